@@ -1,0 +1,17 @@
+"""A character-level GPT that you train, watch and sample from the command line.
+
+The modules follow the way of the data; each imports only from those above its own:
+
+    errors, config, device       what can go wrong, what was asked for, where it runs
+    text                         characters in, batches out
+    model                        batches in, logits out
+    checkpoint                   a model on disk, whole or not at all
+    sampling                     a model in, characters out
+    training                     batches in, checkpoints out
+    cli                          the commands
+"""
+
+import time
+
+STARTED = time.perf_counter()  # as near to the start of the process as Python gets
+__version__ = "0.1.0"

@@ -1,0 +1,335 @@
+"""The commands: each parses, calls one function and chooses the exit code.
+
+The only file that knows typer. Torch, and all that imports it, is imported inside the commands,
+so that help and config errors appear at once.
+"""
+
+import enum
+import json
+import logging
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperCommand
+
+from gpt import __version__
+from gpt.errors import GPTError, UsageError
+
+if TYPE_CHECKING:
+    from gpt.config import Config
+    from gpt.training.estimate import Estimate
+    from gpt.training.loop import Outcome
+
+app = typer.Typer(
+    name="gpt",
+    help="A character-level GPT: train it on any text, watch it learn, sample from it.",
+    epilog="Start with: gpt train --config configs/quickstart.yaml",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help is up sooner
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+class Which(enum.StrEnum):
+    """The checkpoint of a run to take."""
+
+    best = "best"
+    last = "last"
+
+
+class Unknown(enum.StrEnum):
+    """What becomes of the characters of a prompt that the vocabulary lacks."""
+
+    refuse = "refuse"
+    drop = "drop"
+
+
+class Debug:
+    """Whether an error shows its traceback; set by `--debug` on any command."""
+
+    on = False
+
+    @classmethod
+    def set(cls, value: bool) -> None:
+        """Take in one `--debug`; it may be given anywhere."""
+        cls.on = cls.on or value
+
+
+DebugFlag = Annotated[
+    bool, typer.Option("--debug", help="Show the traceback of an error.", callback=Debug.set)
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+
+
+def main() -> NoReturn:
+    """Run the command line; every way it can fail ends in one message and an exit code."""
+    log = logging.getLogger("gpt")
+    log.addHandler(_Notices())
+    log.setLevel(logging.INFO)
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        app()
+        sys.exit(0)
+    except Exception as error:
+        if Debug.on:
+            raise
+        if isinstance(error, GPTError):
+            message, code = str(error), error.exit_code
+        else:
+            message, code = f"{type(error).__name__}: {error} (--debug shows where)", 1
+        typer.echo(f"gpt: {message}", err=True)
+        sys.exit(code)
+
+
+class _Notices(logging.Handler):
+    """Writes notices to stderr, above the progress bar if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(record.getMessage(), file=sys.stderr)
+
+
+class _TrainCommand(TyperCommand):
+    """Ends the help with every setting of a config."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from gpt.config import Config, fields
+
+        rows = [(f"{key} [{value}]", text) for key, text, value in fields(Config())]
+        with formatter.section("Settings (in the config file, or by --set; defaults in brackets)"):
+            formatter.write_dl(rows, col_max=36)
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"gpt {__version__}")
+        raise typer.Exit
+
+
+@app.command(cls=_TrainCommand)
+def train(
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help="The text, in place of data.source: python-docs, tinyshakespeare, or the path of "
+            "a UTF-8 file."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A YAML file of settings; those it leaves out have their defaults."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Change one setting, such as train.steps=500; repeat for more.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="In place of the config's device: auto, cpu, cuda, cuda:N, mps."),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for the run, new or empty; by default runs/NAME, after the config "
+            "file, with a number if that is taken."
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Go on with a run from its last checkpoint: its folder, or its name under runs/.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that is in the folder.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Train nothing: print the resolved config, and the parameters, memory and time "
+            "that a short probe foretells.",
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> None:
+    """Train a model on a text, and print a sample of what it has learnt."""
+    from gpt.config import load_config
+    from gpt.run import RUNS, check_free, check_resumable, find_run, free_name
+
+    changes = [*(overrides or []), *([f"device={device}"] if device else [])]
+    if resume is not None:
+        if config or run_dir or overwrite:
+            raise UsageError(
+                "--resume goes on in the run's folder with the run's config; leave out --config, "
+                "--run-dir and --overwrite, and change settings by --set"
+            )
+        run = find_run(resume)
+        settings = load_config(run / "config.yaml", changes, text)
+        check_resumable(load_config(run / "config.yaml"), settings)
+    else:
+        settings = load_config(config, changes, text)
+        stem = config.stem if config else "run"
+        run = run_dir or (RUNS / stem if overwrite else free_name(stem))
+        if not dry_run:
+            check_free(run, overwrite=overwrite)
+
+    from gpt.text.corpus import load_corpus
+    from gpt.text.sources import open_text
+
+    corpus = load_corpus(open_text(settings.data.source))
+    corpus.check_fits(settings.model.T)
+    if dry_run:
+        from gpt.training.estimate import estimate
+
+        _print_estimate(settings, estimate(settings, corpus), as_json)
+        return
+
+    from gpt.training.loop import train as train_model
+
+    logging.getLogger("gpt").info(
+        "%s: %s characters, %s distinct; writing %s",
+        *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
+    )
+    outcome = train_model(settings, corpus, run, resume=resume is not None, overwrite=overwrite)
+    _print_outcome(outcome, settings, as_json)
+
+
+@app.command()
+def sample(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run's folder, or its name under runs/; by default the newest run."),
+    ] = None,
+    prompt: Annotated[str, typer.Option(help="The text to go on from.")] = "",
+    length: Annotated[
+        int | None, typer.Option(min=0, help="Characters to sample; default sample.length.")
+    ] = None,
+    temperature: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Below 1 bolder towards the likely, above 1 wilder, 0 always the likeliest; "
+            "default sample.temperature.",
+        ),
+    ] = None,
+    top_k: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Draw only from the k likeliest characters; default sample.top_k."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Another seed, another text; default the run's seed.")
+    ] = None,
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.")
+    ] = "auto",
+    checkpoint: Annotated[
+        Which, typer.Option(help="The model with the lowest val loss, or the newest.")
+    ] = Which.best,
+    unknown: Annotated[
+        Unknown, typer.Option(help="What to do with characters the model has never seen.")
+    ] = Unknown.refuse,
+    debug: DebugFlag = False,
+) -> None:
+    """Sample text from a trained model, shown as it comes."""
+    from gpt.run import find_run
+
+    folder = find_run(run)
+
+    from gpt.checkpoint import load_checkpoint
+    from gpt.device import select_device
+    from gpt.sampling.generator import encode_prompt, generate
+
+    loaded = load_checkpoint(folder, checkpoint.value, select_device(device))
+    defaults = loaded.config.sample
+    ids = encode_prompt(prompt, loaded.vocabulary, drop_unknown=unknown is Unknown.drop)
+    _show(prompt)
+    for character in generate(
+        loaded.model,
+        loaded.vocabulary,
+        ids,
+        length=defaults.length if length is None else length,
+        temperature=defaults.temperature if temperature is None else temperature,
+        top_k=defaults.top_k if top_k is None else top_k,
+        seed=loaded.config.seed if seed is None else seed,
+    ):
+        _show(character)
+    _show("\n")
+
+
+def _show(text: str) -> None:
+    """Write at once; what goes to a terminal is made safe, what goes to a file stays as it is."""
+    from gpt.text.display import visible
+
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
+def _print_outcome(outcome: "Outcome", config: "Config", as_json: bool) -> None:
+    """The run's scores and a sample of its best model; how to watch it and sample more."""
+    from gpt.checkpoint import load_checkpoint
+    from gpt.device import select_device
+    from gpt.sampling.generator import encode_prompt, generate
+
+    best = load_checkpoint(Path(outcome.run), "best", select_device(config.device))
+    characters = generate(
+        best.model,
+        best.vocabulary,
+        encode_prompt("", best.vocabulary),
+        length=config.sample.length,
+        temperature=config.sample.temperature,
+        top_k=config.sample.top_k,
+        seed=config.seed,
+    )
+    if as_json:
+        typer.echo(json.dumps(asdict(outcome) | {"sample": "".join(characters)}))
+        return
+    bits = outcome.best_val_loss / math.log(2)
+    typer.echo(
+        f"\n{outcome.reason}: step {outcome.step} after {outcome.elapsed_s:.0f} s; best val loss "
+        f"{outcome.best_val_loss:.4f} ({bits:.3f} bits per character) at step {outcome.best_step}"
+    )
+    typer.echo(f"watch:   tensorboard --logdir {Path(outcome.run).parent}")
+    typer.echo(f"sample:  gpt sample {outcome.run}\n")
+    for character in characters:
+        _show(character)
+    _show("\n")
+
+
+def _print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:
+    from gpt.config import to_yaml
+
+    if as_json:
+        typer.echo(json.dumps({"config": config.model_dump()} | asdict(estimate)))
+        return
+    total = sum(estimate.parameters.values())
+    typer.echo(to_yaml(config))
+    typer.echo(f"parameters  {total:>12,}")
+    for part, count in estimate.parameters.items():
+        typer.echo(f"  {part:<10}{count:>12,}")
+    typer.echo(
+        f"memory      {estimate.peak_bytes / 2**20:>12,.0f} MiB at most in the probe on "
+        f"{estimate.device}, {estimate.state_bytes / 2**20:,.1f} of it weights, gradients and AdamW"
+    )
+    typer.echo(
+        f"time        {estimate.seconds:>12,.0f} s: {config.train.steps:,} steps of "
+        f"{1000 * estimate.seconds_per_step:,.1f} ms ({estimate.precision}), and evaluations of "
+        f"{estimate.seconds_per_evaluation:,.1f} s"
+    )

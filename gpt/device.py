@@ -1,0 +1,94 @@
+"""Where a run computes - device, precision, compiler - and the seeds of its random draws."""
+
+import hashlib
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+
+from gpt.errors import DeviceError
+
+log = logging.getLogger(__name__)
+
+
+def select_device(name: str) -> torch.device:
+    """The device called `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
+
+    Raises:
+        DeviceError: this machine, or this build of torch, has no such device.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise DeviceError(
+            f"device {name}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "
+            f"devices here; use --device cpu, or install a CUDA build of torch"
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise DeviceError(f"device {name}: torch sees no Apple GPU here; use --device cpu")
+    return device
+
+
+def select_precision(name: str, device: torch.device) -> torch.dtype:
+    """The format of matrix products; weights stay float32 (mixed precision, arXiv:1710.03740).
+
+    `auto` is float32, except on CUDA: bfloat16 where the chip has it, else float16.
+    """
+    if name != "auto":
+        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+    if device.type != "cuda":
+        return torch.float32
+    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if has_bf16 else torch.float16
+
+
+def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:
+    """The context in which a forward pass computes in `precision`."""
+    return torch.autocast(device.type, dtype=precision, enabled=precision != torch.float32)
+
+
+def compile_model(model: nn.Module, mode: str, device: torch.device, example: torch.Tensor) -> Any:
+    """The model, compiled if `mode` says so: `on`, `off`, or `auto` (on CUDA, where it works).
+
+    A compiler fails only when it is first used, so `example`, a batch of ids (B, T), is put
+    through forward and backward here. `auto` takes the compiler on CUDA alone: on a CPU it
+    costs 16 to 45 s before the first step, more than it brings in a run of minutes.
+
+    Raises:
+        DeviceError: `on`, and the compiler does not work here.
+    """
+    if mode == "off" or (mode == "auto" and device.type != "cuda"):
+        return model
+    try:
+        compiled = torch.compile(model)
+        compiled(example).sum().backward()
+    except Exception as error:  # a compiler can fail in any way: no g++, this Python, this chip
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        if mode == "on":
+            raise DeviceError(
+                f"train.compile on: torch.compile fails here ({reason}); install a C++ compiler, "
+                f"or use train.compile auto or off"
+            ) from error
+        log.warning("torch.compile does not work here (%s); going on without it", reason)
+        return model
+    finally:
+        model.zero_grad(set_to_none=True)
+    return compiled
+
+
+def derive_seed(seed: int, purpose: str, step: int) -> int:
+    """A seed that is a pure function of the run's seed, what the draw is for, and the step.
+
+    So no generator's state is ever saved, and no draw disturbs another.
+    """
+    digest = hashlib.blake2b(f"{seed}/{purpose}/{step}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1  # torch takes signed 64-bit seeds
+
+
+def generator(seed: int, purpose: str, step: int) -> torch.Generator:
+    """A generator seeded by `derive_seed`; it draws on the CPU, the same for any device."""
+    return torch.Generator().manual_seed(derive_seed(seed, purpose, step))

@@ -1,0 +1,45 @@
+"""Everything that a user can cause to go wrong, and the exit code each ends in.
+
+A message says what was expected, what was got and what to do, in one piece, so that the
+command line can print it as it stands.
+"""
+
+
+class GPTError(Exception):
+    """A failure that the user is told of in one message, without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(GPTError):
+    """The command line asked for something that cannot be done."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """A config file or `--set` holds a wrong key or value, or values that contradict each other."""
+
+
+class DeviceError(UsageError):
+    """The device, precision or compiler that was asked for is not to be had here."""
+
+
+class TextError(GPTError):
+    """The text cannot be found, read or decoded."""
+
+
+class CheckpointError(GPTError):
+    """A checkpoint is missing, damaged or not one of ours."""
+
+
+class TrainingError(GPTError):
+    """Training cannot go on."""
+
+
+class Interrupted(GPTError):
+    """A signal stopped the run after its state was saved."""
+
+    def __init__(self, signal_number: int, message: str) -> None:
+        super().__init__(message)
+        self.exit_code = 128 + signal_number

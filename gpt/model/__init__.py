@@ -1,0 +1,1 @@
+"""Batches in, logits out: attention -> transformer."""

@@ -1,0 +1,94 @@
+"""Causal self-attention: each character gathers what it needs from itself and those before it.
+
+B  batch: texts side by side, which never talk to each other
+T  time: the place of a character in its text
+C  channels of the residual stream
+H  heads; each attends for itself (n_head)
+hs head_size: channels of a query and a key      vs value_size: channels of a value
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt.config import ModelConfig
+
+
+class CausalSelfAttention(nn.Module):
+    """Masked multi-head attention ("Attention Is All You Need", arXiv:1706.03762, section 3.2).
+
+    Queries, keys and values of all heads come from one matrix product. H x hs need not equal C:
+    the heads' outputs, H x vs channels, are projected back to C.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.n_head, self.dropout = config.n_head, config.dropout
+        self.sizes = [
+            config.n_head * size for size in (config.head_size, config.head_size, config.value_size)
+        ]
+        self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
+        self.projection = nn.Linear(self.sizes[2], config.C)
+        self.projection_dropout = nn.Dropout(config.dropout)
+        self.rotary = Rotary(config) if config.positions == "rotary" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C), by torch's fused kernel: the (T, T) weights never exist."""
+        q, k, v = self.heads(x)
+        dropout = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+        return self.join(y)
+
+    def explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The same step by step: (B, T, C) -> output (B, T, C) and weights (B, H, T, T).
+
+        Row t of the weights says how much of each character's value goes to character t.
+        """
+        q, k, v = self.heads(x)
+        T, hs = q.shape[-2:]
+        scores = q @ k.transpose(-2, -1) * hs**-0.5  # (B, H, T, T)
+        future = torch.ones(T, T, dtype=torch.bool, device=x.device).triu(diagonal=1)
+        weights = F.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
+        y = F.dropout(weights, self.dropout, self.training) @ v  # (B, H, T, vs)
+        return self.join(y), weights
+
+    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, C) -> queries and keys (B, H, T, hs), values (B, H, T, vs)."""
+        B, T, _ = x.shape
+        q, k, v = (
+            part.view(B, T, self.n_head, -1).transpose(1, 2)  # (B, T, H * size) -> (B, H, T, size)
+            for part in self.qkv(x).split(self.sizes, dim=-1)
+        )
+        return (self.rotary(q), self.rotary(k), v) if self.rotary is not None else (q, k, v)
+
+    def join(self, y: Tensor) -> Tensor:
+        """(B, H, T, vs) -> (B, T, C): the heads side by side, projected back."""
+        B, _, T, _ = y.shape
+        y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H * vs)
+        out: Tensor = self.projection_dropout(self.projection(y))
+        return out
+
+
+class Rotary(nn.Module):
+    """Rotary positions (RoFormer, arXiv:2104.09864, section 3.2.2).
+
+    Channels i and i + hs/2 of a query or key are turned by t * 10000^(-2i/hs), so that the
+    product of a query and a key depends on how far apart they stand, not on where.
+    """
+
+    cos: Tensor
+    sin: Tensor
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        half = config.head_size // 2
+        frequencies = 10000.0 ** -(torch.arange(half) / half)
+        angles = torch.outer(torch.arange(config.T), frequencies)  # (T, hs / 2)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, H, T, hs) -> (B, H, T, hs)."""
+        cos, sin = (table[: x.shape[-2]].to(x.dtype) for table in (self.cos, self.sin))
+        a, b = x.chunk(2, dim=-1)  # (B, H, T, hs / 2)
+        return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

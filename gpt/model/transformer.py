@@ -1,0 +1,115 @@
+"""A decoder-only transformer: embeddings, pre-LayerNorm blocks, logits.
+
+B batch, T time, C channels, V vocabulary size; see attention.py for the letters of a head.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt.config import ModelConfig
+from gpt.model.attention import CausalSelfAttention
+
+
+class MLP(nn.Module):
+    """Two linear layers with GELU between: what each character makes of what it gathered."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.expand = nn.Linear(config.C, 4 * config.C)
+        self.projection = nn.Linear(4 * config.C, config.C)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        x = F.gelu(self.expand(x), approximate="tanh")  # (B, T, 4 C)
+        out: Tensor = self.dropout(self.projection(x))
+        return out
+
+
+class Block(nn.Module):
+    """Attention, then MLP, each on a normalised copy of the stream and added back to it.
+
+    LayerNorm before each part, as in GPT-2 (arXiv:2002.04745 says why this trains better).
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.C)
+        self.attention = CausalSelfAttention(config)
+        self.mlp_norm = nn.LayerNorm(config.C)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        x = x + self.attention(self.attention_norm(x))
+        x = x + self.mlp(self.mlp_norm(x))
+        return x
+
+
+class GPT(nn.Module):
+    """Ids in, logits out. `config.T` is the longest text it takes; `vocabulary_size` is V.
+
+    A new model knows nothing: its head is zero, so each of the V characters is equally
+    likely and the loss is ln V. All other weights are drawn from `generator`.
+    """
+
+    def __init__(
+        self, config: ModelConfig, vocabulary_size: int, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.characters = nn.Embedding(vocabulary_size, config.C)
+        self.positions = nn.Embedding(config.T, config.C) if config.positions == "learned" else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.norm = nn.LayerNorm(config.C)
+        self.head = nn.Linear(config.C, vocabulary_size, bias=False)
+        self._initialize(generator)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) ids -> (B, T, V) logits; row t speaks of the character after t.
+
+        Raises ValueError for more than `config.T` characters.
+        """
+        T = ids.shape[1]
+        if T > self.config.T:
+            raise ValueError(f"expected at most T = {self.config.T} characters, got {T}")
+        x = self.characters(ids)  # (B, T, C)
+        if self.positions is not None:
+            x = x + self.positions(torch.arange(T, device=ids.device))  # (T, C) to each of B
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x)
+        logits: Tensor = self.head(self.norm(x))  # (B, T, V)
+        return logits
+
+    def _initialize(self, generator: torch.Generator | None) -> None:
+        """GPT-2's scales: 0.02, and less for what is added to the stream, once per part."""
+        for name, parameter in self.named_parameters():
+            if name == "head.weight" or name.endswith("bias"):
+                nn.init.zeros_(parameter)
+            elif parameter.ndim == 2:
+                added = name.endswith("projection.weight")
+                std = 0.02 * (2 * self.config.n_layer) ** -0.5 if added else 0.02
+                nn.init.normal_(parameter, std=std, generator=generator)
+
+
+def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
+    """Nats per character: -log of the probability given to each target, averaged or summed.
+
+    logits (B, T, V) in any precision, targets (B, T); computed in float32.
+    """
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction=reduction)
+
+
+def count_parameters(model: GPT) -> dict[str, int]:
+    """Parameters by part, in the order in which a character meets them."""
+    counts: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        part = name.split(".")[0]
+        if part == "blocks":
+            part = name.split(".")[2]  # blocks.0.attention.qkv.weight -> attention
+        part = {"norm": "norms", "attention_norm": "norms", "mlp_norm": "norms"}.get(part, part)
+        counts[part] = counts.get(part, 0) + parameter.numel()
+    return counts

@@ -1,0 +1,93 @@
+"""The folder of a run: named, made, found, and checked before it is gone on with.
+
+Knows no torch, so that a wrong name is told at once.
+"""
+
+import shutil
+from pathlib import Path
+
+from gpt.config import Config, fields
+from gpt.errors import ConfigError, UsageError
+
+RUNS = Path("runs")
+SAFE_TO_CHANGE = (  # on resume; any other change would make it another run
+    "device",
+    "train.steps",
+    "train.compile",
+    "train.log_every",
+    "train.eval_every",
+    "train.checkpoint_every",
+    "train.sample_length",
+    "train.stop_at_val_loss",
+    "train.patience",
+    "sample.length",
+    "sample.temperature",
+    "sample.top_k",
+)
+
+
+def free_name(stem: str) -> Path:
+    """`runs/STEM`, or the first of `runs/STEM-2`, `runs/STEM-3`, ... that does not exist."""
+    run, number = RUNS / stem, 1
+    while run.exists():
+        number += 1
+        run = RUNS / f"{stem}-{number}"
+    return run
+
+
+def find_run(name: str | None) -> Path:
+    """The run folder of that path, or of that name under `runs/`; without a name, the newest run.
+
+    Raises:
+        UsageError: there is no such run, or it has no checkpoint yet.
+    """
+    if name is None:
+        runs = sorted(RUNS.glob("*/checkpoints/last"), key=lambda last: last.lstat().st_mtime)
+        if not runs:
+            raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
+        return runs[-1].parent.parent
+    for run in (Path(name), RUNS / name):
+        if (run / "checkpoints" / "last").exists():
+            return run
+    raise UsageError(
+        f"{name}: expected the folder of a run with a checkpoint, or its name in runs/"
+    )
+
+
+def check_free(run: Path, *, overwrite: bool) -> None:
+    """Raises UsageError if the folder is in use; with `overwrite`, only if not by a run."""
+    if not run.exists() or (run.is_dir() and not any(run.iterdir())):
+        return
+    if not overwrite:
+        raise UsageError(
+            f"{run} exists; go on with it by --resume {run}, replace it by --overwrite, "
+            f"or choose another --run-dir"
+        )
+    if not (run / "config.yaml").is_file() or not (run / "metrics.jsonl").is_file():
+        raise UsageError(f"{run} is not the folder of a run, so --overwrite leaves it alone")
+
+
+def make_folder(run: Path, *, overwrite: bool) -> None:
+    """Make the folder of a new run, in place of an old one if that may be overwritten.
+
+    Raises UsageError as `check_free` does.
+    """
+    check_free(run, overwrite=overwrite)
+    if run.exists():
+        shutil.rmtree(run)
+    run.mkdir(parents=True)
+
+
+def check_resumable(old: Config, new: Config) -> None:
+    """Raises ConfigError if a setting was changed that would make it another run."""
+    before = {key: value for key, _, value in fields(old)}
+    changed = [
+        f"{key} ({before[key]} to {value})"
+        for key, _, value in fields(new)
+        if value != before[key] and key not in SAFE_TO_CHANGE
+    ]
+    if changed:
+        raise ConfigError(
+            f"--resume goes on with the same run, so it cannot change {', '.join(changed)}; "
+            f"start a new run, or change only {', '.join(SAFE_TO_CHANGE)}"
+        )

@@ -1,0 +1,1 @@
+"""A model in, characters out: decoding (pure functions on logits) -> generator."""

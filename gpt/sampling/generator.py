@@ -1,0 +1,59 @@
+"""Characters from a model, one after the other, as they come."""
+
+from collections.abc import Iterator
+
+import torch
+
+from gpt.device import generator
+from gpt.errors import UsageError
+from gpt.model.transformer import GPT
+from gpt.sampling.decoding import choose
+from gpt.text.vocabulary import Vocabulary
+
+
+def encode_prompt(prompt: str, vocabulary: Vocabulary, *, drop_unknown: bool = False) -> list[int]:
+    """The prompt's ids. An empty prompt is a new line, or else the vocabulary's first character.
+
+    Raises:
+        UsageError: the prompt has characters that the model has never seen, unless they are
+            to be dropped.
+    """
+    if unknown := vocabulary.unknown(prompt):
+        if not drop_unknown:
+            listed = " ".join(ascii(c) if not c.isprintable() else c for c in unknown)
+            raise UsageError(
+                f"the prompt has characters outside the model's vocabulary: {listed}; "
+                f"leave them out, or use --unknown drop"
+            )
+        prompt = "".join(c for c in prompt if c not in unknown)
+    start = "\n" if "\n" in vocabulary.characters else vocabulary.characters[0]
+    return vocabulary.encode(prompt or start).tolist()
+
+
+@torch.inference_mode()
+def generate(
+    model: GPT,
+    vocabulary: Vocabulary,
+    prompt: list[int],
+    *,
+    length: int,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    seed: int,
+    step: int = 0,
+) -> Iterator[str]:
+    """Yield `length` characters that follow the prompt's ids; each sees the last T before it.
+
+    The draws follow from (seed, step) and are made on the CPU, so that they are the same on
+    every device that computes the same logits.
+    """
+    device = next(model.parameters()).device
+    draws = generator(seed, "sample", step)
+    model.eval()
+    T = model.config.T
+    ids = prompt[-T:]
+    for _ in range(length):
+        logits = model(torch.tensor([ids], device=device))[0, -1]  # (V,)
+        chosen = choose(logits.float().cpu(), draws, temperature, top_k)
+        yield vocabulary.characters[chosen]
+        ids = [*ids, chosen][-T:]

@@ -1,0 +1,1 @@
+"""Characters in, batches out: sources -> vocabulary -> corpus -> batches."""

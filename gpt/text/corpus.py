@@ -1,0 +1,97 @@
+"""A text as one long array of ids on disk, split into train and val."""
+
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpt.errors import ConfigError, TextError
+from gpt.text.sources import Text, cache_dir
+from gpt.text.vocabulary import Ids, Vocabulary
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """The ids of a text, memory-mapped: a text of any size takes no memory to speak of."""
+
+    name: str
+    ids: Ids
+    vocabulary: Vocabulary
+    sha256: str
+
+    @property
+    def train(self) -> Ids:
+        """The first 90 % of the characters."""
+        return self.ids[: int(0.9 * len(self.ids))]
+
+    @property
+    def val(self) -> Ids:
+        """The last 10 % of the characters."""
+        return self.ids[int(0.9 * len(self.ids)) :]
+
+    def check_fits(self, T: int) -> None:
+        """Raises ConfigError if a split is too short for a window of T characters and the next."""
+        shortest = min(len(self.train), len(self.val))
+        if shortest <= T:
+            raise ConfigError(
+                f"model.T: expected fewer than the {shortest:,} characters of the shortest split "
+                f"of {self.name} (of {len(self.ids):,} characters 90 % are train, 10 % val), "
+                f"got {T}; use a smaller model.T or a longer text"
+            )
+
+
+def load_corpus(text: Text) -> Corpus:
+    """Read a text twice, in pieces: once for its characters, once to write their ids.
+
+    The array lies in the cache under the text's SHA-256 (of its UTF-8 bytes), so a second run on
+    the same text finds it, and a changed text never meets an old array.
+
+    Raises:
+        TextError: the text is empty, unreadable or not UTF-8, or the cache cannot be written.
+    """
+    digest, length = hashlib.sha256(), 0
+    seen = set[str]()
+    for chunk in text.chunks():
+        digest.update(chunk.encode())
+        length += len(chunk)
+        seen |= set(Vocabulary.of(chunk).characters)
+    if not length:
+        raise TextError(f"{text.name}: expected some text, got an empty file")
+    vocabulary = Vocabulary("".join(sorted(seen)))
+    path = cache_dir() / "corpora" / f"{digest.hexdigest()}.npy"
+    try:
+        if not path.exists():
+            _write_ids(text, vocabulary, length, path)
+        ids = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise TextError(
+            f"{path}: cannot keep the text's ids there ({error}); "
+            f"set XDG_CACHE_HOME to a folder with room that you may write to"
+        ) from None
+    if ids.shape != (length,) or ids.dtype != vocabulary.dtype:
+        raise TextError(f"{path}: damaged; delete it, and the next run writes it again")
+    return Corpus(text.name, ids, vocabulary, digest.hexdigest())
+
+
+def _write_ids(text: Text, vocabulary: Vocabulary, length: int, path: Path) -> None:
+    """Write the ids beside their place and rename them into it: there whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    os.close(descriptor)
+    try:
+        array = np.lib.format.open_memmap(
+            temporary, mode="w+", dtype=vocabulary.dtype, shape=(length,)
+        )
+        end = 0
+        for chunk in text.chunks():
+            start, end = end, end + len(chunk)
+            array[start:end] = vocabulary.encode(chunk)
+        array.flush()
+        Path(temporary).replace(path)
+    except (KeyError, ValueError):
+        raise TextError(f"{text.name}: changed while it was being read; start again") from None
+    finally:
+        Path(temporary).unlink(missing_ok=True)

@@ -1,0 +1,1 @@
+"""Batches in, checkpoints out: optimizer, evaluation -> step -> loop, watched by the monitor."""

@@ -1,0 +1,91 @@
+"""What a run would take - parameters, memory, time - from a short probe of the real thing."""
+
+import resource
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from gpt.config import Config
+from gpt.device import generator, select_device
+from gpt.model.transformer import GPT, count_parameters
+from gpt.sampling.generator import encode_prompt, generate
+from gpt.text.batches import EVAL_CHARACTERS
+from gpt.text.corpus import Corpus
+from gpt.training.evaluation import evaluate
+from gpt.training.step import TrainStep
+
+WARMUP_STEPS, TIMED_STEPS, SAMPLED = 2, 7, 16
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Bytes and seconds that a run is expected to take; `parameters` by part."""
+
+    device: str
+    precision: str
+    parameters: dict[str, int]
+    state_bytes: int
+    peak_bytes: int
+    seconds_per_step: float
+    seconds_per_evaluation: float
+    seconds: float
+
+
+def estimate(config: Config, corpus: Corpus) -> Estimate:
+    """Take a few steps with a throwaway model, score and sample a little, and extrapolate.
+
+    `state_bytes` is weights, gradients and AdamW's two averages; `peak_bytes` what the probe's
+    process (on CUDA: the device) held at most.
+    """
+    device = select_device(config.device)
+    draws = generator(config.seed, "init", 0)
+    model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
+    step = TrainStep(model, corpus.train, config, device)
+    times = [_seconds(device, partial(step, i)) for i in range(WARMUP_STEPS + TIMED_STEPS)]
+    per_step = statistics.median(times[WARMUP_STEPS:])
+
+    part = corpus.val[: EVAL_CHARACTERS + 1]
+    scored = _seconds(device, lambda: evaluate(model, part, step.precision))
+    sampled = _seconds(device, lambda: _sample(model, corpus))
+    per_evaluation = (
+        scored * (len(corpus.val) - 1) / (len(part) - 1)
+        + sampled * config.train.sample_length / SAMPLED
+    )
+    evaluations = 1 + -(-config.train.steps // config.train.eval_every)
+    parameters = count_parameters(model)
+    return Estimate(
+        device=str(device),
+        precision=str(step.precision).removeprefix("torch."),
+        parameters=parameters,
+        state_bytes=4 * 4 * sum(parameters.values()),
+        peak_bytes=_peak_bytes(device),
+        seconds_per_step=per_step,
+        seconds_per_evaluation=per_evaluation,
+        seconds=config.train.steps * per_step + evaluations * per_evaluation,
+    )
+
+
+def _sample(model: GPT, corpus: Corpus) -> None:
+    prompt = encode_prompt("", corpus.vocabulary) * model.config.T  # as long as prompts get
+    for _ in generate(model, corpus.vocabulary, prompt, length=SAMPLED, seed=0):
+        pass
+
+
+def _seconds(device: torch.device, work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - began
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # the one counts bytes, Linux KiB

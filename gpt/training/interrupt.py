@@ -1,0 +1,41 @@
+"""Ctrl-C and SIGTERM: the step in hand is finished and saved before the run leaves."""
+
+import logging
+import signal
+from types import FrameType, TracebackType
+
+log = logging.getLogger(__name__)
+
+
+class StopRequest:
+    """A context in which a first SIGINT or SIGTERM is noted in `signal_number`, not obeyed.
+
+    A second one does what it always did.
+    """
+
+    def __init__(self) -> None:
+        self.signal_number: int | None = None
+        self._before: dict[int, signal._HANDLER] = {}
+
+    def __enter__(self) -> "StopRequest":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.signal_number = number
+        self._restore()
+        log.warning("stopping after this step, to save it; once more to leave at once")
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()

@@ -1,0 +1,241 @@
+"""The training loop: step, log, evaluate, save; stop when told to, or when enough is enough."""
+
+import logging
+import math
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gpt import STARTED
+from gpt.checkpoint import Checkpoint, load_checkpoint, load_training_state, save_checkpoint
+from gpt.config import Config, to_yaml
+from gpt.device import generator, select_device
+from gpt.errors import Interrupted, TrainingError, UsageError
+from gpt.model.transformer import GPT
+from gpt.run import make_folder
+from gpt.sampling.generator import encode_prompt, generate
+from gpt.text.corpus import Corpus
+from gpt.training.evaluation import evaluate
+from gpt.training.interrupt import StopRequest
+from gpt.training.monitor import Monitor
+from gpt.training.optimizer import learning_rate
+from gpt.training.step import TrainStep
+
+log = logging.getLogger(__name__)
+
+EVALUATIONS_ABOVE_BEST = 3  # in a row, before a run says that it overfits
+
+
+@dataclass
+class Progress:
+    """What is remembered from evaluation to evaluation."""
+
+    val_loss: float = math.inf
+    best_val_loss: float = math.inf
+    best_step: int = 0
+    above_best: int = 0  # evaluations in a row
+
+    def note(self, step: int, val_loss: float) -> bool:
+        """Take in an evaluation; whether it is the best so far."""
+        self.val_loss, is_best = val_loss, val_loss < self.best_val_loss
+        if is_best:
+            self.best_val_loss, self.best_step, self.above_best = val_loss, step, 0
+        else:
+            self.above_best += 1
+        return is_best
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    run: str
+    reason: str
+    step: int
+    val_loss: float
+    best_val_loss: float
+    best_step: int
+    elapsed_s: float
+
+
+def train(
+    config: Config, corpus: Corpus, run: Path, *, resume: bool = False, overwrite: bool = False
+) -> Outcome:
+    """Train a model on a corpus in a run folder, from the start or from its last checkpoint.
+
+    The weights after step N follow from the config and the text alone: how often one logs,
+    evaluates, saves or resumes changes nothing.
+
+    Raises:
+        Interrupted: after SIGINT or SIGTERM, once the state is saved.
+        TrainingError: the loss is no longer a number.
+        UsageError: the folder is in use, or the run to resume has a new text or no steps left.
+        CheckpointError, DeviceError: see `load_checkpoint`, `select_device`, `compile_model`.
+    """
+    device = select_device(config.device)
+    if resume:
+        checkpoint, state = load_checkpoint(run, "last", device), load_training_state(run)
+        _check_can_go_on(checkpoint, state, config, corpus, run)
+        step = TrainStep(checkpoint.model, corpus.train, config, device)
+        step.load_state_dict(state["step"])
+        loop = _Loop(config, corpus, run, step, checkpoint.step, Progress(**state["progress"]))
+    else:
+        draws = generator(config.seed, "init", 0)
+        model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
+        loop = _Loop(config, corpus, run, TrainStep(model, corpus.train, config, device))
+        make_folder(run, overwrite=overwrite)  # once nothing else can refuse to start
+    (run / "config.yaml").write_text(to_yaml(config), "utf-8")
+    return loop.go()
+
+
+def _check_can_go_on(
+    checkpoint: Checkpoint, state: dict[str, Any], config: Config, corpus: Corpus, run: Path
+) -> None:
+    if state["text_sha256"] != corpus.sha256:
+        raise UsageError(
+            f"the text {corpus.name} has changed since {run} began; "
+            f"bring the old text back, or start a new run"
+        )
+    if checkpoint.step >= config.train.steps:
+        raise UsageError(
+            f"{run} is finished: it is at step {checkpoint.step} of {config.train.steps}; "
+            f"to go on for longer: --set train.steps={2 * checkpoint.step}"
+        )
+
+
+class _Loop:
+    def __init__(
+        self,
+        config: Config,
+        corpus: Corpus,
+        run: Path,
+        step: TrainStep,
+        done: int = 0,
+        progress: Progress | None = None,
+    ) -> None:
+        self.config, self.corpus, self.run, self.step = config, corpus, run, step
+        self.done = done  # updates so far
+        self.progress = progress or Progress()
+
+    def go(self) -> Outcome:
+        with Monitor(self.run, self.config, self.done) as self.monitor, StopRequest() as stop:
+            if self.done == 0:
+                is_best, metrics = self._evaluate()
+                self.monitor.record(0, metrics)
+                self._save(is_best)
+            reason = ""
+            while not reason:
+                reason = self._advance(stop)
+            scores = {
+                "val_loss": self.progress.val_loss,
+                "best_val_loss": self.progress.best_val_loss,
+            }
+            self.monitor.finish(scores)
+        return Outcome(
+            run=str(self.run),
+            reason=reason,
+            step=self.done,
+            best_step=self.progress.best_step,
+            elapsed_s=round(time.perf_counter() - STARTED, 1),
+            **scores,
+        )
+
+    def _advance(self, stop: StopRequest) -> str:
+        """Train until something is due, and do it; the reason to stop, if there is one."""
+        config, start, began = self.config.train, self.done, time.perf_counter()
+        logs = evaluates = saves = False
+        while not (logs or evaluates or saves):
+            loss, norm = self.step(self.done)
+            self.done += 1
+            self.monitor.advance()
+            signal_number, last = stop.signal_number, self.done == config.steps
+            logs = last or self.done % config.log_every == 0
+            evaluates = last or self.done % config.eval_every == 0
+            saves = last or self.done % config.checkpoint_every == 0 or signal_number is not None
+        metrics = self._measure(loss, norm, start, began)
+        if not logs:
+            metrics = {}
+        is_best, reason = False, "all steps done" if last else ""
+        if evaluates:
+            is_best, scores = self._evaluate()
+            metrics |= scores
+            reason = self._enough() or reason
+        if metrics:
+            self.monitor.record(self.done, metrics)
+        if saves or is_best or reason:
+            self._save(is_best)
+        if signal_number is not None and not reason:
+            raise Interrupted(
+                signal_number,
+                f"stopped at step {self.done}, saved; go on with: gpt train --resume {self.run}",
+            )
+        return reason
+
+    def _measure(self, loss: Tensor, norm: Tensor, start: int, began: float) -> dict[str, float]:
+        """The figures of the last step, and the pace since step `start`."""
+        train_loss, grad_norm = loss.item(), norm.item()
+        # float16's scaler leaves out the steps whose gradients overflow; nothing else does
+        if not math.isfinite(train_loss) or not (
+            math.isfinite(grad_norm) or self.step.scaler.is_enabled()
+        ):
+            raise TrainingError(
+                f"step {self.done}: the loss is {train_loss} and the gradient's norm {grad_norm}, "
+                f"expected finite numbers; the checkpoints of {self.run} are as they were. "
+                f"Start again with a lower train.learning_rate or train.precision fp32"
+            )
+        characters = (self.done - start) * self.config.train.batch_size * self.config.model.T
+        return {
+            "train_loss": train_loss,
+            "lr": learning_rate(self.done - 1, self.config.train),
+            "grad_norm": grad_norm,
+            "chars_per_s": round(characters / (time.perf_counter() - began), 1),
+        }
+
+    def _evaluate(self) -> tuple[bool, dict[str, float]]:
+        """Whether this is the best so far, and the scores; a sample goes to TensorBoard."""
+        model, vocabulary = self.step.model, self.corpus.vocabulary
+        val_loss = evaluate(model, self.corpus.val, self.step.precision)
+        if not math.isfinite(val_loss):
+            raise TrainingError(f"step {self.done}: the val loss is {val_loss}; see {self.run}")
+        is_best = self.progress.note(self.done, val_loss)
+        if self.progress.above_best == EVALUATIONS_ABOVE_BEST:
+            log.warning(
+                "val loss has risen since step %d (%.4f then, %.4f now): the model has begun to "
+                "learn the text by heart; checkpoints/best keeps step %d",
+                *(self.progress.best_step, self.progress.best_val_loss, val_loss),
+                self.progress.best_step,
+            )
+        if length := self.config.train.sample_length:
+            text = generate(
+                model,
+                vocabulary,
+                encode_prompt("", vocabulary),
+                length=length,
+                temperature=self.config.sample.temperature,
+                top_k=self.config.sample.top_k,
+                seed=self.config.seed,
+                step=self.done,
+            )
+            self.monitor.sample(self.done, "".join(text))
+        return is_best, {"val_loss": val_loss}
+
+    def _enough(self) -> str:
+        """The reason to stop before the last step, if there is one."""
+        target, patience = self.config.train.stop_at_val_loss, self.config.train.patience
+        if target is not None and self.progress.val_loss <= target:
+            return f"val loss {self.progress.val_loss:.4f} is at train.stop_at_val_loss {target}"
+        if patience is not None and self.progress.above_best >= patience:
+            return f"no better val loss in {patience} evaluations (train.patience)"
+        return ""
+
+    def _save(self, is_best: bool) -> None:
+        checkpoint = Checkpoint(self.done, self.step.model, self.config, self.corpus.vocabulary)
+        state = {
+            "step": self.step.state_dict(),
+            "progress": asdict(self.progress),
+            "text_sha256": self.corpus.sha256,
+        }
+        save_checkpoint(self.run, checkpoint, state, is_best=is_best)

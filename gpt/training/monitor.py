@@ -1,0 +1,121 @@
+"""What people watch: the bar, metrics.jsonl, TensorBoard."""
+
+import json
+import logging
+import math
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch.utils.tensorboard import SummaryWriter
+from tqdm import tqdm
+
+from gpt import STARTED
+from gpt.config import Config, fields
+from gpt.text.display import visible
+
+log = logging.getLogger(__name__)
+
+TENSORBOARD = {
+    "train_loss": "loss/train",
+    "val_loss": "loss/val",
+    "lr": "learning_rate",
+    "grad_norm": "gradient_norm",
+    "chars_per_s": "characters_per_second",
+}
+
+
+class Monitor:
+    """Records a run's metrics under its folder and shows them as they come.
+
+    Given the step of a checkpoint, it goes on from there: later records of a run that was cut
+    off are dropped, so that the curves continue without a repeat.
+    """
+
+    def __init__(self, run: Path, config: Config, start: int) -> None:
+        self._config = config
+        self._shown: dict[str, float] = {}
+        path = run / "metrics.jsonl"
+        if path.exists():
+            _keep_records_until(path, start)
+        self._metrics = path.open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(run), purge_step=start + 1 if start else None)
+        self._bar = tqdm(
+            total=config.train.steps,
+            initial=start,
+            unit="step",
+            disable=None,  # quiet when stderr is no terminal
+            dynamic_ncols=True,
+        )
+
+    def __enter__(self) -> "Monitor":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.close()
+        self._board.close()
+        self._metrics.close()
+
+    def advance(self) -> None:
+        """One more step on the bar."""
+        self._bar.update()
+
+    def record(self, step: int, metrics: dict[str, float]) -> None:
+        """One line of metrics.jsonl, its scalars in TensorBoard, the newest values on the bar."""
+        elapsed = round(time.perf_counter() - STARTED, 3)
+        line = {"step": step, "elapsed_s": elapsed, **metrics}
+        self._metrics.write(json.dumps(line) + "\n")
+        self._metrics.flush()
+        for name, value in metrics.items():
+            self._board.add_scalar(TENSORBOARD[name], value, step)
+            if name.endswith("loss"):
+                bits = f"bits_per_character/{name.removesuffix('_loss')}"
+                self._board.add_scalar(bits, value / math.log(2), step)
+        self._shown |= metrics
+        shown = [
+            f"{name} {self._shown[key]:{form}}"
+            for name, key, form in [
+                ("train", "train_loss", ".4f"),
+                ("val", "val_loss", ".4f"),
+                ("chars/s", "chars_per_s", ",.0f"),
+            ]
+            if key in self._shown
+        ]
+        self._bar.set_postfix_str(", ".join(shown), refresh=False)
+        if "val_loss" in metrics:
+            log.info("step %d: %s", step, ", ".join(shown))
+            self._board.flush()
+
+    def sample(self, step: int, text: str) -> None:
+        """A sample, shown in TensorBoard as it stands (an indented block is no markup)."""
+        block = "\n".join(f"    {line}" for line in visible(text).split("\n"))
+        self._board.add_text("sample", block, step)
+
+    def finish(self, results: dict[str, float]) -> None:
+        """The run's settings with its final metrics, for TensorBoard's HPARAMS page."""
+        settings: dict[str, Any] = {
+            key: value if isinstance(value, bool | int | float | str) else str(value)
+            for key, _, value in fields(self._config)
+        }
+        scored = {f"final/{name}": value for name, value in results.items()}
+        self._board.add_hparams(settings, scored, run_name=".")
+
+
+def _keep_records_until(path: Path, step: int) -> None:
+    """Drop the records after `step`, and a last line that was cut off."""
+    kept = []
+    for line in path.read_text("utf-8").splitlines(keepends=True):
+        try:
+            if json.loads(line)["step"] <= step:
+                kept.append(line)
+        except (ValueError, TypeError, KeyError):
+            log.warning("%s: left out a damaged line: %.60r", path, line)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text("".join(kept), "utf-8")
+    temporary.replace(path)
