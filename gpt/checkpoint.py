@@ -24,6 +24,16 @@ from gpt.errors import CheckpointError, ConfigError
 from gpt.model.transformer import GPT
 from gpt.text.vocabulary import Vocabulary
 
+_READ_ERRORS = (
+    OSError,
+    CheckpointError,  # vocabulary.json
+    ConfigError,  # config.yaml
+    SafetensorError,  # model.safetensors is none
+    RuntimeError,  # its tensors do not fit the config
+    ValueError,
+    KeyError,
+)
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -73,7 +83,15 @@ def load_checkpoint(run: Path, which: str, device: torch.device) -> Checkpoint:
             step = int((file.metadata() or {})["step"])
         model = GPT(config.model, len(vocabulary))
         model.load_state_dict(weights)
-    except (OSError, ConfigError, SafetensorError, RuntimeError, ValueError, KeyError) as error:
+    except (
+        OSError,
+        CheckpointError,
+        ConfigError,
+        SafetensorError,
+        RuntimeError,
+        ValueError,
+        KeyError,
+    ) as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(_damaged(folder, f"{reason:.300}")) from error
     return Checkpoint(step, model.to(device), config, vocabulary)

@@ -69,7 +69,7 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one
 def main() -> NoReturn:
     """Run the command line; every way it can fail ends in one message and an exit code."""
     log = logging.getLogger("gpt")
-    log.addHandler(_Notices())
+    log.handlers = [_Notices()]
     log.setLevel(logging.INFO)
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
@@ -255,16 +255,16 @@ def sample(
 
     from gpt.checkpoint import load_checkpoint
     from gpt.device import select_device
-    from gpt.sampling.generator import encode_prompt, generate
+    from gpt.sampling.generator import check_prompt, encode_prompt, generate
 
     loaded = load_checkpoint(folder, checkpoint.value, select_device(device))
     defaults = loaded.config.sample
-    ids = encode_prompt(prompt, loaded.vocabulary, drop_unknown=unknown is Unknown.drop)
+    prompt = check_prompt(prompt, loaded.vocabulary, drop_unknown=unknown is Unknown.drop)
     _show(prompt)
     for character in generate(
         loaded.model,
         loaded.vocabulary,
-        ids,
+        encode_prompt(prompt, loaded.vocabulary),
         length=defaults.length if length is None else length,
         temperature=defaults.temperature if temperature is None else temperature,
         top_k=defaults.top_k if top_k is None else top_k,

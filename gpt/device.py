@@ -22,7 +22,12 @@ def select_device(name: str) -> torch.device:
         if torch.cuda.is_available():
             return torch.device("cuda")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    device = torch.device(name)
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise DeviceError(f"device {name}: expected auto, cpu, cuda, cuda:N or mps")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise DeviceError(
             f"device {name}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "

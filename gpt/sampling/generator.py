@@ -11,8 +11,8 @@ from gpt.sampling.decoding import choose
 from gpt.text.vocabulary import Vocabulary
 
 
-def encode_prompt(prompt: str, vocabulary: Vocabulary, *, drop_unknown: bool = False) -> list[int]:
-    """The prompt's ids. An empty prompt is a new line, or else the vocabulary's first character.
+def check_prompt(prompt: str, vocabulary: Vocabulary, *, drop_unknown: bool = False) -> str:
+    """The prompt, in characters that the model knows.
 
     Raises:
         UsageError: the prompt has characters that the model has never seen, unless they are
@@ -26,6 +26,11 @@ def encode_prompt(prompt: str, vocabulary: Vocabulary, *, drop_unknown: bool = F
                 f"leave them out, or use --unknown drop"
             )
         prompt = "".join(c for c in prompt if c not in unknown)
+    return prompt
+
+
+def encode_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
+    """The prompt's ids; an empty one is a new line, or else the vocabulary's first character."""
     start = "\n" if "\n" in vocabulary.characters else vocabulary.characters[0]
     return vocabulary.encode(prompt or start).tolist()
 

@@ -142,9 +142,12 @@ def _fetch(download: Download, beside: Path, retries: int, timeout_s: float) -> 
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
                 break  # asking again will not help
             continue
-        if len(content) == download.size and _sha256(content) == download.sha256:
+        if len(content) < download.size:
+            reason = f"the connection ended after {len(content):,} bytes"
+            continue
+        if _sha256(content) == download.sha256:
             return content
-        reason = f"got {len(content):,} bytes or more with SHA-256 {_sha256(content)[:8]}..."
+        reason = f"what came is another file, with SHA-256 {_sha256(content)[:8]}..."
         break
     raise TextError(
         f"cannot download {download.name} from {download.url}: {reason}; put the file at {beside} "

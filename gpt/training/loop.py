@@ -203,10 +203,12 @@ class _Loop:
         is_best = self.progress.note(self.done, val_loss)
         if self.progress.above_best == EVALUATIONS_ABOVE_BEST:
             log.warning(
-                "val loss has risen since step %d (%.4f then, %.4f now): the model has begun to "
-                "learn the text by heart; checkpoints/best keeps step %d",
+                "val loss has risen since step %d (%.4f then, %.4f now): %s; "
+                "checkpoints/best keeps that step",
                 *(self.progress.best_step, self.progress.best_val_loss, val_loss),
-                self.progress.best_step,
+                "the model has begun to learn the text by heart"
+                if val_loss < math.log(len(vocabulary))  # the loss of guessing
+                else "training diverges, try a lower train.learning_rate",
             )
         if length := self.config.train.sample_length:
             text = generate(

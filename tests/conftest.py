@@ -1,0 +1,88 @@
+"""What the tests share: small texts, small settings, the command line in this process."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+
+from gpt.config import Config
+
+SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+PANGRAM = "the quick brown fox jumps over the lazy dog; sphinx of black quartz, judge my vow.\n"
+
+hypothesis.settings.register_profile("shared machine", deadline=None)
+hypothesis.settings.load_profile("shared machine")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    import torch
+
+    for item in items:
+        if "gpu" in item.keywords and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test works in a folder of its own, with a cache of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+@pytest.fixture
+def text_file(tmp_path: Path) -> Path:
+    path = tmp_path / "pangram.txt"
+    path.write_text(PANGRAM * 29, encoding="utf-8")
+    return path
+
+
+def small(**changes: Any) -> Config:
+    """A config that trains in moments; changes are given as train__steps=3."""
+    tree: dict[str, Any] = {
+        "device": "cpu",
+        "model": {"T": 13, "C": 24, "n_layer": 2, "n_head": 3, "head_size": 10, "value_size": 7},
+        "train": {
+            "steps": 11,
+            "batch_size": 6,
+            "warmup_steps": 2,
+            "eval_every": 4,
+            "checkpoint_every": 4,
+            "log_every": 1,
+            "sample_length": 5,
+        },
+    }
+    for key, value in changes.items():
+        section, _, name = key.rpartition("__")
+        (tree.setdefault(section, {}) if section else tree)[name] = value
+    return Config.model_validate(tree)
+
+
+@pytest.fixture
+def gpt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Run `gpt ARGUMENTS...` in this process: exit code, stdout, stderr."""
+    from gpt.cli import main
+
+    def run(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["gpt", *map(str, arguments)])
+        with pytest.raises(SystemExit) as exit_info:
+            main()
+        out, err = capsys.readouterr()
+        return int(exit_info.value.code or 0), out, err
+
+    return run
+
+
+def metrics_of(run: Path) -> list[dict[str, Any]]:
+    """The records of a run without what differs from clock to clock."""
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return [
+        {k: v for k, v in json.loads(line).items() if k not in ("elapsed_s", "chars_per_s")}
+        for line in lines
+    ]

@@ -1,0 +1,315 @@
+"""The commands: what they print, where, and the code they end with."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpt.config import Config, fields, load_config, to_yaml
+from gpt.text.display import visible
+from tests.conftest import metrics_of, small
+
+Gpt = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def config_file(text_file: Path) -> Path:
+    path = Path("small.yaml")
+    path.write_text(to_yaml(small(data__source=str(text_file), sample__length=17)))
+    return path
+
+
+@pytest.fixture
+def trained(gpt: Gpt, config_file: Path) -> Path:
+    code, _, err = gpt("train", "--config", config_file)
+    assert code == 0, err
+    return Path("runs/small")
+
+
+# --- start-up ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--help"], 0),
+        (["--version"], 0),
+        (["train", "--help"], 0),
+        (["sample", "--help"], 0),
+        (["train", "--config", "missing.yaml"], 2),
+        (["train", "--set", "train.stpes=3"], 2),
+        (["train", "--no-such-flag"], 2),
+        (["train", "--resume", "nowhere"], 2),
+        (["sample", "nowhere"], 2),
+    ],
+)
+def test_help_and_config_errors_import_no_torch(arguments: list[str], code: int) -> None:
+    program = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('TORCH' if 'torch' in sys.modules else 'LIGHT'))\n"
+        f"sys.argv = ['gpt', *{arguments!r}]\n"
+        "from gpt.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert done.stdout.splitlines()[-1] == "LIGHT"
+    assert "Traceback" not in done.stderr
+
+
+def test_help_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
+    _, out, _ = gpt("train", "--help")
+    flags = ["--config", "--set", "--device", "--run-dir", "--resume", "--overwrite", "--dry-run"]
+    for word in [*flags, "--json", "--debug", *(key for key, _, _ in fields(Config()))]:
+        assert f"  {word}" in out
+    assert "context length: how many characters" in out
+    code, _, err = gpt()
+    assert (code, "train" in err, "sample" in err) == (2, True, True)
+
+
+def test_python_m_gpt_is_gpt() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "gpt", "--version"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (0, "gpt 0.1.0\n")
+
+
+# --- train ---
+
+
+def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_file: Path) -> None:
+    code, out, err = gpt("train", "--config", config_file)
+    assert code == 0
+    lines = out.strip("\n").split("\n", 4)
+    best = min(r["val_loss"] for r in metrics_of(Path("runs/small")) if "val_loss" in r)
+    assert lines[0].startswith("all steps done: step 11 after ")
+    assert f"best val loss {best:.4f}" in lines[0]
+    assert lines[1:3] == ["watch:   tensorboard --logdir runs", "sample:  gpt sample runs/small"]
+    assert len(lines[4]) == 17
+    assert "2,407 characters, 31 distinct; writing runs/small" in err
+    assert [line.split(":")[0] for line in err.splitlines()[1:]] == [
+        f"step {step}" for step in (0, 4, 8, 11)
+    ]
+    assert "\r" not in err  # no bar where there is no terminal
+
+
+def test_train_json_is_one_object(gpt: Gpt, config_file: Path) -> None:
+    code, out, _ = gpt("train", "--config", config_file, "--json")
+    result = json.loads(out)
+    assert code == 0
+    assert (result["step"], result["run"], len(result["sample"])) == (11, "runs/small", 17)
+    assert result["best_val_loss"] <= result["val_loss"]
+
+
+def test_a_second_run_takes_the_next_name(gpt: Gpt, trained: Path, config_file: Path) -> None:
+    before = (trained / "metrics.jsonl").read_bytes()
+    code, out, _ = gpt("train", "--config", config_file)
+    assert (code, "gpt sample runs/small-2" in out) == (0, True)
+    assert (trained / "metrics.jsonl").read_bytes() == before
+
+
+def test_the_text_on_the_command_line_comes_first(gpt: Gpt, config_file: Path) -> None:
+    Path("other.txt").write_text("0123456789\n" * 31)
+    assert gpt("train", "other.txt", "--config", config_file, "--run-dir", "r")[0] == 0
+    assert load_config(Path("r/config.yaml")).data.source == "other.txt"
+
+
+def test_overwrite_replaces_a_run_and_nothing_else(
+    gpt: Gpt, trained: Path, config_file: Path
+) -> None:
+    keepsake = Path("documents/thesis.tex")
+    keepsake.parent.mkdir()
+    keepsake.write_text("years of work")
+    arguments = ("train", "--config", config_file, "--run-dir")
+    code, _, err = gpt(*arguments, "documents", "--overwrite")
+    assert (code, "leaves it alone" in err, keepsake.exists()) == (2, True, True)
+    code, _, err = gpt(*arguments, trained)
+    assert (code, "runs/small exists; go on with it by --resume runs/small" in err) == (2, True)
+    code, _, err = gpt(*arguments, trained, "--overwrite", "--set", "train.steps=3")
+    assert code == 0
+    assert [r["step"] for r in metrics_of(trained)] == [0, 1, 2, 3]
+
+
+def test_overwrite_spares_the_old_run_when_the_new_one_cannot_start(
+    gpt: Gpt, trained: Path, config_file: Path
+) -> None:
+    before = sorted(trained.rglob("*"))
+    again = ("train", "--config", config_file, "--run-dir", trained, "--overwrite")
+    assert gpt(*again, "--device", "cuda:99")[0] == 2
+    assert gpt(*again, "--set", "data.source=gone.txt")[0] == 1
+    assert sorted(trained.rglob("*")) == before
+
+
+def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
+    code, _, err = gpt("train", "--resume", "small")
+    assert (code, "is finished" in err) == (2, True)
+    code, out, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
+    assert code == 0, err
+    assert "step 13 after" in out
+    assert [r["step"] for r in metrics_of(trained)] == list(range(14))
+    assert load_config(trained / "config.yaml").train.steps == 13
+    code, _, err = gpt("train", "--resume", "small", "--set", "model.T=5")
+    assert (code, "cannot change model.T (13 to 5)" in err) == (2, True)
+    code, _, err = gpt("train", "--resume", "small", "--run-dir", "other")
+    assert (code, "leave out --config, --run-dir" in err) == (2, True)
+
+
+def test_dry_run_trains_nothing_and_foretells(gpt: Gpt, config_file: Path) -> None:
+    arguments = ("train", "--config", config_file, "--dry-run")
+    code, out, err = gpt(*arguments)
+    assert code == 0, err
+    for words in ("T: 13", "# context length", "attention", "MiB", "steps of", "evaluations of"):
+        assert words in out
+    assert not Path("runs").exists()
+    foretold = json.loads(gpt(*arguments, "--json")[1])
+    assert foretold["config"]["model"]["T"] == 13
+    V, C = 31, 24
+    assert foretold["parameters"]["head"] == V * C
+    assert foretold["state_bytes"] == 16 * sum(foretold["parameters"].values())
+    assert foretold["peak_bytes"] > foretold["state_bytes"]
+    steps, evaluations = foretold["seconds_per_step"], foretold["seconds_per_evaluation"]
+    assert foretold["seconds"] == pytest.approx(11 * steps + 4 * evaluations)
+
+
+# --- bad input: one message, the right code, no traceback ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--config", "missing.yaml"], 2, "missing.yaml: no such config file"),
+        (["--config", "syntax.yaml"], 2, "syntax.yaml, line 2, column 1: not valid YAML"),
+        (["--set", "model.contxt=3"], 2, "model.contxt: unknown key; the keys are model.T"),
+        (["--set", "train.stepz=3"], 2, "train.stepz: unknown key; did you mean train.steps?"),
+        (["--set", "model.T=long"], 2, "model.T: expected a valid integer, got 'long'"),
+        (["empty.txt"], 1, "empty.txt: expected some text, got an empty file"),
+        (["short.txt"], 2, "model.T: expected fewer than the 2 characters"),
+        (["latin.txt"], 1, "latin.txt: expected UTF-8 text, got byte 0xe9 at offset 3"),
+        (["nowhere.txt"], 1, "nowhere.txt: no such text"),
+        (["."], 1, ".: expected a text file, got a folder"),
+        (["--device", "cuda:77"], 2, "device cuda:77: torch"),
+        (["--device", "gpu"], 2, "device: expected auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
+        (["--run-dir", "full"], 2, "full exists; go on with it by --resume full"),
+        (["--run-dir", "short.txt"], 2, "short.txt exists"),
+        (["--run-dir", "short.txt/run"], 1, "Not a directory"),
+    ],
+)
+def test_bad_input_of_train(gpt: Gpt, arguments: list[str], code: int, message: str) -> None:
+    Path("syntax.yaml").write_text("model:\n\tT: 3\n")
+    Path("empty.txt").touch()
+    Path("short.txt").write_text("too short a text")
+    Path("latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
+    Path("full").mkdir()
+    Path("full/file").touch()
+    got, out, err = gpt("train", *arguments)
+    assert (got, out) == (code, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("gpt: ")
+    assert message in last
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_an_unreadable_text_is_told(gpt: Gpt) -> None:
+    Path("secret.txt").write_text("abc")
+    Path("secret.txt").chmod(0)
+    code, _, err = gpt("train", "secret.txt")
+    assert (code, "cannot read the text: Permission denied" in err) == (1, True)
+
+
+def test_debug_shows_where(config_file: Path) -> None:
+    command = [sys.executable, "-m", "gpt", "train", "nowhere.txt", "--debug"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "Traceback" in done.stderr
+    assert "nowhere.txt: no such text" in done.stderr
+
+
+# --- sample ---
+
+
+def test_sample_streams_the_prompt_and_what_follows(gpt: Gpt, trained: Path) -> None:
+    code, out, _ = gpt("sample", trained, "--prompt", "the quick", "--length", 23, "--seed", 3)
+    assert code == 0
+    assert out.startswith("the quick")
+    assert len(out) == len("the quick") + 23 + 1
+    again = gpt("sample", "--prompt", "the quick", "--length", 23, "--seed", 3)
+    assert again == (0, out, "")  # no name: the newest run
+    greedy = gpt("sample", "small", "--temperature", 0, "--checkpoint", "last")[1]
+    assert greedy == gpt("sample", "small", "--top-k", 1, "--checkpoint", "last")[1]
+    assert gpt("sample", trained, "--length", 0, "--prompt", "fox")[1] == "fox\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--prompt", "Éa!"], 2, "outside the model's vocabulary: É !;"),
+        (["nowhere"], 2, "nowhere: expected the folder of a run with a checkpoint"),
+        (["--device", "cuda:77"], 2, "device cuda:77"),
+        (["--device", "warp"], 2, "device warp: expected auto, cpu, cuda, cuda:N or mps"),
+        (["--temperature", "-1"], 2, "--temperature"),
+        (["--temperature", "nan"], 2, "--temperature"),
+        (["--top-k", "0"], 2, "--top-k"),
+    ],
+)
+def test_bad_input_of_sample(
+    gpt: Gpt, trained: Path, arguments: list[str], code: int, message: str
+) -> None:
+    got, out, err = gpt("sample", *arguments)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_unknown_characters_are_dropped_on_request(gpt: Gpt, trained: Path) -> None:
+    code, out, _ = gpt("sample", "--prompt", "Éfox!", "--unknown", "drop", "--length", 3)
+    assert (code, out[:3], len(out)) == (0, "fox", 7)
+
+
+def test_without_a_run_sample_says_how_to_get_one(gpt: Gpt) -> None:
+    code, _, err = gpt("sample")
+    assert (code, err) == (
+        2,
+        "gpt: no run under runs/ has a checkpoint; start one with: gpt train\n",
+    )
+
+
+def test_a_corrupt_checkpoint_is_told(gpt: Gpt, trained: Path) -> None:
+    (trained / "checkpoints/best/model.safetensors").write_bytes(b"not weights")
+    code, _, err = gpt("sample")
+    assert (code, err.count("\n")) == (1, 1)
+    assert err.startswith("gpt: runs/small/checkpoints/best: damaged or not a checkpoint")
+
+
+def test_a_moved_run_samples_on(gpt: Gpt, trained: Path) -> None:
+    expected = gpt("sample", trained)[1]
+    trained.rename("elsewhere")
+    assert gpt("sample", "elsewhere")[1] == expected
+
+
+def test_a_pipe_that_closes_ends_quietly(trained: Path) -> None:
+    command = f"{sys.executable} -m gpt sample --length 100000 --temperature 1 | head -c 5"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (len(done.stdout), done.stderr) == (5, "")
+
+
+def test_control_characters_go_to_a_file_as_they_are_and_to_a_terminal_spelled_out(
+    gpt: Gpt, config_file: Path
+) -> None:
+    Path("hostile.txt").write_text("\x1b[2J" * 200)
+    arguments = ("--config", config_file, "--run-dir", "h")
+    assert gpt("train", "hostile.txt", *arguments)[0] == 0
+    text = gpt("sample", "h", "--length", 50)[1]
+    assert "\x1b" in text
+    leader, follower = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpt", "sample", "h", "--length", "50"], stdout=follower
+    ) as process:
+        assert process.wait() == 0
+    os.close(follower)
+    shown = os.read(leader, 10_000).decode().replace("\r\n", "\n")
+    os.close(leader)
+    assert shown == visible(text)

@@ -1,0 +1,150 @@
+"""Settings: what is read, what is refused, and in which words."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt.config import Config, fields, load_config, to_yaml
+from gpt.errors import ConfigError
+
+
+def load(content: str, *overrides: str) -> Config:
+    path = Path("x.yaml")
+    path.write_text(content, encoding="utf-8")
+    return load_config(path, overrides)
+
+
+def refusal(content: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(content, *overrides)
+    return str(caught.value)
+
+
+def test_defaults_then_file_then_overrides_then_text() -> None:
+    Path("x.yaml").write_text("train: {steps: 300, warmup_steps: 7}\ndata: {source: a.txt}\n")
+    config = load_config(Path("x.yaml"), ["train.steps=500"], source="b.txt")
+    assert (config.train.steps, config.train.warmup_steps) == (500, 7)
+    assert config.data.source == "b.txt"
+    assert config.train.batch_size == Config().train.batch_size
+
+
+def test_head_size_and_value_size_follow_C_unless_given() -> None:
+    assert load("model: {C: 35, n_head: 5, positions: learned}").model.head_size == 7
+    free = load("model: {C: 35, n_head: 3, head_size: 10, value_size: 17}").model
+    assert (free.head_size, free.value_size) == (10, 17)
+    assert load("model: {head_size: 10}").model.value_size == 10
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("3e-4", 3e-4), ("1e-3", 1e-3), ("1E-3", 1e-3), (".5", 0.5), ("2", 2.0), ("6.02e-2", 0.0602)],
+)
+def test_numbers_read_as_people_write_them(written: str, meant: float) -> None:
+    """YAML 1.1, PyYAML's dialect, takes 3e-4 for a string."""
+    changed = load(f"train: {{learning_rate: {written}, min_learning_rate: 0}}")
+    assert changed.train.learning_rate == meant
+    set_ = load("", f"train.learning_rate={written}", "train.min_learning_rate=0")
+    assert set_.train.learning_rate == meant
+
+
+@pytest.mark.parametrize("name", ["no", "yes", "on", "off", "010", "1:30", "2026-01-01", "0x1f"])
+def test_words_stay_words(name: str) -> None:
+    """YAML 1.1 takes `no` for false, 010 for 8, 1:30 for 90 and 2026-01-01 for a date."""
+    assert load(f"data: {{source: {name}}}").data.source == name
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("train: {lerning_rate: 1}", "train.lerning_rate: unknown key; did you mean train.learn"),
+        ("modle: {T: 3}", "modle: unknown key; did you mean model?"),
+        ("data: {T: 3}", "data.T: unknown key; did you mean model.T?"),
+        ("sample: {zzzz: 3}", "the keys are sample.length, sample.temperature, sample.top_k"),
+        ("train: {steps: yes}", "train.steps: expected a valid integer, got 'yes'"),
+        ("train: {steps: 10.5}", "train.steps: expected a valid integer, got 10.5"),
+        ("train: {learning_rate: fast}", "train.learning_rate: expected a valid number"),
+        ("train: {learning_rate: .inf}", "train.learning_rate: expected a valid number"),
+        ("model: {qkv_bias: no}", "model.qkv_bias: expected a valid boolean, got 'no'"),
+        ("model: {dropout: 1}", "model.dropout: expected less than 1, got 1"),
+        ("model: {positions: sine}", "model.positions: expected 'learned' or 'rotary', got 'sine'"),
+        ("model: {T: 0}", "model.T: expected greater than 0, got 0"),
+        ("model: 3", "model: expected keys below `model:`, got 3"),
+        ("device: tpu", "device: expected auto, cpu, cuda, cuda:N or mps, got 'tpu'"),
+        ("- 1", "expected keys such as `model:`"),
+        ("model: {C: 100, n_head: 3}", "model.head_size: model.C 100 is not a multiple of"),
+        ("model: {head_size: 5}", "model.head_size: expected an even number"),
+        ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
+        ("train: {min_learning_rate: 1}", "train.min_learning_rate: expected at most"),
+        ("train: {batch_size: 8, accumulation: 3}", "train.accumulation: expected a divisor"),
+        ("model:\n  T: 3\n  T: 4", "line 3, column 3: not valid YAML: the key 'T' stands here twi"),
+        ("model:\n  T: [3", "x.yaml, line 3, column 1: not valid YAML"),
+        ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML"),
+        ("? [a]\n: 3", "expected a plain word as a key"),
+        ("a: !!python/object/apply:os.getcwd []", "not valid YAML: could not determine a construc"),
+        ("\x07", "not valid YAML"),
+    ],
+)
+def test_a_mistake_is_told_with_its_key(content: str, message: str) -> None:
+    told = refusal(content)
+    assert message in told
+    assert told.startswith("x.yaml")
+
+
+def test_all_mistakes_are_told_at_once_each_once() -> None:
+    told = refusal("model: {C: wide}\ntrain: {steps: 0, lr: 3}", "seed=-1")
+    assert [line.split(": ")[:2] for line in told.splitlines()] == [
+        ["command line", "seed"],
+        ["x.yaml", "model.C"],
+        ["x.yaml", "train.steps"],
+        ["x.yaml", "train.lr"],
+    ]
+
+
+@pytest.mark.parametrize("assignment", ["train.steps", "=3", "train.steps=[", "train.steps.x=3"])
+def test_an_override_that_says_nothing_is_refused(assignment: str) -> None:
+    assert assignment in refusal("", assignment) or "train.steps" in refusal("", assignment)
+
+
+def test_a_file_that_cannot_be_read_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"missing\.yaml: no such config file"):
+        load_config(Path("missing.yaml"))
+    Path("folder").mkdir()
+    with pytest.raises(ConfigError, match="cannot read the config"):
+        load_config(Path("folder"))
+    Path("latin.yaml").write_bytes(b"data: {source: caf\xe9}")
+    with pytest.raises(ConfigError, match=r"latin\.yaml: expected UTF-8"):
+        load_config(Path("latin.yaml"))
+
+
+def test_empty_files_and_sections_mean_the_defaults() -> None:
+    assert load("") == load("# nothing\n") == load("train:\nmodel:\n") == Config()
+
+
+@given(
+    T=st.integers(1, 10**9),
+    rate=st.floats(1e-12, 1e3),
+    source=st.text(st.characters(exclude_categories=["Cs"])),
+    stop=st.none() | st.floats(1e-9, 10),
+    bias=st.booleans(),
+)
+def test_the_resolved_config_reads_back_as_itself(
+    T: int, rate: float, source: str, stop: float | None, bias: bool
+) -> None:
+    config = Config.model_validate(
+        {
+            "data": {"source": source},
+            "model": {"T": T, "qkv_bias": bias},
+            "train": {"learning_rate": rate, "min_learning_rate": 0, "stop_at_val_loss": stop},
+        }
+    )
+    written = to_yaml(config)
+    assert load(written) == config
+    assert yaml.safe_load(written)["data"]["source"] == source
+
+
+def test_every_setting_is_described() -> None:
+    for key, description, _ in fields(Config()):
+        assert len(description) > 10, key

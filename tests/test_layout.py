@@ -1,0 +1,83 @@
+"""The shape of the package: each module imports only from rows above its own."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "gpt"
+ROWS = [  # the way of the data, from the top; a folder is one row
+    "__init__", "errors", "config", "device", "run", "text", "model", "checkpoint",
+    "sampling", "inspection", "training", "lessons", "cli", "__main__",
+]  # fmt: skip
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def row_of(module: str) -> int:
+    """`gpt` -> 0, `gpt.text.corpus` -> the row of text."""
+    parts = module.split(".")
+    return ROWS.index(parts[1] if len(parts) > 1 else "__init__")
+
+
+def name_of(path: Path) -> str:
+    return ".".join(("gpt", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(
+        ".__init__"
+    )
+
+
+def imports_of(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            found.add(node.module or "")
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_a_module_imports_only_from_rows_above_or_from_its_own_folder(path: Path) -> None:
+    here = name_of(path)
+    for module in imports_of(path):
+        if module.split(".")[0] == "gpt":
+            same_folder = here.count(".") > 1 and here.split(".")[:2] == module.split(".")[:2]
+            assert same_folder or row_of(module) < row_of(here), f"{here} imports {module}"
+
+
+def test_no_two_modules_import_each_other_in_a_circle() -> None:
+    graph = {name_of(path): imports_of(path) for path in MODULES}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join((*path, module))
+        if module not in done:
+            for other in graph.get(module, ()):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in graph:
+        visit(module, ())
+    assert done >= set(graph)
+
+
+@pytest.mark.parametrize(("library", "only"), [("yaml", "gpt.config"), ("typer", "gpt.cli")])
+def test_one_module_knows_each_outside_format(library: str, only: str) -> None:
+    users = [
+        name_of(path)
+        for path in MODULES
+        if any(module.split(".")[0] == library for module in imports_of(path))
+    ]
+    assert users == [only]
+
+
+def test_nothing_that_is_read_can_execute() -> None:
+    """No pickle, no eval: torch.load always with weights_only, YAML by a safe loader."""
+    for path in MODULES:
+        source = path.read_text("utf-8")
+        assert not re.search(r"(?<!\.)\b(pickle|eval|exec|shelve|marshal)\b\s*[.(]", source), path
+        for call in re.findall(r"torch\.load\((.*?)\)\n", source, re.DOTALL):
+            assert "weights_only=True" in call, path
+        for call in re.findall(r"np\.load\((.*?)\)", source, re.DOTALL):
+            assert "allow_pickle=False" in call, path

@@ -1,0 +1,265 @@
+"""Batches in, logits out: the fast path against slow, obvious ones."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpt.config import ModelConfig
+from gpt.model.attention import CausalSelfAttention, Rotary
+from gpt.model.transformer import GPT, Block, count_parameters, cross_entropy
+
+B, T, C, H, HS, VS, V = 3, 11, 29, 5, 14, 17, 37  # no two alike
+
+
+def config(**changes: object) -> ModelConfig:
+    sizes = {"T": T, "C": C, "n_layer": 2, "n_head": H, "head_size": HS, "value_size": VS}
+    return ModelConfig.model_validate(sizes | changes)
+
+
+def shaken(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
+    """The module with every parameter drawn at random, so that none is zero and hides a path."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=generator)
+    return module.eval()
+
+
+def one_head_at_a_time(attention: CausalSelfAttention, x: Tensor) -> Tensor:
+    """Causal attention as a learner writes it: a loop over texts, heads and places."""
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    outputs = []
+    for h in range(H):
+        rows = [
+            slice(h * HS, (h + 1) * HS),
+            slice(H * HS + h * HS, H * HS + (h + 1) * HS),
+            slice(2 * H * HS + h * VS, 2 * H * HS + (h + 1) * VS),
+        ]
+        q, k, v = (F.linear(x, weight[r], bias[r] if bias is not None else None) for r in rows)
+        if attention.rotary is not None:
+            q, k = (attention.rotary(part.unsqueeze(1)).squeeze(1) for part in (q, k))
+        y = torch.zeros(x.shape[0], x.shape[1], VS)
+        for b in range(x.shape[0]):
+            for t in range(x.shape[1]):
+                scores = torch.stack([q[b, t] @ k[b, s] for s in range(t + 1)]) / math.sqrt(HS)
+                y[b, t] = sum(w * v[b, s] for s, w in enumerate(scores.softmax(0)))
+        outputs.append(y)
+    return F.linear(
+        torch.cat(outputs, dim=-1), attention.projection.weight, attention.projection.bias
+    )
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize("qkv_bias", [False, True])
+def test_fused_equals_explicit_equals_a_loop_over_heads(positions: str, qkv_bias: bool) -> None:
+    attention = shaken(CausalSelfAttention(config(positions=positions, qkv_bias=qkv_bias)))
+    x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(1))
+    fused, (explicit, weights) = attention(x), attention.explicit(x)
+    assert fused.shape == (B, T, C)
+    assert weights.shape == (B, H, T, T)
+    torch.testing.assert_close(fused, explicit, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(fused, one_head_at_a_time(attention, x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_explicit_gradient_equals_the_fused_one() -> None:
+    attention = shaken(CausalSelfAttention(config()))
+    x = torch.randn(B, T, C, requires_grad=True)
+    (fast,) = torch.autograd.grad(attention(x).square().sum(), x)
+    (slow,) = torch.autograd.grad(attention.explicit(x)[0].square().sum(), x)
+    torch.testing.assert_close(fast, slow, rtol=1e-3, atol=1e-3)
+
+
+def test_attention_weights_are_shares_of_the_past() -> None:
+    _, weights = shaken(CausalSelfAttention(config())).explicit(torch.randn(B, T, C))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(B, H, T))
+    assert (weights >= 0).all()
+    assert (weights.triu(1) == 0).all()
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@settings(max_examples=20)
+@given(t=st.integers(0, T - 1), seed=st.integers(0, 1000))
+def test_changing_a_character_changes_no_logit_before_it(positions: str, t: int, seed: int) -> None:
+    model = shaken(GPT(config(positions=positions), V))
+    ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(seed))
+    changed = ids.clone()
+    changed[:, t] = (changed[:, t] + 1) % V
+    before, after = model(ids), model(changed)
+    assert before[:, :t].equal(after[:, :t])
+    assert (before[:, t] != after[:, t]).any(dim=-1).all()
+
+
+def test_texts_of_a_batch_do_not_talk() -> None:
+    model = shaken(GPT(config(), V))
+    ids = torch.randint(V, (B, T))
+    alone = torch.cat([model(row.unsqueeze(0)) for row in ids])
+    torch.testing.assert_close(model(ids), alone, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_any_length_up_to_T_gives_the_logits_of_its_beginning(positions: str) -> None:
+    model = shaken(GPT(config(positions=positions), V))
+    ids = torch.randint(V, (B, T))
+    whole = model(ids)
+    assert whole.shape == (B, T, V)
+    for length in range(1, T):
+        part = model(ids[:, :length])
+        torch.testing.assert_close(part, whole[:, :length], rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match=f"at most T = {T} characters, got {T + 1}"):
+        model(torch.zeros(1, T + 1, dtype=torch.long))
+
+
+def test_rotary_scores_depend_on_distance_alone() -> None:
+    rotary = Rotary(config())
+    q, k = torch.randn(2, 1, 1, 1, HS).expand(2, 1, 1, T, HS)
+    scores = (rotary(q) @ rotary(k).transpose(-2, -1))[0, 0]  # the same q and k at every place
+    for distance in range(T):
+        along = scores.diagonal(-distance)
+        torch.testing.assert_close(along, along[:1].expand_as(along), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(rotary(q).norm(dim=-1), q.norm(dim=-1))
+
+
+def test_rotary_worked_out_by_hand() -> None:
+    """hs 4: channels 0 and 2 turn by t, channels 1 and 3 by t/100."""
+    rotary = Rotary(config(head_size=4))
+    turned = rotary(torch.tensor([1.0, 2.0, 3.0, 4.0]).expand(1, 1, T, 4))[0, 0, 5]
+    c, s, c2, s2 = math.cos(5), math.sin(5), math.cos(0.05), math.sin(0.05)
+    by_hand = torch.tensor([c - 3 * s, 2 * c2 - 4 * s2, s + 3 * c, 2 * s2 + 4 * c2])
+    torch.testing.assert_close(turned, by_hand)
+
+
+@pytest.mark.parametrize("characters", [2, 65, 3044])
+def test_a_new_model_finds_every_character_equally_likely(characters: int) -> None:
+    model = GPT(config(), characters, torch.Generator().manual_seed(0))
+    ids = torch.randint(characters, (B, T))
+    loss = cross_entropy(model(ids), ids).item()
+    assert loss == pytest.approx(math.log(characters), rel=0.02)
+
+
+def test_the_initial_weights_follow_from_the_generator_alone() -> None:
+    first = GPT(config(), V, torch.Generator().manual_seed(5)).state_dict()
+    torch.manual_seed(1)
+    again = GPT(config(), V, torch.Generator().manual_seed(5)).state_dict()
+    assert all(first[name].equal(again[name]) for name in first)
+    other = GPT(config(), V, torch.Generator().manual_seed(6)).state_dict()
+    assert not first["characters.weight"].equal(other["characters.weight"])
+
+
+def test_cross_entropy_is_minus_the_log_of_the_probability_given() -> None:
+    logits, targets = torch.randn(B, T, V), torch.randint(V, (B, T))
+    by_hand = -torch.stack(
+        [logits[b, t].softmax(0)[targets[b, t]].log() for b in range(B) for t in range(T)]
+    )
+    torch.testing.assert_close(cross_entropy(logits, targets), by_hand.mean())
+    torch.testing.assert_close(cross_entropy(logits, targets, "sum"), by_hand.sum())
+
+
+def test_dropout_acts_in_training_only() -> None:
+    model = shaken(GPT(config(dropout=0.5), V))
+    ids = torch.randint(V, (B, T))
+    assert model(ids).equal(model(ids))
+    model.train()
+    assert not model(ids).equal(model(ids))
+    attention = model.blocks[0].attention
+    attention.projection_dropout.p = 0.0  # so that the weights' own dropout is seen
+    x = torch.randn(B, T, C)
+    assert not attention(x).equal(attention(x))
+    assert not attention.explicit(x)[0].equal(attention.explicit(x)[0])
+
+
+def test_parameters_are_counted_by_part() -> None:
+    model = GPT(config(positions="learned", qkv_bias=True), V)
+    counts = count_parameters(model)
+    assert sum(counts.values()) == sum(p.numel() for p in model.parameters())
+    qkv = H * (2 * HS + VS)
+    assert counts == {
+        "characters": V * C,
+        "positions": T * C,
+        "norms": (2 * 2 + 1) * 2 * C,
+        "attention": 2 * (C * qkv + qkv + H * VS * C + C),
+        "mlp": 2 * (8 * C * C + 5 * C),
+        "head": V * C,
+    }
+
+
+# --- against Hugging Face's GPT-2, an implementation that shares no line with ours ---
+
+
+def gpt2_of(model: GPT) -> torch.nn.Module:
+    """Hugging Face's GPT-2 with the weights of ours."""
+    transformers = pytest.importorskip("transformers")
+    ours = model.config
+    theirs = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            vocab_size=V,
+            n_positions=ours.T,
+            n_embd=ours.C,
+            n_layer=ours.n_layer,
+            n_head=ours.n_head,
+            tie_word_embeddings=False,
+        )
+    ).eval()
+    part = {
+        "transformer.wte": "characters",
+        "transformer.wpe": "positions",
+        "transformer.ln_f": "norm",
+        "lm_head": "head",
+    }
+    for i in range(ours.n_layer):
+        part |= {
+            f"transformer.h.{i}.ln_1": f"blocks.{i}.attention_norm",
+            f"transformer.h.{i}.attn.c_attn": f"blocks.{i}.attention.qkv",
+            f"transformer.h.{i}.attn.c_proj": f"blocks.{i}.attention.projection",
+            f"transformer.h.{i}.ln_2": f"blocks.{i}.mlp_norm",
+            f"transformer.h.{i}.mlp.c_fc": f"blocks.{i}.mlp.expand",
+            f"transformer.h.{i}.mlp.c_proj": f"blocks.{i}.mlp.projection",
+        }
+    weights = model.state_dict()
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            module, _, kind = name.rpartition(".")
+            tensor = weights[f"{part[module]}.{kind}"]
+            is_conv1d = kind == "weight" and ".c_" in name  # stored transposed there
+            parameter.copy_(tensor.T if is_conv1d else tensor)
+    return theirs
+
+
+def test_logits_and_each_block_equal_gpt2s() -> None:
+    ours = config(positions="learned", qkv_bias=True, C=35, head_size=7, value_size=7)
+    model = shaken(GPT(ours, V))
+    theirs = gpt2_of(model)
+    ids = torch.randint(V, (B, T))
+    seen: list[Tensor] = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda _module, _inputs, output: seen.append(output))
+    with torch.no_grad():
+        expected = theirs(ids, output_hidden_states=True)
+        torch.testing.assert_close(model(ids), expected.logits, rtol=1e-4, atol=1e-3)
+    # GPT-2 gives its last hidden state after the final norm
+    torch.testing.assert_close(seen[0], expected.hidden_states[1], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(
+        model.norm(seen[-1]), expected.hidden_states[-1], rtol=1e-4, atol=1e-4
+    )
+
+
+def test_attention_output_equals_gpt2s() -> None:
+    ours = config(positions="learned", qkv_bias=True, C=35, head_size=7, value_size=7)
+    model = shaken(GPT(ours, V))
+    theirs = gpt2_of(model).transformer.h[1].attn
+    x = torch.randn(B, T, 35)
+    expected = theirs(x)[0]
+    torch.testing.assert_close(model.blocks[1].attention(x), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_block_adds_to_the_stream() -> None:
+    """With both projections zero a block is the identity."""
+    block = shaken(Block(config()))
+    for projection in (block.attention.projection, block.mlp.projection):
+        torch.nn.init.zeros_(projection.weight)
+        torch.nn.init.zeros_(projection.bias)
+    x = torch.randn(B, T, C)
+    assert block(x).equal(x)

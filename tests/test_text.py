@@ -1,0 +1,327 @@
+"""Characters in, batches out."""
+
+import hashlib
+import importlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt.errors import CheckpointError, ConfigError, TextError
+from gpt.text import sources
+from gpt.text.batches import batch, consecutive_windows
+from gpt.text.corpus import load_corpus
+from gpt.text.display import visible
+from gpt.text.sources import TINYSHAKESPEARE, Download, Text, locate, open_text, read_file
+from gpt.text.vocabulary import Vocabulary
+from tests.conftest import SHARED_DATA
+
+any_text = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+def write(content: bytes, name: str = "text.txt") -> str:
+    Path(name).write_bytes(content)
+    return name
+
+
+# --- reading a file ---
+
+
+@given(text=any_text, size=st.integers(1, 11))
+def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int) -> None:
+    write(text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "CHUNK_BYTES", size)
+        assert "".join(read_file(Path("text.txt"))) == text.removeprefix("\ufeff")
+
+
+def test_line_ends_stay_and_a_byte_order_mark_goes() -> None:
+    write("\ufeffa\r\nb\rc\n\ufeff".encode())
+    assert "".join(read_file(Path("text.txt"))) == "a\r\nb\rc\n\ufeff"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1 << 22])
+@pytest.mark.parametrize(
+    ("content", "offset"),
+    [
+        (b"abc\xffdef", 3),
+        ("grün".encode("latin-1"), 2),
+        ("日本".encode()[:-1], 3),
+        ("é€".encode() + b"\x80", 5),
+        ("\ufeffab".encode() + b"\xc3(", 5),
+    ],
+)
+def test_bytes_that_are_no_utf8_are_told_with_their_offset(
+    content: bytes, offset: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "CHUNK_BYTES", size)
+    name = write(content)
+    wrong = rf"got byte 0x{content[offset]:02x} at offset {offset}\b"
+    with pytest.raises(TextError, match=wrong):
+        list(open_text(name).chunks())
+
+
+def test_utf16_is_recognised() -> None:
+    with pytest.raises(TextError, match="looks like UTF-16"):
+        list(open_text(write("hello".encode("utf-16"))).chunks())
+
+
+def test_what_is_no_readable_file_is_told() -> None:
+    with pytest.raises(TextError, match=r"nowhere\.txt: no such text; expected python-docs"):
+        open_text("nowhere.txt")
+    Path("folder").mkdir()
+    with pytest.raises(TextError, match="expected a text file, got a folder"):
+        open_text("folder")
+    os.mkfifo("pipe")
+    with pytest.raises(TextError, match="expected a text file, got a pipe or device"):
+        open_text("pipe")
+
+
+def test_an_empty_file_is_told() -> None:
+    for content in (b"", "\ufeff".encode()):
+        with pytest.raises(TextError, match=r"text\.txt: expected some text, got an empty file"):
+            load_corpus(open_text(write(content)))
+
+
+def test_python_docs_need_nothing_but_python() -> None:
+    topics = importlib.import_module("pydoc_data.topics").topics
+    text = "".join(open_text("python-docs").chunks())
+    assert len(text) > 400_000
+    assert all(topic in text for topic in topics.values())
+
+
+# --- downloading ---
+
+CONTENT = b"To be, or not to be" * 101
+PLAY = Download("play", "", len(CONTENT), hashlib.sha256(CONTENT).hexdigest())
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
+    """A server on loopback that gives `answers` one after the other: (status, content)."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, content = self.server.answers.pop(0)  # type: ignore[attr-defined]
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(sources.time, "sleep", lambda _: None)
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def fetch(server: HTTPServer, *answers: tuple[int, bytes]) -> bytes:
+    server.answers = list(answers)  # type: ignore[attr-defined]
+    url = f"http://127.0.0.1:{server.server_port}/play.txt"
+    return locate(Download(PLAY.name, url, PLAY.size, PLAY.sha256), timeout_s=5).read_bytes()
+
+
+def test_a_download_is_kept_in_the_cache(server: HTTPServer) -> None:
+    assert fetch(server, (200, CONTENT)) == CONTENT
+    assert fetch(server) == CONTENT  # no second answer is needed
+    assert [path.name for path in sources.cache_dir().iterdir()] == ["play.txt"]
+
+
+def test_a_broken_answer_is_asked_for_again(server: HTTPServer) -> None:
+    assert fetch(server, (503, b""), (200, CONTENT[:7]), (200, CONTENT)) == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        ((404, b""), "404"),
+        ((200, CONTENT.replace(b"not", b"now")), "with SHA-256"),
+        ((200, CONTENT + b"!"), "with SHA-256"),
+    ],
+)
+def test_a_wrong_answer_is_refused_at_once(
+    server: HTTPServer, answer: tuple[int, bytes], reason: str
+) -> None:
+    with pytest.raises(TextError, match=f"cannot download play.*{reason}.*put the file at"):
+        fetch(server, answer)
+    assert not sources.cache_dir().exists()
+
+
+def test_offline_says_what_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources.time, "sleep", lambda _: None)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+    advice = rf"put the file at data/play.txt \(1,919 bytes, SHA-256 {PLAY.sha256}\)"
+    with pytest.raises(TextError, match=advice):
+        locate(Download("play", url, PLAY.size, PLAY.sha256))
+
+
+def test_a_file_beside_the_project_comes_first_and_must_be_the_right_one() -> None:
+    Path("data").mkdir()
+    beside = Path("data/play.txt")
+    beside.write_bytes(CONTENT)
+    assert locate(PLAY) == beside
+    beside.write_bytes(CONTENT[:-1])
+    with pytest.raises(TextError, match=r"data/play\.txt: this is not play .*remove it"):
+        locate(PLAY)
+
+
+def test_the_pinned_shakespeare_is_the_fields() -> None:
+    file = SHARED_DATA / "tinyshakespeare.txt"
+    if not file.exists():
+        pytest.skip("tinyshakespeare.txt is not at hand")
+    Path("data").mkdir()
+    Path("data/tinyshakespeare.txt").symlink_to(file)
+    corpus = load_corpus(open_text("tinyshakespeare"))
+    assert (len(corpus.ids), len(corpus.vocabulary)) == (TINYSHAKESPEARE.size, 65)
+    assert (len(corpus.train), len(corpus.val)) == (1_003_854, 111_540)  # nanoGPT's split
+
+
+# --- vocabulary and corpus ---
+
+
+@given(any_text)
+def test_the_vocabulary_is_the_sorted_distinct_characters(text: str) -> None:
+    vocabulary = Vocabulary.of(text)
+    assert vocabulary.characters == "".join(sorted(set(text)))
+    assert vocabulary.decode(vocabulary.encode(text)) == text
+    if text:
+        assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
+
+
+def test_encode_refuses_and_unknown_lists_what_is_outside() -> None:
+    vocabulary = Vocabulary.of("abc")
+    with pytest.raises(KeyError, match="é"):
+        vocabulary.encode("aéb")
+    assert vocabulary.unknown("déjà bü dé") == "déjà ü"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{}", "[]", "[" * 100_000, '{"characters": ""}', '{"characters": 3}'),
+        *('{"characters": "ba"}', '{"characters": "aa"}', '{"characters": ["a", "b"]}'),
+    ],
+)
+def test_a_vocabulary_file_that_is_none_is_refused(content: str) -> None:
+    with pytest.raises(CheckpointError, match="not a vocabulary"):
+        Vocabulary.from_json(content)
+
+
+@pytest.mark.parametrize(("V", "dtype"), [(256, "uint8"), (257, "uint16"), (70_001, "uint32")])
+def test_ids_take_as_few_bytes_as_they_can(V: int, dtype: str) -> None:
+    text = "".join(map(chr, range(0x10000, 0x10000 + V)))
+    corpus = load_corpus(open_text(write(text.encode())))
+    assert corpus.ids.dtype == dtype
+    assert corpus.ids.tolist() == list(range(V))
+
+
+@given(text=any_text.filter(bool), size=st.integers(1, 7))
+def test_a_corpus_holds_every_character_of_the_text(text: str, size: int) -> None:
+    chunks = [text[i : i + size] for i in range(0, len(text), size)]
+    corpus = load_corpus(Text("t", lambda: iter(chunks)))
+    assert corpus.vocabulary.decode(corpus.ids) == text
+    assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    cut = int(0.9 * len(text))
+    assert corpus.vocabulary.decode(corpus.train) == text[:cut]
+    assert corpus.vocabulary.decode(corpus.val) == text[cut:]
+
+
+def test_the_encoded_text_is_found_again_and_a_changed_text_is_not_mistaken_for_it() -> None:
+    name = write(b"abcabc")
+    load_corpus(open_text(name))
+    (kept,) = (sources.cache_dir() / "corpora").iterdir()
+    before = kept.stat().st_mtime_ns
+    load_corpus(open_text(name))
+    assert kept.stat().st_mtime_ns == before
+    assert load_corpus(open_text(write(b"abcabd"))).vocabulary.characters == "abcd"
+
+
+def test_a_damaged_cache_is_told() -> None:
+    name = write(b"abcabc")
+    load_corpus(open_text(name))
+    (kept,) = (sources.cache_dir() / "corpora").iterdir()
+    np.save(kept, np.zeros(5, np.uint8))
+    with pytest.raises(TextError, match="damaged; delete it"):
+        load_corpus(open_text(name))
+    kept.write_bytes(b"\x80\x04K\x01.")  # a pickle
+    with pytest.raises(TextError, match="set XDG_CACHE_HOME"):
+        load_corpus(open_text(name))
+
+
+def test_a_text_that_changes_while_it_is_read_is_told() -> None:
+    readings = iter([["abc"], ["abd"]])
+    with pytest.raises(TextError, match="changed while it was being read"):
+        load_corpus(Text("t", lambda: iter(next(readings))))
+    assert list((sources.cache_dir() / "corpora").iterdir()) == []
+
+
+def test_T_must_fit_into_the_shorter_split() -> None:
+    corpus = load_corpus(open_text(write(b"ab" * 55)))  # 99 train, 11 val
+    corpus.check_fits(10)
+    with pytest.raises(ConfigError, match=r"model\.T: expected fewer than the 11 characters"):
+        corpus.check_fits(11)
+
+
+# --- batches ---
+
+
+def test_a_batch_is_windows_and_what_follows_each_character() -> None:
+    ids = np.arange(211, dtype=np.uint8)
+    x, y = batch(ids, 5, 7, seed=3, step=11)
+    assert x.shape == y.shape == (5, 7)
+    assert (y == x + 1).all()
+    assert (x[:, 1:] == x[:, :-1] + 1).all()
+
+
+def test_a_batch_follows_from_seed_and_step_alone() -> None:
+    ids = np.arange(251, dtype=np.uint8)
+    first, _ = batch(ids, 5, 7, seed=3, step=11)
+    batch(ids, 5, 7, seed=3, step=12)
+    assert batch(ids, 5, 7, seed=3, step=11)[0].equal(first)
+    assert not batch(ids, 5, 7, seed=3, step=12)[0].equal(first)
+    assert not batch(ids, 5, 7, seed=4, step=11)[0].equal(first)
+
+
+def test_batches_reach_both_ends_of_the_text() -> None:
+    """A range that ends one too early would never train on the last character."""
+    ids = np.arange(13, dtype=np.uint8)
+    seen = [batch(ids, 31, 5, seed=0, step=step) for step in range(7)]
+    assert min(int(x.min()) for x, _ in seen) == 0
+    assert max(int(y.max()) for _, y in seen) == 12
+
+
+@given(n=st.integers(2, 503), T=st.integers(1, 89), B=st.integers(1, 5))
+def test_consecutive_windows_score_each_character_but_the_first_once(
+    n: int, T: int, B: int
+) -> None:
+    ids = np.arange(n, dtype=np.uint16)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpt.text.batches.EVAL_CHARACTERS", B * T)
+        windows = list(consecutive_windows(ids, T))
+    assert np.concatenate([y.flatten() for _, y in windows]).tolist() == list(range(1, n))
+    for x, y in windows:
+        assert (y == x + 1).all()
+        assert x.shape[1] == T or x.shape[0] == 1
+
+
+# --- showing ---
+
+
+def test_a_terminal_obeys_nothing_that_a_model_says() -> None:
+    assert visible("a\x1b[2Jb\r\x07\x7f\x9b") == "a\\x1b[2Jb\\r\\x07\\x7f\\x9b"
+    assert visible("left\u202eright\u2066\u2028") == "left\\u202eright\\u2066\\u2028"
+    harmless = "tab\tline\n naïve 日本 नमस्ते 👩\u200d🚀 \u0641\u200c"
+    assert visible(harmless) == harmless

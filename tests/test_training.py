@@ -1,0 +1,509 @@
+"""Batches in, checkpoints out: what a run promises."""
+
+import json
+import logging
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt.checkpoint import load_checkpoint, load_training_state, save_checkpoint
+from gpt.config import Config, ModelConfig, TrainConfig, load_config
+from gpt.device import autocast, derive_seed, select_device, select_precision
+from gpt.errors import CheckpointError, ConfigError, DeviceError, TrainingError, UsageError
+from gpt.model.transformer import GPT, cross_entropy
+from gpt.run import check_resumable
+from gpt.text.batches import batch
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_text
+from gpt.training.evaluation import evaluate
+from gpt.training.loop import Progress, train
+from gpt.training.optimizer import learning_rate, make_optimizer
+from gpt.training.step import TrainStep
+from tests.conftest import metrics_of, small
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def corpus(text_file: Path) -> Corpus:
+    return load_corpus(open_text(str(text_file)))
+
+
+def weights_of(run: Path, which: str = "last") -> dict[str, torch.Tensor]:
+    return load_checkpoint(run, which, CPU).model.state_dict()
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    first, second = weights_of(one), weights_of(other)
+    return first.keys() == second.keys() and all(first[n].equal(second[n]) for n in first)
+
+
+# --- one step ---
+
+
+def test_a_model_overfits_one_batch(corpus: Corpus) -> None:
+    """A model that cannot learn eight lines by heart has something wrong with it."""
+    config = small(train__learning_rate=1e-2, train__min_learning_rate=1e-3, train__steps=300)
+    window = corpus.train[: config.model.T + 1]  # one window: every batch is the same
+    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), window, config, CPU)
+    losses = [step(i)[0].item() for i in range(300)]
+    assert losses[0] == pytest.approx(math.log(len(corpus.vocabulary)), rel=0.02)
+    assert losses[-1] < 0.05
+
+
+def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Corpus) -> None:
+    """AdamW's first update is the learning rate times the gradient's sign, after decay."""
+    config = small(
+        train__grad_clip=0.0,
+        train__warmup_steps=0,
+        train__learning_rate=0.01,
+        train__decay="linear",
+    )
+    model = GPT(config.model, len(corpus.vocabulary))
+    torch.nn.init.normal_(model.head.weight)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    x, y = batch(corpus.train, 6, 13, seed=config.seed, step=3)
+    loss = cross_entropy(model(x), y)
+    gradients = dict(zip(before, torch.autograd.grad(loss, list(model.parameters())), strict=True))
+    rate = learning_rate(3, config.train)
+    norm = torch.cat([g.flatten() for g in gradients.values()]).norm()
+
+    got_loss, got_norm = TrainStep(model, corpus.train, config, CPU)(3)
+
+    torch.testing.assert_close(got_loss, loss.detach())
+    torch.testing.assert_close(got_norm, norm)
+    for name, parameter in model.named_parameters():
+        decay = 1 - rate * config.train.weight_decay * (parameter.ndim == 2)
+        g = gradients[name]
+        expected = before[name] * decay - rate * g / (g.abs() + 1e-8)
+        torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:
+    models = []
+    for pieces in (1, 3):
+        config = small(train__accumulation=pieces)
+        models.append(GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2)))
+        step = TrainStep(models[-1], corpus.train, config, CPU)
+        losses = torch.stack([step(i)[0] for i in range(5)])
+        if pieces == 1:
+            expected = losses
+    torch.testing.assert_close(losses, expected)
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_gradients_are_clipped_to_their_norm(corpus: Corpus) -> None:
+    config = small(train__grad_clip=1e-3)
+    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+    _, norm = step(0)
+    assert norm > 1e-3
+    clipped = torch.cat([p.grad.flatten() for p in step.model.parameters()]).norm()
+    assert clipped.item() == pytest.approx(1e-3, rel=1e-2)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_learns_too_and_keeps_its_weights_in_float32(
+    corpus: Corpus, precision: str
+) -> None:
+    config = small(train__precision=precision, train__learning_rate=1e-2)
+    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+    losses = [step(i)[0].item() for i in range(40)]
+    assert losses[-1] < 0.9 * losses[0]
+    assert {p.dtype for p in step.model.parameters()} == {torch.float32}
+    with autocast(CPU, step.precision):
+        logits = step.model(torch.zeros(1, 3, dtype=torch.long))
+    assert logits.dtype == step.precision
+
+
+# --- schedule and optimizer ---
+
+
+@given(
+    steps=st.integers(1, 500),
+    warmup=st.integers(0, 500),
+    decay=st.sampled_from(["cosine", "linear"]),
+)
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(
+    steps: int, warmup: int, decay: str
+) -> None:
+    warmup = min(warmup, steps)
+    config = TrainConfig.model_validate(
+        {"steps": steps, "warmup_steps": warmup, "decay": decay}
+        | {"learning_rate": 0.7, "min_learning_rate": 0.2}
+    )
+    rates = [learning_rate(step, config) for step in range(steps + 1)]
+    rise, fall = rates[:warmup], rates[warmup:]
+    assert rise == sorted(rise)
+    assert fall == sorted(fall, reverse=True)
+    assert all(0 < rate <= 0.7 + 1e-12 for rate in rates)
+    if warmup:
+        assert rise[-1] == pytest.approx(0.7)
+    if steps > warmup:
+        assert fall[0] == pytest.approx(0.7)
+        assert fall[-1] == pytest.approx(0.2)
+
+
+def test_the_learning_rate_worked_out_by_hand() -> None:
+    config = TrainConfig(steps=30, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1)
+    assert [learning_rate(step, config) for step in (0, 4, 9, 10)] == [0.1, 0.5, 1.0, 1.0]
+    assert learning_rate(15, config) == pytest.approx(0.1 + 0.9 * (0.5 + math.sqrt(0.125)))
+    assert learning_rate(20, config) == pytest.approx(0.55)
+    linear = config.model_copy(update={"decay": "linear"})
+    assert learning_rate(15, linear) == pytest.approx(0.775)
+
+
+def test_only_matrices_decay() -> None:
+    model = GPT(ModelConfig(qkv_bias=True), 7)
+    decayed, free = make_optimizer(model, TrainConfig(weight_decay=0.3)).param_groups
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert all(names[id(p)].endswith("weight") for p in decayed["params"])
+    assert all("norm" in names[id(p)] or "bias" in names[id(p)] for p in free["params"])
+    assert len(decayed["params"]) + len(free["params"]) == len(names)
+
+
+# --- evaluation ---
+
+
+@pytest.mark.parametrize("n", [2, 13, 14, 15, 201])
+def test_val_loss_scores_each_character_from_those_before_it_in_its_window(
+    corpus: Corpus, n: int
+) -> None:
+    T = 13
+    model = GPT(small().model, len(corpus.vocabulary))
+    torch.nn.init.normal_(model.head.weight)
+    ids = corpus.ids[:n]
+    total = 0.0
+    for i in range(1, n):  # one character at a time
+        start = (i - 1) // T * T
+        logits = model(torch.tensor([ids[start:i].tolist()]))[0, -1]
+        total -= logits.log_softmax(0)[int(ids[i])].item()
+    assert evaluate(model, ids) == pytest.approx(total / (n - 1), rel=1e-5)
+
+
+# --- a run ---
+
+
+def test_the_same_seed_writes_the_same_metrics_and_weights(corpus: Corpus) -> None:
+    config = small(model__dropout=0.3)
+    for name in ("a", "b"):
+        train(config, corpus, Path(name))
+        torch.rand(7)  # whatever else draws
+    assert metrics_of(Path("a")) == metrics_of(Path("b"))
+    assert same_weights(Path("a"), Path("b"))
+    train(small(model__dropout=0.3, seed=1), corpus, Path("c"))
+    assert not same_weights(Path("a"), Path("c"))
+
+
+def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus: Corpus) -> None:
+    """In nanoGPT an evaluation draws from the generator that training draws from."""
+    for name, every in (("a", 4), ("b", 2)):
+        changes = {"train__eval_every": every, "train__checkpoint_every": every}
+        train(small(model__dropout=0.3, **changes), corpus, Path(name))
+    a, b = metrics_of(Path("a")), metrics_of(Path("b"))
+    assert len([r for r in b if "val_loss" in r]) > len([r for r in a if "val_loss" in r])
+    for ours, theirs in zip(a, b, strict=True):
+        assert ours.items() <= theirs.items()
+    assert same_weights(Path("a"), Path("b"))
+
+
+@pytest.mark.parametrize("stop_at", [1, 5, 8])
+def test_a_resumed_run_goes_on_bit_for_bit(corpus: Corpus, stop_at: int) -> None:
+    """nanoGPT seeds again on resume, and so replays its first batches."""
+    whole = small(model__dropout=0.3)
+    train(whole, corpus, Path("whole"))
+    part = small(model__dropout=0.3, train__stop_at_val_loss=99.0, train__eval_every=stop_at)
+    assert train(part, corpus, Path("part")).step == stop_at
+    train(whole, corpus, Path("part"), resume=True)
+    assert same_weights(Path("whole"), Path("part"))
+    records = {record["step"]: record for record in metrics_of(Path("part"))}
+    assert sorted(records) == [record["step"] for record in metrics_of(Path("part"))]
+    for record in metrics_of(Path("whole")):
+        if record["step"] < stop_at:
+            record.pop("val_loss", None)  # the part was evaluated at other steps
+        assert record.items() <= records[record["step"]].items()
+
+
+def test_records_after_the_checkpoint_are_dropped_on_resume(corpus: Corpus) -> None:
+    config = small(train__stop_at_val_loss=99.0)
+    train(config, corpus, Path("r"))
+    with Path("r/metrics.jsonl").open("a") as file:
+        file.write('{"step": 5, "train_loss": 9}\n{"step": 6, "tra')
+    train(small(), corpus, Path("r"), resume=True)
+    steps = [json.loads(line)["step"] for line in Path("r/metrics.jsonl").read_text().splitlines()]
+    assert steps == list(range(12))
+    assert all(record.get("train_loss") != 9 for record in metrics_of(Path("r")))
+
+
+def test_metrics_say_what_happened_at_each_step(corpus: Corpus) -> None:
+    outcome = train(small(train__log_every=3), corpus, Path("r"))
+    records = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records] == [0, 3, 4, 6, 8, 9, 11]
+    assert [r["step"] for r in records if "val_loss" in r] == [0, 4, 8, 11]
+    assert records[0].keys() == {"step", "elapsed_s", "val_loss"}
+    logged = {"step", "elapsed_s", "train_loss", "lr", "grad_norm", "chars_per_s"}
+    assert records[1].keys() == logged
+    assert records[-1].keys() == logged | {"val_loss"}
+    assert records[1]["lr"] == learning_rate(2, small().train)
+    assert records[0]["val_loss"] == pytest.approx(math.log(len(corpus.vocabulary)), rel=0.02)
+    elapsed = [r["elapsed_s"] for r in records]
+    assert elapsed == sorted(elapsed)
+    model = load_checkpoint(Path("r"), "last", CPU).model
+    assert evaluate(model, corpus.val) == records[-1]["val_loss"] == outcome.val_loss
+    assert (outcome.step, outcome.reason) == (11, "all steps done")
+
+
+def test_best_and_last_are_kept_and_nothing_else(corpus: Corpus) -> None:
+    config = small(train__learning_rate=0.3, train__warmup_steps=11, train__eval_every=2)
+    outcome = train(config, corpus, Path("r"))  # it falls at first, and rises as the rate grows
+    scored = {r["step"]: r["val_loss"] for r in metrics_of(Path("r")) if "val_loss" in r}
+    best = min(scored, key=scored.__getitem__)
+    assert best not in (0, 11)
+    assert (outcome.best_step, outcome.best_val_loss) == (best, scored[best])
+    names = {path.name for path in Path("r/checkpoints").iterdir()}
+    assert names == {"best", "last", f"step-{best}", "step-11"}
+    for which, step in (("best", best), ("last", 11)):
+        checkpoint = load_checkpoint(Path("r"), which, CPU)
+        assert checkpoint.step == step
+        assert evaluate(checkpoint.model, corpus.val) == scored[step]
+
+
+def test_a_run_stops_at_its_target(corpus: Corpus) -> None:
+    config = small(train__stop_at_val_loss=3.2, train__eval_every=1, train__learning_rate=1e-2)
+    outcome = train(config, corpus, Path("r"))
+    scored = [r["val_loss"] for r in metrics_of(Path("r")) if "val_loss" in r]
+    assert scored[-1] <= 3.2 < min(scored[:-1])
+    assert "train.stop_at_val_loss" in outcome.reason
+    assert load_checkpoint(Path("r"), "last", CPU).step == outcome.step < 11
+
+
+RISING = {"train__learning_rate": 0.3, "train__warmup_steps": 11, "train__eval_every": 1}
+
+
+def test_a_rising_val_loss_is_told_once_with_the_step(
+    corpus: Corpus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """nanoGPT's shipped config overfits after a few evaluations, and says nothing."""
+    with caplog.at_level(logging.WARNING, "gpt"):
+        train(small(**RISING), corpus, Path("r"))
+    (told,) = [r.getMessage() for r in caplog.records if "risen" in r.getMessage()]
+    losses = [r["val_loss"] for r in metrics_of(Path("r"))]
+    rising = [s for s in range(9) if min(losses[s + 1 : s + 4]) > losses[s] == min(losses[: s + 1])]
+    assert f"risen since step {rising[0]} ({losses[rising[0]]:.4f} then," in told
+    assert "checkpoints/best keeps that step" in told
+
+
+def test_patience_ends_a_run_and_is_off_by_default(corpus: Corpus) -> None:
+    outcome = train(small(**RISING, train__patience=2), corpus, Path("r"))
+    assert outcome.step == outcome.best_step + 2 < 11
+    assert "train.patience" in outcome.reason
+    assert train(small(**RISING), corpus, Path("all")).step == 11
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_harms_no_checkpoint(corpus: Corpus) -> None:
+    config = small(train__learning_rate=1e30, train__warmup_steps=0, train__grad_clip=0.0)
+    with pytest.raises(TrainingError, match=r"expected finite numbers.*lower train.learning_rate"):
+        train(config, corpus, Path("r"))
+    for tensor in weights_of(Path("r")).values():
+        assert tensor.isfinite().all()
+
+
+@given(st.lists(st.floats(0.1, 9), min_size=1, max_size=17))
+def test_progress_knows_the_best_and_how_long_ago_it_was(losses: list[float]) -> None:
+    progress = Progress()
+    told = [progress.note(step, loss) for step, loss in enumerate(losses)]
+    best = losses.index(min(losses))
+    assert (progress.best_step, progress.best_val_loss) == (best, losses[best])
+    assert progress.above_best == len(losses) - 1 - best
+    assert [i for i, is_best in enumerate(told) if is_best][-1] == best
+
+
+# --- going on with a run ---
+
+
+def test_resume_refuses_another_text_and_a_finished_run(corpus: Corpus, text_file: Path) -> None:
+    train(small(), corpus, Path("r"))
+    with pytest.raises(UsageError, match=r"r is finished: .* step 11 of 11; .*train.steps=22"):
+        train(small(), corpus, Path("r"), resume=True)
+    text_file.write_text(text_file.read_text().replace("fox", "ofx"))
+    changed = load_corpus(open_text(str(text_file)))
+    with pytest.raises(UsageError, match="has changed since r began"):
+        train(small(train__steps=20), changed, Path("r"), resume=True)
+
+
+def test_resume_refuses_settings_that_would_make_another_run() -> None:
+    check_resumable(small(), small(train__steps=99, device="cuda", sample__length=3))
+    with pytest.raises(
+        ConfigError, match=r"cannot change seed \(1337 to 3\), model\.T \(13 to 7\)"
+    ):
+        check_resumable(small(), small(seed=3, model__T=7))
+
+
+# --- checkpoints ---
+
+
+@pytest.mark.parametrize("victim", ["model.safetensors", "config.yaml", "vocabulary.json"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
+def test_a_damaged_checkpoint_is_told(corpus: Corpus, victim: str, damage: str) -> None:
+    train(small(train__steps=4), corpus, Path("r"))
+    damage_file(Path("r/checkpoints/last") / victim, damage)
+    with pytest.raises(CheckpointError, match="r/checkpoints/last: damaged or not a checkpoint"):
+        load_checkpoint(Path("r"), "last", CPU)
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "gone"])
+def test_a_damaged_training_state_is_told(corpus: Corpus, damage: str) -> None:
+    train(small(train__steps=4), corpus, Path("r"))
+    damage_file(Path("r/checkpoints/last/training_state.pt"), damage)
+    with pytest.raises(CheckpointError, match=r"training_state\.pt"):
+        load_training_state(Path("r"))
+
+
+def damage_file(path: Path, damage: str) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "gone":
+        head = bytes(b ^ 0xFF for b in content[:40])
+        new = {"cut": content[: len(content) // 2], "flip": head + content[40:], "empty": b""}
+        path.write_bytes(new[damage])
+
+
+def test_a_training_state_cannot_execute_code(corpus: Corpus) -> None:
+    train(small(train__steps=4), corpus, Path("r"))
+
+    class Hostile:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return Path.touch, (Path("executed"),)
+
+    torch.save({"step": Hostile()}, "r/checkpoints/last/training_state.pt")
+    with pytest.raises(CheckpointError):
+        load_training_state(Path("r"))
+    assert not Path("executed").exists()
+
+
+def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(small(train__steps=4), corpus, Path("r"))
+    checkpoint = load_checkpoint(Path("r"), "last", CPU)
+    torch.nn.init.ones_(checkpoint.model.head.weight)
+    before = weights_of(Path("r"))
+
+    def disk_is_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", disk_is_full)
+    changed = type(checkpoint)(9, checkpoint.model, checkpoint.config, checkpoint.vocabulary)
+    with pytest.raises(OSError, match="No space left"):
+        save_checkpoint(Path("r"), changed, {}, is_best=True)
+    after = weights_of(Path("r"))
+    assert all(before[name].equal(after[name]) for name in before)
+
+
+# --- devices and seeds ---
+
+
+def test_a_device_that_is_not_here_is_told() -> None:
+    assert select_device("cpu") == CPU
+    count = torch.cuda.device_count()
+    with pytest.raises(DeviceError, match=rf"cuda:{count + 7}: torch .* sees {count} CUDA devices"):
+        select_device(f"cuda:{count + 7}")
+    if not torch.backends.mps.is_available():
+        with pytest.raises(DeviceError, match="no Apple GPU"):
+            select_device("mps")
+
+
+@pytest.mark.parametrize("has_bf16", [True, False])
+def test_precision_follows_the_device(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    cuda = torch.device("cuda")
+    assert select_precision("auto", CPU) == torch.float32
+    assert select_precision("auto", cuda) == (torch.bfloat16 if has_bf16 else torch.float16)
+    assert select_precision("fp32", cuda) == torch.float32
+    assert select_precision("bf16", CPU) == torch.bfloat16
+
+
+def test_seeds_differ_by_seed_purpose_and_step() -> None:
+    keys = [(s, p, n) for s in (0, 1, 11) for p in ("init", "batch") for n in (0, 1, 11)]
+    assert len({derive_seed(*key) for key in keys}) == len(keys)
+    assert derive_seed(1337, "batch", 0) == derive_seed(1337, "batch", 0)
+
+
+@pytest.fixture
+def no_compiler() -> Iterator[None]:
+    """A machine without a C++ compiler, whatever this one has."""
+    from torch._inductor import config as inductor
+
+    torch.compiler.reset()
+    with inductor.patch({"cpp.cxx": (None, "no-such-compiler"), "force_disable_caches": True}):
+        yield
+    torch.compiler.reset()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, on its way to failing
+def test_compile_on_without_a_compiler_is_told(corpus: Corpus, no_compiler: None) -> None:
+    config = small(train__compile="on")
+    with pytest.raises(DeviceError, match=r"train.compile on: .*install a C\+\+ compiler"):
+        TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compile_auto_goes_on_without_a_compiler(
+    corpus: Corpus, no_compiler: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On the CPU `auto` does not compile, so a device that only calls itself CUDA is asked for."""
+    from gpt.device import compile_model
+
+    model = GPT(small().model, len(corpus.vocabulary))
+    ids = torch.zeros(2, 5, dtype=torch.long)
+    assert compile_model(model, "auto", torch.device("cuda"), ids) is model
+    assert "torch.compile does not work here" in caplog.text
+    assert all(p.grad is None for p in model.parameters())
+
+
+# --- signals ---
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
+    corpus: Corpus, text_file: Path, number: signal.Signals, code: int
+) -> None:
+    from gpt.config import to_yaml
+
+    config = small(data__source=str(text_file), train__steps=100_000, train__checkpoint_every=10**6)
+    Path("c.yaml").write_text(to_yaml(config.model_copy()))
+    command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--run-dir", "r"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    metrics = Path("r/metrics.jsonl")
+    while not metrics.exists() or metrics.read_text().count("\n") < 3:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "Traceback" not in err
+    step = load_checkpoint(Path("r"), "last", CPU).step
+    assert err.splitlines()[-1] == (
+        f"gpt: stopped at step {step}, saved; go on with: gpt train --resume r"
+    )
+    longer = load_config(Path("r/config.yaml"), [f"train.steps={step + 3}"])
+    check_resumable(config, longer)
+    assert out == ""
+
+
+def test_config_of_a_run_is_complete(corpus: Corpus) -> None:
+    config: Config = small()
+    train(config, corpus, Path("r"))
+    assert load_config(Path("r/config.yaml")) == config
+    assert load_checkpoint(Path("r"), "best", CPU).config == config
