@@ -1,0 +1,77 @@
+"""What only a CUDA device can show; skipped, saying so, where there is none."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt.checkpoint import load_checkpoint
+from gpt.device import select_device, select_precision
+from gpt.model.transformer import GPT
+from gpt.sampling.generator import encode_prompt, generate
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_text
+from gpt.training.estimate import estimate
+from gpt.training.evaluation import evaluate
+from gpt.training.loop import train
+from gpt.training.step import TrainStep
+from tests.conftest import small
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::UserWarning")]
+
+
+@pytest.fixture
+def corpus(text_file: Path) -> Corpus:
+    return load_corpus(open_text(str(text_file)))
+
+
+def test_auto_takes_cuda_and_bf16() -> None:
+    assert select_device("auto").type == "cuda"
+    assert select_precision("auto", torch.device("cuda")) in (torch.bfloat16, torch.float16)
+
+
+def test_logits_and_losses_equal_the_cpus(corpus: Corpus) -> None:
+    model = GPT(small().model, len(corpus.vocabulary))
+    torch.nn.init.normal_(model.head.weight, std=0.1)
+    ids = torch.randint(len(corpus.vocabulary), (5, 13))
+    logits, loss = model(ids), evaluate(model, corpus.val)
+    model.cuda()
+    torch.testing.assert_close(model(ids.cuda()).cpu(), logits, rtol=1e-3, atol=1e-4)
+    assert evaluate(model, corpus.val) == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("compile_", ["off", "auto"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(
+    corpus: Corpus, compile_: str, precision: str
+) -> None:
+    config = small(
+        device="cuda", train__compile=compile_, train__precision=precision, train__steps=60,
+        train__learning_rate=1e-2,
+    )  # fmt: skip
+    outcome = train(config, corpus, Path("r"))
+    assert outcome.best_val_loss < 3.0
+    for device in ("cpu", "cuda"):
+        best = load_checkpoint(Path("r"), "best", torch.device(device))
+        prompt = encode_prompt("the ", best.vocabulary)
+        text = generate(best.model, best.vocabulary, prompt, length=29, seed=3)
+        assert len("".join(text)) == 29
+        expected = pytest.approx(outcome.best_val_loss, rel=0.02)
+        assert evaluate(best.model, corpus.val) == expected
+
+
+def test_the_first_step_equals_the_cpus(corpus: Corpus) -> None:
+    losses = {}
+    for name in ("cpu", "cuda"):
+        config = small(device=name, train__precision="fp32", train__compile="off")
+        model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
+        device = torch.device(name)
+        step = TrainStep(model.to(device), corpus.train, config, device)
+        losses[name] = torch.stack([step(i)[0] for i in range(5)]).cpu()
+    torch.testing.assert_close(losses["cpu"], losses["cuda"], rtol=1e-4, atol=1e-4)
+
+
+def test_an_estimate_counts_the_devices_memory(corpus: Corpus) -> None:
+    foretold = estimate(small(device="cuda", train__compile="off"), corpus)
+    assert foretold.device == "cuda"
+    assert 0 < foretold.state_bytes < foretold.peak_bytes < 2**30
