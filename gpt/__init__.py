@@ -2,7 +2,8 @@
 
 The modules follow the way of the data; each imports only from those above its own:
 
-    errors, config, device       what can go wrong, what was asked for, where it runs
+    errors, files, config        what can go wrong, safe writing, what was asked for
+    device, run                  where it runs, the folder it writes
     text                         characters in, batches out
     model                        batches in, logits out
     checkpoint                   a model on disk, whole or not at all

@@ -9,7 +9,7 @@ each in one step. A reader sees the old one or the new one, never half. Nothing 
 execute code: safetensors, `weights_only=True`, safe YAML, JSON.
 """
 
-import os
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 
 from gpt.config import Config, load_config, to_yaml
 from gpt.errors import CheckpointError, ConfigError
+from gpt.files import sync
 from gpt.model.transformer import GPT
 from gpt.text.vocabulary import Vocabulary
 
@@ -55,15 +56,30 @@ def save_checkpoint(
     if place.name not in _linked(folder):
         shutil.rmtree(place, ignore_errors=True)  # unlinked: left by a run that stopped right here
         _write(place, checkpoint, training_state)
-    for link in ["last", "best"] if is_best else ["last"]:
-        temporary = folder / f".{link}.tmp"
-        temporary.unlink(missing_ok=True)
-        temporary.symlink_to(place.name)
-        temporary.replace(folder / link)
-    _sync(folder)
-    for old in folder.glob("step-*"):
-        if old.name not in _linked(folder):
-            shutil.rmtree(old, ignore_errors=True)
+    _link(folder, "last", place.name)
+    if is_best:
+        _link(folder, "best", place.name)
+    _prune(folder)
+
+
+def mend_links(run: Path, best_step: int) -> None:
+    """Put right what a crash or a copy has done to the links, before a run is gone on with.
+
+    A crash between the two switches leaves `best` behind the best step, which `last` then holds.
+    Copying without links (scp -r, zip) turns each link into a folder of its own.
+    """
+    folder = run / "checkpoints"
+    for name in ("last", "best"):
+        copy = folder / name
+        if copy.is_dir() and not copy.is_symlink():
+            place = folder / f"step-{_step_of(copy)}"
+            if place.exists():
+                shutil.rmtree(copy)
+            else:
+                copy.rename(place)
+            _link(folder, name, place.name)
+    if (folder / "last").readlink().name == f"step-{best_step}":
+        _link(folder, "best", f"step-{best_step}")
 
 
 def load_checkpoint(run: Path, which: str, device: torch.device) -> Checkpoint:
@@ -78,20 +94,11 @@ def load_checkpoint(run: Path, which: str, device: torch.device) -> Checkpoint:
     try:
         config = load_config(folder / "config.yaml")
         vocabulary = Vocabulary.from_json((folder / "vocabulary.json").read_text("utf-8"))
-        with safe_open(folder / "model.safetensors", framework="pt") as file:
-            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            step = int((file.metadata() or {})["step"])
+        weights = safetensors.torch.load_file(folder / "model.safetensors")
+        step = _step_of(folder)
         model = GPT(config.model, len(vocabulary))
         model.load_state_dict(weights)
-    except (
-        OSError,
-        CheckpointError,
-        ConfigError,
-        SafetensorError,
-        RuntimeError,
-        ValueError,
-        KeyError,
-    ) as error:
+    except _READ_ERRORS as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(_damaged(folder, f"{reason:.300}")) from error
     return Checkpoint(step, model.to(device), config, vocabulary)
@@ -115,29 +122,45 @@ def load_training_state(run: Path) -> dict[str, Any]:
 
 def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) -> None:
     temporary = place.with_name(f".{place.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    safetensors.torch.save_file(
-        {name: tensor.contiguous() for name, tensor in checkpoint.model.state_dict().items()},
-        temporary / "model.safetensors",
-        metadata={"step": str(checkpoint.step)},
-    )
-    torch.save(training_state, temporary / "training_state.pt")
-    (temporary / "config.yaml").write_text(to_yaml(checkpoint.config), "utf-8")
-    (temporary / "vocabulary.json").write_text(checkpoint.vocabulary.to_json(), "utf-8")
-    for file in temporary.iterdir():
-        _sync(file)
-    _sync(temporary)
-    temporary.rename(place)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file or folder is on the disk, so that a power cut cannot undo the rename."""
-    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        temporary.mkdir()
+        safetensors.torch.save_file(
+            {name: tensor.contiguous() for name, tensor in checkpoint.model.state_dict().items()},
+            temporary / "model.safetensors",
+            metadata={"step": str(checkpoint.step)},
+        )
+        torch.save(training_state, temporary / "training_state.pt")
+        (temporary / "config.yaml").write_text(to_yaml(checkpoint.config), "utf-8")
+        (temporary / "vocabulary.json").write_text(checkpoint.vocabulary.to_json(), "utf-8")
+        for file in temporary.iterdir():
+            sync(file)
+        sync(temporary)
+        temporary.rename(place)
     finally:
-        os.close(descriptor)
+        shutil.rmtree(temporary, ignore_errors=True)  # a disk that is full stays no fuller
+
+
+def _link(folder: Path, name: str, target: str) -> None:
+    """Switch a link in one step, and see it onto the disk."""
+    temporary = folder / f".{name}.tmp"
+    temporary.unlink(missing_ok=True)
+    temporary.symlink_to(target)
+    temporary.replace(folder / name)
+    sync(folder)
+
+
+def _prune(folder: Path) -> None:
+    """Remove our own folders that nothing links to, and what a crash left half written."""
+    kept = _linked(folder)
+    for entry in folder.iterdir():
+        ours = re.fullmatch(r"step-\d+|\.step-\d+\.tmp", entry.name)
+        if ours and entry.name not in kept:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _step_of(folder: Path) -> int:
+    with safe_open(folder / "model.safetensors", framework="pt") as file:
+        return int((file.metadata() or {})["step"])
 
 
 def _linked(folder: Path) -> set[str]:

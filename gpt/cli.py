@@ -18,6 +18,7 @@ from typer.core import TyperCommand
 
 from gpt import __version__
 from gpt.errors import GPTError, UsageError
+from gpt.text.display import visible
 
 if TYPE_CHECKING:
     from gpt.config import Config
@@ -49,26 +50,22 @@ class Unknown(enum.StrEnum):
     drop = "drop"
 
 
-class Debug:
-    """Whether an error shows its traceback; set by `--debug` on any command."""
+log = logging.getLogger("gpt")
 
-    on = False
 
-    @classmethod
-    def set(cls, value: bool) -> None:
-        """Take in one `--debug`; it may be given anywhere."""
-        cls.on = cls.on or value
+def _debug(asked: bool) -> None:
+    if asked:
+        log.setLevel(logging.DEBUG)
 
 
 DebugFlag = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", callback=Debug.set)
+    bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_debug)
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 
 
 def main() -> NoReturn:
     """Run the command line; every way it can fail ends in one message and an exit code."""
-    log = logging.getLogger("gpt")
     log.handlers = [_Notices()]
     log.setLevel(logging.INFO)
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -76,13 +73,13 @@ def main() -> NoReturn:
         app()
         sys.exit(0)
     except Exception as error:
-        if Debug.on:
+        if log.level == logging.DEBUG:
             raise
         if isinstance(error, GPTError):
             message, code = str(error), error.exit_code
         else:
             message, code = f"{type(error).__name__}: {error} (--debug shows where)", 1
-        typer.echo(f"gpt: {message}", err=True)
+        typer.echo(f"gpt: {visible(message)}", err=True)
         sys.exit(code)
 
 
@@ -92,7 +89,7 @@ class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(record.getMessage(), file=sys.stderr)
+        tqdm.write(visible(record.getMessage()), file=sys.stderr)
 
 
 class _TrainCommand(TyperCommand):
@@ -170,7 +167,7 @@ def train(
 ) -> None:
     """Train a model on a text, and print a sample of what it has learnt."""
     from gpt.config import load_config
-    from gpt.run import RUNS, check_free, check_resumable, find_run, free_name
+    from gpt.run import RUNS, check_free, find_run, free_name
 
     changes = [*(overrides or []), *([f"device={device}"] if device else [])]
     if resume is not None:
@@ -181,7 +178,6 @@ def train(
             )
         run = find_run(resume)
         settings = load_config(run / "config.yaml", changes, text)
-        check_resumable(load_config(run / "config.yaml"), settings)
     else:
         settings = load_config(config, changes, text)
         stem = config.stem if config else "run"
@@ -202,7 +198,7 @@ def train(
 
     from gpt.training.loop import train as train_model
 
-    logging.getLogger("gpt").info(
+    log.info(
         "%s: %s characters, %s distinct; writing %s",
         *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
     )
@@ -276,8 +272,6 @@ def sample(
 
 def _show(text: str) -> None:
     """Write at once; what goes to a terminal is made safe, what goes to a file stays as it is."""
-    from gpt.text.display import visible
-
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()
 

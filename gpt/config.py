@@ -4,7 +4,9 @@ The only file that knows YAML. It never imports torch, so that a config error sh
 """
 
 import difflib
+import json
 import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -94,7 +96,9 @@ class TrainConfig(Section):
         1, description="pieces the batch is computed in, one after the other, to save memory"
     )
     learning_rate: PositiveFloat = Field(1e-3, description="peak learning rate of AdamW")
-    min_learning_rate: NonNegativeFloat = Field(1e-4, description="learning rate at the last step")
+    min_learning_rate: NonNegativeFloat = Field(
+        1e-4, description="learning rate that the decay ends at"
+    )
     warmup_steps: NonNegativeInt = Field(100, description="steps of linear rise to the peak")
     decay: Literal["cosine", "linear"] = Field(
         "cosine", description="shape of the fall from the peak to min_learning_rate"
@@ -197,7 +201,7 @@ def load_config(
     if source is not None:
         overridden.add(_put(tree, "data.source", source))
     try:
-        return Config.model_validate(tree)
+        return Config.model_validate(_without_nulls(tree))
     except ValidationError as error:
         raise ConfigError(
             "\n".join(
@@ -217,6 +221,8 @@ def to_yaml(config: Config) -> str:
             lines.append(f"\n{section}:")
         text = "null" if value is None else yaml.safe_dump(value, width=10**6, allow_unicode=True)
         text = text.removesuffix("\n").removesuffix("\n...")
+        if _parse(text, key) != value:  # a text named 1e5 is a number to us, not to the dumper
+            text = json.dumps(value)
         lines.append(f"{'  ' * len(parents)}{name}: {text}".ljust(32) + f"  # {description}")
     return "\n".join(lines) + "\n"
 
@@ -287,8 +293,19 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     if tree is None:  # an empty file, or nothing but comments
         return {}
     if not isinstance(tree, dict):
-        raise ConfigError(f"{path}: expected keys such as `model:` and `train:`, got {tree!r:.60}")
-    return {key: value for key, value in tree.items() if value is not None}  # `train:` and no more
+        raise ConfigError(
+            f"{path}: expected keys such as `model:` and `train:`, got {reprlib.repr(tree)}"
+        )
+    return tree
+
+
+def _without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
+    """An empty key or section means its default."""
+    return {
+        key: _without_nulls(value) if isinstance(value, dict) else value
+        for key, value in tree.items()
+        if value is not None
+    }
 
 
 def _override(tree: dict[str, Any], assignment: str) -> str:
@@ -320,12 +337,12 @@ def _explain(error: ValidationError) -> Iterator[tuple[str, str]]:
         elif kind == "value_error" and isinstance(got, dict):  # a cross-field check names its key
             yield key, str(mistake["ctx"]["error"])
         elif kind == "value_error":
-            yield key, f"{key}: {mistake['ctx']['error']}, got {got!r:.60}"
+            yield key, f"{key}: {mistake['ctx']['error']}, got {reprlib.repr(got)}"
         elif kind in ("model_type", "model_attributes_type"):
-            yield key, f"{key}: expected keys below `{key}:`, got {got!r:.60}"
+            yield key, f"{key}: expected keys below `{key}:`, got {reprlib.repr(got)}"
         else:
             expected = mistake["msg"].replace("Input should be", "expected")
-            yield key, f"{key}: {expected}, got {got!r:.60}"
+            yield key, f"{key}: {expected}, got {reprlib.repr(got)}"
 
 
 def _suggestion(key: str) -> str:

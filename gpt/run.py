@@ -10,8 +10,9 @@ from gpt.config import Config, fields
 from gpt.errors import ConfigError, UsageError
 
 RUNS = Path("runs")
-SAFE_TO_CHANGE = (  # on resume; any other change would make it another run
+SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
+    "data.source",  # the text itself is known by its hash
     "train.steps",
     "train.compile",
     "train.log_every",
@@ -63,7 +64,8 @@ def check_free(run: Path, *, overwrite: bool) -> None:
             f"{run} exists; go on with it by --resume {run}, replace it by --overwrite, "
             f"or choose another --run-dir"
         )
-    if not (run / "config.yaml").is_file() or not (run / "metrics.jsonl").is_file():
+    names = {entry.name for entry in run.iterdir()} if run.is_dir() else set()
+    if names != {"config.yaml"} and not {"config.yaml", "metrics.jsonl"} <= names:
         raise UsageError(f"{run} is not the folder of a run, so --overwrite leaves it alone")
 
 

@@ -284,6 +284,19 @@ def test_a_corrupt_checkpoint_is_told(gpt: Gpt, trained: Path) -> None:
     assert err.startswith("gpt: runs/small/checkpoints/best: damaged or not a checkpoint")
 
 
+def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) -> None:
+    (trained / "checkpoints/best/config.yaml").write_text('"\\e[2Jevil": 1')
+    code, _, err = gpt("sample")
+    assert (code, "\\x1b[2Jevil: unknown key" in err, "\x1b" in err) == (1, True, False)
+
+
+def test_a_moved_text_is_known_by_its_hash(gpt: Gpt, trained: Path, text_file: Path) -> None:
+    text_file.rename("elsewhere.txt")
+    longer = ("train", "--resume", "small", "--set", "train.steps=13")
+    assert gpt(*longer)[0] == 1
+    assert gpt(*longer, "elsewhere.txt")[0] == 0
+
+
 def test_a_moved_run_samples_on(gpt: Gpt, trained: Path) -> None:
     expected = gpt("sample", trained)[1]
     trained.rename("elsewhere")

@@ -121,6 +121,8 @@ def test_a_file_that_cannot_be_read_is_told() -> None:
 
 def test_empty_files_and_sections_mean_the_defaults() -> None:
     assert load("") == load("# nothing\n") == load("train:\nmodel:\n") == Config()
+    assert load("model: {C: 64, head_size: null}").model.head_size == 16
+    assert load("train: {patience: 3}", "train.patience=null").train.patience is None
 
 
 @given(
@@ -143,6 +145,18 @@ def test_the_resolved_config_reads_back_as_itself(
     written = to_yaml(config)
     assert load(written) == config
     assert yaml.safe_load(written)["data"]["source"] == source
+
+
+@pytest.mark.parametrize("source", ["1e5", "010", "true", "null", "~", "3", "- a", "a: b", "# c"])
+def test_a_text_named_like_a_number_reads_back_as_itself(source: str) -> None:
+    config = Config.model_validate({"data": {"source": source}})
+    assert load(to_yaml(config)) == config
+
+
+def test_a_value_that_unfolds_without_end_is_refused_at_once() -> None:
+    """Nine levels of nine aliases hold 387 million leaves; they are never written out."""
+    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]" for i in range(9)]
+    assert "unknown key" in refusal("\n".join([*levels, "seed: *a8"]))
 
 
 def test_every_setting_is_described() -> None:

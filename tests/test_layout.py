@@ -8,7 +8,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
-    "__init__", "errors", "config", "device", "run", "text", "model", "checkpoint",
+    "__init__", "errors", "files", "config", "device", "run", "text", "model", "checkpoint",
     "sampling", "inspection", "training", "lessons", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -26,6 +26,9 @@ def name_of(path: Path) -> str:
     )
 
 
+NAMES = {name_of(path) for path in MODULES}
+
+
 def imports_of(path: Path) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -34,6 +37,7 @@ def imports_of(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
             found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} & NAMES
     return found
 
 

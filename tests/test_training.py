@@ -4,11 +4,12 @@ import json
 import logging
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,134 @@ def test_a_resumed_run_goes_on_bit_for_bit(corpus: Corpus, stop_at: int) -> None
         assert record.items() <= records[record["step"]].items()
 
 
+def test_a_resumed_run_knows_its_best(corpus: Corpus) -> None:
+    """With its progress forgotten on resume, a run would overwrite its best by worse."""
+    changes = {"train__learning_rate": 0.3, "train__warmup_steps": 11, "train__eval_every": 1}
+    whole = train(small(**changes), corpus, Path("whole"))
+    stop = whole.best_step
+    assert 0 < stop < 11
+    part = changes | {"train__stop_at_val_loss": 99.0, "train__eval_every": stop}
+    assert train(small(**part), corpus, Path("part")).step == stop
+    resumed = train(small(**changes), corpus, Path("part"), resume=True)
+    assert (resumed.best_step, resumed.best_val_loss) == (stop, whole.best_val_loss)
+    assert load_checkpoint(Path("part"), "best", CPU).step == stop
+
+
+class Killed(BaseException):
+    """Stands for a SIGKILL: nothing catches it but the test."""
+
+
+DISK = [
+    (shutil, "rmtree"),
+    (Path, "mkdir"),
+    (Path, "rename"),
+    (Path, "replace"),
+    (Path, "symlink_to"),
+]
+
+
+def test_a_run_killed_at_any_disk_operation_goes_on_exactly(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the switches of `last` and `best`, a run once lost its best for good."""
+    config = small(train__eval_every=2, train__checkpoint_every=3, train__steps=7)
+    train(config, corpus, Path("whole"))
+    records = metrics_of(Path("whole"))
+    kills = 0
+    left = [0]
+
+    def deadly(operation: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*arguments: object, **named: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return operation(*arguments, **named)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for owner, name in DISK:
+            patch.setattr(owner, name, deadly(getattr(owner, name)))
+        while True:
+            run = Path(f"killed-{kills}")
+            left[0] = kills + 2  # after the run's own folder is made
+            try:
+                train(config, corpus, run)
+                break
+            except Killed:
+                left[0] = 0
+                kills += 1
+            has_checkpoint = (run / "checkpoints/last").exists()
+            try:
+                train(config, corpus, run, resume=has_checkpoint, overwrite=True)
+            except UsageError as error:  # killed after its last checkpoint
+                assert "is finished" in str(error)
+            assert metrics_of(run) == records
+            for which in ("best", "last"):
+                ours, theirs = (load_checkpoint(r, which, CPU) for r in (run, Path("whole")))
+                assert ours.step == theirs.step
+                assert ours.model.head.weight.equal(theirs.model.head.weight)
+            leftovers = {p.name for p in (run / "checkpoints").iterdir()} - {"best", "last"}
+            assert len(leftovers) <= 2
+    assert kills > 20
+
+
+def test_a_run_copied_without_links_goes_on(corpus: Corpus) -> None:
+    """scp -r and zip turn `best` and `last` into folders of their own."""
+    part = small(train__stop_at_val_loss=99.0)
+    train(part, corpus, Path("r"))
+    shutil.copytree("r", "copy")
+    assert not Path("copy/checkpoints/last").is_symlink()
+    train(small(), corpus, Path("copy"), resume=True)
+    train(small(), corpus, Path("whole"))
+    assert same_weights(Path("whole"), Path("copy"))
+
+
+def test_only_our_own_folders_are_pruned(corpus: Corpus) -> None:
+    keepsake = Path("r/checkpoints/step-4-keep")
+    leftover = Path("r/checkpoints/.step-2.tmp")
+    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
+    keepsake.mkdir()
+    leftover.mkdir()
+    train(small(), corpus, Path("r"), resume=True)
+    assert keepsake.exists()
+    assert not leftover.exists()
+
+
+def test_a_cpu_run_goes_on_in_float16(corpus: Corpus) -> None:
+    """What `precision: auto` means changes with the device; the gradient's scale is new then."""
+    states = {}
+    for precision in ("fp32", "fp16"):
+        config = small(train__precision=precision)
+        model = GPT(config.model, len(corpus.vocabulary))
+        states[precision] = TrainStep(model, corpus.train, config, CPU)
+    states["fp16"].load_state_dict(states["fp32"].state_dict())
+    for _ in range(3):
+        states["fp16"](0)
+    scale = states["fp16"].scaler
+    scale.update(7.0)
+    other = TrainStep(model, corpus.train, config, CPU)
+    other.load_state_dict(states["fp16"].state_dict())
+    assert other.scaler.get_scale() == 7.0
+
+
+def test_float16_gradients_are_unscaled_before_they_are_clipped(corpus: Corpus) -> None:
+    norms = {}
+    for precision in ("fp32", "fp16"):
+        config = small(train__precision=precision)
+        model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
+        norms[precision] = TrainStep(model, corpus.train, config, CPU)(0)[1].item()
+    assert norms["fp16"] == pytest.approx(norms["fp32"], rel=0.02)
+
+
+def test_a_resume_with_more_steps_says_that_it_is_another_schedule(
+    corpus: Corpus, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(small(), corpus, Path("r"))
+    train(small(train__steps=13), corpus, Path("r"), resume=True)
+    assert "train.steps changes from 11 to 13" in caplog.text
+
+
 def test_records_after_the_checkpoint_are_dropped_on_resume(corpus: Corpus) -> None:
     config = small(train__stop_at_val_loss=99.0)
     train(config, corpus, Path("r"))
@@ -325,7 +454,7 @@ def test_progress_knows_the_best_and_how_long_ago_it_was(losses: list[float]) ->
     told = [progress.note(step, loss) for step, loss in enumerate(losses)]
     best = losses.index(min(losses))
     assert (progress.best_step, progress.best_val_loss) == (best, losses[best])
-    assert progress.above_best == len(losses) - 1 - best
+    assert progress.since_best == len(losses) - 1 - best
     assert [i for i, is_best in enumerate(told) if is_best][-1] == best
 
 
@@ -338,7 +467,7 @@ def test_resume_refuses_another_text_and_a_finished_run(corpus: Corpus, text_fil
         train(small(), corpus, Path("r"), resume=True)
     text_file.write_text(text_file.read_text().replace("fox", "ofx"))
     changed = load_corpus(open_text(str(text_file)))
-    with pytest.raises(UsageError, match="has changed since r began"):
+    with pytest.raises(UsageError, match=r"is not the text that r began with"):
         train(small(train__steps=20), changed, Path("r"), resume=True)
 
 
@@ -360,6 +489,15 @@ def test_a_damaged_checkpoint_is_told(corpus: Corpus, victim: str, damage: str) 
     damage_file(Path("r/checkpoints/last") / victim, damage)
     with pytest.raises(CheckpointError, match="r/checkpoints/last: damaged or not a checkpoint"):
         load_checkpoint(Path("r"), "last", CPU)
+
+
+def test_a_training_state_of_something_else_is_told(corpus: Corpus) -> None:
+    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
+    state = load_training_state(Path("r"))
+    for damage in ({"progress": {"x": 1}}, {"step": {}}, {"step": {"optimizer": {}, "scaler": {}}}):
+        torch.save(state | damage, "r/checkpoints/last/training_state.pt")
+        with pytest.raises(CheckpointError, match=r"training_state\.pt is not of this model"):
+            train(small(), corpus, Path("r"), resume=True)
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "gone"])
@@ -497,9 +635,14 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
     assert err.splitlines()[-1] == (
         f"gpt: stopped at step {step}, saved; go on with: gpt train --resume r"
     )
-    longer = load_config(Path("r/config.yaml"), [f"train.steps={step + 3}"])
-    check_resumable(config, longer)
     assert out == ""
+    longer = load_config(Path("r/config.yaml"))
+    stop = {"train": longer.train.model_copy(update={"stop_at_val_loss": 99.0, "eval_every": 1})}
+    stopping = longer.model_copy(update=stop)
+    assert train(stopping, corpus, Path("r"), resume=True).step == step + 1
+    train(small(train__steps=100_000, train__stop_at_val_loss=99.0, train__eval_every=step + 1),
+          corpus, Path("whole"))  # fmt: skip
+    assert same_weights(Path("whole"), Path("r"))
 
 
 def test_config_of_a_run_is_complete(corpus: Corpus) -> None:

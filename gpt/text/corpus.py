@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gpt.errors import ConfigError, TextError
+from gpt.files import sync
 from gpt.text.sources import Text, cache_dir
 from gpt.text.vocabulary import Ids, Vocabulary
 
@@ -64,7 +65,7 @@ def load_corpus(text: Text) -> Corpus:
     path = cache_dir() / "corpora" / f"{digest.hexdigest()}.npy"
     try:
         if not path.exists():
-            _write_ids(text, vocabulary, length, path)
+            _write_ids(text, vocabulary, length, digest.hexdigest(), path)
         ids = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError) as error:
         raise TextError(
@@ -76,7 +77,7 @@ def load_corpus(text: Text) -> Corpus:
     return Corpus(text.name, ids, vocabulary, digest.hexdigest())
 
 
-def _write_ids(text: Text, vocabulary: Vocabulary, length: int, path: Path) -> None:
+def _write_ids(text: Text, vocabulary: Vocabulary, length: int, sha256: str, path: Path) -> None:
     """Write the ids beside their place and rename them into it: there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
@@ -85,11 +86,15 @@ def _write_ids(text: Text, vocabulary: Vocabulary, length: int, path: Path) -> N
         array = np.lib.format.open_memmap(
             temporary, mode="w+", dtype=vocabulary.dtype, shape=(length,)
         )
-        end = 0
+        digest, end = hashlib.sha256(), 0
         for chunk in text.chunks():
+            digest.update(chunk.encode())
             start, end = end, end + len(chunk)
             array[start:end] = vocabulary.encode(chunk)
+        if digest.hexdigest() != sha256:
+            raise ValueError
         array.flush()
+        sync(Path(temporary))
         Path(temporary).replace(path)
     except (KeyError, ValueError):
         raise TextError(f"{text.name}: changed while it was being read; start again") from None

@@ -14,6 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from gpt.errors import TextError
+from gpt.files import write_atomically
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +122,7 @@ def locate(download: Download, *, retries: int = 3, timeout_s: float = 20) -> Pa
     content = _fetch(download, beside, retries, timeout_s)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
-        temporary = cached.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_bytes(content)
-        temporary.replace(cached)
+        write_atomically(cached, content)
     except OSError as error:
         raise TextError(f"{cached}: cannot keep the download: {error.strerror}") from None
     return cached

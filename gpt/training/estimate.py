@@ -50,7 +50,8 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     per_step = statistics.median(times[WARMUP_STEPS:])
 
     part = corpus.val[: EVAL_CHARACTERS + 1]
-    scored = _seconds(device, lambda: evaluate(model, part, step.precision))
+    evaluate(model, part)  # warm up
+    scored = _seconds(device, lambda: evaluate(model, part))
     sampled = _seconds(device, lambda: _sample(model, corpus))
     per_evaluation = (
         scored * (len(corpus.val) - 1) / (len(part) - 1)
@@ -79,13 +80,13 @@ def _sample(model: GPT, corpus: Corpus) -> None:
 def _seconds(device: torch.device, work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    if device.type != "cpu":
+        torch.accelerator.synchronize(device)
     return time.perf_counter() - began
 
 
 def _peak_bytes(device: torch.device) -> int:
     if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
+        return torch.cuda.max_memory_reserved(device)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # the one counts bytes, Linux KiB

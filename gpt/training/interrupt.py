@@ -1,10 +1,8 @@
 """Ctrl-C and SIGTERM: the step in hand is finished and saved before the run leaves."""
 
-import logging
+import os
 import signal
 from types import FrameType, TracebackType
-
-log = logging.getLogger(__name__)
 
 
 class StopRequest:
@@ -33,7 +31,8 @@ class StopRequest:
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.signal_number = number
         self._restore()
-        log.warning("stopping after this step, to save it; once more to leave at once")
+        # written at once and past Python's buffers, which the signal may have interrupted
+        os.write(2, b"\nstopping after this step, to save it; once more to leave at once\n")
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -5,17 +5,23 @@ import math
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from gpt import STARTED
-from gpt.checkpoint import Checkpoint, load_checkpoint, load_training_state, save_checkpoint
+from gpt.checkpoint import (
+    Checkpoint,
+    load_checkpoint,
+    load_training_state,
+    mend_links,
+    save_checkpoint,
+)
 from gpt.config import Config, to_yaml
 from gpt.device import generator, select_device
-from gpt.errors import Interrupted, TrainingError, UsageError
+from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
+from gpt.files import write_atomically
 from gpt.model.transformer import GPT
-from gpt.run import make_folder
+from gpt.run import check_resumable, make_folder
 from gpt.sampling.generator import encode_prompt, generate
 from gpt.text.corpus import Corpus
 from gpt.training.evaluation import evaluate
@@ -26,7 +32,7 @@ from gpt.training.step import TrainStep
 
 log = logging.getLogger(__name__)
 
-EVALUATIONS_ABOVE_BEST = 3  # in a row, before a run says that it overfits
+RISEN_FOR = 3  # evaluations in a row without a new best, before a run says that it overfits
 
 
 @dataclass
@@ -36,15 +42,15 @@ class Progress:
     val_loss: float = math.inf
     best_val_loss: float = math.inf
     best_step: int = 0
-    above_best: int = 0  # evaluations in a row
+    since_best: int = 0  # evaluations in a row
 
     def note(self, step: int, val_loss: float) -> bool:
         """Take in an evaluation; whether it is the best so far."""
         self.val_loss, is_best = val_loss, val_loss < self.best_val_loss
         if is_best:
-            self.best_val_loss, self.best_step, self.above_best = val_loss, step, 0
+            self.best_val_loss, self.best_step, self.since_best = val_loss, step, 0
         else:
-            self.above_best += 1
+            self.since_best += 1
         return is_best
 
 
@@ -67,7 +73,8 @@ def train(
     """Train a model on a corpus in a run folder, from the start or from its last checkpoint.
 
     The weights after step N follow from the config and the text alone: how often one logs,
-    evaluates, saves or resumes changes nothing.
+    evaluates, saves or resumes changes nothing. (On CUDA, some kernels add in any order, and two
+    runs agree to rounding only; a resume with other `train.steps` has another schedule.)
 
     Raises:
         Interrupted: after SIGINT or SIGTERM, once the state is saved.
@@ -76,33 +83,50 @@ def train(
         CheckpointError, DeviceError: see `load_checkpoint`, `select_device`, `compile_model`.
     """
     device = select_device(config.device)
-    if resume:
-        checkpoint, state = load_checkpoint(run, "last", device), load_training_state(run)
-        _check_can_go_on(checkpoint, state, config, corpus, run)
-        step = TrainStep(checkpoint.model, corpus.train, config, device)
-        step.load_state_dict(state["step"])
-        loop = _Loop(config, corpus, run, step, checkpoint.step, Progress(**state["progress"]))
-    else:
+    if not resume:
         draws = generator(config.seed, "init", 0)
         model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
-        loop = _Loop(config, corpus, run, TrainStep(model, corpus.train, config, device))
+        step = TrainStep(model, corpus.train, config, device)
         make_folder(run, overwrite=overwrite)  # once nothing else can refuse to start
-    (run / "config.yaml").write_text(to_yaml(config), "utf-8")
+        loop = _Loop(config, corpus, run, step, Progress())
+    else:
+        checkpoint, state = load_checkpoint(run, "last", device), load_training_state(run)
+        try:
+            progress = Progress(**state["progress"])
+            mend_links(run, progress.best_step)
+            _check_can_go_on(checkpoint, config, state["text_sha256"], corpus, run)
+            step = TrainStep(checkpoint.model, corpus.train, config, device)
+            step.load_state_dict(state["step"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(
+                f"{run}/checkpoints/last: its training_state.pt is not of this model ({error}); "
+                f"start a new run"
+            ) from error
+        loop = _Loop(config, corpus, run, step, progress, checkpoint.step)
+    write_atomically(run / "config.yaml", to_yaml(config).encode())
     return loop.go()
 
 
 def _check_can_go_on(
-    checkpoint: Checkpoint, state: dict[str, Any], config: Config, corpus: Corpus, run: Path
+    checkpoint: Checkpoint, config: Config, text_sha256: str, corpus: Corpus, run: Path
 ) -> None:
-    if state["text_sha256"] != corpus.sha256:
+    check_resumable(checkpoint.config, config)
+    if text_sha256 != corpus.sha256:
         raise UsageError(
-            f"the text {corpus.name} has changed since {run} began; "
+            f"{corpus.name} is not the text that {run} began with, or it has changed since; "
             f"bring the old text back, or start a new run"
         )
+    steps = checkpoint.config.train.steps
     if checkpoint.step >= config.train.steps:
         raise UsageError(
             f"{run} is finished: it is at step {checkpoint.step} of {config.train.steps}; "
             f"to go on for longer: --set train.steps={2 * checkpoint.step}"
+        )
+    if steps != config.train.steps:
+        log.warning(
+            "train.steps changes from %d to %d: from here the learning rate follows the longer or "
+            "shorter decay, so this is not the run that would have had it from the start",
+            *(steps, config.train.steps),
         )
 
 
@@ -113,16 +137,16 @@ class _Loop:
         corpus: Corpus,
         run: Path,
         step: TrainStep,
-        done: int = 0,
-        progress: Progress | None = None,
+        progress: Progress,
+        resumed_at: int | None = None,
     ) -> None:
         self.config, self.corpus, self.run, self.step = config, corpus, run, step
-        self.done = done  # updates so far
-        self.progress = progress or Progress()
+        self.progress, self.resumed_at = progress, resumed_at
+        self.done = resumed_at or 0  # updates so far
 
     def go(self) -> Outcome:
-        with Monitor(self.run, self.config, self.done) as self.monitor, StopRequest() as stop:
-            if self.done == 0:
+        with Monitor(self.run, self.config, self.resumed_at) as self.monitor, StopRequest() as stop:
+            if self.resumed_at is None:
                 is_best, metrics = self._evaluate()
                 self.monitor.record(0, metrics)
                 self._save(is_best)
@@ -177,10 +201,8 @@ class _Loop:
     def _measure(self, loss: Tensor, norm: Tensor, start: int, began: float) -> dict[str, float]:
         """The figures of the last step, and the pace since step `start`."""
         train_loss, grad_norm = loss.item(), norm.item()
-        # float16's scaler leaves out the steps whose gradients overflow; nothing else does
-        if not math.isfinite(train_loss) or not (
-            math.isfinite(grad_norm) or self.step.scaler.is_enabled()
-        ):
+        overflows = self.step.scaler.is_enabled()  # fp16: such a step is left out, by design
+        if not math.isfinite(train_loss) or not (math.isfinite(grad_norm) or overflows):
             raise TrainingError(
                 f"step {self.done}: the loss is {train_loss} and the gradient's norm {grad_norm}, "
                 f"expected finite numbers; the checkpoints of {self.run} are as they were. "
@@ -190,18 +212,19 @@ class _Loop:
         return {
             "train_loss": train_loss,
             "lr": learning_rate(self.done - 1, self.config.train),
-            "grad_norm": grad_norm,
+            **({"grad_norm": grad_norm} if math.isfinite(grad_norm) else {}),
             "chars_per_s": round(characters / (time.perf_counter() - began), 1),
         }
 
     def _evaluate(self) -> tuple[bool, dict[str, float]]:
         """Whether this is the best so far, and the scores; a sample goes to TensorBoard."""
         model, vocabulary = self.step.model, self.corpus.vocabulary
-        val_loss = evaluate(model, self.corpus.val, self.step.precision)
+        val_loss = evaluate(model, self.corpus.val)
         if not math.isfinite(val_loss):
             raise TrainingError(f"step {self.done}: the val loss is {val_loss}; see {self.run}")
         is_best = self.progress.note(self.done, val_loss)
-        if self.progress.above_best == EVALUATIONS_ABOVE_BEST:
+        risen = val_loss > self.progress.best_val_loss
+        if self.progress.since_best == RISEN_FOR and risen:
             log.warning(
                 "val loss has risen since step %d (%.4f then, %.4f now): %s; "
                 "checkpoints/best keeps that step",
@@ -229,7 +252,7 @@ class _Loop:
         target, patience = self.config.train.stop_at_val_loss, self.config.train.patience
         if target is not None and self.progress.val_loss <= target:
             return f"val loss {self.progress.val_loss:.4f} is at train.stop_at_val_loss {target}"
-        if patience is not None and self.progress.above_best >= patience:
+        if patience is not None and self.progress.since_best >= patience:
             return f"no better val loss in {patience} evaluations (train.patience)"
         return ""
 
@@ -240,4 +263,5 @@ class _Loop:
             "progress": asdict(self.progress),
             "text_sha256": self.corpus.sha256,
         }
+        self.monitor.sync()  # the records first: those of a later step are dropped on resume
         save_checkpoint(self.run, checkpoint, state, is_best=is_best)

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import os
 import time
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +14,7 @@ from tqdm import tqdm
 
 from gpt import STARTED
 from gpt.config import Config, fields
+from gpt.files import write_atomically
 from gpt.text.display import visible
 
 log = logging.getLogger(__name__)
@@ -29,21 +31,23 @@ TENSORBOARD = {
 class Monitor:
     """Records a run's metrics under its folder and shows them as they come.
 
-    Given the step of a checkpoint, it goes on from there: later records of a run that was cut
-    off are dropped, so that the curves continue without a repeat.
+    Given the step of a checkpoint that a run is resumed at, it drops the records after it, so
+    that the curves go on without a repeat.
     """
 
-    def __init__(self, run: Path, config: Config, start: int) -> None:
+    def __init__(self, run: Path, config: Config, resumed_at: int | None) -> None:
         self._config = config
         self._shown: dict[str, float] = {}
         path = run / "metrics.jsonl"
-        if path.exists():
-            _keep_records_until(path, start)
+        if resumed_at is not None and path.exists():
+            _keep_records_until(path, resumed_at)
         self._metrics = path.open("a", encoding="utf-8")
-        self._board = SummaryWriter(str(run), purge_step=start + 1 if start else None)
+        self._board = SummaryWriter(
+            str(run), purge_step=None if resumed_at is None else resumed_at + 1
+        )
         self._bar = tqdm(
             total=config.train.steps,
-            initial=start,
+            initial=resumed_at or 0,
             unit="step",
             disable=None,  # quiet when stderr is no terminal
             dynamic_ncols=True,
@@ -92,6 +96,10 @@ class Monitor:
             log.info("step %d: %s", step, ", ".join(shown))
             self._board.flush()
 
+    def sync(self) -> None:
+        """See the records onto the disk."""
+        os.fsync(self._metrics.fileno())
+
     def sample(self, step: int, text: str) -> None:
         """A sample, shown in TensorBoard as it stands (an indented block is no markup)."""
         block = "\n".join(f"    {line}" for line in visible(text).split("\n"))
@@ -110,12 +118,10 @@ class Monitor:
 def _keep_records_until(path: Path, step: int) -> None:
     """Drop the records after `step`, and a last line that was cut off."""
     kept = []
-    for line in path.read_text("utf-8").splitlines(keepends=True):
+    for line in path.read_text("utf-8").splitlines():
         try:
             if json.loads(line)["step"] <= step:
                 kept.append(line)
         except (ValueError, TypeError, KeyError):
             log.warning("%s: left out a damaged line: %.60r", path, line)
-    temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(kept), "utf-8")
-    temporary.replace(path)
+    write_atomically(path, "".join(f"{line}\n" for line in kept).encode())

@@ -23,7 +23,8 @@ def make_optimizer(model: GPT, config: TrainConfig) -> torch.optim.AdamW:
 def learning_rate(step: int, config: TrainConfig) -> float:
     """The rate of update `step`, counted from 0: a linear rise, then the fall of `config.decay`.
 
-    The peak is reached at step `warmup_steps`, `min_learning_rate` at step `steps`.
+    The last step of the rise is at the peak, and so is the first of the fall, which would be at
+    `min_learning_rate` one step after the last.
     """
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps

@@ -1,8 +1,10 @@
 """One update of the weights."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gpt.config import Config
 from gpt.device import autocast, compile_model, derive_seed, select_precision
@@ -25,38 +27,51 @@ class TrainStep:
         self.optimizer = make_optimizer(model, config.train)
         # float16 has few exponents: gradients are scaled up so that none is lost (arXiv:1710.03740)
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == torch.float16)
-        example = batch(ids, 2, config.model.T, seed=config.seed, step=0)[0].to(device)
-        self.forward = compile_model(model, config.train.compile, device, example)
+        self.forward = compile_model(model, config.train.compile, device, self._rehearse)
 
-    def __call__(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         """Returns the batch's loss before the update and the gradient's norm before clipping."""
         config = self.config.train
-        x, y = batch(
-            self.ids, config.batch_size, self.config.model.T, seed=self.config.seed, step=step
-        )
-        if self.device.type == "cuda":
-            x, y = (tensor.pin_memory().to(self.device, non_blocking=True) for tensor in (x, y))
-        torch.manual_seed(derive_seed(self.config.seed, "dropout", step))
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(step, config)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.device)
-        for x_part, y_part in zip(
-            x.chunk(config.accumulation), y.chunk(config.accumulation), strict=True
-        ):
-            with autocast(self.device, self.precision):
-                logits = self.forward(x_part.to(self.device))
-            loss = cross_entropy(logits, y_part.to(self.device)) / config.accumulation
-            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+        torch.manual_seed(derive_seed(self.config.seed, "dropout", step))
+        loss = torch.zeros((), device=self.device)
+        for x, y in self._pieces(step):
+            loss += self._backward(self.forward, x, y)
         self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), config.grad_clip or float("inf")
         )
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        return total, norm
+        return loss, norm
+
+    def _pieces(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batch of a step in `accumulation` pieces on the device, x and y (B / pieces, T)."""
+        config = self.config
+        B, T, pieces = config.train.batch_size, config.model.T, config.train.accumulation
+        x, y = batch(self.ids, B, T, seed=config.seed, step=step)
+        if self.device.type == "cuda":
+            x, y = x.pin_memory(), y.pin_memory()
+        for x_piece, y_piece in zip(x.chunk(pieces), y.chunk(pieces), strict=True):
+            yield (
+                x_piece.to(self.device, non_blocking=True),
+                y_piece.to(self.device, non_blocking=True),
+            )
+
+    def _backward(self, forward: Any, x: Tensor, y: Tensor) -> Tensor:
+        """Add the gradient of this piece's share of the loss; returns that share."""
+        with autocast(self.device, self.precision):
+            logits = forward(x)
+        loss = cross_entropy(logits, y) / self.config.train.accumulation
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _rehearse(self, forward: Any) -> None:
+        x, y = next(self._pieces(0))
+        self._backward(forward, x, y)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's averages and, in float16, the gradient's scale."""
@@ -65,4 +80,5 @@ class TrainStep:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave."""
         self.optimizer.load_state_dict(state["optimizer"])
-        self.scaler.load_state_dict(state["scaler"])
+        if state["scaler"]:  # empty unless the run was in float16 before
+            self.scaler.load_state_dict(state["scaler"])
