@@ -124,11 +124,10 @@ def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) 
     temporary = place.with_name(f".{place.name}.tmp")
     try:
         temporary.mkdir()
-        safetensors.torch.save_file(
-            {name: tensor.contiguous() for name, tensor in checkpoint.model.state_dict().items()},
-            temporary / "model.safetensors",
-            metadata={"step": str(checkpoint.step)},
-        )
+        weights = {name: w.contiguous() for name, w in checkpoint.model.state_dict().items()}
+        metadata = {"step": str(checkpoint.step)}
+        content = safetensors.torch.save(weights, metadata)  # save_file would make it private
+        (temporary / "model.safetensors").write_bytes(content)
         torch.save(training_state, temporary / "training_state.pt")
         (temporary / "config.yaml").write_text(to_yaml(checkpoint.config), "utf-8")
         (temporary / "vocabulary.json").write_text(checkpoint.vocabulary.to_json(), "utf-8")
@@ -171,5 +170,5 @@ def _linked(folder: Path) -> set[str]:
 def _damaged(folder: Path, reason: str) -> str:
     return (
         f"{folder}: damaged or not a checkpoint of this program ({reason}); "
-        f"use the run's other checkpoint (--checkpoint best or last) or train again"
+        f"the run's other checkpoint, best or last, may be whole"
     )

@@ -5,13 +5,15 @@ so that help and config errors appear at once.
 """
 
 import enum
+import io
 import json
 import logging
 import math
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperCommand
@@ -52,6 +54,8 @@ class Unknown(enum.StrEnum):
 
 log = logging.getLogger("gpt")
 
+INTERRUPTED = 130  # by Ctrl-C
+
 
 def _debug(asked: bool) -> None:
     if asked:
@@ -66,21 +70,42 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one
 
 def main() -> NoReturn:
     """Run the command line; every way it can fail ends in one message and an exit code."""
+    sys.stdout = sys.stdout or _nowhere()  # closed by whoever started us
+    sys.stderr = sys.stderr or _nowhere()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     log.handlers = [_Notices()]
     log.setLevel(logging.INFO)
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         app()
         sys.exit(0)
+    except SystemExit as done:
+        if done.code == INTERRUPTED:
+            typer.echo("gpt: stopped at once; a run keeps its last checkpoint", err=True)
+        raise
     except Exception as error:
         if log.level == logging.DEBUG:
             raise
-        if isinstance(error, GPTError):
-            message, code = str(error), error.exit_code
-        else:
-            message, code = f"{type(error).__name__}: {error} (--debug shows where)", 1
-        typer.echo(f"gpt: {visible(message)}", err=True)
-        sys.exit(code)
+        typer.echo(f"gpt: {visible(_message(error))}", err=True)
+        sys.exit(error.exit_code if isinstance(error, GPTError) else 1)
+
+
+def _nowhere() -> TextIO:
+    return Path(os.devnull).open("w", encoding="utf-8")
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, GPTError):
+        return str(error)
+    first, *_ = str(error).splitlines() or [""]
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename or 'while reading or writing'}"
+    if "alloc" in first or "out of memory" in first.lower():
+        return (
+            f"not enough memory ({first:.150}); use a smaller model.C, model.T or "
+            f"train.batch_size, or a larger train.accumulation"
+        )
+    return f"{type(error).__name__}: {first:.300} (--debug shows where)"
 
 
 class _Notices(logging.Handler):
@@ -169,7 +194,7 @@ def train(
     from gpt.config import load_config
     from gpt.run import RUNS, check_free, find_run, free_name
 
-    changes = [*(overrides or []), *([f"device={device}"] if device else [])]
+    changes = [*(overrides or []), *([f"device={device}"] if device is not None else [])]
     if resume is not None:
         if config or run_dir or overwrite:
             raise UsageError(
@@ -177,7 +202,7 @@ def train(
                 "--run-dir and --overwrite, and change settings by --set"
             )
         run = find_run(resume)
-        settings = load_config(run / "config.yaml", changes, text)
+        settings = load_config(run / "checkpoints" / "last" / "config.yaml", changes, text)
     else:
         settings = load_config(config, changes, text)
         stem = config.stem if config else "run"
@@ -198,10 +223,6 @@ def train(
 
     from gpt.training.loop import train as train_model
 
-    log.info(
-        "%s: %s characters, %s distinct; writing %s",
-        *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
-    )
     outcome = train_model(settings, corpus, run, resume=resume is not None, overwrite=overwrite)
     _print_outcome(outcome, settings, as_json)
 

@@ -23,11 +23,19 @@ def _device_name(name: str) -> str:
     return name
 
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
+def _text_name(name: str) -> str:
+    if not name.isprintable():  # not UTF-8, or with line ends: no config could hold it
+        raise ValueError("expected a name in printable characters; rename the file")
+    return name
+
+
+LARGEST = 10**9  # a guard against slips of the finger, long before memory ends
+PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+TextName = Annotated[str, Field(min_length=1), AfterValidator(_text_name)]
 DeviceName = Annotated[str, AfterValidator(_device_name)]
 
 
@@ -40,7 +48,7 @@ class Section(BaseModel):
 class DataConfig(Section):
     """What is learnt."""
 
-    source: str = Field(
+    source: TextName = Field(
         "python-docs",
         description="the text: python-docs, tinyshakespeare, or the path of a UTF-8 file",
     )
@@ -99,7 +107,10 @@ class TrainConfig(Section):
     min_learning_rate: NonNegativeFloat = Field(
         1e-4, description="learning rate that the decay ends at"
     )
-    warmup_steps: NonNegativeInt = Field(100, description="steps of linear rise to the peak")
+    warmup_steps: NonNegativeInt = Field(
+        default_factory=lambda given: min(100, given["steps"] // 10),
+        description="steps of linear rise to the peak; default a tenth of steps, at most 100",
+    )
     decay: Literal["cosine", "linear"] = Field(
         "cosine", description="shape of the fall from the peak to min_learning_rate"
     )
@@ -276,8 +287,9 @@ def _parse(text: str, origin: str) -> Any:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{origin}{place}: not valid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError(f"{origin}: not valid YAML: {error}") from None
+    except Exception as error:  # PyYAML's constructors fail in many ways on hostile tags
+        reason = str(error) or type(error).__name__
+        raise ConfigError(f"{origin}: not valid YAML: {reason}") from None
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:

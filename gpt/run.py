@@ -10,6 +10,7 @@ from gpt.config import Config, fields
 from gpt.errors import ConfigError, UsageError
 
 RUNS = Path("runs")
+WRITTEN = ("checkpoints", "metrics.jsonl", "events.out.tfevents.*", "config.yaml")  # by a run
 SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
     "data.source",  # the text itself is known by its hash
@@ -57,27 +58,33 @@ def find_run(name: str | None) -> Path:
 
 def check_free(run: Path, *, overwrite: bool) -> None:
     """Raises UsageError if the folder is in use; with `overwrite`, only if not by a run."""
+    if not str(run).isprintable():
+        raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")
     if not run.exists() or (run.is_dir() and not any(run.iterdir())):
         return
     if not overwrite:
+        resumable = (run / "checkpoints" / "last").exists()
+        go_on = f"go on with it by --resume {run}, " if resumable else ""
         raise UsageError(
-            f"{run} exists; go on with it by --resume {run}, replace it by --overwrite, "
-            f"or choose another --run-dir"
+            f"{run} exists; {go_on}replace it by --overwrite, or choose another --run-dir"
         )
-    names = {entry.name for entry in run.iterdir()} if run.is_dir() else set()
-    if names != {"config.yaml"} and not {"config.yaml", "metrics.jsonl"} <= names:
+    if not (run / "config.yaml").is_file():
         raise UsageError(f"{run} is not the folder of a run, so --overwrite leaves it alone")
 
 
 def make_folder(run: Path, *, overwrite: bool) -> None:
-    """Make the folder of a new run, in place of an old one if that may be overwritten.
+    """Make the folder of a new run; of an old one, remove what a run writes and nothing else.
 
     Raises UsageError as `check_free` does.
     """
     check_free(run, overwrite=overwrite)
-    if run.exists():
-        shutil.rmtree(run)
-    run.mkdir(parents=True)
+    run.mkdir(parents=True, exist_ok=True)
+    for pattern in WRITTEN:
+        for entry in run.glob(pattern):
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
 
 
 def check_resumable(old: Config, new: Config) -> None:

@@ -21,6 +21,7 @@ hypothesis.settings.load_profile("shared machine")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     import torch
 
+    torch.set_num_threads(1)  # the models here are too small to share among cores
     for item in items:
         if "gpu" in item.keywords and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
@@ -31,6 +32,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test works in a folder of its own, with a cache of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # of the programs that a test starts
     return tmp_path
 
 

@@ -127,11 +127,13 @@ def test_overwrite_replaces_a_run_and_nothing_else(
     arguments = ("train", "--config", config_file, "--run-dir")
     code, _, err = gpt(*arguments, "documents", "--overwrite")
     assert (code, "leaves it alone" in err, keepsake.exists()) == (2, True, True)
+    (trained / "notes.md").write_text("and its notes")
     code, _, err = gpt(*arguments, trained)
     assert (code, "runs/small exists; go on with it by --resume runs/small" in err) == (2, True)
     code, _, err = gpt(*arguments, trained, "--overwrite", "--set", "train.steps=3")
     assert code == 0
     assert [r["step"] for r in metrics_of(trained)] == [0, 1, 2, 3]
+    assert (trained / "notes.md").read_text() == "and its notes"
 
 
 def test_overwrite_spares_the_old_run_when_the_new_one_cannot_start(
@@ -193,7 +195,7 @@ def test_dry_run_trains_nothing_and_foretells(gpt: Gpt, config_file: Path) -> No
         (["."], 1, ".: expected a text file, got a folder"),
         (["--device", "cuda:77"], 2, "device cuda:77: torch"),
         (["--device", "gpu"], 2, "device: expected auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
-        (["--run-dir", "full"], 2, "full exists; go on with it by --resume full"),
+        (["--run-dir", "full"], 2, "full exists; replace it by --overwrite, or choose"),
         (["--run-dir", "short.txt"], 2, "short.txt exists"),
         (["--run-dir", "short.txt/run"], 1, "Not a directory"),
     ],
@@ -288,6 +290,31 @@ def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) 
     (trained / "checkpoints/best/config.yaml").write_text('"\\e[2Jevil": 1')
     code, _, err = gpt("sample")
     assert (code, "\\x1b[2Jevil: unknown key" in err, "\x1b" in err) == (1, True, False)
+
+
+def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt: Gpt, trained: Path) -> None:
+    """Resuming once took the edited sizes for the checkpoint's, and wrote both over it."""
+    path = trained / "config.yaml"
+    path.write_text(path.read_text().replace("C: 24", "C: 48"))
+    code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
+    assert code == 0, err
+    assert load_config(path).model.C == 24
+    assert gpt("sample", "small")[0] == 0
+
+
+def test_an_empty_folder_will_do(gpt: Gpt, config_file: Path) -> None:
+    Path("real").mkdir()
+    Path("link").symlink_to("real")
+    assert gpt("train", "--config", config_file, "--run-dir", "link")[0] == 0
+    assert (Path("real") / "checkpoints/best").exists()
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">/dev/full"])
+def test_a_closed_or_full_output_ends_without_a_traceback(trained: Path, closed: str) -> None:
+    command = f"{sys.executable} -m gpt sample --length 9 {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == (1 if "full" in closed else 0)
 
 
 def test_a_moved_text_is_known_by_its_hash(gpt: Gpt, trained: Path, text_file: Path) -> None:

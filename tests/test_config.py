@@ -76,6 +76,10 @@ def test_words_stay_words(name: str) -> None:
         ("- 1", "expected keys such as `model:`"),
         ("model: {C: 100, n_head: 3}", "model.head_size: model.C 100 is not a multiple of"),
         ("model: {head_size: 5}", "model.head_size: expected an even number"),
+        ("seed: !!bool foo", "not valid YAML"),
+        ("seed: !!timestamp foo", "not valid YAML"),
+        ('data: {source: "a\\nb"}', "data.source: expected a name in printable characters"),
+        ("model: {C: 1000000000000}", "model.C: expected less than or equal to 1000000000"),
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
         ("train: {min_learning_rate: 1}", "train.min_learning_rate: expected at most"),
         ("train: {batch_size: 8, accumulation: 3}", "train.accumulation: expected a divisor"),
@@ -105,7 +109,9 @@ def test_all_mistakes_are_told_at_once_each_once() -> None:
 
 @pytest.mark.parametrize("assignment", ["train.steps", "=3", "train.steps=[", "train.steps.x=3"])
 def test_an_override_that_says_nothing_is_refused(assignment: str) -> None:
-    assert assignment in refusal("", assignment) or "train.steps" in refusal("", assignment)
+    assert refusal("", assignment).startswith(
+        ("--set " + assignment, "x.yaml: train.steps: expected")
+    )
 
 
 def test_a_file_that_cannot_be_read_is_told() -> None:
@@ -128,7 +134,7 @@ def test_empty_files_and_sections_mean_the_defaults() -> None:
 @given(
     T=st.integers(1, 10**9),
     rate=st.floats(1e-12, 1e3),
-    source=st.text(st.characters(exclude_categories=["Cs"])),
+    source=st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1),
     stop=st.none() | st.floats(1e-9, 10),
     bias=st.booleans(),
 )

@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import termios
@@ -64,6 +65,11 @@ def test_tensorboard_reads_the_curves_the_samples_and_the_settings(text_file: Pa
 def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
     corpus = load_corpus(open_text(str(text_file)))
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
+    shutil.copytree("r/checkpoints", "at-step-4", symlinks=True)
+    time.sleep(1.1)
+    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"), resume=True)  # and at 8
+    shutil.rmtree("r/checkpoints")  # as if it had been killed before its checkpoint
+    shutil.copytree("at-step-4", "r/checkpoints", symlinks=True)
     time.sleep(1.1)  # TensorBoard reads files in the order of the seconds in their names
     train(small(), corpus, Path("r"), resume=True)
     steps = [e.step for e in events_of(Path("r")).Scalars("loss/train")]
@@ -80,7 +86,7 @@ def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
 
 
 def test_the_bar_shows_step_losses_pace_and_time_left(text_file: Path) -> None:
-    config = small(data__source=str(text_file), train__steps=400, train__eval_every=200)
+    config = small(data__source=str(text_file), train__steps=60, train__eval_every=30)
     Path("c.yaml").write_text(to_yaml(config))
     leader, follower = os.openpty()
     termios.tcsetwinsize(follower, (30, 120))
@@ -95,6 +101,6 @@ def test_the_bar_shows_step_losses_pace_and_time_left(text_file: Path) -> None:
             pass
         assert process.wait() == 0
     os.close(leader)
-    last = [line for line in shown.decode().split("\r") if "400/400" in line][-1]
-    for words in ("400/400", "train ", "val ", "chars/s", "<00:00"):
+    last = [line for line in shown.decode().split("\r") if "60/60" in line][-1]
+    for words in ("60/60", "train ", "val ", "chars/s", "<00:00"):
         assert words in last

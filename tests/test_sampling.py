@@ -55,6 +55,13 @@ def test_greedy_and_top_1_take_the_likeliest(logits: torch.Tensor, seed: int) ->
     assert logits[choose(logits, draws, top_k=1)] == logits.max()
 
 
+@pytest.mark.parametrize("temperature", [1e-40, 1e-320, 1e300])
+def test_any_temperature_will_do(temperature: float) -> None:
+    draws = torch.Generator().manual_seed(0)
+    chosen = choose(torch.tensor([1.0, 3.0, 2.0]), draws, temperature)
+    assert chosen == 1 or temperature > 1
+
+
 def test_characters_are_drawn_as_often_as_the_softmax_says() -> None:
     logits, draws, n = torch.tensor([0.0, 1.0, 2.0, -1.0]), torch.Generator().manual_seed(0), 4001
     counts = torch.bincount(torch.tensor([choose(logits, draws, 0.7) for _ in range(n)]))

@@ -6,7 +6,7 @@ from torch import Tensor
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     """Divide by the temperature: below 1 the likely become likelier, above 1 less so."""
-    return logits / temperature
+    return (logits - logits.max()).double() / temperature  # in float64, any temperature will do
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:

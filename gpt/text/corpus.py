@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,23 +79,20 @@ def load_corpus(text: Text) -> Corpus:
 def _write_ids(text: Text, vocabulary: Vocabulary, length: int, sha256: str, path: Path) -> None:
     """Write the ids beside their place and rename them into it: there whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    os.close(descriptor)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        array = np.lib.format.open_memmap(
-            temporary, mode="w+", dtype=vocabulary.dtype, shape=(length,)
-        )
-        digest, end = hashlib.sha256(), 0
-        for chunk in text.chunks():
-            digest.update(chunk.encode())
-            start, end = end, end + len(chunk)
-            array[start:end] = vocabulary.encode(chunk)
+        digest = hashlib.sha256()
+        with temporary.open("wb") as file:  # not by a memory map: a full disk would kill us
+            header = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": (length,)}
+            np.lib.format.write_array_header_1_0(file, header)
+            for chunk in text.chunks():
+                digest.update(chunk.encode())
+                file.write(vocabulary.encode(chunk).tobytes())
         if digest.hexdigest() != sha256:
-            raise ValueError
-        array.flush()
-        sync(Path(temporary))
-        Path(temporary).replace(path)
-    except (KeyError, ValueError):
+            raise KeyError
+        sync(temporary)
+        temporary.replace(path)
+    except KeyError:
         raise TextError(f"{text.name}: changed while it was being read; start again") from None
     finally:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the step in hand is finished and saved before the run leaves."""
+"""Ctrl-C, SIGTERM and SIGHUP: the step in hand is finished and saved before the run leaves."""
 
 import os
 import signal
@@ -6,7 +6,7 @@ from types import FrameType, TracebackType
 
 
 class StopRequest:
-    """A context in which a first SIGINT or SIGTERM is noted in `signal_number`, not obeyed.
+    """A context in which a first SIGINT, SIGTERM or SIGHUP is noted in `signal_number`, not obeyed.
 
     A second one does what it always did.
     """
@@ -16,7 +16,7 @@ class StopRequest:
         self._before: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> "StopRequest":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -32,7 +32,9 @@ class StopRequest:
         self.signal_number = number
         self._restore()
         # written at once and past Python's buffers, which the signal may have interrupted
-        os.write(2, b"\nstopping after this step, to save it; once more to leave at once\n")
+        os.write(
+            2, b"\nstopping after this step or evaluation, to save it; once more to leave at once\n"
+        )
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

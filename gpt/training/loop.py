@@ -104,6 +104,10 @@ def train(
             ) from error
         loop = _Loop(config, corpus, run, step, progress, checkpoint.step)
     write_atomically(run / "config.yaml", to_yaml(config).encode())
+    log.info(
+        "%s: %s characters, %s distinct; writing %s",
+        *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
+    )
     return loop.go()
 
 
