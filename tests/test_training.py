@@ -513,7 +513,7 @@ def damage_file(path: Path, damage: str) -> None:
     path.unlink()
     if damage != "gone":
         head = bytes(b ^ 0xFF for b in content[:40])
-        new = {"cut": content[: len(content) // 3], "flip": head + content[40:], "empty": b""}
+        new = {"cut": content[: len(content) // 8], "flip": head + content[40:], "empty": b""}
         path.write_bytes(new[damage])
 
 
