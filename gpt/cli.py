@@ -291,6 +291,56 @@ def sample(
     _show("\n")
 
 
+@app.command()
+def attend(
+    run: Annotated[
+        str | None,
+        typer.Argument(help="A run's folder, or its name under runs/; by default the newest run."),
+    ] = None,
+    text: Annotated[
+        str, typer.Option(help="The text that the model reads, at most model.T characters.")
+    ] = ...,  # type: ignore[assignment]
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="A picture of all heads (.png), or a page to explore them in a browser (.html).",
+        ),
+    ] = ...,  # type: ignore[assignment]
+    device: Annotated[
+        str, typer.Option(help="auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.")
+    ] = "auto",
+    checkpoint: Annotated[
+        Which, typer.Option(help="The model with the lowest val loss, or the newest.")
+    ] = Which.best,
+    debug: DebugFlag = False,
+) -> None:
+    """Show which earlier characters each head looks at, and what the model expects next."""
+    from gpt.inspection.output import check_out, write_whole
+    from gpt.run import find_run
+
+    check_out(out)
+    folder = find_run(run)
+
+    from gpt.checkpoint import load_checkpoint
+    from gpt.device import select_device
+    from gpt.inspection.attention import attend_text
+
+    loaded = load_checkpoint(folder, checkpoint.value, select_device(device))
+    attention = attend_text(loaded.model, loaded.vocabulary, text)
+    title = f"{folder.resolve().name}, step {loaded.step}"
+    if out.suffix == ".png":
+        from gpt.inspection.picture import png
+
+        content = png(attention, text, title)
+    else:
+        from gpt.inspection.page import html
+
+        content = html(attention, text, title, loaded.vocabulary)
+    write_whole(out, content)
+    typer.echo(out)
+
+
 def _show(text: str) -> None:
     """Write at once; what goes to a terminal is made safe, what goes to a file stays as it is."""
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)

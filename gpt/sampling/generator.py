@@ -11,6 +11,15 @@ from gpt.sampling.decoding import choose
 from gpt.text.vocabulary import Vocabulary
 
 
+def check_known(text: str, vocabulary: Vocabulary, advice: str = "leave them out") -> None:
+    """Raises UsageError, with their list, if the text has characters the model has never seen."""
+    if unknown := vocabulary.unknown(text):
+        listed = " ".join(ascii(c) if not c.isprintable() else c for c in unknown)
+        raise UsageError(
+            f"the text has characters outside the model's vocabulary: {listed}; {advice}"
+        )
+
+
 def check_prompt(prompt: str, vocabulary: Vocabulary, *, drop_unknown: bool = False) -> str:
     """The prompt, in characters that the model knows.
 
@@ -18,14 +27,9 @@ def check_prompt(prompt: str, vocabulary: Vocabulary, *, drop_unknown: bool = Fa
         UsageError: the prompt has characters that the model has never seen, unless they are
             to be dropped.
     """
-    if unknown := vocabulary.unknown(prompt):
-        if not drop_unknown:
-            listed = " ".join(ascii(c) if not c.isprintable() else c for c in unknown)
-            raise UsageError(
-                f"the prompt has characters outside the model's vocabulary: {listed}; "
-                f"leave them out, or use --unknown drop"
-            )
-        prompt = "".join(c for c in prompt if c not in unknown)
+    if drop_unknown:
+        return "".join(c for c in prompt if c in vocabulary.characters)
+    check_known(prompt, vocabulary, "leave them out, or use --unknown drop")
     return prompt
 
 

@@ -1,0 +1,1 @@
+"""A model in, pictures out: attention (the figures) -> picture (PNG), page (HTML)."""

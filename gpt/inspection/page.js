@@ -1,0 +1,196 @@
+
+"use strict";
+const data = JSON.parse(document.getElementById("data").textContent);
+const characters = Array.from(data.text);
+const T = characters.length;
+const bytes = Uint8Array.from(atob(data.weights), (c) => c.charCodeAt(0));
+const chosen = { layer: 0, head: 0, t: T - 1 };
+
+/** How much character t takes from character s; see page_data in page.py for the order. */
+function weight(layer, head, t, s) {
+  const i = ((layer * data.heads + head) * T * (T + 1)) / 2 + (t * (t + 1)) / 2 + s;
+  return (bytes[2 * i] + 256 * bytes[2 * i + 1]) / 65535;
+}
+
+const find = (id) => document.getElementById(id);
+const sign = (c) => data.signs[c] ?? c;
+const percent = (share) => (100 * share).toFixed(1) + " %";
+const quoted = (t) => `“${sign(characters[t])}”`;
+
+function element(name, className, text = "") {
+  const made = document.createElement(name);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+function shown(name, c) {
+  return element(name, c in data.signs ? "sign" : "", sign(c));
+}
+
+// --- What is made once -------------------------------------------------------------------------
+
+const spans = characters.map((c, t) => {
+  const span = shown("span", c);
+  span.id = `t${t}`;
+  span.setAttribute("role", "option");
+  span.addEventListener("pointerover", () => choose({ t }));
+  find("text").append(span, ...(c === "\n" ? [document.createElement("br")] : []));
+  return span;
+});
+
+const maps = [];
+find("grid").style.gridTemplateColumns = `auto repeat(${data.heads}, minmax(0, 1fr))`;
+find("grid").append(element("span", "label"));
+for (let head = 0; head < data.heads; head++) find("grid").append(element("span", "label", head + 1));
+for (let layer = 0; layer < data.layers; layer++) {
+  find("grid").append(element("span", "label", layer + 1));
+  maps.push([]);
+  for (let head = 0; head < data.heads; head++) {
+    const canvas = document.createElement("canvas");
+    canvas.id = `map${layer}-${head}`;
+    canvas.setAttribute("role", "option");
+    canvas.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}`);
+    canvas.addEventListener("click", () => choose({ layer, head }));
+    find("grid").append(canvas);
+    maps[layer].push(canvas);
+  }
+}
+const large = document.querySelector("#map canvas");
+
+/** The weights of one head as a picture of T x T points, as strong as their square root. */
+function paint(canvas, layer, head) {
+  const heat = getComputedStyle(document.documentElement).getPropertyValue("--heat").split(" ");
+  canvas.width = canvas.height = T;
+  const image = new ImageData(T, T);
+  for (let t = 0; t < T; t++) {
+    for (let s = 0; s <= t; s++) {
+      const strength = 255 * Math.sqrt(weight(layer, head, t, s));
+      image.data.set([...heat, strength], 4 * (t * T + s));
+    }
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+}
+
+function paintAll() {
+  maps.forEach((row, layer) => row.forEach((canvas, head) => paint(canvas, layer, head)));
+  paint(large, chosen.layer, chosen.head);
+}
+
+// --- What changes with the choice --------------------------------------------------------------
+
+function choose(change) {
+  const before = { ...chosen };
+  Object.assign(chosen, change);
+  if (before.layer !== chosen.layer || before.head !== chosen.head) {
+    paint(large, chosen.layer, chosen.head);
+  }
+  show();
+}
+
+function show() {
+  const { layer, head, t } = chosen;
+  const shares = characters.map((_, s) => (s <= t ? weight(layer, head, t, s) : 0));
+  spans.forEach((span, s) => {
+    span.style.setProperty("--share", Math.sqrt(shares[s]));
+    span.classList.toggle("later", s > t);
+    span.classList.toggle("here", s === t);
+    span.setAttribute("aria-selected", s === t);
+  });
+  maps.flat().forEach((canvas) => {
+    const here = canvas.id === `map${layer}-${head}`;
+    canvas.classList.toggle("here", here);
+    canvas.setAttribute("aria-selected", here);
+  });
+  find("text").setAttribute("aria-activedescendant", `t${t}`);
+  find("grid").setAttribute("aria-activedescendant", `map${layer}-${head}`);
+  find("name").textContent = `Layer ${layer + 1}, head ${head + 1}`;
+  find("status").textContent =
+    `Layer ${layer + 1}, head ${head + 1}, from character ${t + 1} of ${T}: ${quoted(t)}`;
+  find("row").style.top = `${(100 * t) / T}%`;
+  find("row").style.height = `${100 / T}%`;
+  find("cell").textContent = "";
+  showSources(shares);
+  showGuesses(t);
+}
+
+function bar(item, share) {
+  const filled = element("span", "bar");
+  filled.style.width = `${100 * share}%`;
+  item.append(filled, element("span", "share", percent(share)));
+  return item;
+}
+
+/** The characters it looks at most, each between its neighbours. */
+function showSources(shares) {
+  const order = shares.map((_, s) => s).sort((a, b) => shares[b] - shares[a] || a - b);
+  const top = order.slice(0, 8).filter((s) => shares[s] > 0);
+  const around = (from, to) => characters.slice(Math.max(0, from), to).map(sign).join("");
+  find("sources").replaceChildren(...top.map((s) => {
+    const place = element("span", "");
+    place.append(element("span", "context", around(s - 3, s).padStart(3)),
+      shown("b", characters[s]), element("span", "context", around(s + 1, s + 4)));
+    const item = document.createElement("li");
+    item.append(place);
+    return bar(item, shares[s]);
+  }));
+}
+
+/** The likeliest next characters, and the one that follows in the text. */
+function showGuesses(t) {
+  const follows = characters[t + 1];
+  find("guesses").replaceChildren(...data.next[t].map(([c, p]) => {
+    const item = element("li", c === follows ? "actual" : "");
+    const name = document.createElement("span");
+    name.append(shown("b", c), c === follows ? " ✓" : "");
+    item.append(name);
+    return bar(item, p);
+  }));
+  if (follows === undefined) {
+    find("verdict").textContent = "The text ends here.";
+  } else {
+    const [p, rank] = data.actual[t];
+    find("verdict").textContent = `The text goes on with ${quoted(t + 1)}: ${percent(p)}, rank ${rank}`;
+  }
+}
+
+// --- Pointer and keyboard ----------------------------------------------------------------------
+
+find("map").addEventListener("pointermove", (event) => {
+  const box = large.getBoundingClientRect();
+  const place = (offset, size) => Math.min(T - 1, Math.max(0, Math.floor((T * offset) / size)));
+  const t = place(event.clientY - box.top, box.height);
+  const s = place(event.clientX - box.left, box.width);
+  choose({ t });
+  find("cell").textContent = s > t
+    ? `${quoted(t)} cannot see ${quoted(s)}, which comes later`
+    : `${quoted(t)} to ${quoted(s)}: ${percent(weight(chosen.layer, chosen.head, t, s))}`;
+});
+
+const within = (value, count) => Math.min(count - 1, Math.max(0, value));
+document.addEventListener("keydown", (event) => {
+  const held = event.ctrlKey || event.altKey || event.metaKey;
+  if (held && !event.getModifierState("AltGraph")) return; // AltGr types [ on many keyboards
+  const { layer, head, t } = chosen;
+  const left = { head: within(head - 1, data.heads) };
+  const right = { head: within(head + 1, data.heads) };
+  const inGrid = document.activeElement === find("grid");
+  const change = {
+    ArrowLeft: inGrid ? left : { t: within(t - 1, T) },
+    ArrowRight: inGrid ? right : { t: within(t + 1, T) },
+    ArrowUp: { layer: within(layer - 1, data.layers) },
+    ArrowDown: { layer: within(layer + 1, data.layers) },
+    "[": left,
+    "]": right,
+    Home: { t: 0 },
+    End: { t: T - 1 },
+  }[event.key];
+  if (!change) return;
+  event.preventDefault();
+  choose(change);
+});
+
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintAll);
+find("run").textContent = `${data.title}, ${data.layers} × ${data.heads} heads`;
+paintAll();
+show();

@@ -1,0 +1,72 @@
+"""Attention as a page to explore: one file that needs no network and runs no script but its own.
+
+The text may hold anything, markup too. It enters the page as JSON that no parser of HTML can
+mistake for a tag, is only ever set as text, and the page's policy (CSP) allows the one style and
+the one script whose hashes it names.
+"""
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpt.inspection.attention import Attention
+from gpt.text.display import symbol
+from gpt.text.vocabulary import Vocabulary
+
+SHOWN = 8  # likeliest next characters
+ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}  # JSON reads them back
+
+
+def html(attention: Attention, text: str, title: str, vocabulary: Vocabulary) -> bytes:
+    """The page as the content of an HTML file; page.html, page.css and page.js put together."""
+    parts = {
+        name: (files(__package__) / f"page.{name}").read_text("utf-8") for name in ("css", "js")
+    }
+    page = (files(__package__) / "page.html").read_text("utf-8")
+    for name, part in parts.items():
+        digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
+        page = page.replace(f"{{{name}-hash}}", f"sha256-{digest}").replace(f"{{{name}}}", part)
+    data = json.dumps(page_data(attention, text, title, vocabulary), separators=(",", ":"))
+    return page.replace("{data}", data.translate(ESCAPES)).encode()
+
+
+def page_data(
+    attention: Attention, text: str, title: str, vocabulary: Vocabulary
+) -> dict[str, Any]:
+    """What the page shows.
+
+    weights: of each layer and head, row t's first t + 1 weights, t = 0..T-1, as little-endian
+    uint16 (65535 is 1) in base64. next: for each character the likeliest to follow, with their
+    probabilities. actual: for each but the last, the probability of the one that does, and its
+    rank from 1.
+    """
+    n_layer, H, T, _ = attention.weights.shape
+    past = torch.tril_indices(T, T)
+    shares = attention.weights[:, :, past[0], past[1]].mul(65535).round()  # (n_layer, H, T(T+1)/2)
+    p = attention.probabilities  # (T, V)
+    likeliest = p.topk(min(SHOWN, p.shape[1]))
+    follows = torch.from_numpy(vocabulary.encode(text)[1:].astype(np.int64))[:, None]  # (T-1, 1)
+    given = p[:-1].gather(1, follows)  # (T-1, 1)
+    ranks = (p[:-1] > given).sum(1) + 1
+    signs = {c: symbol(c) for c in vocabulary.characters}
+    return {
+        "title": title,
+        "text": text,
+        "signs": {c: sign for c, sign in signs.items() if sign != c},
+        "layers": n_layer,
+        "heads": H,
+        "weights": base64.b64encode(shares.numpy().astype("<u2").tobytes()).decode(),
+        "next": [
+            [[vocabulary.characters[i], round(q, 5)] for i, q in zip(ids, qs, strict=True)]
+            for ids, qs in zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
+        ],
+        "actual": [
+            [round(q, 5), rank]
+            for q, rank in zip(given[:, 0].tolist(), ranks.tolist(), strict=True)
+        ],
+    }

@@ -1,0 +1,87 @@
+"""Attention as a picture: a heat map for each head, layers down, heads across."""
+
+import io
+import math
+
+import numpy as np
+from matplotlib import font_manager
+from matplotlib.colors import PowerNorm
+from matplotlib.figure import Figure
+
+from gpt.inspection.attention import Attention
+from gpt.text.display import symbol
+
+WIDTH, SMALLEST, LARGEST = 14.0, 1.7, 7.0  # inches: of the whole picture; of the side of one map
+LABEL = 0.08  # inches from one character's label to the next, at least
+DPI = 150
+# The second and later ones are asked for the characters that those before lack.
+FONTS = [
+    "DejaVu Sans",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK SC",
+    "Hiragino Sans",
+    "Apple SD Gothic Neo",
+    "Arial Unicode MS",
+    "WenQuanYi Zen Hei",
+    "Noto Sans",
+]
+
+
+def png(attention: Attention, text: str, title: str) -> bytes:
+    """The picture of `draw` as the content of a PNG file."""
+    content = io.BytesIO()
+    draw(attention, text, title).savefig(content, format="png")
+    return content.getvalue()
+
+
+def draw(attention: Attention, text: str, title: str) -> Figure:
+    """A grid of n_layer x H heat maps (T, T): row t shows where the head looks from character t.
+
+    All share one colour scale from 0 to 1, drawn as its square root, so that small shares show.
+    Where not every character's label finds room, every second, third, ... is named.
+    """
+    n_layer, H, T, _ = attention.weights.shape
+    side = min(max(SMALLEST, WIDTH / H), max(LARGEST / 2, 2 * LABEL * T), LARGEST)
+    every = math.ceil(LABEL * T / side)
+    points = min(0.8 * 72 * every * side / T, 11)  # the labels' size
+    fonts = [name for name in FONTS if name in font_manager.get_font_names()]
+    places = range(0, T, every)
+    labels = [_label(text[t], fonts) for t in places]
+    future = np.triu(np.ones((T, T), bool), 1)  # left white
+
+    figure = Figure((side * H + 1.4, side * n_layer + 0.8), dpi=DPI, layout="constrained")
+    grid = figure.subplots(n_layer, H, squeeze=False)
+    for layer, row in enumerate(grid):
+        for head, axes in enumerate(row):
+            weights = np.ma.array(attention.weights[layer, head].numpy(), mask=future)
+            image = axes.imshow(weights, cmap="YlOrBr", norm=PowerNorm(0.5, 0, 1))
+            axes.set_xticks([])
+            axes.set_yticks([])
+            axes.tick_params(length=0, labelsize=points, pad=2, labelfontfamily=fonts)
+            axes.spines[:].set_color("#d6d3d1")
+        row[0].set_ylabel(f"layer {layer + 1}")
+        row[0].set_yticks(places, labels)
+    for head, axes in enumerate(grid[0]):
+        axes.set_title(f"head {head + 1}", fontsize=10)
+        grid[-1, head].set_xticks(places, labels, rotation=90 if max(map(len, labels)) > 1 else 0)
+    title = title if _have_shapes(fonts, title) else ascii(title)
+    figure.suptitle(title, fontsize=10, fontfamily=fonts, parse_math=False)
+    figure.supxlabel("is looked at", fontsize=9)
+    figure.supylabel("looks", fontsize=9)
+    ticks = [0, 0.01, 0.1, 0.25, 0.5, 1]
+    bar = figure.colorbar(image, ax=grid, shrink=0.6, aspect=30, pad=0.01, ticks=ticks)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, length=2)
+    bar.ax.set_yticklabels([f"{share:.0%}" for share in ticks])
+    return figure
+
+
+def _label(c: str, fonts: list[str]) -> str:
+    """The character's sign, or the number of its code point where no font has a shape for it."""
+    sign = symbol(c)
+    return sign if _have_shapes(fonts, sign) else f"{ord(c):04x}"
+
+
+def _have_shapes(fonts: list[str], text: str) -> bool:
+    files = [font_manager.get_font(font_manager.findfont(name)) for name in fonts]
+    return all(any(file.get_char_index(ord(c)) for file in files) for c in text)
