@@ -34,7 +34,9 @@ const spans = characters.map((c, t) => {
   const span = shown("span", c);
   span.id = `t${t}`;
   span.setAttribute("role", "option");
-  span.addEventListener("pointerover", () => choose({ t }));
+  // not pointerover: a page that shifts below a resting pointer would undo what the keyboard chose
+  span.addEventListener("pointermove", () => choose({ t }));
+  span.addEventListener("pointerdown", () => choose({ t }));
   find("text").append(span, ...(c === "\n" ? [document.createElement("br")] : []));
   return span;
 });
@@ -49,7 +51,7 @@ for (let layer = 0; layer < data.layers; layer++) {
   for (let head = 0; head < data.heads; head++) {
     const canvas = document.createElement("canvas");
     canvas.id = `map${layer}-${head}`;
-    canvas.setAttribute("role", "option");
+    canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}`);
     canvas.addEventListener("click", () => choose({ layer, head }));
     find("grid").append(canvas);
@@ -100,10 +102,9 @@ function show() {
   maps.flat().forEach((canvas) => {
     const here = canvas.id === `map${layer}-${head}`;
     canvas.classList.toggle("here", here);
-    canvas.setAttribute("aria-selected", here);
+    canvas.setAttribute("aria-current", here);
   });
   find("text").setAttribute("aria-activedescendant", `t${t}`);
-  find("grid").setAttribute("aria-activedescendant", `map${layer}-${head}`);
   find("name").textContent = `Layer ${layer + 1}, head ${head + 1}`;
   find("status").textContent =
     `Layer ${layer + 1}, head ${head + 1}, from character ${t + 1} of ${T}: ${quoted(t)}`;
@@ -124,7 +125,7 @@ function bar(item, share) {
 /** The characters it looks at most, each between its neighbours. */
 function showSources(shares) {
   const order = shares.map((_, s) => s).sort((a, b) => shares[b] - shares[a] || a - b);
-  const top = order.slice(0, 8).filter((s) => shares[s] > 0);
+  const top = order.slice(0, 8).filter((s) => shares[s] >= 0.0005);
   const around = (from, to) => characters.slice(Math.max(0, from), to).map(sign).join("");
   find("sources").replaceChildren(...top.map((s) => {
     const place = element("span", "");
@@ -169,19 +170,16 @@ find("map").addEventListener("pointermove", (event) => {
 
 const within = (value, count) => Math.min(count - 1, Math.max(0, value));
 document.addEventListener("keydown", (event) => {
-  const held = event.ctrlKey || event.altKey || event.metaKey;
-  if (held && !event.getModifierState("AltGraph")) return; // AltGr types [ on many keyboards
+  // Alt+← is the browser's; but on many keyboards Alt or AltGr types [
+  if (event.metaKey || ((event.ctrlKey || event.altKey) && event.key.length > 1)) return;
   const { layer, head, t } = chosen;
-  const left = { head: within(head - 1, data.heads) };
-  const right = { head: within(head + 1, data.heads) };
-  const inGrid = document.activeElement === find("grid");
   const change = {
-    ArrowLeft: inGrid ? left : { t: within(t - 1, T) },
-    ArrowRight: inGrid ? right : { t: within(t + 1, T) },
+    ArrowLeft: { t: within(t - 1, T) },
+    ArrowRight: { t: within(t + 1, T) },
     ArrowUp: { layer: within(layer - 1, data.layers) },
     ArrowDown: { layer: within(layer + 1, data.layers) },
-    "[": left,
-    "]": right,
+    "[": { head: within(head - 1, data.heads) },
+    "]": { head: within(head + 1, data.heads) },
     Home: { t: 0 },
     End: { t: T - 1 },
   }[event.key];

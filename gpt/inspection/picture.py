@@ -9,7 +9,7 @@ from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
 from gpt.inspection.attention import Attention
-from gpt.text.display import symbol
+from gpt.text.display import escaped, symbol
 
 WIDTH, SMALLEST, LARGEST = 14.0, 1.7, 7.0  # inches: of the whole picture; of the side of one map
 LABEL = 0.08  # inches from one character's label to the next, at least
@@ -77,9 +77,9 @@ def draw(attention: Attention, text: str, title: str) -> Figure:
 
 
 def _label(c: str, fonts: list[str]) -> str:
-    """The character's sign, or the number of its code point where no font has a shape for it."""
+    """The character's sign, spelled out where no font has a shape for it."""
     sign = symbol(c)
-    return sign if _have_shapes(fonts, sign) else f"{ord(c):04x}"
+    return sign if _have_shapes(fonts, sign) else escaped(c)
 
 
 def _have_shapes(fonts: list[str], text: str) -> bool:

@@ -5,7 +5,7 @@ import unicodedata
 UNSAFE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
 UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
-SIGNS = {"\n": "↵", "\t": "⇥", " ": "␣", "\x7f": "␡"}
+SIGNS = {"\n": "↵", "\t": "⇥", " ": "␣"}
 
 
 def visible(text: str) -> str:
@@ -16,24 +16,25 @@ def visible(text: str) -> str:
     return "".join(map(_visible, text))
 
 
+def symbol(c: str) -> str:
+    """A sign that shows the character where it stands alone: `a`, `↵`, `␣`, `\\x1b`, `\\u200b`.
+
+    An accent that needs a letter below it is set on a dotted circle.
+    """
+    category = unicodedata.category(c)[0]
+    if c in SIGNS or category == "M":
+        return SIGNS.get(c, f"◌{c}")
+    return escaped(c) if category in "CZ" else c
+
+
+def escaped(c: str) -> str:
+    """The character as Python spells it in ASCII: `\\x1b`, `\\u202e`."""
+    return c.encode("unicode_escape").decode()
+
+
 def _visible(c: str) -> str:
     unsafe = (
         unicodedata.category(c) in UNSAFE_CATEGORIES
         or unicodedata.bidirectional(c) in UNSAFE_DIRECTIONS
     )
-    return c.encode("unicode_escape").decode() if unsafe and c not in "\n\t" else c
-
-
-def symbol(c: str) -> str:
-    """A sign that shows the character where it stands alone: `a`, `↵`, `␣`, `␛`, `U+200B`.
-
-    An accent that needs a letter below it is set on a dotted circle.
-    """
-    category = unicodedata.category(c)
-    if c in SIGNS:
-        return SIGNS[c]
-    if c < " ":
-        return chr(0x2400 + ord(c))  # Unicode's pictures of the control characters
-    if category.startswith("M"):
-        return f"◌{c}"
-    return f"U+{ord(c):04X}" if category[0] in "CZ" else c
+    return escaped(c) if unsafe and c not in "\n\t" else c
