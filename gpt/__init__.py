@@ -8,6 +8,7 @@ The modules follow the way of the data; each imports only from those above its o
     model                        batches in, logits out
     checkpoint                   a model on disk, whole or not at all
     sampling                     a model in, characters out
+    inspection                   a model in, pictures out
     training                     batches in, checkpoints out
     cli                          the commands
 """

@@ -134,6 +134,9 @@ class TrainConfig(Section):
     sample_length: NonNegativeInt = Field(
         200, description="characters sampled at each evaluation for TensorBoard; 0 = none"
     )
+    histograms: bool = Field(
+        False, description="histograms of weights and gradients in TensorBoard at each evaluation"
+    )
     stop_at_val_loss: PositiveFloat | None = Field(
         None, description="stop once an evaluation is at or below this loss"
     )

@@ -20,6 +20,7 @@ SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "train.eval_every",
     "train.checkpoint_every",
     "train.sample_length",
+    "train.histograms",
     "train.stop_at_val_loss",
     "train.patience",
     "sample.length",

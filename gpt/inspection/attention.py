@@ -14,6 +14,7 @@ from gpt.errors import UsageError
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
 from gpt.sampling.generator import check_known
+from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
 
@@ -70,7 +71,7 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
             f"sees at once, got {len(text)}; cut it"
         )
     check_known(text, vocabulary)
-    return attend(model, torch.from_numpy(vocabulary.encode(text).astype("int64")))
+    return attend(model, to_torch(vocabulary.encode(text)))
 
 
 def tile(weights: Tensor, scale: int = 4) -> Tensor:

@@ -11,10 +11,10 @@ import json
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
 import torch
 
 from gpt.inspection.attention import Attention
+from gpt.text.batches import to_torch
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 
@@ -50,7 +50,7 @@ def page_data(
     shares = attention.weights[:, :, past[0], past[1]].mul(65535).round()  # (n_layer, H, T(T+1)/2)
     p = attention.probabilities  # (T, V)
     likeliest = p.topk(min(SHOWN, p.shape[1]))
-    follows = torch.from_numpy(vocabulary.encode(text)[1:].astype(np.int64))[:, None]  # (T-1, 1)
+    follows = to_torch(vocabulary.encode(text)[1:])[:, None]  # (T-1, 1)
     given = p[:-1].gather(1, follows)  # (T-1, 1)
     ranks = (p[:-1] > given).sum(1) + 1
     signs = {c: symbol(c) for c in vocabulary.characters}

@@ -32,10 +32,11 @@ def consecutive_windows(ids: Ids, T: int) -> Iterator[tuple[torch.Tensor, torch.
     for start in range(0, whole, B * T):
         end = min(start + B * T, whole)
         x, y = ids[start:end], ids[start + 1 : end + 1]
-        yield _to_torch(x).view(-1, T), _to_torch(y).view(-1, T)
+        yield to_torch(x).view(-1, T), to_torch(y).view(-1, T)
     if whole < len(ids) - 1:
-        yield _to_torch(ids[whole:-1]).view(1, -1), _to_torch(ids[whole + 1 :]).view(1, -1)
+        yield to_torch(ids[whole:-1]).view(1, -1), to_torch(ids[whole + 1 :]).view(1, -1)
 
 
-def _to_torch(ids: Ids) -> torch.Tensor:
+def to_torch(ids: Ids) -> torch.Tensor:
+    """The same ids as int64, which torch's embeddings take."""
     return torch.from_numpy(ids.astype(np.int64))

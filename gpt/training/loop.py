@@ -20,9 +20,11 @@ from gpt.config import Config, to_yaml
 from gpt.device import generator, select_device
 from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
 from gpt.files import write_atomically
+from gpt.inspection.attention import attend
 from gpt.model.transformer import GPT
 from gpt.run import check_resumable, make_folder
 from gpt.sampling.generator import encode_prompt, generate
+from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.training.evaluation import evaluate
 from gpt.training.interrupt import StopRequest
@@ -33,6 +35,7 @@ from gpt.training.step import TrainStep
 log = logging.getLogger(__name__)
 
 RISEN_FOR = 3  # evaluations in a row without a new best, before a run says that it overfits
+EXCERPT = 32  # characters of val whose attention is drawn
 
 
 @dataclass
@@ -145,6 +148,7 @@ class _Loop:
         resumed_at: int | None = None,
     ) -> None:
         self.config, self.corpus, self.run, self.step = config, corpus, run, step
+        self.excerpt = to_torch(corpus.val[: min(config.model.T, EXCERPT)])  # what pictures show
         self.progress, self.resumed_at = progress, resumed_at
         self.done = resumed_at or 0  # updates so far
 
@@ -161,6 +165,8 @@ class _Loop:
                 "val_loss": self.progress.val_loss,
                 "best_val_loss": self.progress.best_val_loss,
             }
+            vectors = self.step.model.characters.weight  # (V, C)
+            self.monitor.embedding(vectors, self.corpus.vocabulary.characters)
             self.monitor.finish(scores)
         return Outcome(
             run=str(self.run),
@@ -221,7 +227,7 @@ class _Loop:
         }
 
     def _evaluate(self) -> tuple[bool, dict[str, float]]:
-        """Whether this is the best so far, and the scores; a sample goes to TensorBoard."""
+        """Whether this is the best so far, and the scores; what it shows goes to TensorBoard."""
         model, vocabulary = self.step.model, self.corpus.vocabulary
         val_loss = evaluate(model, self.corpus.val)
         if not math.isfinite(val_loss):
@@ -249,6 +255,9 @@ class _Loop:
                 step=self.done,
             )
             self.monitor.sample(self.done, "".join(text))
+        self.monitor.attention(self.done, attend(model, self.excerpt).weights)
+        if self.config.train.histograms:
+            self.monitor.histograms(self.done, model)
         return is_best, {"val_loss": val_loss}
 
     def _enough(self) -> str:

@@ -9,13 +9,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
+from torch import Tensor, nn
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from gpt import STARTED
 from gpt.config import Config, fields
 from gpt.files import write_atomically
-from gpt.text.display import visible
+from gpt.inspection.attention import tile
+from gpt.text.display import symbol, visible
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +30,14 @@ TENSORBOARD = {
     "chars_per_s": "characters_per_second",
 }
 
+PROJECTOR = """\
+embeddings {
+  tensor_name: "characters"
+  tensor_path: "projector/vectors.tsv"
+  metadata_path: "projector/characters.tsv"
+}
+"""
+
 
 class Monitor:
     """Records a run's metrics under its folder and shows them as they come.
@@ -36,7 +47,7 @@ class Monitor:
     """
 
     def __init__(self, run: Path, config: Config, resumed_at: int | None) -> None:
-        self._config = config
+        self._run, self._config = run, config
         self._shown: dict[str, float] = {}
         path = run / "metrics.jsonl"
         if resumed_at is not None and path.exists():
@@ -104,6 +115,30 @@ class Monitor:
         """A sample, shown in TensorBoard as it stands (an indented block is no markup)."""
         block = "\n".join(f"    {line}" for line in visible(text).split("\n"))
         self._board.add_text("sample", block, step)
+
+    def attention(self, step: int, weights: Tensor) -> None:
+        """The attention weights (n_layer, H, T, T) as one picture: layers down, heads across."""
+        self._board.add_image("attention", tile(weights), step, dataformats="HW")
+
+    def histograms(self, step: int, model: nn.Module) -> None:
+        """The weights, and the gradients that the last step used (clipped; at step 0 none)."""
+        for name, parameter in model.named_parameters():
+            self._board.add_histogram(f"weights/{name}", parameter, step)
+            gradient = parameter.grad
+            if gradient is not None and gradient.isfinite().all():  # float16's may overflow
+                self._board.add_histogram(f"gradients/{name}", gradient, step)
+
+    def embedding(self, vectors: Tensor, characters: str) -> None:
+        """The vectors (V, C) of the V characters, for TensorBoard's projector.
+
+        Written here, since `add_embedding` makes a new folder at each step it is called for.
+        """
+        folder = self._run / "projector"
+        folder.mkdir(exist_ok=True)
+        np.savetxt(folder / "vectors.tsv", vectors.numpy(force=True), "%.6g", delimiter="\t")
+        labels = "".join(f"{symbol(c)}\n" for c in characters)
+        (folder / "characters.tsv").write_text(labels, "utf-8")
+        (self._run / "projector_config.pbtxt").write_text(PROJECTOR, "utf-8")
 
     def finish(self, results: dict[str, float]) -> None:
         """The run's settings with its final metrics, for TensorBoard's HPARAMS page."""
