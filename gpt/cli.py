@@ -320,6 +320,8 @@ def attend(
     from gpt.run import find_run
 
     check_out(out)
+    if not text:
+        raise UsageError("--text: expected at least one character, got none")
     folder = find_run(run)
 
     from gpt.checkpoint import load_checkpoint

@@ -45,6 +45,11 @@ def trained(gpt: Gpt, config_file: Path) -> Path:
         (["train", "--no-such-flag"], 2),
         (["train", "--resume", "nowhere"], 2),
         (["sample", "nowhere"], 2),
+        (["attend", "--help"], 0),
+        (["attend", "--out", "a.png"], 2),
+        (["attend", "--text", "a", "--out", "a.pdf"], 2),
+        (["attend", "--text", "", "--out", "a.png"], 2),
+        (["attend", "nowhere", "--text", "a", "--out", "a.png"], 2),
     ],
 )
 def test_help_and_config_errors_import_no_torch(arguments: list[str], code: int) -> None:
@@ -353,3 +358,45 @@ def test_control_characters_go_to_a_file_as_they_are_and_to_a_terminal_spelled_o
     shown = os.read(leader, 10_000).decode().replace("\r\n", "\n")
     os.close(leader)
     assert shown == visible(text)
+
+
+# --- attend ---
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.html"])
+def test_attend_writes_a_picture_or_a_page_and_says_where(
+    gpt: Gpt, trained: Path, name: str
+) -> None:
+    code, out, err = gpt("attend", "--text", "the fox", "--out", name, "--checkpoint", "last")
+    assert (code, out, err) == (0, f"{name}\n", "")
+    start = b"\x89PNG\r\n" if name == "a.png" else b"<!doctype html>"
+    assert Path(name).read_bytes().startswith(start)
+    if name == "a.html":
+        assert '"title":"small, step 11","text":"the fox"' in Path(name).read_text("utf-8")
+    assert {path.suffix for path in Path().iterdir()} <= {"", ".txt", ".yaml", Path(name).suffix}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--text", "a"], 2, "Missing option '--out'"),
+        (["--out", "a.png"], 2, "Missing option '--text'"),
+        (["--text", "a", "--out", "a.jpg"], 2, "a.jpg: expected a name that ends in .png or .html"),
+        (["--text", "a", "--out", "no/a.png"], 2, "there is no folder no; make it first"),
+        (["--text", "", "--out", "a.png"], 2, "expected at least one character, got none"),
+        (["--text", "a" * 14, "--out", "a.png"], 2, "expected at most T = 13 characters"),
+        (["--text", "Éa!", "--out", "a.png"], 2, "outside the model's vocabulary: É !; leave them"),
+        (["--text", "a", "--out", "full.png"], 1, "full.png: cannot write it (Is a directory)"),
+        (["nowhere", "--text", "a", "--out", "a.png"], 2, "nowhere: expected the folder of a run"),
+        (["--text", "a", "--out", "a.png", "--device", "warp"], 2, "device warp: expected auto"),
+    ],
+)
+def test_bad_input_of_attend(
+    gpt: Gpt, trained: Path, arguments: list[str], code: int, message: str
+) -> None:
+    Path("full.png").mkdir()
+    got, out, err = gpt("attend", *arguments)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+    assert not Path("a.png").exists()

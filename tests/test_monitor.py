@@ -1,5 +1,6 @@
 """What people watch: TensorBoard's events as TensorBoard itself reads them, and the bar."""
 
+import io
 import json
 import math
 import os
@@ -10,14 +11,22 @@ import termios
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from google.protobuf import text_format
+from PIL import Image
+from tensorboard.plugins.projector import projector_config_pb2
 
+from gpt.checkpoint import load_checkpoint
 from gpt.config import fields, to_yaml
+from gpt.inspection.attention import attend, tile
+from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_text
 from gpt.training.loop import train
-from tests.conftest import small
+from tests.conftest import metrics_of, small
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorBoard's own
 
@@ -25,7 +34,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorB
 def events_of(run: Path):  # type: ignore[no-untyped-def]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(run))
+    events = EventAccumulator(str(run), size_guidance={"histograms": 0})  # 0: all
     events.Reload()
     return events
 
@@ -60,6 +69,57 @@ def test_tensorboard_reads_the_curves_the_samples_and_the_settings(text_file: Pa
     written = b"".join(path.read_bytes() for path in Path("r").glob("events*"))
     for key, _, _ in fields(config):
         assert key.encode() in written
+
+
+def test_tensorboard_shows_where_each_head_looks(text_file: Path) -> None:
+    corpus = load_corpus(open_text(str(text_file)))
+    train(small(), corpus, Path("r"))
+    pictures = events_of(Path("r")).Images("attention")
+    assert [e.step for e in pictures] == [0, 4, 8, 11]
+    model = load_checkpoint(Path("r"), "last", torch.device("cpu")).model
+    expected = tile(attend(model, to_torch(corpus.val[:13])).weights)  # T is 13
+    shown = np.array(Image.open(io.BytesIO(pictures[-1].encoded_image_string)).convert("L"))
+    assert np.array_equal(shown, expected)
+    train(small(model__T=37), corpus, Path("s"))
+    picture = events_of(Path("s")).Images("attention")[0]
+    assert (picture.height, picture.width) == (4 * 2 * 33, 4 * 3 * 33)  # 32 characters and a line
+
+
+def test_the_projector_names_the_characters(text_file: Path) -> None:
+    """And a resumed run leaves no second set of files, and prints nothing."""
+    text_file.write_text("\x1b\t\n 日\u2028abc" * 50)
+    corpus = load_corpus(open_text(str(text_file)))
+    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
+    train(small(), corpus, Path("r"), resume=True)
+    config = projector_config_pb2.ProjectorConfig()
+    text_format.Parse(Path("r/projector_config.pbtxt").read_text(), config)
+    (embedding,) = config.embeddings
+    labels = Path("r", embedding.metadata_path).read_text("utf-8").split("\n")
+    assert labels == ["⇥", "↵", r"\x1b", "␣", "a", "b", "c", r"\u2028", "日", ""]
+    vectors = np.loadtxt(Path("r", embedding.tensor_path), delimiter="\t")
+    model = load_checkpoint(Path("r"), "last", torch.device("cpu")).model
+    assert vectors == pytest.approx(model.characters.weight.numpy(force=True), rel=1e-5)
+    names = {p.name for p in Path("r").iterdir() if not p.name.startswith("events")}
+    assert names == {
+        *("checkpoints", "config.yaml", "metrics.jsonl"),
+        *("projector", "projector_config.pbtxt"),
+    }
+
+
+def test_histograms_come_on_request_and_change_nothing(text_file: Path) -> None:
+    corpus = load_corpus(open_text(str(text_file)))
+    train(small(), corpus, Path("without"))
+    assert events_of(Path("without")).Tags()["histograms"] == []
+    train(small(train__histograms=True), corpus, Path("with"))
+    assert metrics_of(Path("with")) == metrics_of(Path("without"))
+    events = events_of(Path("with"))
+    model = load_checkpoint(Path("with"), "last", torch.device("cpu")).model
+    for name, parameter in model.named_parameters():
+        weights = events.Histograms(f"weights/{name}")
+        assert [e.step for e in weights] == [0, 4, 8, 11]
+        seen = weights[-1].histogram_value
+        assert (seen.num, seen.max) == (parameter.numel(), pytest.approx(parameter.max().item()))
+        assert [e.step for e in events.Histograms(f"gradients/{name}")] == [4, 8, 11]
 
 
 def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:

@@ -30,7 +30,7 @@ class Attention:
     probabilities: Tensor
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def attend(model: GPT, ids: Tensor) -> Attention:
     """The attention of the model, as it runs in production, to ids (T,).
 
@@ -60,11 +60,9 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
     """The attention of the model to a text.
 
     Raises:
-        UsageError: the text is empty, longer than the model's T, or has characters that the
-            model has never seen.
+        UsageError: the text is longer than the model's T, or has characters that the model has
+            never seen.
     """
-    if not text:
-        raise UsageError("the text: expected at least one character, got none")
     if len(text) > model.config.T:
         raise UsageError(
             f"the text: expected at most T = {model.config.T} characters, as many as the model "

@@ -1,0 +1,252 @@
+"""A model in, pictures out: the weights drawn are those the model used, and the page is safe."""
+
+import base64
+import hashlib
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpt.config import ModelConfig
+from gpt.errors import GPTError, UsageError
+from gpt.inspection.attention import Attention, attend, attend_text, tile
+from gpt.inspection.output import check_out, write_whole
+from gpt.inspection.page import html
+from gpt.inspection.picture import draw, png
+from gpt.model.attention import CausalSelfAttention
+from gpt.model.transformer import GPT
+from gpt.text.display import symbol
+from gpt.text.vocabulary import Vocabulary
+
+L, H, T, C, V = 2, 3, 11, 20, 17  # layers, heads, ...: no two alike
+HOSTILE = "<script>alert(1)</script>\"'&\u2028\u2029\n\t\x00\x1b{data}</body>\u202eאé"
+
+
+def model(positions: str = "rotary", V: int = V) -> GPT:
+    """A model whose every weight is drawn at random, with dropout that must not show."""
+    sizes = {"T": T, "C": C, "n_layer": L, "n_head": H, "head_size": 6, "value_size": 7}
+    config = ModelConfig.model_validate(sizes | {"positions": positions, "dropout": 0.5})
+    made, draws = GPT(config, V), torch.Generator().manual_seed(0)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=draws)
+    return made
+
+
+def attention_to(text: str) -> tuple[Attention, Vocabulary]:
+    """An attention of the right shapes to any text."""
+    vocabulary, n = Vocabulary.of(text), len(text)
+    draws = torch.Generator().manual_seed(0)
+    scores = torch.randn(L, H, n, n, generator=draws)
+    weights = scores.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf")).softmax(-1)
+    likely = torch.randn(n, len(vocabulary), generator=draws).softmax(-1)
+    return Attention(weights, likely), vocabulary
+
+
+# --- the figures ---
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize("n", [1, 7, T])
+@torch.no_grad()
+def test_the_weights_are_those_that_the_fast_path_used(positions: str, n: int) -> None:
+    """Weights computed on another input, or in another way, would not give the blocks' output."""
+    gpt = model(positions).eval()
+    ids = torch.arange(n) * 5 % V
+    seen: list[tuple[CausalSelfAttention, Tensor, Tensor]] = []
+    for part in gpt.modules():
+        if isinstance(part, CausalSelfAttention):
+            part.register_forward_hook(lambda part, x, y: seen.append((part, x[0], y)))
+    logits = gpt(ids[None])
+    used = list(seen)  # before attend adds to it
+    attention = attend(gpt, ids)
+
+    assert attention.weights.shape == (L, H, n, n)
+    assert attention.probabilities.shape == (n, V)
+    torch.testing.assert_close(attention.weights.sum(-1), torch.ones(L, H, n))
+    assert (attention.weights.triu(1) == 0).all()
+    assert len(used) == L
+    for layer, (part, x, y) in enumerate(used):
+        values = part.heads(x)[2]
+        torch.testing.assert_close(part.join(attention.weights[layer][None] @ values), y)
+    torch.testing.assert_close(attention.probabilities, logits[0].softmax(-1))
+
+
+def test_looking_leaves_no_trace() -> None:
+    """A hook left behind would keep every later input in memory."""
+    gpt = model()
+    state, random = {k: v.clone() for k, v in gpt.state_dict().items()}, torch.get_rng_state()
+    first, second = (attend(gpt, torch.arange(5)) for _ in range(2))
+    assert first.weights.equal(second.weights)
+    assert torch.get_rng_state().equal(random)
+    assert all(gpt.state_dict()[name].equal(state[name]) for name in state)
+    assert not any(part._forward_pre_hooks for part in gpt.modules())
+    with pytest.raises(ValueError, match="at most T = 11 characters, got 12"):
+        attend(gpt, torch.zeros(12, dtype=torch.long))
+    assert not any(part._forward_pre_hooks for part in gpt.modules())
+
+
+def test_a_text_is_refused_with_the_reason() -> None:
+    vocabulary = Vocabulary("abcdefghijklmnopq")
+    assert attend_text(model(), vocabulary, "abcdefghijk").weights.shape[-1] == 11
+    for text, message in [
+        ("abcdefghijkl", "expected at most T = 11 characters, .* got 12; cut it"),
+        ("xa\x1b", r"outside the model's vocabulary: x '\\x1b'; leave them out"),
+    ]:
+        with pytest.raises(UsageError, match=message):
+            attend_text(model(), vocabulary, text)
+
+
+def test_a_tile_has_layers_down_and_heads_across() -> None:
+    weights = torch.zeros(2, 3, 5, 5)
+    weights[1, 2, 4, 0] = 1
+    picture = tile(weights, scale=2)
+    assert picture.shape == (2 * 2 * 6, 2 * 3 * 6)
+    black = [(y // 2, x // 2) for y, x in (picture == 0).nonzero().tolist()]
+    assert set(black) == {(6 + 4, 12 + 0)}
+    assert tile(torch.full((1, 1, 1, 1), 0.25), 1)[0, 0] == 128  # the square root
+
+
+# --- the picture ---
+
+
+@pytest.mark.parametrize("text", ["to be or", "日本語の文章$a$", HOSTILE, "x"])
+def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
+    """Warnings are errors here: matplotlib warns of characters that its font lacks."""
+    attention, _ = attention_to(text)
+    figure = draw(attention, text, "走る $x$")
+    maps = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
+    assert len(maps) == L * H
+    for i, axes in enumerate(maps):
+        layer, head = divmod(i, H)
+        shown = axes.images[0].get_array()
+        assert np.array_equal(np.ma.getdata(shown), attention.weights[layer, head])
+        assert np.array_equal(shown.mask, np.triu(np.ones((len(text),) * 2), 1) > 0)
+        assert axes.images[0].get_clim() == (0, 1)
+        assert axes.get_title() == (f"head {head + 1}" if layer == 0 else "")
+        assert axes.get_ylabel() == (f"layer {layer + 1}" if head == 0 else "")
+        for ticks, outer in (
+            (axes.get_yticklabels(), head == 0),
+            (axes.get_xticklabels(), layer == L - 1),
+        ):
+            assert len(ticks) == (len(text) if outer else 0)
+            for tick, c in zip(ticks, text, strict=False):
+                assert tick.get_text() in (symbol(c), c.encode("unicode_escape").decode())
+    assert png(attention, text, "t").startswith(b"\x89PNG\r\n")
+
+
+def test_a_long_text_thins_its_labels_and_a_large_grid_stays_small() -> None:
+    T = 251
+    weights = torch.eye(T).expand(1, 7, T, T)
+    text = "abcdefghij" * 25 + "a"
+    figure = draw(Attention(weights, torch.ones(T, 10) / 10), text, "t")
+    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
+    places = [int(place) for place in figure.axes[0].get_yticks()]
+    assert 1 < len(labels) < 40
+    assert labels == [text[place] for place in places]
+    assert max(figure.get_size_inches()) < 20
+
+
+# --- the page ---
+
+
+def data_of(page: str) -> dict[str, Any]:
+    data = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert data
+    found: dict[str, Any] = json.loads(data[1])
+    return found
+
+
+@settings(max_examples=30)
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=13))
+def test_a_pages_data_reads_back(text: str) -> None:
+    attention, vocabulary = attention_to(text)
+    data = data_of(html(attention, text, "a run", vocabulary).decode())
+    n = len(text)
+    assert (data["text"], data["title"], data["layers"], data["heads"]) == (text, "a run", L, H)
+    stored = np.frombuffer(base64.b64decode(data["weights"]), "<u2").reshape(L, H, -1) / 65535
+    rows, columns = np.tril_indices(n)
+    assert np.abs(stored - attention.weights.numpy()[:, :, rows, columns]).max() < 1e-5
+    for t in range(n):
+        p = attention.probabilities[t]
+        order = p.argsort(descending=True).tolist()
+        assert [c for c, _ in data["next"][t]] == [vocabulary.characters[i] for i in order[:8]]
+        assert [q for _, q in data["next"][t]] == pytest.approx(p[order[:8]].tolist(), abs=1e-5)
+        if t + 1 < n:
+            follows = vocabulary.characters.index(text[t + 1])
+            probability, rank = data["actual"][t]
+            assert probability == pytest.approx(p[follows].item(), abs=1e-5)
+            assert rank == 1 + order.index(follows)
+    assert len(data["actual"]) == n - 1
+
+
+def test_a_hostile_text_stays_data() -> None:
+    attention, vocabulary = attention_to(HOSTILE)
+    page = html(attention, HOSTILE, "<script>", vocabulary).decode()
+    assert data_of(page)["text"] == HOSTILE
+    assert len(re.findall("<script", page, re.IGNORECASE)) == 2  # the data and our own
+    assert "alert(1)</" not in page
+    assert page.count("</body>") == page.count("</html>") == 1
+    assert not set(page) & set("\u2028\u2029\u202e\x00\x1b")
+
+
+def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
+    attention, vocabulary = attention_to("to be")
+    page = html(attention, "to be", "t", vocabulary).decode()
+    page = page.replace(data_of(page)["weights"], "")  # base64 can hold any word
+    assert not re.search(r"https?:|[\"'(]//|url\(|@import|\bsrc=|\bhref=", page)
+    assert not re.search(r"innerHTML|insertAdjacent|document\.write|\bstyle=|\bon[a-z]+=", page)
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)
+    assert policy
+    allowed = dict(rule.split(" ", 1) for rule in policy[1].split("; "))
+    assert allowed["default-src"] == "'none'"
+    for kind, tag in (("style-src", "style"), ("script-src", "script")):
+        inline = re.search(f"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        assert inline
+        digest = base64.b64encode(hashlib.sha256(inline[1].encode()).digest()).decode()
+        assert allowed[kind] == f"'sha256-{digest}'"
+
+
+def test_a_page_of_256_characters_and_36_heads_is_under_10_megabytes() -> None:
+    n = 256
+    text = ("abcdefghijklm" * 20)[:n]
+    attention = Attention(torch.rand(6, 6, n, n), torch.rand(n, 13).softmax(-1))
+    assert len(html(attention, text, "t", Vocabulary.of(text))) < 10e6
+
+
+# --- characters and files ---
+
+
+@pytest.mark.parametrize(
+    ("c", "sign"),
+    [
+        *[("a", "a"), ("\n", "↵"), (" ", "␣"), ("\t", "⇥"), ("\x1b", r"\x1b"), ("\x7f", r"\x7f")],
+        *[("\u2028", r"\u2028"), ("\u200b", r"\u200b"), ("\u0301", "◌\u0301"), ("日", "日")],
+    ],
+)
+def test_a_character_that_stands_alone_shows(c: str, sign: str) -> None:
+    assert symbol(c) == sign
+
+
+def test_a_file_is_written_whole_or_not_at_all() -> None:
+    write_whole(Path("a.png"), b"old")
+    write_whole(Path("a.png"), b"new")
+    assert Path("a.png").read_bytes() == b"new"
+    Path("b.png").mkdir()
+    with pytest.raises(GPTError, match=r"b\.png: cannot write it \(Is a directory\)"):
+        write_whole(Path("b.png"), b"new")
+    assert sorted(path.name for path in Path().iterdir()) == ["a.png", "b.png"]
+
+
+def test_a_name_is_checked() -> None:
+    check_out(Path("a.png"))
+    check_out(Path("a.html"))
+    for name in ("a.pdf", "a", ".png", "nowhere/a.png"):
+        with pytest.raises(UsageError, match=f"--out {name}: "):
+            check_out(Path(name))
