@@ -316,7 +316,7 @@ def attend(
     debug: DebugFlag = False,
 ) -> None:
     """Show which earlier characters each head looks at, and what the model expects next."""
-    from gpt.inspection.output import check_out, write_whole
+    from gpt.inspection.output import check_out, write_out
     from gpt.run import find_run
 
     check_out(out)
@@ -339,7 +339,7 @@ def attend(
         from gpt.inspection.page import html
 
         content = html(attention, text, title, loaded.vocabulary)
-    write_whole(out, content)
+    write_out(out, content)
     typer.echo(out)
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from gpt.config import ModelConfig
 from gpt.errors import GPTError, UsageError
 from gpt.inspection.attention import Attention, attend, attend_text, tile
-from gpt.inspection.output import check_out, write_whole
+from gpt.inspection.output import check_out, write_out
 from gpt.inspection.page import html
 from gpt.inspection.picture import draw, png
 from gpt.model.attention import CausalSelfAttention
@@ -235,12 +235,12 @@ def test_a_character_that_stands_alone_shows(c: str, sign: str) -> None:
 
 
 def test_a_file_is_written_whole_or_not_at_all() -> None:
-    write_whole(Path("a.png"), b"old")
-    write_whole(Path("a.png"), b"new")
+    write_out(Path("a.png"), b"old")
+    write_out(Path("a.png"), b"new")
     assert Path("a.png").read_bytes() == b"new"
     Path("b.png").mkdir()
     with pytest.raises(GPTError, match=r"b\.png: cannot write it \(Is a directory\)"):
-        write_whole(Path("b.png"), b"new")
+        write_out(Path("b.png"), b"new")
     assert sorted(path.name for path in Path().iterdir()) == ["a.png", "b.png"]
 
 

@@ -1,10 +1,9 @@
 """The file that a picture is written to. Knows no torch, so that a wrong name is told at once."""
 
-import contextlib
-import os
 from pathlib import Path
 
 from gpt.errors import GPTError, UsageError
+from gpt.files import write_atomically
 
 ENDINGS = (".png", ".html")
 
@@ -17,19 +16,11 @@ def check_out(path: Path) -> None:
         raise UsageError(f"--out {path}: there is no folder {path.parent}; make it first")
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write the file beside its place and rename it into it: there whole or not at all.
-
-    Raises GPTError if it cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write_out(path: Path, content: bytes) -> None:
+    """Write the file, whole or not at all. Raises GPTError if it cannot be written."""
     try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        write_atomically(path, content)
     except OSError as error:
         raise GPTError(f"{path}: cannot write it ({error.strerror}); choose another --out") from (
             error
         )
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
