@@ -9,6 +9,7 @@ The modules follow the way of the data; each imports only from those above its o
     checkpoint                   a model on disk, whole or not at all
     sampling                     a model in, characters out
     training                     batches in, checkpoints out
+    lessons                      the same attention built up from averaging
     cli                          the commands
 """
 
