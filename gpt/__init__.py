@@ -10,10 +10,16 @@ The modules follow the way of the data; each imports only from those above its o
     sampling                     a model in, characters out
     inspection                   a model in, pictures out
     training                     batches in, checkpoints out
+    lessons                      the same attention built up from averaging
     cli                          the commands
 """
 
+import os
 import time
+
+# An OpenMP thread that spins while it waits starves the one it waits for when the cores are shared
+# with anything else; scripts/bench.py threads measures it. Read when torch is loaded.
+os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 STARTED = time.perf_counter()  # as near to the start of the process as Python gets
 __version__ = "0.1.0"

@@ -343,6 +343,56 @@ def attend(
     typer.echo(out)
 
 
+@app.command()
+def explain(
+    lesson: Annotated[
+        str | None, typer.Argument(help="The lesson to tell; without a name, they are listed.")
+    ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Look into this run's trained model too: its folder or name."
+        ),
+    ] = None,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Other noise; with 1337 the numbers are the notebooks'.")
+    ] = 1337,
+    as_json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> None:
+    """Tell how attention works, one step at a time, with the real tensors."""
+    from gpt.lessons import LESSONS
+
+    if lesson is None:
+        listed = "\n".join(f"  gpt explain {name:<14} {title}" for name, title in LESSONS.items())
+        typer.echo(
+            json.dumps(LESSONS) if as_json else f"Lessons, each built on the last:\n\n{listed}"
+        )
+        return
+    if lesson not in LESSONS:
+        raise UsageError(f"{lesson}: no such lesson; there are {', '.join(LESSONS)}")
+    trained = None
+    if run is not None:
+        from gpt.run import find_run
+
+        folder = find_run(run)
+
+        from gpt.checkpoint import load_checkpoint
+        from gpt.device import select_device
+        from gpt.lessons.trained import look_into
+
+        loaded = load_checkpoint(folder, "best", select_device("cpu"))
+        trained = look_into(folder.name, loaded, seed)
+
+    from gpt.lessons.telling import tell
+
+    page = tell(lesson, seed, trained)
+    _show(json.dumps(page.to_dict()) if as_json else page.render())
+    _show("\n")
+    if not page.holds:
+        raise GPTError(f"{lesson}: an equality does not hold here; see the page")
+
+
 def _show(text: str) -> None:
     """Write at once; what goes to a terminal is made safe, what goes to a file stays as it is."""
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)

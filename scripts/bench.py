@@ -1,6 +1,6 @@
 """Measure what the README claims, as a user meets it: whole processes, from start to exit.
 
-    python scripts/bench.py startup quickstart shakespeare      (or some of them)
+    python scripts/bench.py startup quickstart shakespeare threads     (or some)
 
 Prints one JSON object. Times on a shared machine vary: quote medians, and ratios taken in one call.
 """
@@ -72,7 +72,41 @@ def shakespeare() -> dict[str, Any]:
     return outcome | {"target": TARGET, "seconds_to_target": beaten[0] if beaten else None}
 
 
-PARTS = {part.__name__: part for part in (startup, quickstart, shakespeare)}
+def threads() -> dict[str, Any]:
+    """Steps/s of one run and of two at once, with threads that sleep and with ones that spin."""
+    program = (
+        "import time, torch\n"
+        "from gpt.config import load_config\n"
+        "from gpt.model.transformer import GPT\n"
+        "from gpt.text.corpus import load_corpus\n"
+        "from gpt.text.sources import open_text\n"
+        "from gpt.training.step import TrainStep\n"
+        f"config = load_config({str(CONFIGS / 'quickstart.yaml')!r})\n"
+        "corpus = load_corpus(open_text('python-docs'))\n"
+        "model = GPT(config.model, len(corpus.vocabulary))\n"
+        "step = TrainStep(model, corpus.train, config, torch.device('cpu'))\n"
+        "began, steps = time.perf_counter(), 0\n"
+        "while time.perf_counter() - began < 8:\n"
+        "    step(steps)\n"
+        "    steps += 1\n"
+        "print(steps / 8)\n"
+    )
+    table: dict[str, Any] = {}
+    for name, spin in [("sleeping", "0"), ("spinning", "300000")] * 3:
+        environment = os.environ | {"GOMP_SPINCOUNT": spin}
+        for runs in (1, 2):
+            started = [
+                subprocess.Popen(
+                    [sys.executable, "-c", program], env=environment, stdout=subprocess.PIPE
+                )
+                for _ in range(runs)
+            ]
+            rates = [float(run.communicate()[0]) for run in started]
+            table.setdefault(f"{name}_{runs}_at_once", []).append(round(sum(rates), 1))
+    return {f"{name}_steps_per_s": statistics.median(rates) for name, rates in table.items()}
+
+
+PARTS = {part.__name__: part for part in (startup, quickstart, shakespeare, threads)}
 
 
 def main() -> None:

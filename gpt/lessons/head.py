@@ -1,0 +1,125 @@
+"""One head: each character asks (query), is asked (key), and answers (value).
+
+B batch, T time, d_in channels that come in, hs head_size, vs value_size.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt.lessons.averaging import causal_softmax
+from gpt.lessons.page import Page
+from gpt.lessons.trained import Trained
+from gpt.model.attention import Rotary
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
+    """q (..., T, hs), k (..., S, hs), v (..., S, vs) -> out (..., T, vs), weights (..., T, S)."""
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
+    weights = causal_softmax(scores) if causal else F.softmax(scores, dim=-1)
+    return weights @ v, weights
+
+
+class ParameterHead(nn.Module):
+    """The naive form: three matrices that are multiplied by hand; no bias, no mask."""
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.rand(d_in, d_out))
+        self.key = nn.Parameter(torch.rand(d_in, d_out))
+        self.value = nn.Parameter(torch.rand(d_in, d_out))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., T, d_in) -> output (..., T, d_out) and weights (..., T, T)."""
+        return attend(x @ self.query, x @ self.key, x @ self.value, causal=False)
+
+
+class Head(nn.Module):
+    """The better form: linear layers, which draw their weights on a sensible scale.
+
+    Causal, it is a decoder's head; not causal, an encoder's; given a `context`, it asks of one
+    text and hears from another: cross-attention.
+    """
+
+    def __init__(
+        self,
+        d_in: int,
+        head_size: int,
+        value_size: int | None = None,
+        *,
+        bias: bool = False,
+        causal: bool = True,
+        rotary: Rotary | None = None,
+    ) -> None:
+        super().__init__()
+        self.query = nn.Linear(d_in, head_size, bias=bias)
+        self.key = nn.Linear(d_in, head_size, bias=bias)
+        self.value = nn.Linear(d_in, value_size or head_size, bias=bias)
+        self.causal, self.rotary = causal, rotary
+
+    def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """x (B, T, d_in), context (B, S, d_in) -> output (B, T, vs) and weights (B, T, S)."""
+        context = x if context is None else context
+        q, k, v = self.query(x), self.key(context), self.value(context)
+        if self.rotary is not None:
+            q, k = self.rotary(q), self.rotary(k)
+        return attend(q, k, v, causal=self.causal)
+
+
+def example(seed: int) -> tuple[Tensor, Head]:
+    """Noise (B, T, C) = (4, 8, 32), and a head of size 16."""
+    torch.manual_seed(seed)
+    return torch.randn(4, 8, 32), Head(32, 16)
+
+
+def explain(page: Page, seed: int, trained: Trained | None) -> None:
+    """Tell it."""
+    x, head = example(seed)
+    places = [f"t={t}" for t in range(x.shape[1])]
+    _, weights = head(x)
+    page.say(
+        """Averaging treats all of the past alike. In a head each character sends out a query, what
+        it looks for, and a key, what it is. Where a query meets a fitting key, their product is
+        large, and so is the weight of that character's value, what it has to say. Query, key and
+        value are three linear layers of the character."""
+    )
+    page.table("weights of the first text: who listens (row) to whom (column)", weights[0],
+               places, places)  # fmt: skip
+    page.check("each row sums to 1", weights.sum(-1), torch.ones(weights.shape[:-1]))
+    page.check("nothing from the future", weights.triu(1), torch.zeros_like(weights))
+    with torch.no_grad():
+        silent = Head(32, 16)
+        silent.load_state_dict(head.state_dict())
+        silent.query.weight.zero_()
+    page.check(
+        "a head whose queries are zero = the average of the past's values",
+        silent(x)[0],
+        causal_softmax(torch.zeros(8, 8)) @ head.value(x),
+    )
+    by_hand = ParameterHead(32, 16)
+    encoder = Head(32, 16, causal=False)
+    with torch.no_grad():
+        for name in ("query", "key", "value"):
+            getattr(by_hand, name).copy_(getattr(head, name).weight.T)
+            getattr(encoder, name).weight.copy_(getattr(head, name).weight)
+    page.check("three matrices by hand = three linear layers", by_hand(x)[0], encoder(x)[0])
+    page.say(
+        """Without the mask every character hears the whole text: an encoder. With queries from one
+        text and keys and values from another it is cross-attention: here 3 characters ask 8."""
+    )
+    page.table("weights of cross-attention", encoder(x[:1, :3], context=x[:1])[1][0],
+               [f"ask {t}" for t in range(3)], places)  # fmt: skip
+    if trained is not None:
+        attention, q, k, v = next(trained.heads())
+        _, weights = attend(q, k, v, causal=True)
+        shown = min(12, len(trained.text))
+        page.say(trained.introduction())
+        page.table(
+            f"layer 0, head 0: what {trained.text[-1]!r} hears of the {shown} characters up to it",
+            weights[0, 0, -1, -shown:],
+            columns=[repr(c)[1:-1] for c in trained.text[-shown:]],
+        )
+        page.check(
+            "this lesson's head = the production model's", weights,
+            attention.explicit(trained.inputs[0])[1],
+        )  # fmt: skip

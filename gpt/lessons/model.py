@@ -1,0 +1,63 @@
+"""The whole model by hand: all lessons in one function, equal to the model that is trained."""
+
+import torch
+from torch import Tensor
+
+from gpt.config import ModelConfig
+from gpt.lessons import block, normalization
+from gpt.lessons.page import Page
+from gpt.lessons.positions import add_positions
+from gpt.lessons.trained import Trained
+from gpt.model.transformer import GPT, Block, count_parameters, cross_entropy
+
+
+def by_hand(model: GPT, ids: Tensor) -> Tensor:
+    """(B, T) ids -> (B, T, V) logits, with the production model's weights."""
+    x = model.characters.weight[ids]  # (B, T, C): a row of the table for each character
+    if model.positions is not None:
+        x = add_positions(x, model.positions.weight)
+    for layer in model.blocks:
+        assert isinstance(layer, Block)
+        x = block.by_hand(layer, x)
+    x = normalization.take_apart(model.norm)(x)
+    return x @ model.head.weight.T  # (B, T, V)
+
+
+def example(seed: int) -> tuple[Tensor, GPT]:
+    """Ids (2, 8) of 11 characters, and a model of 2 layers whose head is not zero."""
+    torch.manual_seed(seed)
+    model = GPT(ModelConfig(T=8, C=16, n_layer=2, n_head=4), 11).eval()
+    torch.nn.init.normal_(model.head.weight, std=0.02)
+    return torch.randint(11, (2, 8)), model
+
+
+def explain(page: Page, seed: int, trained: Trained | None) -> None:
+    """Tell it."""
+    ids, model = example(seed)
+    logits = by_hand(model, ids)
+    page.say(
+        """A character's id picks a row of a table: its embedding. The stream of embeddings runs
+        through the blocks; a last LayerNorm, and a product with a matrix of V columns gives V
+        logits at each place, one for each character that could come next. Softmax makes them
+        probabilities."""
+    )
+    page.table("probabilities after each place of the first text", logits[0].softmax(-1),
+               [f"t={t}" for t in range(8)], [f"id {i}" for i in range(11)])  # fmt: skip
+    page.check("the model by hand = the production model", logits, model(ids))
+    loss = cross_entropy(logits[:, :-1], ids[:, 1:])
+    page.say(
+        """The loss is minus the logarithm of the probability given to what came: untrained, about
+        the logarithm of V, here ln 11 = 2.3979. Training makes it smaller, and there is nothing
+        else to it."""
+    )
+    page.table("loss", torch.stack([loss, torch.tensor(11.0).log()]), columns=["loss", "ln V"])
+    if trained is not None:
+        page.say(trained.introduction())
+        page.check(
+            "the model by hand = the trained model",
+            by_hand(trained.model, trained.ids),
+            trained.model(trained.ids),
+            1e-3,
+        )
+        counts = count_parameters(trained.model)
+        page.table("its parameters", list(counts.values()), columns=list(counts))

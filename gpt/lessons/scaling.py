@@ -1,0 +1,94 @@
+"""Why scores are divided by the square root of head_size.
+
+A query times a key is a sum of head_size products. Of unit variance each, they have a sum of
+variance head_size, and softmax makes of such wide scores almost a single choice, through which no
+gradient flows ("Attention Is All You Need", arXiv:1706.03762, section 3.2.1, footnote 4).
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from gpt.lessons import head
+from gpt.lessons.averaging import causal_softmax
+from gpt.lessons.page import Page
+from gpt.lessons.trained import Trained
+
+
+def raw_scores(q: Tensor, k: Tensor) -> Tensor:
+    """(..., T, hs) twice -> (..., T, T): the naive form, whose variance grows with hs."""
+    scores: Tensor = q @ k.transpose(-2, -1)
+    return scores
+
+
+def scaled_scores(q: Tensor, k: Tensor) -> Tensor:
+    """The same divided by sqrt(hs): the variance stays that of a single product."""
+    scores: Tensor = raw_scores(q, k) * q.shape[-1] ** -0.5
+    return scores
+
+
+def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, float]:
+    """Variance of q.k over pairs of unit Gaussian vectors: as it is, and divided by the root."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k = torch.randn(2, pairs, dimension, generator=generator)
+    products = (q * k).sum(dim=-1)
+    return float(products.var()), float((products * dimension**-0.5).var())
+
+
+def entropy(weights: Tensor) -> Tensor:
+    """(..., T) weights that sum to 1 -> (...) bits: 0 for a single choice, log2 T for all alike."""
+    bits: Tensor = torch.special.entr(weights).sum(dim=-1) / math.log(2)
+    return bits
+
+
+def example(seed: int) -> tuple[Tensor, Tensor]:
+    """Queries and keys (4, 8, 16) of noise, drawn after the tensors of the lesson `head`."""
+    x, _ = head.example(seed)
+    B, T, _ = x.shape
+    return torch.randn(B, T, 16), torch.randn(B, T, 16)
+
+
+def explain(page: Page, seed: int, trained: Trained | None) -> None:
+    """Tell it."""
+    q, k = example(seed)
+    page.say(
+        """How well a query fits a key is their dot product: the sum of head_size products. Here
+        queries and keys are noise of variance 1, with head_size 16; see what the sum does."""
+    )
+    variances = [q.var(), k.var(), raw_scores(q, k).var(), scaled_scores(q, k).var()]
+    names = ["q", "k", "q.k", "scaled"]
+    page.table("variance", torch.stack(variances), columns=names)
+    dimensions = [5, 16, 100, 400]
+    measured = [variance_of_products(d, 1000, seed) for d in dimensions]
+    page.table(
+        "variance of q.k over 1,000 pairs, by dimension",
+        torch.tensor(measured).T,
+        ["q.k", "q.k / sqrt(dimension)"],
+        [str(d) for d in dimensions],
+    )
+    page.say(
+        """Why it matters: softmax is a soft choice only while its scores are small. The same
+        five scores, and eight times them:"""
+    )
+    scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
+    soft = torch.stack([scores.softmax(-1), (8 * scores).softmax(-1)])
+    page.table("softmax", soft, ["scores", "8 x scores"])
+    page.check(
+        "dividing the scores by sqrt(hs) = multiplying the queries by hs ** -0.5",
+        scaled_scores(q, k),
+        raw_scores(q * 16**-0.5, k),
+    )
+    if trained is not None:
+        rows, columns = trained.names()
+        page.say(trained.introduction())
+        for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
+            variances, bits = [], []
+            for _, queries, keys, _ in trained.heads():
+                layer = scores_of(queries, keys)[0]  # (H, T, T)
+                past = torch.tril(torch.ones_like(layer[0])) == 1
+                variances.append(layer[:, past].var(dim=-1))
+                bits.append(entropy(causal_softmax(layer)).mean(dim=-1))
+            page.table(f"variance of its scores, {form} the scale", torch.stack(variances),
+                       rows, columns)  # fmt: skip
+            page.table(f"bits of choice left, {form} the scale", torch.stack(bits), rows, columns)

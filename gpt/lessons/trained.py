@@ -1,0 +1,72 @@
+"""A trained model to look into: the text it wrote, and what its heads made of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpt.checkpoint import Checkpoint
+from gpt.model.attention import CausalSelfAttention
+from gpt.model.transformer import GPT, Block
+from gpt.sampling.generator import encode_prompt, generate
+from gpt.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model, a text of T characters, and the residual stream before each block, (1, T, C)."""
+
+    name: str
+    model: GPT
+    vocabulary: Vocabulary
+    text: str
+    ids: Tensor
+    streams: list[Tensor]
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The model's blocks."""
+        return [block for block in self.model.blocks if isinstance(block, Block)]
+
+    @property
+    def inputs(self) -> list[Tensor]:
+        """What each attention reads of the stream, (1, T, C) each."""
+        return [block.attention_norm(x) for block, x in zip(self.blocks, self.streams, strict=True)]
+
+    def heads(self) -> Iterator[tuple[CausalSelfAttention, Tensor, Tensor, Tensor]]:
+        """Of each layer: its attention, queries and keys (1, H, T, hs) and values (1, H, T, vs)."""
+        for block, x in zip(self.blocks, self.inputs, strict=True):
+            yield block.attention, *block.attention.heads(x)
+
+    def names(self) -> tuple[list[str], list[str]]:
+        """Labels of a table with a row for each layer and a column for each head."""
+        config = self.model.config
+        rows = [f"layer {layer}" for layer in range(config.n_layer)]
+        return rows, [f"head {head}" for head in range(config.n_head)]
+
+    def introduction(self) -> str:
+        """A sentence that says what the numbers after it are of."""
+        return (
+            f"Now the same in the trained model {self.name}, which was given {len(self.text)} "
+            f"characters of its own writing: {self.text[:40]!r}..."
+        )
+
+
+@torch.no_grad()
+def look_into(name: str, checkpoint: Checkpoint, seed: int) -> Trained:
+    """Let a model write T characters, then read them, and keep what enters each attention."""
+    model, vocabulary = checkpoint.model, checkpoint.vocabulary
+    prompt = encode_prompt("", vocabulary)
+    written = generate(model, vocabulary, prompt, length=model.config.T, seed=seed)
+    text = "".join(written)
+    ids = torch.from_numpy(vocabulary.encode(text).astype("int64")).unsqueeze(0)
+    streams: list[Tensor] = []
+    hooks = [
+        block.register_forward_pre_hook(lambda _block, inputs: streams.append(inputs[0]))
+        for block in model.blocks
+    ]
+    model(ids)
+    for hook in hooks:
+        hook.remove()
+    return Trained(name, model, vocabulary, text, ids, streams)

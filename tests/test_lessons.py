@@ -1,0 +1,360 @@
+"""The lessons: the notebooks' figures to the printed digit, and each form against the others."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpt.checkpoint import load_checkpoint
+from gpt.config import ModelConfig
+from gpt.lessons import (
+    LESSONS,
+    averaging,
+    block,
+    head,
+    heads,
+    model,
+    normalization,
+    positions,
+    scaling,
+)
+from gpt.lessons.head import Head, ParameterHead, attend
+from gpt.lessons.heads import FusedHeads, ListOfHeads, take_apart
+from gpt.lessons.telling import tell
+from gpt.lessons.trained import Trained, look_into
+from gpt.model.attention import CausalSelfAttention
+from gpt.model.transformer import GPT, Block
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_text
+from gpt.training.loop import train
+from tests.conftest import small
+from tests.test_model import shaken
+
+SEED = 1337
+Gpt = Callable[..., tuple[int, str, str]]
+
+
+def printed(tensor: Tensor | float) -> object:
+    """A tensor's numbers as four printed digits."""
+    values = torch.as_tensor(tensor).detach()
+    return json.loads(json.dumps(values.tolist()), parse_float=lambda x: f"{float(x):.4f}")
+
+
+def digits(*rows: str) -> object:
+    """`.18 -.07` -> ["0.1800", "-0.0700"]: figures as the notebooks print them."""
+    numbers = [[f"{float(x):.4f}" for x in row.split()] for row in rows]
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
+# --- the notebooks' figures ---
+
+
+@pytest.mark.parametrize("form", [averaging.by_loop, averaging.by_matmul, averaging.by_softmax])
+def test_the_averages_of_the_past(form: Callable[[Tensor], Tensor]) -> None:
+    assert printed(form(averaging.example(SEED))[0]) == digits(
+        ".1808 -.0700", "-.0894 -.4926", ".1490 -.3199", ".3504 -.2238",
+        ".3525 .0545", ".0688 -.0396", ".0927 -.0682", "-.0341 .1332",
+    )  # fmt: skip
+
+
+def test_one_causal_head() -> None:
+    x, one = head.example(SEED)
+    output, weights = one(x)
+    assert output.shape == (4, 8, 16)
+    assert printed(weights[0, -1]) == digits(".1046 .1260 .0922 .0906 .1476 .1588 .1432 .1371")
+    assert printed(weights[0, 1]) == digits(".5221 .4779 0 0 0 0 0 0")
+
+
+def test_why_divide_by_the_root_of_head_size() -> None:
+    q, k = scaling.example(SEED)
+    variances = [
+        q.var(),
+        k.var(),
+        scaling.raw_scores(q, k).var(),
+        scaling.scaled_scores(q, k).var(),
+    ]
+    assert printed(torch.stack(variances)) == digits("1.0449 1.0700 17.4690 1.0918")
+    scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
+    assert printed(scores.softmax(-1)) == digits(".1925 .1426 .2351 .1426 .2872")
+    assert printed((8 * scores).softmax(-1)) == digits(".0326 .0030 .1615 .0030 .8000")
+
+
+@pytest.mark.parametrize(("dimension", "notebook"), [(5, 5.24), (100, 100.4)])
+def test_the_variance_of_a_product_is_its_dimension(dimension: int, notebook: float) -> None:
+    """The notebook's draws had no seed, so both figures are held against the theory.
+
+    The variance of 1,000 draws of variance d and near-normal shape has a standard error of
+    d * sqrt(2 / 1000), a little more at d 5; five of them are allowed.
+    """
+    raw, scaled = scaling.variance_of_products(dimension, 1000, SEED)
+    error = 5 * math.sqrt(2 / 1000)
+    assert raw == pytest.approx(dimension, rel=error)
+    assert notebook == pytest.approx(dimension, rel=error)
+    assert scaled == pytest.approx(raw / dimension)
+
+
+def test_normalisation_from_scratch() -> None:
+    x = normalization.example(SEED)
+    out = normalization.BatchNorm(100)(x)
+    assert [f"{abs(out[:, 0].mean()):.4f}", f"{out[:, 0].std():.4f}"] == ["0.0000", "1.0000"]
+    assert [f"{out[0].mean():.4f}", f"{out[0].std():.4f}"] == ["0.0411", "1.0431"]
+    out = normalization.LayerNorm(100)(x)
+    assert [f"{abs(out[0].mean()):.4f}", f"{out[0].std():.4f}"] == ["0.0000", "1.0000"]
+
+
+def test_self_attention_with_trainable_weights() -> None:
+    x = torch.tensor(
+        [
+            *([0.43, 0.15, 0.89], [0.55, 0.87, 0.66], [0.57, 0.85, 0.64]),
+            *([0.22, 0.58, 0.33], [0.77, 0.25, 0.10], [0.05, 0.80, 0.55]),
+        ]
+    )
+    torch.manual_seed(123)
+    by_hand = ParameterHead(3, 2)
+    output, weights = by_hand(x)
+    assert printed(output) == digits(
+        ".2996 .8053", ".3061 .8210", ".3058 .8203", ".2948 .7939", ".2927 .7891", ".2990 .8040"
+    )
+    scores = scaling.raw_scores(x @ by_hand.query, x @ by_hand.key)
+    assert printed(scores[1]) == digits("1.2705 1.8524 1.8111 1.0795 .5577 1.5440")
+    assert printed(weights[1]) == digits(".1500 .2264 .2199 .1311 .0906 .1820")
+    linear = Head(3, 2, causal=False)
+    for name in ("query", "key", "value"):
+        getattr(linear, name).weight.data.copy_(getattr(by_hand, name).T)
+    torch.testing.assert_close(linear(x)[0], output)
+    biased = Head(3, 2, bias=True, causal=False)
+    assert [name for name, _ in biased.named_parameters()].count("query.bias") == 1
+
+
+def test_many_heads_in_one_matrix_product_with_the_notebooks_shapes() -> None:
+    """Window 16, embedding 16, 8 heads of key size 32, a value size of its own, dropout .1."""
+    x, _ = heads.example(SEED)
+    sizes = {"T": 16, "C": 16, "n_head": 8, "head_size": 32, "value_size": 24, "dropout": 0.1}
+    attention = CausalSelfAttention(ModelConfig.model_validate(sizes)).train()
+    assert attention(x).shape == (2, 16, 16)
+    assert attention(x[:, :5]).shape == (2, 5, 16)  # any T up to the window
+    assert not attention(x).equal(attention(x))  # dropout is at work
+    attention.eval()
+    torch.testing.assert_close(attention(x)[:, :5], attention(x[:, :5]))
+
+
+# --- each form against the others ---
+
+sizes = st.integers(1, 7)
+
+
+@given(B=sizes, T=sizes, C=sizes, seed=st.integers(0, 999))
+def test_loop_equals_matmul_equals_softmax(B: int, T: int, C: int, seed: int) -> None:
+    x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(seed))
+    loop = averaging.by_loop(x)
+    torch.testing.assert_close(averaging.by_matmul(x), loop, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(averaging.by_softmax(x), loop, rtol=1e-4, atol=1e-5)
+
+
+@given(T=sizes, d_in=sizes, hs=sizes, vs=sizes, bias=st.booleans())
+def test_a_head_without_queries_averages_its_values(
+    T: int, d_in: int, hs: int, vs: int, bias: bool
+) -> None:
+    one = Head(d_in, hs, vs, bias=bias)
+    for parameter in one.query.parameters():
+        torch.nn.init.zeros_(parameter)
+    x = torch.randn(2, T, d_in)
+    expected = averaging.by_loop(one.value(x))
+    torch.testing.assert_close(one(x)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_cross_attention_asks_one_text_and_hears_another() -> None:
+    one = Head(5, 3, 7, causal=False)
+    x, context = torch.randn(2, 11, 5), torch.randn(2, 13, 5)
+    output, weights = one(x, context)
+    assert (output.shape, weights.shape) == ((2, 11, 7), (2, 11, 13))
+    for b in range(2):
+        for t in range(11):
+            scores = torch.stack([one.query(x[b, t]) @ one.key(c) for c in context[b]]) / 3**0.5
+            expected = sum(
+                w * one.value(c) for w, c in zip(scores.softmax(0), context[b], strict=True)
+            )
+            torch.testing.assert_close(output[b, t], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_attend_equals_torchs_attention() -> None:
+    q, k, v = torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 5), torch.randn(2, 3, 11, 7)
+    for causal in (True, False):
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        torch.testing.assert_close(attend(q, k, v, causal=causal)[0], expected)
+
+
+def test_a_list_of_heads_equals_the_fused_product_equals_production() -> None:
+    config = ModelConfig(T=11, C=29, n_head=5, head_size=14, value_size=17, positions="learned")
+    production = shaken(CausalSelfAttention(config))
+    fused = FusedHeads(29, 5, 14, 17)
+    fused.qkv.load_state_dict(production.qkv.state_dict())
+    fused.projection.load_state_dict(production.projection.state_dict())
+    apart = take_apart(production)
+    assert isinstance(apart, ListOfHeads)
+    x = torch.randn(3, 11, 29)
+    torch.testing.assert_close(apart(x), fused(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fused(x), production(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("where", ["learned", "rotary"])
+def test_the_model_by_hand_equals_the_production_model(bias: bool, where: str) -> None:
+    config = ModelConfig.model_validate(
+        {"T": 11, "C": 29, "n_layer": 3, "n_head": 5, "head_size": 14, "value_size": 17}
+        | {"qkv_bias": bias, "positions": where}
+    )
+    production = shaken(GPT(config, 37))
+    ids = torch.randint(37, (3, 7))
+    by_hand = model.by_hand(production, ids)
+    torch.testing.assert_close(by_hand, production(ids), rtol=1e-3, atol=1e-3)
+    one: Block = production.blocks[0]
+    x = torch.randn(3, 11, 29)
+    torch.testing.assert_close(block.by_hand(one, x), one(x), rtol=1e-3, atol=1e-3)
+
+
+def test_normalisations_equal_torchs_in_training_and_outside_it() -> None:
+    ours, theirs = normalization.BatchNorm(7, correction=0), torch.nn.BatchNorm1d(7)
+    torch.nn.init.normal_(theirs.weight)
+    torch.nn.init.normal_(theirs.bias)
+    ours.gamma, ours.beta = theirs.weight.detach(), theirs.bias.detach()
+    for _ in range(5):
+        x = 3 * torch.randn(13, 7) + 2
+        torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+        torch.testing.assert_close(ours.running_var, theirs.running_var)
+    ours.training = False
+    theirs.eval()
+    x = torch.randn(1, 7)
+    torch.testing.assert_close(ours(x), theirs(x), rtol=1e-4, atol=1e-5)
+    layer = torch.nn.LayerNorm(7)
+    torch.nn.init.normal_(layer.weight)
+    torch.nn.init.normal_(layer.bias)
+    x = 3 * torch.randn(2, 5, 7) + 2
+    torch.testing.assert_close(normalization.take_apart(layer)(x), layer(x), rtol=1e-4, atol=1e-5)
+
+
+@given(st.permutations(range(7)))
+def test_without_positions_and_mask_permuted_in_is_permuted_out(order: list[int]) -> None:
+    one = Head(5, 3, causal=False)
+    x = torch.randn(2, 7, 5)
+    torch.testing.assert_close(one(x[:, order])[0], one(x)[0][:, order], rtol=1e-4, atol=1e-5)
+
+
+def test_gelu_is_torchs() -> None:
+    x = torch.linspace(-7, 7, 101)
+    torch.testing.assert_close(
+        block.gelu(x), torch.nn.functional.gelu(x, approximate="tanh"), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_shuffling_the_past_keeps_the_last() -> None:
+    x = torch.arange(11).view(1, 11)
+    shuffled = positions.shuffle_past(x, seed=2)
+    assert shuffled[0, -1] == 10
+    assert sorted(shuffled[0].tolist()) == list(range(11))
+    assert shuffled[0].tolist() != list(range(11))
+
+
+def test_entropy_worked_out_by_hand() -> None:
+    weights = torch.tensor([[0.25, 0.25, 0.25, 0.25], [1.0, 0, 0, 0], [0.5, 0.25, 0.25, 0]])
+    assert scaling.entropy(weights).tolist() == pytest.approx([2.0, 0.0, 1.5])
+
+
+# --- the telling ---
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A trained run, on a text of its own."""
+    folder = tmp_path_factory.mktemp("trained")
+    text = folder / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 53)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        config = small(train__steps=40, model__qkv_bias=True, model__positions="learned")
+        train(config, load_corpus(open_text(str(text))), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(run: Path) -> Trained:
+    return look_into("run", load_checkpoint(run, "best", torch.device("cpu")), seed=3)
+
+
+@pytest.mark.parametrize("seed", [0, 1, SEED])
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_equality_holds_as_it_is_told(name: str, seed: int) -> None:
+    page = tell(name, seed)
+    assert page.holds
+    assert Path(__file__).parents[1].joinpath(page.file).is_file()
+    checks = [part for part in page.parts if "check" in part]
+    assert checks or name == "scaling"
+    assert all(len(line) <= 100 for line in page.render().splitlines())
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_lesson_looks_into_a_trained_model(name: str, trained: Trained) -> None:
+    page, without = tell(name, SEED, trained), tell(name, SEED)
+    assert page.holds
+    assert page.parts[: len(without.parts)] == without.parts
+    assert any("table" in part for part in page.parts[len(without.parts) :])
+
+
+def test_what_is_looked_into_is_what_the_model_computes(trained: Trained) -> None:
+    logits = trained.model(trained.ids)
+    last = trained.model.blocks[-1](trained.streams[-1])
+    torch.testing.assert_close(trained.model.head(trained.model.norm(last)), logits)
+    for (attention, q, k, v), x in zip(trained.heads(), trained.inputs, strict=True):
+        out, _ = attend(q, k, v, causal=True)
+        torch.testing.assert_close(attention.join(out), attention(x), rtol=1e-4, atol=1e-5)
+    assert trained.vocabulary.decode(trained.ids[0].tolist()) == trained.text
+
+
+def test_a_page_that_claims_what_is_not_so_says_so() -> None:
+    page = tell("averaging", SEED)
+    page.check("one = two", torch.tensor(1.0), torch.tensor(2.0))
+    assert not page.holds
+    assert "[FAILS] one = two (largest difference 1.0e+00)" in page.render()
+
+
+def test_the_lessons_lead_from_one_to_the_next() -> None:
+    pages = [tell(name, SEED) for name in LESSONS]
+    assert [page.next for page in pages] == [*list(LESSONS)[1:], None]
+
+
+# --- the command ---
+
+
+def test_explain_lists_the_lessons(gpt: Gpt) -> None:
+    code, out, _ = gpt("explain")
+    assert code == 0
+    assert [line.split()[2] for line in out.splitlines() if "gpt explain" in line] == list(LESSONS)
+    assert json.loads(gpt("explain", "--json")[1]) == LESSONS
+
+
+def test_explain_tells_a_lesson(gpt: Gpt, run: Path) -> None:
+    code, out, _ = gpt("explain", "averaging")
+    assert (code, "0.3525  0.0545" in out, "then: gpt explain scaling" in out) == (0, True, True)
+    told = json.loads(gpt("explain", "heads", "--json", "--seed", 5, "--run", run)[1])
+    assert (told["lesson"], told["holds"], told["next"]) == ("heads", True, "normalization")
+    assert told["parts"] != tell("heads", SEED).parts
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["head5"], "head5: no such lesson; there are averaging, scaling, head, heads"),
+        (["head", "--run", "nowhere"], "nowhere: expected the folder of a run"),
+        (["head", "--seed", "-1"], "--seed"),
+    ],
+)
+def test_bad_input_of_explain(gpt: Gpt, arguments: list[str], message: str) -> None:
+    code, out, err = gpt("explain", *arguments)
+    assert (code, out, message in err) == (2, "", True)
