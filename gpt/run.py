@@ -10,7 +10,10 @@ from gpt.config import Config, fields
 from gpt.errors import ConfigError, UsageError
 
 RUNS = Path("runs")
-WRITTEN = ("checkpoints", "metrics.jsonl", "events.out.tfevents.*", "config.yaml")  # by a run
+WRITTEN = (  # by a run, into its folder
+    *("checkpoints", "metrics.jsonl", "config.yaml"),
+    *("events.out.tfevents.*", "projector", "projector_config.pbtxt"),
+)
 SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
     "data.source",  # the text itself is known by its hash
