@@ -331,7 +331,7 @@ def attend(
     loaded = load_checkpoint(folder, checkpoint.value, select_device(device))
     attention = attend_text(loaded.model, loaded.vocabulary, text)
     title = f"{folder.resolve().name}, step {loaded.step}"
-    if out.suffix == ".png":
+    if out.suffix.lower() == ".png":
         from gpt.inspection.picture import png
 
         content = png(attention, text, title)
@@ -355,7 +355,10 @@ def explain(
         ),
     ] = None,
     seed: Annotated[
-        int, typer.Option(min=0, help="Other noise; with 1337 the numbers are the notebooks'.")
+        int,
+        typer.Option(
+            min=0, max=2**63 - 1, help="Other noise; 1337 gives the figures of the notebooks."
+        ),
     ] = 1337,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
@@ -363,6 +366,8 @@ def explain(
     """Tell how attention works, one step at a time, with the real tensors."""
     from gpt.lessons import LESSONS
 
+    if lesson is None and run is not None:
+        raise UsageError(f"--run: name a lesson too; there are {', '.join(LESSONS)}")
     if lesson is None:
         listed = "\n".join(f"  gpt explain {name:<14} {title}" for name, title in LESSONS.items())
         typer.echo(
@@ -382,7 +387,7 @@ def explain(
         from gpt.lessons.trained import look_into
 
         loaded = load_checkpoint(folder, "best", select_device("cpu"))
-        trained = look_into(folder.name, loaded, seed)
+        trained = look_into(folder.resolve().name, loaded, seed)
 
     from gpt.lessons.telling import tell
 
@@ -390,7 +395,7 @@ def explain(
     _show(json.dumps(page.to_dict()) if as_json else page.render())
     _show("\n")
     if not page.holds:
-        raise GPTError(f"{lesson}: an equality does not hold here; see the page")
+        raise GPTError(f"{lesson}: a claim does not hold here; see the page")
 
 
 def _show(text: str) -> None:

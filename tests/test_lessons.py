@@ -288,7 +288,7 @@ def trained(run: Path) -> Trained:
     return look_into("run", load_checkpoint(run, "best", torch.device("cpu")), seed=3)
 
 
-@pytest.mark.parametrize("seed", [0, 1, SEED])
+@pytest.mark.parametrize("seed", [0, 1, 708, SEED])  # 708 once shuffled into the same order
 @pytest.mark.parametrize("name", LESSONS)
 def test_every_equality_holds_as_it_is_told(name: str, seed: int) -> None:
     page = tell(name, seed)
@@ -315,6 +315,26 @@ def test_what_is_looked_into_is_what_the_model_computes(trained: Trained) -> Non
         out, _ = attend(q, k, v, causal=True)
         torch.testing.assert_close(attention.join(out), attention(x), rtol=1e-4, atol=1e-5)
     assert trained.vocabulary.decode(trained.ids[0].tolist()) == trained.text
+
+
+def test_the_tables_of_a_trained_model_say_what_they_name(trained: Trained) -> None:
+    def table(lesson: str, words: str) -> Tensor:
+        parts = tell(lesson, SEED, trained).parts
+        return torch.tensor(next(p["values"] for p in parts if words in p.get("table", "")))
+
+    _, q, k, _ = next(trained.heads())
+    raw, past = (q @ k.transpose(-2, -1))[0], torch.ones(13, 13).tril() == 1
+    expected = torch.stack([scores[past].var(correction=0) for scores in raw])
+    torch.testing.assert_close(table("scaling", "variance of its scores, without")[0], expected)
+    torch.testing.assert_close(table("scaling", "variance of its scores, with t")[0], expected / 10)
+    in_order = trained.model(trained.ids)[0, -1].softmax(-1).sort(descending=True).values[:6]
+    torch.testing.assert_close(table("positions", "probability of the next")[0], in_order)
+    first, x = trained.blocks[0], trained.streams[0]
+    gathered = first.attention(first.attention_norm(x))
+    lengths = [x.norm(dim=-1).mean(), gathered.norm(dim=-1).mean()]
+    torch.testing.assert_close(table("block", "mean length")[0, :2], torch.stack(lengths))
+    plain, residual, normal = table("block", "standard deviation of the stream")[:, -1].tolist()
+    assert plain < 0.1 < normal < residual
 
 
 def test_a_page_that_claims_what_is_not_so_says_so() -> None:
@@ -353,6 +373,8 @@ def test_explain_tells_a_lesson(gpt: Gpt, run: Path) -> None:
         (["head5"], "head5: no such lesson; there are averaging, scaling, head, heads"),
         (["head", "--run", "nowhere"], "nowhere: expected the folder of a run"),
         (["head", "--seed", "-1"], "--seed"),
+        (["head", "--seed", str(2**64)], "--seed"),
+        (["--run", "nowhere"], "--run: name a lesson too"),
     ],
 )
 def test_bad_input_of_explain(gpt: Gpt, arguments: list[str], message: str) -> None:

@@ -10,7 +10,7 @@ ENDINGS = (".png", ".html")
 
 def check_out(path: Path) -> None:
     """Raises UsageError unless the file has a known ending and a folder to lie in."""
-    if path.suffix not in ENDINGS:
+    if path.suffix.lower() not in ENDINGS:
         raise UsageError(f"--out {path}: expected a name that ends in .png or .html")
     if not path.parent.is_dir():
         raise UsageError(f"--out {path}: there is no folder {path.parent}; make it first")

@@ -11,6 +11,7 @@ from gpt.lessons.averaging import causal_softmax
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained
 from gpt.model.attention import Rotary
+from gpt.text.display import symbol
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
@@ -115,9 +116,9 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         shown = min(12, len(trained.text))
         page.say(trained.introduction())
         page.table(
-            f"layer 0, head 0: what {trained.text[-1]!r} hears of the {shown} characters up to it",
+            f"layer 1, head 1: what {trained.text[-1]!r} hears of the {shown} characters up to it",
             weights[0, 0, -1, -shown:],
-            columns=[repr(c)[1:-1] for c in trained.text[-shown:]],
+            columns=[symbol(c) for c in trained.text[-shown:]],
         )
         page.check(
             "this lesson's head = the production model's", weights,

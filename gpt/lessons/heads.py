@@ -99,7 +99,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     page.say("Eight heads, eight opinions, even untrained. Bits of choice that each has left:")
     weights = attention.explicit(x)[1]  # (B, H, T, T)
-    columns = [f"head {head}" for head in range(8)]
+    columns = [f"head {head + 1}" for head in range(8)]
     page.table("entropy of its weights, averaged over places", entropy(weights).mean((0, 2)),
                columns=columns)  # fmt: skip
     if trained is not None:

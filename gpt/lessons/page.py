@@ -33,7 +33,7 @@ class Page:
         columns: Sequence[str] = (),
     ) -> None:
         """A tensor (rows, columns) or (columns,), shown to four digits."""
-        tensor = torch.as_tensor(values).detach().float()
+        tensor = torch.as_tensor(values).detach()
         matrix = tensor.unsqueeze(0) if tensor.ndim == 1 else tensor
         self.parts.append(
             {
@@ -47,7 +47,7 @@ class Page:
     def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-4) -> None:
         """Claim that two tensors are equal, and see whether they are."""
         difference = float((left - right).detach().abs().max())
-        holds = difference <= tolerance
+        holds = difference <= tolerance * max(1.0, float(right.detach().abs().max()))
         self.parts.append({"check": claim, "holds": holds, "largest_difference": difference})
 
     def check_differ(self, claim: str, left: Tensor, right: Tensor) -> None:
@@ -83,6 +83,10 @@ class Page:
         return "\n\n".join(blocks)
 
 
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
+
+
 def _render(part: dict[str, Any]) -> str:
     if "say" in part:
         return textwrap.fill(part["say"], WIDTH)
@@ -90,7 +94,7 @@ def _render(part: dict[str, Any]) -> str:
         mark = "holds" if part["holds"] else "FAILS"
         claim = f"[{mark}] {part['check']} (largest difference {part['largest_difference']:.1e})"
         return textwrap.fill(claim, WIDTH, subsequent_indent=" " * 8)
-    cells = [[f"{value:.4f}" for value in row] for row in part["values"]]
+    cells = [[_number(value) for value in row] for row in part["values"]]
     names = part["rows"] or [""] * len(cells)
     columns = part["columns"] or [""] * len(cells[0])
     width = max(8, *(len(cell) + 1 for row in [*cells, columns] for cell in row))

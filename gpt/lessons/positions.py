@@ -11,6 +11,7 @@ from gpt.lessons.head import Head
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained
 from gpt.model.attention import Rotary
+from gpt.text.display import symbol
 
 
 def add_positions(x: Tensor, positions: Tensor) -> Tensor:
@@ -20,7 +21,8 @@ def add_positions(x: Tensor, positions: Tensor) -> Tensor:
 
 def shuffle_past(x: Tensor, seed: int) -> Tensor:
     """(B, T, ...) with all places but the last in another order."""
-    order = torch.randperm(x.shape[1] - 1, generator=torch.Generator().manual_seed(seed))
+    past = torch.arange(x.shape[1] - 1)
+    order = past.roll(1 + seed % max(1, len(past) - 1))  # never the order that it was
     return torch.cat([x[:, order], x[:, -1:]], dim=1)
 
 
@@ -69,7 +71,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     names = [f"t={t}" for t in range(8)]
     page.table("query at (row), key at (column)", scores, names, names)
     page.check("the same at the same distance", scores[1:, 1:], scores[:-1, :-1])
-    if trained is not None:
+    if trained is not None and len(trained.text) > 2:  # a past of one has no order
         before = trained.model(trained.ids)[0, -1].softmax(-1)
         after = trained.model(shuffle_past(trained.ids, seed))[0, -1].softmax(-1)
         page.say(trained.introduction())
@@ -78,5 +80,5 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             "probability of the next character, with its past in order and shuffled",
             torch.stack([before[likely], after[likely]]),
             ["in order", "shuffled"],
-            [repr(trained.vocabulary.characters[i])[1:-1] for i in likely],
+            [symbol(trained.vocabulary.characters[i]) for i in likely],
         )

@@ -87,7 +87,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             for _, queries, keys, _ in trained.heads():
                 layer = scores_of(queries, keys)[0]  # (H, T, T)
                 past = torch.tril(torch.ones_like(layer[0])) == 1
-                variances.append(layer[:, past].var(dim=-1))
+                variances.append(layer[:, past].var(dim=-1, correction=0))
                 bits.append(entropy(causal_softmax(layer)).mean(dim=-1))
             page.table(f"variance of its scores, {form} the scale", torch.stack(variances),
                        rows, columns)  # fmt: skip

@@ -42,14 +42,14 @@ class Trained:
     def names(self) -> tuple[list[str], list[str]]:
         """Labels of a table with a row for each layer and a column for each head."""
         config = self.model.config
-        rows = [f"layer {layer}" for layer in range(config.n_layer)]
-        return rows, [f"head {head}" for head in range(config.n_head)]
+        rows = [f"layer {layer + 1}" for layer in range(config.n_layer)]
+        return rows, [f"head {head + 1}" for head in range(config.n_head)]
 
     def introduction(self) -> str:
         """A sentence that says what the numbers after it are of."""
         return (
             f"Now the same in the trained model {self.name}, which was given {len(self.text)} "
-            f"characters of its own writing: {self.text[:40]!r}..."
+            f"characters of its own writing, from {self.text[:40]!r} on"
         )
 
 
