@@ -65,6 +65,16 @@ def _debug(asked: bool) -> None:
 DebugFlag = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_debug)
 ]
+RunName = Annotated[
+    str | None,
+    typer.Argument(help="A run's folder, or its name under runs/; by default the newest run."),
+]
+AnyDevice = Annotated[
+    str, typer.Option(help="auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.")
+]
+WhichOfRun = Annotated[
+    Which, typer.Option(help="The model with the lowest val loss, or the newest.")
+]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 
 
@@ -229,10 +239,7 @@ def train(
 
 @app.command()
 def sample(
-    run: Annotated[
-        str | None,
-        typer.Argument(help="A run's folder, or its name under runs/; by default the newest run."),
-    ] = None,
+    run: RunName = None,
     prompt: Annotated[str, typer.Option(help="The text to go on from.")] = "",
     length: Annotated[
         int | None, typer.Option(min=0, help="Characters to sample; default sample.length.")
@@ -254,12 +261,8 @@ def sample(
     seed: Annotated[
         int | None, typer.Option(min=0, help="Another seed, another text; default the run's seed.")
     ] = None,
-    device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.")
-    ] = "auto",
-    checkpoint: Annotated[
-        Which, typer.Option(help="The model with the lowest val loss, or the newest.")
-    ] = Which.best,
+    device: AnyDevice = "auto",
+    checkpoint: WhichOfRun = Which.best,
     unknown: Annotated[
         Unknown, typer.Option(help="What to do with characters the model has never seen.")
     ] = Unknown.refuse,
@@ -293,10 +296,7 @@ def sample(
 
 @app.command()
 def attend(
-    run: Annotated[
-        str | None,
-        typer.Argument(help="A run's folder, or its name under runs/; by default the newest run."),
-    ] = None,
+    run: RunName = None,
     text: Annotated[
         str, typer.Option(help="The text that the model reads, at most model.T characters.")
     ] = ...,  # type: ignore[assignment]
@@ -307,12 +307,8 @@ def attend(
             help="A picture of all heads (.png), or a page to explore them in a browser (.html).",
         ),
     ] = ...,  # type: ignore[assignment]
-    device: Annotated[
-        str, typer.Option(help="auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.")
-    ] = "auto",
-    checkpoint: Annotated[
-        Which, typer.Option(help="The model with the lowest val loss, or the newest.")
-    ] = Which.best,
+    device: AnyDevice = "auto",
+    checkpoint: WhichOfRun = Which.best,
     debug: DebugFlag = False,
 ) -> None:
     """Show which earlier characters each head looks at, and what the model expects next."""

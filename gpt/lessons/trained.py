@@ -10,6 +10,7 @@ from gpt.checkpoint import Checkpoint
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
 from gpt.sampling.generator import encode_prompt, generate
+from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
 
@@ -49,7 +50,7 @@ class Trained:
         """A sentence that says what the numbers after it are of."""
         return (
             f"Now the same in the trained model {self.name}, which was given {len(self.text)} "
-            f"characters of its own writing, from {self.text[:40]!r} on"
+            f"characters of its own writing, from {self.text[:40]!r} on."
         )
 
 
@@ -60,7 +61,7 @@ def look_into(name: str, checkpoint: Checkpoint, seed: int) -> Trained:
     prompt = encode_prompt("", vocabulary)
     written = generate(model, vocabulary, prompt, length=model.config.T, seed=seed)
     text = "".join(written)
-    ids = torch.from_numpy(vocabulary.encode(text).astype("int64")).unsqueeze(0)
+    ids = to_torch(vocabulary.encode(text)).unsqueeze(0)
     streams: list[Tensor] = []
     hooks = [
         block.register_forward_pre_hook(lambda _block, inputs: streams.append(inputs[0]))
