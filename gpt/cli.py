@@ -444,7 +444,8 @@ def _print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> No
         typer.echo(f"  {part:<10}{count:>12,}")
     typer.echo(
         f"memory      {estimate.peak_bytes / 2**20:>12,.0f} MiB at most in the probe on "
-        f"{estimate.device}, {estimate.state_bytes / 2**20:,.1f} of it weights, gradients and AdamW"
+        f"{estimate.device}, {estimate.state_bytes / 2**20:,.1f} of it weights, gradients and the "
+        f"optimizers' averages"
     )
     typer.echo(
         f"time        {estimate.seconds:>12,.0f} s: {config.train.steps:,} steps of "

@@ -75,7 +75,18 @@ class ModelConfig(Section):
         "rotary",
         description="learned: a vector added for each place; rotary: queries and keys are turned",
     )
+    qk_norm: bool = Field(
+        True, description="whether queries and keys are normalised, so that no score can run away"
+    )
     qkv_bias: bool = Field(False, description="whether queries, keys and values have a bias")
+    ngram: PositiveInt = Field(
+        4,
+        description="characters whose vectors are added up to make a character's embedding: "
+        "itself and those just before; 1 = itself alone",
+    )
+    activation: Literal["gelu", "relu2"] = Field(
+        "relu2", description="what bends the MLP: GELU, or the square of ReLU"
+    )
     dropout: Fraction = Field(
         0.0, description="share of embeddings, attention weights and outputs zeroed in training"
     )
@@ -100,19 +111,29 @@ class TrainConfig(Section):
 
     steps: PositiveInt = Field(2000, description="optimizer updates in the whole run")
     batch_size: PositiveInt = Field(12, description="B: windows of T characters in one update")
+    first_window: PositiveInt | None = Field(
+        None,
+        description="characters of a window in the first half of the steps, with as many windows "
+        "more; null = model.T",
+    )
     accumulation: PositiveInt = Field(
         1, description="pieces the batch is computed in, one after the other, to save memory"
     )
-    learning_rate: PositiveFloat = Field(1e-3, description="peak learning rate of AdamW")
+    optimizer: Literal["muon", "adamw"] = Field(
+        "muon",
+        description="muon: Muon for the blocks' matrices, AdamW for the rest; adamw: AdamW for all",
+    )
+    muon_learning_rate: PositiveFloat = Field(0.04, description="peak learning rate of Muon")
+    learning_rate: PositiveFloat = Field(4e-3, description="peak learning rate of AdamW")
     min_learning_rate: NonNegativeFloat = Field(
-        1e-4, description="learning rate that the decay ends at"
+        1e-5, description="learning rate of AdamW that the decay ends at; Muon's in proportion"
     )
     warmup_steps: NonNegativeInt = Field(
         default_factory=lambda given: min(100, given["steps"] // 10),
         description="steps of linear rise to the peak; default a tenth of steps, at most 100",
     )
     decay: Literal["cosine", "linear"] = Field(
-        "cosine", description="shape of the fall from the peak to min_learning_rate"
+        "linear", description="shape of the fall from the peak to min_learning_rate"
     )
     weight_decay: NonNegativeFloat = Field(0.1, description="pull of matrices towards zero")
     beta1: Fraction = Field(0.9, description="AdamW: memory of the gradient's mean")
@@ -121,7 +142,7 @@ class TrainConfig(Section):
         1.0, description="largest gradient norm; longer gradients are shortened to it; 0 = never"
     )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
-        "auto", description="number format of matrix products; auto: fp32 on CPU, bf16 on CUDA"
+        "auto", description="number format of matrix products; auto: bf16 where the chip has it"
     )
     compile: Literal["auto", "on", "off"] = Field(
         "auto", description="torch.compile; auto: on CUDA, where it works"
@@ -188,6 +209,16 @@ class Config(Section):
     model: ModelConfig = ModelConfig()
     train: TrainConfig = TrainConfig()
     sample: SampleConfig = SampleConfig()
+
+    @model_validator(mode="after")
+    def _windows_fit(self) -> Self:
+        T, first = self.model.T, self.train.first_window
+        if first is not None and T % first:
+            raise ValueError(
+                f"train.first_window: expected a divisor of model.T ({T}), so that a step has as "
+                f"many characters as ever, got {first}"
+            )
+        return self
 
 
 def fields(config: Section) -> Iterator[tuple[str, str, Any]]:

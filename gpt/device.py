@@ -42,14 +42,17 @@ def select_device(name: str) -> torch.device:
 def select_precision(name: str, device: torch.device) -> torch.dtype:
     """The format of matrix products; weights stay float32 (mixed precision, arXiv:1710.03740).
 
-    `auto` is float32, except on CUDA: bfloat16 where the chip has it, else float16.
+    `auto` is bfloat16 where the chip multiplies it, and else float32; on CUDA, float16. (A CPU
+    without it computes bfloat16 five times slower than float32: scripts/bench.py peak.)
     """
     if name != "auto":
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
-    if device.type != "cuda":
-        return torch.float32
-    has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-    return torch.bfloat16 if has_bf16 else torch.float16
+    if device.type == "cuda":
+        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        return torch.bfloat16 if has_bf16 else torch.float16
+    able = torch.cpu.get_capabilities()
+    has_bf16 = device.type == "cpu" and (able.get("avx512_bf16") or able.get("amx_bf16"))
+    return torch.bfloat16 if has_bf16 else torch.float32
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:

@@ -1,6 +1,9 @@
 """Measure what the README claims, as a user meets it: whole processes, from start to exit.
 
-    python scripts/bench.py startup quickstart shakespeare threads     (or some)
+    python scripts/bench.py                          all of our own parts
+    python scripts/bench.py fast cpu                 some of them
+    python scripts/bench.py fast shapes --nanogpt PATH   beside a checkout of nanoGPT, with ratios
+    python scripts/bench.py shapes --huggingface     beside Hugging Face's GPT-2 (extra `bench`)
 
 Prints one JSON object. Times on a shared machine vary: quote medians, and ratios taken in one call.
 """
@@ -18,8 +21,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from bench_peers import NanoGPT, huggingface
+
+from gpt.text.sources import TINYSHAKESPEARE, locate
+
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-TARGET = 1.88  # nanoGPT's val loss on tinyshakespeare with its CPU recipe, by its README
+NANOGPT_CPU, NANOGPT_GPU = 1.8857, 1.4697  # val losses of nanoGPT's recipes on tinyshakespeare
 
 
 def seconds(*command: str, repeats: int = 1) -> float:
@@ -44,11 +51,11 @@ def startup() -> dict[str, Any]:
     }
 
 
-def run_of(config: str, *text: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def run_of(config: str, *arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Train a shipped config in a scratch folder: its outcome with `wall_s`, and its metrics."""
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / config)
-        command = [sys.executable, "-m", "gpt", "train", *text, "--json", "--run-dir", run]
+        command = [sys.executable, "-m", "gpt", "train", *arguments, "--json", "--run-dir", run]
         began = time.perf_counter()
         done = subprocess.run(
             [*command, "--config", str(CONFIGS / f"{config}.yaml")], check=True, capture_output=True
@@ -60,16 +67,61 @@ def run_of(config: str, *text: str) -> tuple[dict[str, Any], list[dict[str, Any]
     return {"wall_s": round(wall, 1), **kept}, [json.loads(line) for line in lines]
 
 
+def probe(config: str, *changes: str) -> dict[str, Any]:
+    """What `gpt train --dry-run` measures of a config: pace, memory, and the FLOP/s of its model.
+
+    Model FLOPs a character as PaLM counts them (arXiv:2204.02311, appendix B): 6 for each weight
+    of a matrix product, and 6 T (hs + vs) for each head, as if nothing were masked.
+    """
+    path = str(CONFIGS / f"{config}.yaml")
+    arguments = [part for change in changes for part in ("--set", change)]
+    command = [sys.executable, "-m", "gpt", "train", "--dry-run", "--json", "--config", path]
+    done = subprocess.run([*command, *arguments], check=True, capture_output=True)
+    got = json.loads(done.stdout)
+    model, train, parts = got["config"]["model"], got["config"]["train"], got["parameters"]
+    weights = parts["attention"] + parts["mlp"] + parts["head"]
+    heads = model["n_layer"] * model["n_head"]
+    flops = 6 * weights + 6 * heads * model["T"] * (model["head_size"] + model["value_size"])
+    chars_per_s = train["batch_size"] * model["T"] / got["seconds_per_step"]
+    return {
+        "precision": got["precision"],
+        "parameters": sum(parts.values()),
+        "ms_per_step": round(1000 * got["seconds_per_step"], 1),
+        "chars_per_s": round(chars_per_s),
+        "gflop_per_s": round(flops * chars_per_s / 1e9, 1),
+        "peak_mib": round(got["peak_bytes"] / 2**20),
+    }
+
+
 def quickstart() -> dict[str, Any]:
     """The README's first command, without the installation."""
     return run_of("quickstart")[0]
 
 
-def shakespeare() -> dict[str, Any]:
-    """tinyshakespeare on the CPU; when an evaluation first beat the target."""
-    outcome, records = run_of("shakespeare_cpu")
-    beaten = [r["elapsed_s"] for r in records if r.get("val_loss", TARGET) < TARGET]
-    return outcome | {"target": TARGET, "seconds_to_target": beaten[0] if beaten else None}
+def to_target(config: str, target: float, seeds: int = 1) -> dict[str, Any]:
+    """A config on tinyshakespeare with several seeds; each must end at or below the target."""
+    runs = [run_of(config, "--set", f"seed={1337 + i}")[0] for i in range(seeds)]
+    return {
+        "target": target,
+        "reached": all(run["val_loss"] <= target for run in runs),
+        "median_wall_s": statistics.median(run["wall_s"] for run in runs),
+        "runs": runs,
+    }
+
+
+def fast() -> dict[str, Any]:
+    """The whole process to the val loss of nanoGPT's CPU recipe."""
+    return to_target("shakespeare_fast", NANOGPT_CPU, seeds=3)
+
+
+def cpu() -> dict[str, Any]:
+    """The whole process to the val loss of nanoGPT's GPU recipe, on the CPU."""
+    return to_target("shakespeare_cpu", NANOGPT_GPU, seeds=3)
+
+
+def best() -> dict[str, Any]:
+    """The lowest val loss that we know how to reach; hours."""
+    return to_target("shakespeare_best", 1.44, seeds=3)
 
 
 def threads() -> dict[str, Any]:
@@ -80,7 +132,7 @@ def threads() -> dict[str, Any]:
         "from gpt.config import load_config\n"
         "from gpt.model.transformer import GPT\n"
         "from gpt.text.corpus import load_corpus\n"
-        "from gpt.text.sources import open_text\n"
+        "from gpt.text.sources import TINYSHAKESPEARE, locate\n"
         "from gpt.training.step import TrainStep\n"
         f"config = load_config(Path({str(CONFIGS / 'quickstart.yaml')!r}))\n"
         "corpus = load_corpus(open_text('python-docs'))\n"
@@ -107,23 +159,123 @@ def threads() -> dict[str, Any]:
     return {f"{name}_steps_per_s": statistics.median(rates) for name, rates in table.items()}
 
 
-PARTS = {part.__name__: part for part in (startup, quickstart, shakespeare, threads)}
+def peak() -> dict[str, Any]:
+    """The best rate of matrix products here, GFLOP/s; what training is measured against."""
+    import torch
+
+    rates = {}
+    for dtype in (torch.float32, torch.bfloat16):
+        best = 0.0
+        for rows, inner, columns in [(4096, 384, 1536), (4096, 1024, 1024), (2048, 2048, 2048)]:
+            a, b = torch.randn(rows, inner, dtype=dtype), torch.randn(inner, columns, dtype=dtype)
+            for _ in range(25):
+                began = time.perf_counter()
+                a @ b
+                took = time.perf_counter() - began
+                best = max(best, 2 * rows * inner * columns / took / 1e9)
+        rates[str(dtype).removeprefix("torch.")] = round(best)
+    return rates
+
+
+def shapes() -> dict[str, Any]:
+    """Training at the shapes of nanoGPT's GPU recipe: T 256, C 384, 6 layers, 6 heads, B 64."""
+    measured = {name: probe(*arguments) for name, arguments in SHAPES.items()}
+    rates = peak()
+    for each in measured.values():
+        each["share_of_peak"] = round(each["gflop_per_s"] / rates[each["precision"]], 3)
+    return {"peak": rates, **measured}
+
+
+SHAPES = {
+    "ours": ("shakespeare_gpu", "device=cpu"),
+    "ours_without_dropout": ("shakespeare_gpu", "device=cpu", "model.dropout=0"),
+}
+
+
+def scaling() -> dict[str, Any]:
+    """Cost as T, C and the batch grow, from the shapes of shakespeare_cpu."""
+    grown = [
+        *(f"model.T={T}" for T in (64, 128, 256, 512, 1024)),
+        *(f"model.C={C}" for C in (64, 128, 256, 512)),
+        *(f"train.batch_size={B}" for B in (1, 4, 16, 64)),
+    ]
+    return {change: probe("shakespeare_cpu", "train.first_window=null", change) for change in grown}
+
+
+def optimizer() -> dict[str, Any]:
+    """One step of Muon on the blocks of shakespeare_cpu: torch's, and ours; making an AdamW."""
+    made = "import torch; torch.optim.AdamW([torch.nn.Parameter(torch.zeros(3))])"
+    import_torch = seconds(sys.executable, "-c", "import torch", repeats=5)
+    making = seconds(sys.executable, "-c", made, repeats=5) - import_torch
+
+    import torch
+
+    from gpt.config import load_config
+    from gpt.model.transformer import GPT
+    from gpt.training.optimizer import Muon, make_optimizers
+
+    config = load_config(CONFIGS / "shakespeare_cpu.yaml")
+    ours = make_optimizers(GPT(config.model, 65), config.train)[0]
+    assert isinstance(ours, Muon)
+    for p in ours.parameters:
+        p.grad = torch.randn_like(p)
+    theirs = torch.optim.Muon(ours.parameters, lr=1e-3)
+    times: dict[str, list[float]] = {"torch": [], "ours": []}
+    for _ in range(7):
+        for name, step in (("torch", theirs.step), ("ours", lambda: ours.step(1.0))):
+            began = time.perf_counter()
+            step()
+            times[name].append(time.perf_counter() - began)
+    medians = {f"muon_{k}_ms": round(1000 * statistics.median(v), 1) for k, v in times.items()}
+    return medians | {"making_torch_adamw_s": round(making, 2)}
+
+
+OURS = (startup, quickstart, fast, cpu, threads, peak, shapes, scaling, optimizer, best)
+PARTS = {part.__name__: part for part in OURS}
+LONG = {"best"}  # left out unless named
+
+
+def beside(results: dict[str, Any], nanogpt: Path | None, with_huggingface: bool) -> dict[str, Any]:
+    """The peers on what was measured of ours, and how many times faster ours is."""
+    found: dict[str, Any] = {}
+    ours = results.get("shapes", {}).get("ours", {}).get("chars_per_s")
+    if nanogpt:
+        peer = NanoGPT(nanogpt, locate(TINYSHAKESPEARE))
+        if "fast" in results:
+            recipe = peer.cpu_recipe()
+            ratio = recipe["wall_s"] / results["fast"]["median_wall_s"]
+            found["nanogpt_cpu_recipe"] = recipe | {"times_ours": round(ratio, 1)}
+        if ours:
+            for name, more in (("", []), ("_without_dropout", ["--dropout=0.0"])):
+                pace = peer.gpu_recipe_on_cpu(*more)
+                pace["ours_is_faster"] = round(ours / pace["chars_per_s"], 2)
+                found[f"nanogpt_gpu_shapes{name}"] = pace
+    if with_huggingface and ours:
+        pace = huggingface(T=256, C=384, n_layer=6, n_head=6, B=64, V=65, steps=3)
+        found["huggingface_gpt2"] = {"chars_per_s": pace, "ours_is_faster": round(ours / pace, 2)}
+    return found
 
 
 def main() -> None:
-    """Measure the parts named on the command line, by default all."""
+    """Measure the parts named on the command line, by default all but the long ones."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
-    parts = parser.parse_args().parts or list(PARTS)
+    parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT to run beside")
+    parser.add_argument("--huggingface", action="store_true", help="run its GPT-2 beside")
+    arguments = parser.parse_args()
+    parts = arguments.parts or [name for name in PARTS if name not in LONG]
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     machine = {
         "date": date.today().isoformat(),
+        "command": " ".join(sys.argv),
         "cores": os.cpu_count(),
         "machine": platform.machine(),
         "python": platform.python_version(),
     }
-    print(json.dumps(machine | {part: PARTS[part]() for part in parts}, indent=2))
+    results = {part: PARTS[part]() for part in parts}
+    peers = beside(results, arguments.nanogpt, arguments.huggingface)
+    print(json.dumps(machine | results | peers, indent=2))
 
 
 if __name__ == "__main__":

@@ -176,7 +176,9 @@ def test_dry_run_trains_nothing_and_foretells(gpt: Gpt, config_file: Path) -> No
     assert foretold["config"]["model"]["T"] == 13
     V, C = 31, 24
     assert foretold["parameters"]["head"] == V * C
-    assert foretold["state_bytes"] == 16 * sum(foretold["parameters"].values())
+    # of each parameter its weight, gradient and two averages; Muon, in the blocks, keeps only one
+    total = sum(foretold["parameters"].values())
+    assert 12 * total < foretold["state_bytes"] < 16 * total
     assert foretold["peak_bytes"] > foretold["state_bytes"]
     steps, evaluations = foretold["seconds_per_step"], foretold["seconds_per_evaluation"]
     assert foretold["seconds"] == pytest.approx(11 * steps + 4 * evaluations)

@@ -69,6 +69,11 @@ def test_words_stay_words(name: str) -> None:
         ("train: {learning_rate: .inf}", "train.learning_rate: expected a valid number"),
         ("model: {qkv_bias: no}", "model.qkv_bias: expected a valid boolean, got 'no'"),
         ("model: {dropout: 1}", "model.dropout: expected less than 1, got 1"),
+        (
+            "{model: {T: 12}, train: {first_window: 5}}",
+            "train.first_window: expected a divisor of model.T (12), so that a step has as many "
+            "characters as ever, got 5",
+        ),
         ("model: {positions: sine}", "model.positions: expected 'learned' or 'rotary', got 'sine'"),
         ("model: {T: 0}", "model.T: expected greater than 0, got 0"),
         ("model: 3", "model: expected keys below `model:`, got 3"),

@@ -191,7 +191,9 @@ def test_attend_equals_torchs_attention() -> None:
 
 
 def test_a_list_of_heads_equals_the_fused_product_equals_production() -> None:
-    config = ModelConfig(T=11, C=29, n_head=5, head_size=14, value_size=17, positions="learned")
+    config = ModelConfig(
+        T=11, C=29, n_head=5, head_size=14, value_size=17, qk_norm=False, positions="learned"
+    )
     production = shaken(CausalSelfAttention(config))
     fused = FusedHeads(29, 5, 14, 17)
     fused.qkv.load_state_dict(production.qkv.state_dict())

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpt.config import ModelConfig
 from gpt.model.attention import CausalSelfAttention, Rotary
-from gpt.model.transformer import GPT, Block, count_parameters, cross_entropy
+from gpt.model.transformer import GPT, MLP, Block, count_parameters, cross_entropy
 
 B, T, C, H, HS, VS, V = 3, 11, 29, 5, 14, 17, 37  # no two alike
 
@@ -29,6 +29,11 @@ def shaken(module: torch.nn.Module, seed: int = 0) -> torch.nn.Module:
     return module.eval()
 
 
+def normal(x: Tensor) -> Tensor:
+    """Of mean 0 and variance 1 along the last axis."""
+    return (x - x.mean(-1, keepdim=True)) / (x.var(-1, keepdim=True, correction=0) + 1e-5).sqrt()
+
+
 def one_head_at_a_time(attention: CausalSelfAttention, x: Tensor) -> Tensor:
     """Causal attention as a learner writes it: a loop over texts, heads and places."""
     weight, bias = attention.qkv.weight, attention.qkv.bias
@@ -40,6 +45,8 @@ def one_head_at_a_time(attention: CausalSelfAttention, x: Tensor) -> Tensor:
             slice(2 * H * HS + h * VS, 2 * H * HS + (h + 1) * VS),
         ]
         q, k, v = (F.linear(x, weight[r], bias[r] if bias is not None else None) for r in rows)
+        if attention.qk_norm:
+            q, k = (normal(part) for part in (q, k))
         if attention.rotary is not None:
             q, k = (attention.rotary(part.unsqueeze(1)).squeeze(1) for part in (q, k))
         y = torch.zeros(x.shape[0], x.shape[1], VS)
@@ -55,8 +62,13 @@ def one_head_at_a_time(attention: CausalSelfAttention, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @pytest.mark.parametrize("qkv_bias", [False, True])
-def test_fused_equals_explicit_equals_a_loop_over_heads(positions: str, qkv_bias: bool) -> None:
-    attention = shaken(CausalSelfAttention(config(positions=positions, qkv_bias=qkv_bias)))
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_fused_equals_explicit_equals_a_loop_over_heads(
+    positions: str, qkv_bias: bool, qk_norm: bool
+) -> None:
+    attention = shaken(
+        CausalSelfAttention(config(positions=positions, qkv_bias=qkv_bias, qk_norm=qk_norm))
+    )
     x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(1))
     fused, (explicit, weights) = attention(x), attention.explicit(x)
     assert fused.shape == (B, T, C)
@@ -172,12 +184,13 @@ def test_dropout_acts_in_training_only() -> None:
 
 
 def test_parameters_are_counted_by_part() -> None:
-    model = GPT(config(positions="learned", qkv_bias=True), V)
+    model = GPT(config(positions="learned", qkv_bias=True, ngram=3), V)
     counts = count_parameters(model)
     assert sum(counts.values()) == sum(p.numel() for p in model.parameters())
     qkv = H * (2 * HS + VS)
     assert counts == {
         "characters": V * C,
+        "earlier": 2 * V * C,
         "positions": T * C,
         "norms": (2 * 2 + 1) * 2 * C,
         "attention": 2 * (C * qkv + qkv + H * VS * C + C),
@@ -187,6 +200,15 @@ def test_parameters_are_counted_by_part() -> None:
 
 
 # --- against Hugging Face's GPT-2, an implementation that shares no line with ours ---
+
+
+TEXTBOOK = {
+    "positions": "learned",
+    "qkv_bias": True,
+    "qk_norm": False,
+    "activation": "gelu",
+    "ngram": 1,
+}
 
 
 def gpt2_of(model: GPT) -> torch.nn.Module:
@@ -229,7 +251,7 @@ def gpt2_of(model: GPT) -> torch.nn.Module:
 
 
 def test_logits_and_each_block_equal_gpt2s() -> None:
-    ours = config(positions="learned", qkv_bias=True, C=35, head_size=7, value_size=7)
+    ours = config(**TEXTBOOK, C=35, head_size=7, value_size=7)
     model = shaken(GPT(ours, V))
     theirs = gpt2_of(model)
     ids = torch.randint(V, (B, T))
@@ -247,12 +269,45 @@ def test_logits_and_each_block_equal_gpt2s() -> None:
 
 
 def test_attention_output_equals_gpt2s() -> None:
-    ours = config(positions="learned", qkv_bias=True, C=35, head_size=7, value_size=7)
+    ours = config(**TEXTBOOK, C=35, head_size=7, value_size=7)
     model = shaken(GPT(ours, V))
     theirs = gpt2_of(model).transformer.h[1].attn
     x = torch.randn(B, T, 35)
     expected = theirs(x)[0]
     torch.testing.assert_close(model.blocks[1].attention(x), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 7, T])
+def test_an_embedding_sums_the_vectors_of_the_last_characters(length: int) -> None:
+    model = shaken(GPT(config(ngram=4, dropout=0.3), V))
+    seen: list[Tensor] = []
+    model.blocks[0].register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
+    ids = torch.randint(V, (B, length))
+    model(ids)
+    tables = [model.characters.weight, *(table.weight for table in model.earlier)]
+    for b in range(B):
+        for t in range(length):
+            rows = [tables[d][ids[b, t - d]] for d in range(4) if d <= t]
+            torch.testing.assert_close(seen[0][b, t], torch.stack(rows).sum(0))
+
+
+def test_relu2_is_the_square_of_the_positive_part() -> None:
+    mlp = shaken(MLP(config(activation="relu2")))
+    x = torch.randn(B, T, C)
+    hidden = mlp.expand(x).clamp(min=0) ** 2
+    torch.testing.assert_close(mlp(x), mlp.projection(hidden))
+
+
+def test_attention_in_bfloat16_on_a_cpu_is_near_that_in_float32() -> None:
+    """There it goes another way, by plain products."""
+    attention = shaken(CausalSelfAttention(config()))
+    x = torch.randn(B, T, C)
+    expected = attention(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = attention(x)
+    assert got.dtype == torch.bfloat16
+    error = (got.float() - expected).norm() / expected.norm()
+    assert error < 0.02
 
 
 def test_a_block_adds_to_the_stream() -> None:

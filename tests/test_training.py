@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.checkpoint import load_checkpoint, load_training_state, save_checkpoint
-from gpt.config import Config, ModelConfig, TrainConfig, load_config
+from gpt.config import Config, load_config
 from gpt.device import autocast, derive_seed, select_device, select_precision
 from gpt.errors import CheckpointError, ConfigError, DeviceError, TrainingError, UsageError
 from gpt.model.transformer import GPT, cross_entropy
@@ -28,7 +28,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training.evaluation import evaluate
 from gpt.training.loop import Progress, train
-from gpt.training.optimizer import learning_rate, make_optimizer
+from gpt.training.optimizer import learning_rate
 from gpt.training.step import TrainStep
 from tests.conftest import metrics_of, small
 
@@ -69,6 +69,7 @@ def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Co
         train__warmup_steps=0,
         train__learning_rate=0.01,
         train__decay="linear",
+        train__optimizer="adamw",
     )
     model = GPT(config.model, len(corpus.vocabulary))
     torch.nn.init.normal_(model.head.weight)
@@ -88,6 +89,16 @@ def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Co
         g = gradients[name]
         expected = before[name] * decay - rate * g / (g.abs() + 1e-8)
         torch.testing.assert_close(parameter.detach(), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_short_windows_come_first_and_hold_as_many_characters(corpus: Corpus) -> None:
+    config = small(model__T=12, train__first_window=4, train__steps=7, train__batch_size=5)
+    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+    shapes: list[torch.Size] = []
+    step.model.register_forward_pre_hook(lambda _model, inputs: shapes.append(inputs[0].shape))
+    for i in range(7):
+        step(i)
+    assert shapes == [(15, 4)] * 3 + [(5, 12)] * 4
 
 
 def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:
@@ -125,53 +136,6 @@ def test_low_precision_learns_too_and_keeps_its_weights_in_float32(
     with autocast(CPU, step.precision):
         logits = step.model(torch.zeros(1, 3, dtype=torch.long))
     assert logits.dtype == step.precision
-
-
-# --- schedule and optimizer ---
-
-
-@given(
-    steps=st.integers(1, 500),
-    warmup=st.integers(0, 500),
-    decay=st.sampled_from(["cosine", "linear"]),
-)
-def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(
-    steps: int, warmup: int, decay: str
-) -> None:
-    warmup = min(warmup, steps)
-    config = TrainConfig.model_validate(
-        {"steps": steps, "warmup_steps": warmup, "decay": decay}
-        | {"learning_rate": 0.7, "min_learning_rate": 0.2}
-    )
-    rates = [learning_rate(step, config) for step in range(steps + 1)]
-    rise, fall = rates[:warmup], rates[warmup:]
-    assert rise == sorted(rise)
-    assert fall == sorted(fall, reverse=True)
-    assert all(0 < rate <= 0.7 + 1e-12 for rate in rates)
-    if warmup:
-        assert rise[-1] == pytest.approx(0.7)
-    if steps > warmup:
-        assert fall[0] == pytest.approx(0.7)
-        assert fall[-1] == pytest.approx(0.2)
-
-
-def test_the_learning_rate_worked_out_by_hand() -> None:
-    config = TrainConfig(steps=30, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1)
-    assert [learning_rate(step, config) for step in (0, 4, 9, 10)] == [0.1, 0.5, 1.0, 1.0]
-    assert learning_rate(15, config) == pytest.approx(0.1 + 0.9 * (0.5 + math.sqrt(0.125)))
-    assert learning_rate(20, config) == pytest.approx(0.55)
-    linear = config.model_copy(update={"decay": "linear"})
-    assert learning_rate(15, linear) == pytest.approx(0.775)
-
-
-def test_only_matrices_decay() -> None:
-    model = GPT(ModelConfig(qkv_bias=True), 7)
-    decayed, free = make_optimizer(model, TrainConfig(weight_decay=0.3)).param_groups
-    assert (decayed["weight_decay"], free["weight_decay"]) == (0.3, 0.0)
-    names = {id(p): name for name, p in model.named_parameters()}
-    assert all(names[id(p)].endswith("weight") for p in decayed["params"])
-    assert all("norm" in names[id(p)] or "bias" in names[id(p)] for p in free["params"])
-    assert len(decayed["params"]) + len(free["params"]) == len(names)
 
 
 # --- evaluation ---
@@ -417,7 +381,15 @@ def test_a_run_stops_at_its_target(corpus: Corpus) -> None:
     assert load_checkpoint(Path("r"), "last", CPU).step == outcome.step < 11
 
 
-RISING = {"train__learning_rate": 0.3, "train__warmup_steps": 11, "train__eval_every": 1}
+RISING = {
+    "train__optimizer": "adamw",
+    "train__learning_rate": 0.3,
+    "train__warmup_steps": 11,
+    "train__eval_every": 1,
+    "model__qk_norm": False,
+    "model__activation": "gelu",
+    "model__ngram": 1,
+}
 
 
 def test_a_rising_val_loss_is_told_once_with_the_step(
@@ -494,7 +466,11 @@ def test_a_damaged_checkpoint_is_told(corpus: Corpus, victim: str, damage: str) 
 def test_a_training_state_of_something_else_is_told(corpus: Corpus) -> None:
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
     state = load_training_state(Path("r"))
-    for damage in ({"progress": {"x": 1}}, {"step": {}}, {"step": {"optimizer": {}, "scaler": {}}}):
+    for damage in (
+        {"progress": {"x": 1}},
+        {"step": {}},
+        {"step": {"optimizers": [{}], "scaler": {}}},
+    ):
         torch.save(state | damage, "r/checkpoints/last/training_state.pt")
         with pytest.raises(CheckpointError, match=r"training_state\.pt is not of this model"):
             train(small(), corpus, Path("r"), resume=True)

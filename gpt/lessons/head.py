@@ -50,18 +50,21 @@ class Head(nn.Module):
         *,
         bias: bool = False,
         causal: bool = True,
+        normal: bool = False,
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
         self.query = nn.Linear(d_in, head_size, bias=bias)
         self.key = nn.Linear(d_in, head_size, bias=bias)
         self.value = nn.Linear(d_in, value_size or head_size, bias=bias)
-        self.causal, self.rotary = causal, rotary
+        self.causal, self.normal, self.rotary = causal, normal, rotary
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_in), context (B, S, d_in) -> output (B, T, vs) and weights (B, T, S)."""
         context = x if context is None else context
         q, k, v = self.query(x), self.key(context), self.value(context)
+        if self.normal:  # the mean taken off, and of variance 1: no score can run away
+            q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
         return attend(q, k, v, causal=self.causal)

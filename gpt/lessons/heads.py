@@ -56,7 +56,7 @@ def take_apart(attention: CausalSelfAttention) -> ListOfHeads:
     q_size, _, v_size = (size // attention.n_head for size in attention.sizes)
     biased = attention.qkv.bias is not None
     heads = [
-        Head(C, q_size, v_size, bias=biased, rotary=attention.rotary)
+        Head(C, q_size, v_size, bias=biased, normal=attention.qk_norm, rotary=attention.rotary)
         for _ in range(attention.n_head)
     ]
     parts = [
@@ -74,8 +74,10 @@ def take_apart(attention: CausalSelfAttention) -> ListOfHeads:
 def example(seed: int) -> tuple[Tensor, CausalSelfAttention]:
     """Noise (2, 16, 16), and the notebook's shapes: 8 heads of size 32, 256 channels from 16."""
     torch.manual_seed(seed)
-    config = ModelConfig(T=16, C=16, n_head=8, head_size=32, value_size=24, positions="learned")
-    return torch.randn(2, 16, 16), CausalSelfAttention(config).eval()
+    sizes = ModelConfig(
+        T=16, C=16, n_head=8, head_size=32, value_size=24, positions="learned", qk_norm=False
+    )
+    return torch.randn(2, 16, 16), CausalSelfAttention(sizes).eval()
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:

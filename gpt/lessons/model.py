@@ -14,6 +14,9 @@ from gpt.model.transformer import GPT, Block, count_parameters, cross_entropy
 def by_hand(model: GPT, ids: Tensor) -> Tensor:
     """(B, T) ids -> (B, T, V) logits, with the production model's weights."""
     x = model.characters.weight[ids]  # (B, T, C): a row of the table for each character
+    for distance, table in enumerate(model.earlier, start=1):
+        assert isinstance(table, torch.nn.Embedding)
+        x[:, distance:] += table.weight[ids[:, :-distance]]  # what stands that far before
     if model.positions is not None:
         x = add_positions(x, model.positions.weight)
     for layer in model.blocks:
@@ -36,9 +39,11 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     ids, model = example(seed)
     logits = by_hand(model, ids)
     page.say(
-        """A character's id picks a row of a table: its embedding. The stream of embeddings runs
-        through the blocks; a last LayerNorm, and a product with a matrix of V columns gives V
-        logits at each place, one for each character that could come next. Softmax makes them
+        """A character's id picks a row of a table: its embedding. So do the ids of the three before
+        it, from tables of their own, and the four rows are added up: 'q' after 'e' is another thing
+        than 'q' after a space. The stream of embeddings runs through the blocks; a last LayerNorm,
+        and a product with a matrix of V columns gives V logits at each place, one for each
+        character that could come next. Softmax makes them
         probabilities."""
     )
     page.table("probabilities after each place of the first text", logits[0].softmax(-1),

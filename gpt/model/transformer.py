@@ -12,17 +12,22 @@ from gpt.model.attention import CausalSelfAttention
 
 
 class MLP(nn.Module):
-    """Two linear layers with GELU between: what each character makes of what it gathered."""
+    """Two linear layers and a bend between: what each character makes of what it gathered.
+
+    The bend is GELU (arXiv:1606.08415) or ReLU squared (Primer, arXiv:2109.08668, section 4).
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self.activation = config.activation
         self.expand = nn.Linear(config.C, 4 * config.C)
         self.projection = nn.Linear(4 * config.C, config.C)
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        x = F.gelu(self.expand(x), approximate="tanh")  # (B, T, 4 C)
+        x = self.expand(x)  # (B, T, 4 C)
+        x = F.relu(x).square() if self.activation == "relu2" else F.gelu(x, approximate="tanh")
         out: Tensor = self.dropout(self.projection(x))
         return out
 
@@ -50,6 +55,9 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """Ids in, logits out. `config.T` is the longest text it takes; `vocabulary_size` is V.
 
+    With `ngram` n, what a character adds to the stream depends on the n - 1 before it too: a table
+    of vectors for each distance, summed. The blocks need not spend heads on spelling.
+
     A new model knows nothing: its head is zero, so each of the V characters is equally
     likely and the loss is ln V. All other weights are drawn from `generator`.
     """
@@ -60,6 +68,9 @@ class GPT(nn.Module):
         super().__init__()
         self.config = config
         self.characters = nn.Embedding(vocabulary_size, config.C)
+        self.earlier = nn.ModuleList(
+            nn.Embedding(vocabulary_size, config.C) for _ in range(config.ngram - 1)
+        )
         self.positions = nn.Embedding(config.T, config.C) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -76,6 +87,8 @@ class GPT(nn.Module):
         if T > self.config.T:
             raise ValueError(f"expected at most T = {self.config.T} characters, got {T}")
         x = self.characters(ids)  # (B, T, C)
+        for distance, table in enumerate(self.earlier, start=1):  # before the first stands nothing
+            x = x + F.pad(table(ids), (0, 0, distance, 0))[:, :T]  # (B, T, C), moved to the right
         if self.positions is not None:
             x = x + self.positions(torch.arange(T, device=ids.device))  # (T, C) to each of B
         x = self.dropout(x)

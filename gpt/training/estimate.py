@@ -39,7 +39,7 @@ class Estimate:
 def estimate(config: Config, corpus: Corpus) -> Estimate:
     """Take a few steps with a throwaway model, score and sample a little, and extrapolate.
 
-    `state_bytes` is weights, gradients and AdamW's two averages; `peak_bytes` what the probe's
+    `state_bytes` is weights, gradients and the optimizers' averages; `peak_bytes` what the probe's
     process (on CUDA: the device) held at most.
     """
     device = select_device(config.device)
@@ -63,7 +63,7 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
         device=str(device),
         precision=str(step.precision).removeprefix("torch."),
         parameters=parameters,
-        state_bytes=4 * 4 * sum(parameters.values()),
+        state_bytes=4 * 2 * sum(parameters.values()) + step.state_bytes(),
         peak_bytes=_peak_bytes(device),
         seconds_per_step=per_step,
         seconds_per_evaluation=per_evaluation,

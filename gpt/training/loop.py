@@ -229,7 +229,8 @@ class _Loop:
     def _evaluate(self) -> tuple[bool, dict[str, float]]:
         """Whether this is the best so far, and the scores; what it shows goes to TensorBoard."""
         model, vocabulary = self.step.model, self.corpus.vocabulary
-        val_loss = evaluate(model, self.corpus.val)
+        # a new model's head is zero: its loss is known without looking
+        val_loss = evaluate(model, self.corpus.val) if self.done else math.log(len(vocabulary))
         if not math.isfinite(val_loss):
             raise TrainingError(f"step {self.done}: the val loss is {val_loss}; see {self.run}")
         is_best = self.progress.note(self.done, val_loss)

@@ -11,7 +11,7 @@ from gpt.device import autocast, compile_model, derive_seed, select_precision
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.text.batches import batch
 from gpt.text.vocabulary import Ids
-from gpt.training.optimizer import learning_rate, make_optimizer
+from gpt.training.optimizer import learning_rate, make_optimizers
 
 
 class TrainStep:
@@ -24,34 +24,44 @@ class TrainStep:
     def __init__(self, model: GPT, ids: Ids, config: Config, device: torch.device) -> None:
         self.model, self.ids, self.config, self.device = model, ids, config, device
         self.precision = select_precision(config.train.precision, device)
-        self.optimizer = make_optimizer(model, config.train)
+        products = self.precision if self.precision == torch.bfloat16 else torch.float32
+        self.optimizers = make_optimizers(model, config.train, products)
         # float16 has few exponents: gradients are scaled up so that none is lost (arXiv:1710.03740)
-        self.scaler = torch.amp.GradScaler(device.type, enabled=self.precision == torch.float16)
+        self.scaler: Any = torch.amp.GradScaler(
+            device.type, enabled=self.precision == torch.float16
+        )
         self.forward = compile_model(model, config.train.compile, device, self._rehearse)
 
     def __call__(self, step: int) -> tuple[Tensor, Tensor]:
         """Returns the batch's loss before the update and the gradient's norm before clipping."""
         config = self.config.train
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(step, config)
+        share = learning_rate(step, config) / config.learning_rate
         self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
         torch.manual_seed(derive_seed(self.config.seed, "dropout", step))
         loss = torch.zeros((), device=self.device)
         for x, y in self._pieces(step):
             loss += self._backward(self.forward, x, y)
-        self.scaler.unscale_(self.optimizer)
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), config.grad_clip or float("inf")
         )
-        self.scaler.step(self.optimizer)
+        for optimizer in self.optimizers:
+            self.scaler.step(optimizer, share)
         self.scaler.update()
         return loss, norm
 
     def _pieces(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batch of a step in `accumulation` pieces on the device, x and y (B / pieces, T)."""
+        """The batch of a step in `accumulation` pieces on the device, x and y (B / pieces, T).
+
+        Short windows first (arXiv:2108.06084): attention costs less, and there is enough to learn.
+        """
         config = self.config
         B, T, pieces = config.train.batch_size, config.model.T, config.train.accumulation
+        first = config.train.first_window
+        if first is not None and step < config.train.steps // 2:
+            B, T = B * T // first, first
         x, y = batch(self.ids, B, T, seed=config.seed, step=step)
         if self.device.type == "cuda":
             x, y = x.pin_memory(), y.pin_memory()
@@ -66,19 +76,30 @@ class TrainStep:
         with autocast(self.device, self.precision):
             logits = forward(x)
         loss = cross_entropy(logits, y) / self.config.train.accumulation
-        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(loss).backward()
         return loss.detach()
 
     def _rehearse(self, forward: Any) -> None:
         x, y = next(self._pieces(0))
         self._backward(forward, x, y)
 
+    def state_bytes(self) -> int:
+        """The memory that the optimizers' averages take."""
+        tensors = (
+            t for optimizer in self.optimizers for ts in optimizer.state.values() for t in ts
+        )
+        return sum(t.nbytes for t in tensors)
+
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's averages and, in float16, the gradient's scale."""
-        return {"optimizer": self.optimizer.state_dict(), "scaler": self.scaler.state_dict()}
+        """The optimizers' averages and, in float16, the gradient's scale."""
+        return {
+            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
+            "scaler": self.scaler.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave."""
-        self.optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         if state["scaler"]:  # empty unless the run was in float16 before
             self.scaler.load_state_dict(state["scaler"])

@@ -1,0 +1,102 @@
+"""The peers, run beside us: nanoGPT from a checkout, Hugging Face's GPT-2 from its package."""
+
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+# the recipes of nanoGPT's README for shakespeare_char
+CPU_RECIPE = [
+    *("--device=cpu", "--compile=False", "--eval_iters=20", "--log_interval=1", "--dropout=0.0"),
+    *("--block_size=64", "--batch_size=12", "--n_layer=4", "--n_head=4", "--n_embd=128"),
+    *("--max_iters=2000", "--lr_decay_iters=2000"),
+]
+GPU_RECIPE_HERE = [
+    *("--device=cpu", "--compile=False", "--eval_iters=1", "--log_interval=1"),
+    "--eval_interval=1000000",
+]
+CONFIG = "config/train_shakespeare_char.py"
+
+SCORE = """
+import sys, torch
+sys.path.insert(0, ".")
+from model import GPT, GPTConfig
+from gpt.text.batches import consecutive_windows
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_text
+saved = torch.load("out-shakespeare-char/ckpt.pt", weights_only=True)
+model = GPT(GPTConfig(**saved["model_args"])).eval()
+model.load_state_dict(saved["model"])
+val = load_corpus(open_text(sys.argv[1])).val  # sorted characters, so the same ids as its own
+with torch.no_grad():
+    total = sum(y.numel() * model(x, y)[1].item() for x, y in consecutive_windows(val, 64))
+print("val", total / (len(val) - 1))
+"""
+
+
+class NanoGPT:
+    """A checkout of nanoGPT, copied to a scratch folder, with its character data prepared."""
+
+    def __init__(self, checkout: Path, text: Path) -> None:
+        self._scratch = tempfile.TemporaryDirectory()
+        self.folder = Path(self._scratch.name) / "nanoGPT"
+        shutil.copytree(checkout, self.folder, ignore=shutil.ignore_patterns(".git", "out-*"))
+        self.text = text.resolve()
+        data = self.folder / "data" / "shakespeare_char"
+        shutil.copy(self.text, data / "input.txt")
+        self._python(str(data / "prepare.py"))
+
+    def _python(self, *arguments: str) -> str:
+        command = [sys.executable, *arguments]
+        done = subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True)
+        return done.stdout
+
+    def cpu_recipe(self) -> dict[str, Any]:
+        """Its CPU recipe as a whole process, and the val loss of its best weights by our rule."""
+        began = time.perf_counter()
+        out = self._python("train.py", CONFIG, *CPU_RECIPE)
+        wall = time.perf_counter() - began
+        times = [float(ms) for ms in re.findall(r"time ([\d.]+)ms", out)]
+        scored = self._python("-c", SCORE, str(self.text))
+        estimates = re.findall(r"val loss ([\d.]+)", out)
+        return {
+            "wall_s": round(wall, 1),
+            "ms_per_step": statistics.median(times),
+            "val_loss_by_our_rule": round(float(scored.split()[-1]), 4),
+            "val_loss_by_its_own_estimate": float(estimates[-1]),
+        }
+
+    def gpu_recipe_on_cpu(self, *more: str, steps: int = 3) -> dict[str, Any]:
+        """Characters/s at the shapes of its GPU recipe, on this CPU: T 256, C 384, B 64."""
+        out = self._python("train.py", CONFIG, *GPU_RECIPE_HERE,
+                           f"--max_iters={steps}", *more)  # fmt: skip
+        times = [float(ms) for ms in re.findall(r"time ([\d.]+)ms", out)]
+        ms = statistics.median(times[1:])  # the first holds an evaluation
+        return {"ms_per_step": ms, "chars_per_s": round(64 * 256 / ms * 1000, 1)}
+
+
+def huggingface(T: int, C: int, n_layer: int, n_head: int, B: int, V: int, steps: int) -> float:
+    """Characters/s that Hugging Face's GPT-2 trains on here; as run_clm does, in float32."""
+    import torch
+    import transformers
+
+    config = transformers.GPT2Config(
+        vocab_size=V, n_positions=T, n_embd=C, n_layer=n_layer, n_head=n_head
+    )
+    model = transformers.GPT2LMHeadModel(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    times = []
+    for _ in range(steps + 2):
+        ids = torch.randint(V, (B, T))
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        model(ids, labels=ids).loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        times.append(time.perf_counter() - began)
+    return round(B * T / statistics.median(times[2:]), 1)

@@ -1,0 +1,190 @@
+"""AdamW, Muon and the schedule, against torch's AdamW, an SVD and figures worked out by hand."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt.config import ModelConfig, TrainConfig
+from gpt.model.transformer import GPT
+from gpt.training.optimizer import AdamW, Muon, learning_rate, make_optimizers, orthogonalise
+
+
+def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def tiny() -> GPT:
+    config = ModelConfig(
+        T=11, C=29, n_layer=2, n_head=5, head_size=14, value_size=17, positions="learned"
+    )
+    return GPT(config, 7)
+
+
+def test_adamw_is_torchs() -> None:
+    ours, theirs = (
+        [torch.nn.Parameter(drawn(*shape)) for shape in [(5, 3), (7,)]] for _ in range(2)
+    )
+    mine = AdamW(ours, 0.3, (0.8, 0.95), weight_decay=0.2)
+    reference = torch.optim.AdamW(theirs, lr=0.3, betas=(0.8, 0.95), weight_decay=0.2, fused=True)
+    for step in range(13):
+        share = 1 / (1 + step)
+        for parameters in (ours, theirs):
+            for i, p in enumerate(parameters):
+                p.grad = drawn(*p.shape, seed=100 * i + step)
+        reference.param_groups[0]["lr"] = share * 0.3
+        mine.step(share)
+        reference.step()
+        assert all(a.equal(b) for a, b in zip(ours, theirs, strict=True))
+
+
+@settings(max_examples=50)
+@given(
+    height=st.integers(1, 37),
+    width=st.integers(1, 37),
+    scale=st.floats(1e-6, 1e6),
+    seed=st.integers(0, 99),
+)
+def test_orthogonalise_keeps_the_directions_and_evens_out_their_lengths(
+    height: int, width: int, scale: float, seed: int
+) -> None:
+    matrices = scale * drawn(3, height, width, seed=seed)
+    u, singular, vt = torch.linalg.svd(matrices.double(), full_matrices=False)
+    new = u.mT @ orthogonalise(matrices).double() @ vt.mT  # diagonal: its singular values
+    lengths = new.diagonal(dim1=-2, dim2=-1)
+    torch.testing.assert_close(new, torch.diag_embed(lengths), rtol=0, atol=2e-4)
+    assert (lengths < 1.1).all()
+    assert (lengths[singular > 0.021 * singular.norm(dim=-1, keepdim=True)] > 0.9).all()
+
+
+def test_orthogonalise_of_nothing_is_nothing() -> None:
+    """The blocks' gradients are zero as long as the head is."""
+    assert orthogonalise(torch.zeros(2, 3, 5)).equal(torch.zeros(2, 3, 5))
+
+
+def test_muon_worked_out_by_hand() -> None:
+    p = torch.nn.Parameter(drawn(14, 3))
+    muon = Muon([p], [[5, 7, 2]], learning_rate=0.1, weight_decay=0.5)
+    momentum, expected = torch.zeros(14, 3), p.detach().clone()
+    for step, share in enumerate((0.5, 1.0, 0.2)):
+        p.grad = drawn(14, 3, seed=step + 1)
+        muon.step(share)
+        momentum = 0.95 * momentum + 0.05 * p.grad
+        direction = 0.05 * p.grad + 0.95 * momentum
+        rate = share * 0.1
+        expected *= 1 - rate * 0.5
+        for rows in (slice(0, 5), slice(5, 12), slice(12, 14)):
+            part = direction[rows]
+            longer = max(1.0, len(part) / 3) ** 0.5
+            expected[rows] -= rate * longer * orthogonalise(part[None])[0]
+        torch.testing.assert_close(p.detach(), expected)
+
+
+def test_muon_takes_matrices_of_one_shape_together_and_each_for_itself() -> None:
+    together, alone = ([torch.nn.Parameter(drawn(5, 3, seed=i)) for i in range(3)] for _ in "ab")
+    for p, q in zip(together, alone, strict=True):
+        p.grad = q.grad = drawn(5, 3, seed=7)
+    Muon(together, [[5]] * 3, 0.1, 0.0).step(1.0)
+    for q in alone:
+        Muon([q], [[5]], 0.1, 0.0).step(1.0)
+    for p, q in zip(together, alone, strict=True):
+        torch.testing.assert_close(p, q)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_each_parameter_has_one_optimizer(optimizer: str) -> None:
+    model = tiny()
+    made = make_optimizers(model, TrainConfig.model_validate({"optimizer": optimizer}))
+    taken = [id(p) for each in made for p in each.parameters]
+    assert sorted(taken) == sorted(id(p) for p in model.parameters())
+
+
+def test_only_matrices_decay_and_muon_takes_those_of_the_blocks() -> None:
+    model = tiny()
+    names = {id(p): name for name, p in model.named_parameters()}
+    decayed, free = make_optimizers(model, TrainConfig(optimizer="adamw", weight_decay=0.3))
+    assert isinstance(decayed, AdamW)
+    assert isinstance(free, AdamW)
+    assert (decayed.weight_decay, free.weight_decay) == (0.3, 0.0)
+    assert all(p.ndim == 2 for p in decayed.parameters)
+    assert all("norm" in names[id(p)] or "bias" in names[id(p)] for p in free.parameters)
+
+    muon, rest = make_optimizers(model, TrainConfig(optimizer="muon", weight_decay=0.3))
+    assert isinstance(muon, Muon)
+    assert isinstance(rest, AdamW)
+    assert (muon.weight_decay, rest.weight_decay) == (0.3, 0.0)
+    kinds = {names[id(p)].split(".", 2)[2] for p in muon.parameters}
+    assert kinds == {
+        "attention.qkv.weight",
+        "attention.projection.weight",
+        "mlp.expand.weight",
+        "mlp.projection.weight",
+    }
+    assert muon.rows[0] == [70, 70, 85]  # queries, keys, values
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_what_is_remembered_survives_and_of_other_shapes_is_refused(optimizer: str) -> None:
+    config = TrainConfig.model_validate({"optimizer": optimizer})
+    models = [tiny(), tiny()]
+    models[1].load_state_dict(models[0].state_dict())
+    made = [make_optimizers(model, config) for model in models]
+    for round_ in range(4):
+        if round_ == 2:
+            for one, other in zip(*made, strict=True):
+                other.load_state_dict(one.state_dict())
+                with pytest.raises(ValueError, match="expected"):
+                    other.load_state_dict(
+                        {k: [t[..., None] for t in v] for k, v in one.state_dict().items()}
+                    )
+            models[1].load_state_dict(models[0].state_dict())
+        for model, optimizers in zip(models, made, strict=True):
+            if model is models[1] and round_ < 2:
+                continue
+            for i, p in enumerate(model.parameters()):
+                p.grad = drawn(*p.shape, seed=1000 * round_ + i)
+            for each in optimizers:
+                each.step(1.0)
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert one.equal(other)
+
+
+# --- schedule and optimizer ---
+
+
+@given(
+    steps=st.integers(1, 500),
+    warmup=st.integers(0, 500),
+    decay=st.sampled_from(["cosine", "linear"]),
+)
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(
+    steps: int, warmup: int, decay: str
+) -> None:
+    warmup = min(warmup, steps)
+    config = TrainConfig.model_validate(
+        {"steps": steps, "warmup_steps": warmup, "decay": decay}
+        | {"learning_rate": 0.7, "min_learning_rate": 0.2}
+    )
+    rates = [learning_rate(step, config) for step in range(steps + 1)]
+    rise, fall = rates[:warmup], rates[warmup:]
+    assert rise == sorted(rise)
+    assert fall == sorted(fall, reverse=True)
+    assert all(0 < rate <= 0.7 + 1e-12 for rate in rates)
+    if warmup:
+        assert rise[-1] == pytest.approx(0.7)
+    if steps > warmup:
+        assert fall[0] == pytest.approx(0.7)
+        assert fall[-1] == pytest.approx(0.2)
+
+
+def test_the_learning_rate_worked_out_by_hand() -> None:
+    config = TrainConfig(
+        steps=30, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1, decay="cosine"
+    )
+    assert [learning_rate(step, config) for step in (0, 4, 9, 10)] == [0.1, 0.5, 1.0, 1.0]
+    assert learning_rate(15, config) == pytest.approx(0.1 + 0.9 * (0.5 + math.sqrt(0.125)))
+    assert learning_rate(20, config) == pytest.approx(0.55)
+    linear = config.model_copy(update={"decay": "linear"})
+    assert learning_rate(15, linear) == pytest.approx(0.775)
