@@ -165,15 +165,15 @@ def peak() -> dict[str, Any]:
 
     rates = {}
     for dtype in (torch.float32, torch.bfloat16):
-        best = 0.0
+        fastest = 0.0
         for rows, inner, columns in [(4096, 384, 1536), (4096, 1024, 1024), (2048, 2048, 2048)]:
             a, b = torch.randn(rows, inner, dtype=dtype), torch.randn(inner, columns, dtype=dtype)
             for _ in range(25):
                 began = time.perf_counter()
                 a @ b
                 took = time.perf_counter() - began
-                best = max(best, 2 * rows * inner * columns / took / 1e9)
-        rates[str(dtype).removeprefix("torch.")] = round(best)
+                fastest = max(fastest, 2 * rows * inner * columns / took / 1e9)
+        rates[str(dtype).removeprefix("torch.")] = round(fastest)
     return rates
 
 
@@ -251,8 +251,8 @@ def beside(results: dict[str, Any], nanogpt: Path | None, with_huggingface: bool
                 pace["ours_is_faster"] = round(ours / pace["chars_per_s"], 2)
                 found[f"nanogpt_gpu_shapes{name}"] = pace
     if with_huggingface and ours:
-        pace = huggingface(T=256, C=384, n_layer=6, n_head=6, B=64, V=65, steps=3)
-        found["huggingface_gpt2"] = {"chars_per_s": pace, "ours_is_faster": round(ours / pace, 2)}
+        rate = huggingface(T=256, C=384, n_layer=6, n_head=6, B=64, V=65, steps=3)
+        found["huggingface_gpt2"] = {"chars_per_s": rate, "ours_is_faster": round(ours / rate, 2)}
     return found
 
 

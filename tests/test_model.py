@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gpt.config import ModelConfig
 from gpt.model.attention import CausalSelfAttention, Rotary
-from gpt.model.transformer import GPT, MLP, Block, count_parameters, cross_entropy
+from gpt.model.transformer import GPT, MLP, Block, count_parameters, cross_entropy, relu2
 
 B, T, C, H, HS, VS, V = 3, 11, 29, 5, 14, 17, 37  # no two alike
 
@@ -296,6 +296,8 @@ def test_relu2_is_the_square_of_the_positive_part() -> None:
     x = torch.randn(B, T, C)
     hidden = mlp.expand(x).clamp(min=0) ** 2
     torch.testing.assert_close(mlp(x), mlp.projection(hidden))
+    wide = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(relu2, wide)
 
 
 def test_attention_in_bfloat16_on_a_cpu_is_near_that_in_float32() -> None:

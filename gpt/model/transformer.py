@@ -3,18 +3,49 @@
 B batch, T time, C channels, V vocabulary size; see attention.py for the letters of a head.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from gpt.config import ModelConfig
 from gpt.model.attention import CausalSelfAttention
 
 
+class SquaredReLU(torch.autograd.Function):
+    """relu(x)^2 (Primer, arXiv:2109.08668, section 4), with the gradient 2 relu(x) written out.
+
+    Left to autograd, it goes over the MLP's wide activations three times more: an eighth of a step.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        """Any shape -> the same shape."""
+        positive = x.relu()
+        ctx.save_for_backward(positive)
+        return positive * positive
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        """The gradient of the output -> that of the input."""
+        (positive,) = ctx.saved_tensors
+        gradient: Tensor = gradients[0] * positive
+        return gradient.mul_(2)
+
+
+def relu2(x: Tensor) -> Tensor:
+    """Zero for the negative, x^2 for the positive."""
+    squared: Tensor = SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
+    return squared
+
+
 class MLP(nn.Module):
     """Two linear layers and a bend between: what each character makes of what it gathered.
 
-    The bend is GELU (arXiv:1606.08415) or ReLU squared (Primer, arXiv:2109.08668, section 4).
+    The bend is GELU (arXiv:1606.08415) or ReLU squared.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -27,7 +58,7 @@ class MLP(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
         x = self.expand(x)  # (B, T, 4 C)
-        x = F.relu(x).square() if self.activation == "relu2" else F.gelu(x, approximate="tanh")
+        x = relu2(x) if self.activation == "relu2" else F.gelu(x, approximate="tanh")
         out: Tensor = self.dropout(self.projection(x))
         return out
 
