@@ -88,7 +88,7 @@ class ModelConfig(Section):
         "relu2", description="what bends the MLP: GELU, or the square of ReLU"
     )
     dropout: Fraction = Field(
-        0.0, description="share of embeddings, attention weights and outputs zeroed in training"
+        0.0, description="share of embeddings and of what the blocks add, zeroed in training"
     )
 
     @model_validator(mode="after")

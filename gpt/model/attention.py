@@ -24,13 +24,13 @@ class CausalSelfAttention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.n_head, self.dropout, self.qk_norm = config.n_head, config.dropout, config.qk_norm
+        self.n_head, self.qk_norm = config.n_head, config.qk_norm
         self.sizes = [
             config.n_head * size for size in (config.head_size, config.head_size, config.value_size)
         ]
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
         self.projection = nn.Linear(self.sizes[2], config.C)
-        self.projection_dropout = nn.Dropout(config.dropout)
+        self.dropout = nn.Dropout(config.dropout)
         self.rotary = Rotary(config) if config.positions == "rotary" else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,8 +39,7 @@ class CausalSelfAttention(nn.Module):
         if q.is_cpu and q.dtype == torch.bfloat16 and x.shape[1] <= 512:
             y, _ = self.weigh(q, k, v)  # three times as fast there as the fused kernel
         else:
-            dropout = self.dropout if self.training else 0.0  # the (T, T) weights never exist
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=dropout)
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (T, T) never exists
         return self.join(y)
 
     def explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -57,7 +56,7 @@ class CausalSelfAttention(nn.Module):
         scores = q @ k.transpose(-2, -1) * hs**-0.5  # (B, H, T, T)
         future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(diagonal=1)
         weights = F.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
-        return F.dropout(weights, self.dropout, self.training) @ v, weights
+        return weights @ v, weights
 
     def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, C) -> queries and keys (B, H, T, hs), values (B, H, T, vs)."""
@@ -74,7 +73,7 @@ class CausalSelfAttention(nn.Module):
         """(B, H, T, vs) -> (B, T, C): the heads side by side, projected back."""
         B, _, T, _ = y.shape
         y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H * vs)
-        out: Tensor = self.projection_dropout(self.projection(y))
+        out: Tensor = self.dropout(self.projection(y))
         return out
 
 

@@ -129,14 +129,20 @@ class GPT(nn.Module):
         return logits
 
     def _initialize(self, generator: torch.Generator | None) -> None:
-        """GPT-2's scales: 0.02, and less for what is added to the stream, once per part."""
+        """A stream of variance 1/2 that every block hands on as it is, until it has learnt to add.
+
+        The tables whose rows are added up share that variance; what a layer makes of a normalised
+        stream has variance 1/2 too; what adds to the stream begins at zero, and so does the head.
+        """
+        tables = [m for m in self.modules() if isinstance(m, nn.Embedding)]
         for name, parameter in self.named_parameters():
-            if name == "head.weight" or name.endswith("bias"):
+            if name == "head.weight" or name.endswith(("projection.weight", "bias")):
                 nn.init.zeros_(parameter)
-            elif parameter.ndim == 2:
-                added = name.endswith("projection.weight")
-                std = 0.02 * (2 * self.config.n_layer) ** -0.5 if added else 0.02
-                nn.init.normal_(parameter, std=std, generator=generator)
+            elif name.endswith(("qkv.weight", "expand.weight")):
+                fan_in = parameter.shape[1]
+                nn.init.normal_(parameter, std=(0.5 / fan_in) ** 0.5, generator=generator)
+        for table in tables:
+            nn.init.normal_(table.weight, std=(0.5 / len(tables)) ** 0.5, generator=generator)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
