@@ -113,8 +113,8 @@ class TrainConfig(Section):
     batch_size: PositiveInt = Field(12, description="B: windows of T characters in one update")
     first_window: PositiveInt | None = Field(
         None,
-        description="characters of a window in the first half of the steps, with as many windows "
-        "more; null = model.T",
+        description="characters of a window in the first two thirds of the steps, with as many "
+        "windows more; null = model.T",
     )
     accumulation: PositiveInt = Field(
         1, description="pieces the batch is computed in, one after the other, to save memory"

@@ -47,8 +47,17 @@ def startup() -> dict[str, Any]:
         "import_typer_s": seconds(sys.executable, "-c", "import typer", repeats=7),
         "gpt_help_s": seconds(sys.executable, "-m", "gpt", "--help", repeats=7),
         "gpt_config_error_s": seconds(sys.executable, "-c", wrong + caught, repeats=7),
-        "import_torch_s": seconds(sys.executable, "-c", "import torch", repeats=3),
+        "import_torch_s": seconds(sys.executable, "-c", "import torch", repeats=5),
+        "gpt_train_first_step_s": statistics.median(first_step() for _ in range(5)),
     }
+
+
+def first_step() -> float:
+    """Seconds from the start of `gpt train` until the first update is recorded."""
+    changes = ["train.steps=2", "train.log_every=1", "train.warmup_steps=0", "train.compile=off"]
+    arguments = [part for change in changes for part in ("--set", change)]
+    records = run_of("shakespeare_fast", *arguments)[1]
+    return float(next(record["elapsed_s"] for record in records if record["step"] == 1))
 
 
 def run_of(config: str, *arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -125,7 +134,7 @@ def best() -> dict[str, Any]:
 
 
 def threads() -> dict[str, Any]:
-    """Steps/s of one run and of two at once, with threads that sleep and with ones that spin."""
+    """Steps/s of one run and of two at once, with threads that sleep, spin for some microseconds (ours), or spin."""
     program = (
         "import time, torch\n"
         "from pathlib import Path\n"
@@ -145,7 +154,7 @@ def threads() -> dict[str, Any]:
         "print(steps / 8)\n"
     )
     table: dict[str, Any] = {}
-    for name, spin in [("sleeping", "0"), ("spinning", "300000")] * 3:
+    for name, spin in [("sleeping", "0"), ("brief", "1000"), ("spinning", "300000")] * 3:
         environment = os.environ | {"GOMP_SPINCOUNT": spin}
         for runs in (1, 2):
             started = [

@@ -15,7 +15,7 @@ CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))
 
 
 def test_the_promised_configs_are_there() -> None:
-    assert {"quickstart", "shakespeare_cpu", "shakespeare_gpu"} <= {path.stem for path in CONFIGS}
+    assert {"quickstart", "classic", "shakespeare_fast"} <= {path.stem for path in CONFIGS}
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)

@@ -60,7 +60,7 @@ class TrainStep:
         config = self.config
         B, T, pieces = config.train.batch_size, config.model.T, config.train.accumulation
         first = config.train.first_window
-        if first is not None and step < config.train.steps // 2:
+        if first is not None and step < 2 * config.train.steps // 3:
             B, T = B * T // first, first
         x, y = batch(self.ids, B, T, seed=config.seed, step=step)
         if self.device.type == "cuda":
