@@ -17,9 +17,9 @@ The modules follow the way of the data; each imports only from those above its o
 import os
 import time
 
-# An OpenMP thread that spins as it waits starves the one it waits for when the cores are shared with
-# anything else, and one that sleeps at once is slow to wake: it is to spin for some microseconds.
-# scripts/bench.py threads measures it. Read when torch is loaded.
+# An OpenMP thread that spins as it waits starves the one it waits for when the cores are shared
+# with anything else, and one that sleeps at once is slow to wake: it is to spin for some
+# microseconds. scripts/bench.py threads measures it. Read when torch is loaded.
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 STARTED = time.perf_counter()  # as near to the start of the process as Python gets

@@ -134,7 +134,7 @@ def best() -> dict[str, Any]:
 
 
 def threads() -> dict[str, Any]:
-    """Steps/s of one run and of two at once, with threads that sleep, spin for some microseconds (ours), or spin."""
+    """Steps/s of one run and of two at once, by how long threads spin before they sleep."""
     program = (
         "import time, torch\n"
         "from pathlib import Path\n"
@@ -154,7 +154,7 @@ def threads() -> dict[str, Any]:
         "print(steps / 8)\n"
     )
     table: dict[str, Any] = {}
-    for name, spin in [("sleeping", "0"), ("brief", "1000"), ("spinning", "300000")] * 3:
+    for name, spin in [("sleeping", "0"), ("ours", "1000"), ("spinning", "300000")] * 3:
         environment = os.environ | {"GOMP_SPINCOUNT": spin}
         for runs in (1, 2):
             started = [
