@@ -141,7 +141,7 @@ def threads() -> dict[str, Any]:
         "from gpt.config import load_config\n"
         "from gpt.model.transformer import GPT\n"
         "from gpt.text.corpus import load_corpus\n"
-        "from gpt.text.sources import TINYSHAKESPEARE, locate\n"
+        "from gpt.text.sources import open_text\n"
         "from gpt.training.step import TrainStep\n"
         f"config = load_config(Path({str(CONFIGS / 'quickstart.yaml')!r}))\n"
         "corpus = load_corpus(open_text('python-docs'))\n"

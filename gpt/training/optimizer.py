@@ -2,7 +2,7 @@
 
 Both optimizers are written out here. torch.optim's load torch's compiler as they are made, which
 takes 2 s, and its Muon takes one matrix at a time, in bfloat16, which on a CPU that has none costs
-six times this one. (`python scripts/bench.py optimizer`)
+four times this one. (`python scripts/bench.py optimizer`)
 """
 
 import math
