@@ -128,11 +128,6 @@ def cpu() -> dict[str, Any]:
     return to_target("shakespeare_cpu", NANOGPT_GPU, seeds=3)
 
 
-def best() -> dict[str, Any]:
-    """The lowest val loss that we know how to reach; hours."""
-    return to_target("shakespeare_best", 1.44, seeds=3)
-
-
 def threads() -> dict[str, Any]:
     """Steps/s of one run and of two at once, by how long threads spin before they sleep."""
     program = (
@@ -239,9 +234,8 @@ def optimizer() -> dict[str, Any]:
     return medians | {"making_torch_adamw_s": round(making, 2)}
 
 
-OURS = (startup, quickstart, fast, cpu, threads, peak, shapes, scaling, optimizer, best)
+OURS = (startup, quickstart, fast, cpu, threads, peak, shapes, scaling, optimizer)
 PARTS = {part.__name__: part for part in OURS}
-LONG = {"best"}  # left out unless named
 
 
 def beside(results: dict[str, Any], nanogpt: Path | None, with_huggingface: bool) -> dict[str, Any]:
@@ -266,13 +260,13 @@ def beside(results: dict[str, Any], nanogpt: Path | None, with_huggingface: bool
 
 
 def main() -> None:
-    """Measure the parts named on the command line, by default all but the long ones."""
+    """Measure the parts named on the command line, by default all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT to run beside")
     parser.add_argument("--huggingface", action="store_true", help="run its GPT-2 beside")
     arguments = parser.parse_args()
-    parts = arguments.parts or [name for name in PARTS if name not in LONG]
+    parts = arguments.parts or list(PARTS)
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
     machine = {
