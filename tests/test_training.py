@@ -26,6 +26,7 @@ from gpt.run import check_resumable
 from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
+from gpt.training.estimate import estimate
 from gpt.training.evaluation import evaluate
 from gpt.training.loop import Progress, train
 from gpt.training.optimizer import learning_rate
@@ -99,6 +100,23 @@ def test_short_windows_come_first_and_hold_as_many_characters(corpus: Corpus) ->
     for i in range(6):
         step(i)
     assert shapes == [(15, 4)] * 4 + [(5, 12)] * 2
+
+
+def test_an_estimate_takes_steps_with_short_windows_and_with_long_ones(corpus: Corpus) -> None:
+    """It used to time the first steps only, whose windows are short, and foretold too little."""
+    seen: list[int] = []
+
+    def note(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        if isinstance(module, GPT) and module.training:
+            seen.append(inputs[0].shape[1])
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        estimate(small(model__T=12, train__first_window=4, train__steps=30), corpus)
+    finally:
+        hook.remove()
+    assert set(seen) == {4, 12}
+    assert seen.count(4) == seen.count(12)
 
 
 def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:

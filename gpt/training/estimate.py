@@ -46,8 +46,15 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     draws = generator(config.seed, "init", 0)
     model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
     step = TrainStep(model, corpus.train, config, device)
-    times = [_seconds(device, partial(step, i)) for i in range(WARMUP_STEPS + TIMED_STEPS)]
-    per_step = statistics.median(times[WARMUP_STEPS:])
+
+    def pace(first: int) -> float:
+        steps = range(first, first + WARMUP_STEPS + TIMED_STEPS)
+        times = [_seconds(device, partial(step, i)) for i in steps]
+        return statistics.median(times[WARMUP_STEPS:])
+
+    per_step = pace(config.train.steps)  # windows of T
+    if config.train.first_window is not None:  # two thirds of the steps have shorter ones
+        per_step = (per_step + 2 * pace(0)) / 3
 
     part = corpus.val[: EVAL_CHARACTERS + 1]
     evaluate(model, part)  # warm up
