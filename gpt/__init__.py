@@ -2,11 +2,11 @@
 
 The modules follow the way of the data; each imports only from those above its own:
 
-    errors, files, config        what can go wrong, safe writing, what was asked for
+    errors, files, seeds, config what can go wrong, safe writing, all chance, what was asked for
     device, run                  where it runs, the folder it writes
     text                         characters in, batches out
     model                        batches in, logits out
-    checkpoint                   a model on disk, whole or not at all
+    stored, checkpoint           a model on disk, whole or not at all
     sampling                     a model in, characters out
     inspection                   a model in, pictures out
     training                     batches in, checkpoints out

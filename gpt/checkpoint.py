@@ -17,23 +17,13 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 
-from gpt.config import Config, load_config, to_yaml
-from gpt.errors import CheckpointError, ConfigError
+from gpt.config import Config, to_yaml
+from gpt.errors import CheckpointError
 from gpt.files import sync
 from gpt.model.transformer import GPT
+from gpt.stored import Stored, damaged, read_stored, step_of
 from gpt.text.vocabulary import Vocabulary
-
-_READ_ERRORS = (
-    OSError,
-    CheckpointError,  # vocabulary.json
-    ConfigError,  # config.yaml
-    SafetensorError,  # model.safetensors is none
-    RuntimeError,  # its tensors do not fit the config
-    ValueError,
-    KeyError,
-)
 
 
 @dataclass(frozen=True)
@@ -72,7 +62,7 @@ def mend_links(run: Path, best_step: int) -> None:
     for name in ("last", "best"):
         copy = folder / name
         if copy.is_dir() and not copy.is_symlink():
-            place = folder / f"step-{_step_of(copy)}"
+            place = folder / f"step-{step_of(copy)}"
             if place.exists():
                 shutil.rmtree(copy)
             else:
@@ -88,20 +78,17 @@ def load_checkpoint(run: Path, which: str, device: torch.device) -> Checkpoint:
     Raises:
         CheckpointError: it is missing, damaged or not one of ours.
     """
-    folder = run / "checkpoints" / which
-    if not folder.exists():
-        raise CheckpointError(f"{folder}: no such checkpoint")
-    try:
-        config = load_config(folder / "config.yaml")
-        vocabulary = Vocabulary.from_json((folder / "vocabulary.json").read_text("utf-8"))
-        weights = safetensors.torch.load_file(folder / "model.safetensors")
-        step = _step_of(folder)
-        model = GPT(config.model, len(vocabulary))
-        model.load_state_dict(weights)
-    except _READ_ERRORS as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(_damaged(folder, f"{reason:.300}")) from error
-    return Checkpoint(step, model.to(device), config, vocabulary)
+    stored = read_stored(run, which)
+    return Checkpoint(stored.step, model_of(stored, device), stored.config, stored.vocabulary)
+
+
+def model_of(stored: Stored, device: torch.device) -> GPT:
+    """The model with these weights, on `device`."""
+    with torch.device("meta"):  # draw no weights only to replace them
+        model = GPT(stored.config.model, len(stored.vocabulary))
+    weights = {name: torch.from_numpy(array) for name, array in stored.weights.items()}
+    model.load_state_dict(weights, assign=True)
+    return model.to(device)
 
 
 def load_training_state(run: Path) -> dict[str, Any]:
@@ -116,7 +103,7 @@ def load_training_state(run: Path) -> dict[str, Any]:
             folder / "training_state.pt", map_location="cpu", weights_only=True
         )
     except Exception as error:  # torch.load has no error of its own for a damaged file
-        raise CheckpointError(_damaged(folder, f"training_state.pt: {error!s:.200}")) from error
+        raise CheckpointError(damaged(folder, f"training_state.pt: {error!s:.200}")) from error
     return state
 
 
@@ -157,18 +144,6 @@ def _prune(folder: Path) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _step_of(folder: Path) -> int:
-    with safe_open(folder / "model.safetensors", framework="pt") as file:
-        return int((file.metadata() or {})["step"])
-
-
 def _linked(folder: Path) -> set[str]:
     links = (folder / "last", folder / "best")
     return {link.readlink().name for link in links if link.is_symlink()}
-
-
-def _damaged(folder: Path, reason: str) -> str:
-    return (
-        f"{folder}: damaged or not a checkpoint of this program ({reason}); "
-        f"the run's other checkpoint, best or last, may be whole"
-    )

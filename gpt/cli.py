@@ -240,10 +240,26 @@ def train(
 @app.command()
 def sample(
     run: RunName = None,
-    prompt: Annotated[str, typer.Option(help="The text to go on from.")] = "",
+    prompt: Annotated[
+        list[str] | None, typer.Option(help="The text to go on from; repeat for more.")
+    ] = None,
+    prompt_file: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Go on from what is in this file; - is standard input."),
+    ] = None,
     length: Annotated[
         int | None, typer.Option(min=0, help="Characters to sample; default sample.length.")
     ] = None,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option(help="End a sample where it would write this text; repeat for more."),
+    ] = None,
+    until_stop: Annotated[
+        bool, typer.Option("--until-stop", help="Go on until a --stop, however long that takes.")
+    ] = False,
+    num_samples: Annotated[
+        int, typer.Option(min=1, help="Samples of each prompt, drawn side by side.")
+    ] = 1,
     temperature: Annotated[
         float | None,
         typer.Option(
@@ -258,6 +274,26 @@ def sample(
             min=1, help="Draw only from the k likeliest characters; default sample.top_k."
         ),
     ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Draw only from the likeliest, which make up this probability."
+        ),
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="Draw only what is at least this many times as likely as the top."
+        ),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=100,
+            help="Above 1, characters that are among the last 64 become rarer.",
+        ),
+    ] = None,
     seed: Annotated[
         int | None, typer.Option(min=0, help="Another seed, another text; default the run's seed.")
     ] = None,
@@ -266,32 +302,72 @@ def sample(
     unknown: Annotated[
         Unknown, typer.Option(help="What to do with characters the model has never seen.")
     ] = Unknown.refuse,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", help="Type prompts, one a line; /help tells more.")
+    ] = False,
+    as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
     """Sample text from a trained model, shown as it comes."""
     from gpt.run import find_run
 
+    if until_stop and not stop:
+        raise UsageError("--until-stop: say with --stop which text ends the sample")
+    if "" in (stop or []):
+        raise UsageError("--stop: expected at least one character, got none")
+    if interactive and (prompt or prompt_file or as_json or num_samples > 1):
+        raise UsageError(
+            "--interactive asks for prompts and shows one sample of each; leave out --prompt, "
+            "--prompt-file, --num-samples and --json"
+        )
+    prompts = [*(prompt or []), *([_read_prompt(prompt_file)] if prompt_file else [])] or [""]
     folder = find_run(run)
 
-    from gpt.checkpoint import load_checkpoint
-    from gpt.device import select_device
-    from gpt.sampling.generator import check_prompt, encode_prompt, generate
+    from gpt.sampling.decoding import Decoding
+    from gpt.sampling.generator import (
+        check_prompt,
+        encode_prompt,
+        generate,
+        in_order,
+        whole_samples,
+    )
+    from gpt.sampling.reader import open_reader
+    from gpt.stored import read_stored
 
-    loaded = load_checkpoint(folder, checkpoint.value, select_device(device))
-    defaults = loaded.config.sample
-    prompt = check_prompt(prompt, loaded.vocabulary, drop_unknown=unknown is Unknown.drop)
-    _show(prompt)
-    for character in generate(
-        loaded.model,
-        loaded.vocabulary,
-        encode_prompt(prompt, loaded.vocabulary),
-        length=defaults.length if length is None else length,
-        temperature=defaults.temperature if temperature is None else temperature,
-        top_k=defaults.top_k if top_k is None else top_k,
-        seed=loaded.config.seed if seed is None else seed,
-    ):
-        _show(character)
-    _show("\n")
+    stored = read_stored(folder, checkpoint.value)
+    vocabulary, defaults = stored.vocabulary, stored.config.sample
+    drop = unknown is Unknown.drop
+    options: dict[str, Any] = {
+        "length": None if until_stop else defaults.length if length is None else length,
+        "seed": stored.config.seed if seed is None else seed,
+        "stops": stop or [],
+        "decoding": Decoding.of(
+            defaults,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            repetition_penalty=repetition_penalty,
+        ),
+    }
+    if interactive:
+        from gpt.sampling.interactive import Conversation
+
+        reader = open_reader(stored, device, 1, options["length"])
+        Conversation(reader, vocabulary, drop_unknown=drop, **options).hold(input, _show)
+        return
+    prompts = [check_prompt(text, vocabulary, drop_unknown=drop) for text in prompts]
+    prompts = [text for text in prompts for _ in range(num_samples)]
+    reader = open_reader(stored, device, len(prompts), options["length"])
+    encoded = [encode_prompt(text, vocabulary) for text in prompts]
+    pieces = generate(reader, vocabulary, encoded, **options)
+    if as_json:
+        head = {"run": str(folder), "step": stored.step, "seed": options["seed"]}
+        samples = [asdict(sample) for sample in whole_samples(pieces, prompts)]
+        typer.echo(json.dumps(head | {"samples": samples}))
+    else:
+        for text in in_order(pieces, prompts):
+            _show(text)
 
 
 @app.command()
@@ -394,6 +470,19 @@ def explain(
         raise GPTError(f"{lesson}: a claim does not hold here; see the page")
 
 
+def _read_prompt(file: str) -> str:
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return content.decode("utf-8")
+    except OSError as error:
+        raise UsageError(f"--prompt-file {file}: cannot read it ({error.strerror})") from None
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"--prompt-file {file}: expected UTF-8 text, got byte 0x{content[error.start]:02x} at "
+            f"{error.start}"
+        ) from None
+
+
 def _show(text: str) -> None:
     """Write at once; what goes to a terminal is made safe, what goes to a file stays as it is."""
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
@@ -402,22 +491,22 @@ def _show(text: str) -> None:
 
 def _print_outcome(outcome: "Outcome", config: "Config", as_json: bool) -> None:
     """The run's scores and a sample of its best model; how to watch it and sample more."""
-    from gpt.checkpoint import load_checkpoint
-    from gpt.device import select_device
-    from gpt.sampling.generator import encode_prompt, generate
+    from gpt.sampling.decoding import Decoding
+    from gpt.sampling.generator import encode_prompt, generate, in_order, whole_samples
+    from gpt.sampling.reader import open_reader
+    from gpt.stored import read_stored
 
-    best = load_checkpoint(Path(outcome.run), "best", select_device(config.device))
-    characters = generate(
-        best.model,
+    best = read_stored(Path(outcome.run), "best")
+    pieces = generate(
+        open_reader(best, "auto", 1, config.sample.length),
         best.vocabulary,
-        encode_prompt("", best.vocabulary),
+        [encode_prompt("", best.vocabulary)],
         length=config.sample.length,
-        temperature=config.sample.temperature,
-        top_k=config.sample.top_k,
+        decoding=Decoding.of(config.sample),
         seed=config.seed,
     )
     if as_json:
-        typer.echo(json.dumps(asdict(outcome) | {"sample": "".join(characters)}))
+        typer.echo(json.dumps(asdict(outcome) | {"sample": whole_samples(pieces, [""])[0].text}))
         return
     bits = outcome.best_val_loss / math.log(2)
     typer.echo(
@@ -426,9 +515,8 @@ def _print_outcome(outcome: "Outcome", config: "Config", as_json: bool) -> None:
     )
     typer.echo(f"watch:   tensorboard --logdir {Path(outcome.run).parent}")
     typer.echo(f"sample:  gpt sample {outcome.run}\n")
-    for character in characters:
-        _show(character)
-    _show("\n")
+    for text in in_order(pieces, [""]):
+        _show(text)
 
 
 def _print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:

@@ -1,6 +1,5 @@
-"""Where a run computes - device, precision, compiler - and the seeds of its random draws."""
+"""Where a run computes: device, precision, compiler; and torch's random draws."""
 
-import hashlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from torch import nn
 
 from gpt.errors import DeviceError
+from gpt.seeds import derive_seed
 
 log = logging.getLogger(__name__)
 
@@ -89,16 +89,6 @@ def compile_model(
     finally:
         model.zero_grad(set_to_none=True)
     return compiled
-
-
-def derive_seed(seed: int, purpose: str, step: int) -> int:
-    """A seed that is a pure function of the run's seed, what the draw is for, and the step.
-
-    So no generator's state is ever saved, and no draw disturbs another. (torch's CPU generator
-    looks at 32 bits of it: of 100,000 steps about one draws the windows of another again.)
-    """
-    digest = hashlib.blake2b(f"{seed}/{purpose}/{step}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little")
 
 
 def generator(seed: int, purpose: str, step: int) -> torch.Generator:

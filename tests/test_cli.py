@@ -262,11 +262,23 @@ def test_sample_streams_the_prompt_and_what_follows(gpt: Gpt, trained: Path) -> 
         (["--temperature", "-1"], 2, "--temperature"),
         (["--temperature", "nan"], 2, "--temperature"),
         (["--top-k", "0"], 2, "--top-k"),
+        (["--top-p", "1.1"], 2, "--top-p"),
+        (["--top-p", "nan"], 2, "--top-p"),
+        (["--min-p", "-0.1"], 2, "--min-p"),
+        (["--repetition-penalty", "0"], 2, "--repetition-penalty"),
+        (["--num-samples", "0"], 2, "--num-samples"),
+        (["--until-stop"], 2, "--until-stop: say with --stop which text ends the sample"),
+        (["--stop", ""], 2, "--stop: expected at least one character"),
+        (["--prompt-file", "no.txt"], 2, "--prompt-file no.txt: cannot read it (No such file"),
+        (["--prompt-file", "."], 2, "--prompt-file .: cannot read it (Is a directory)"),
+        (["--prompt-file", "latin1.txt"], 2, "expected UTF-8 text, got byte 0xe9 at 3"),
+        (["--interactive", "--json"], 2, "leave out --prompt, --prompt-file, --num-samples and"),
     ],
 )
 def test_bad_input_of_sample(
     gpt: Gpt, trained: Path, arguments: list[str], code: int, message: str
 ) -> None:
+    Path("latin1.txt").write_bytes(b"caf\xe9")
     got, out, err = gpt("sample", *arguments)
     assert (got, out) == (code, "")
     assert message in err
@@ -276,6 +288,77 @@ def test_bad_input_of_sample(
 def test_unknown_characters_are_dropped_on_request(gpt: Gpt, trained: Path) -> None:
     code, out, _ = gpt("sample", "--prompt", "Éfox!", "--unknown", "drop", "--length", 3)
     assert (code, out[:3], len(out)) == (0, "fox", 7)
+
+
+def test_sampling_on_a_cpu_needs_no_torch(trained: Path) -> None:
+    """`import torch` takes longer than a thousand characters."""
+    program = (
+        "import sys\nsys.modules['torch'] = None\nsys.argv = ['gpt', 'sample', '--json']\n"
+        "from gpt.cli import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert len(json.loads(done.stdout)["samples"][0]["text"]) == 17
+
+
+def test_sample_as_json_says_how_likely_each_character_was(gpt: Gpt, trained: Path) -> None:
+    arguments = ("--prompt", "the ", "--prompt", "fox", "--num-samples", 2, "--stop", "e")
+    code, out, _ = gpt("sample", "--json", *arguments, "--length", 60, "--seed", 3)
+    told = json.loads(out)
+    assert (code, told["run"], told["step"], told["seed"]) == (0, "runs/small", 11, 3)
+    assert [sample["prompt"] for sample in told["samples"]] == ["the ", "the ", "fox", "fox"]
+    for one in told["samples"]:
+        assert set(one) == {"prompt", "text", "ended", "log_probabilities"}
+        assert len(one["text"]) == len(one["log_probabilities"])
+        assert "e" not in one["text"]
+        assert one["ended"] == "e" or len(one["text"]) == 60
+        assert all(value <= 0 for value in one["log_probabilities"])
+
+
+def test_several_samples_are_those_of_json(gpt: Gpt, trained: Path) -> None:
+    arguments = ("sample", "--prompt", "the ", "--num-samples", 3)
+    texts = [one["text"] for one in json.loads(gpt(*arguments, "--json")[1])["samples"]]
+    shown = "".join(f"--- {b} of 3 ---\nthe {text}\n" for b, text in enumerate(texts, start=1))
+    assert gpt(*arguments)[1] == shown
+    assert gpt("sample", "--prompt", "the ")[1] == f"the {texts[0]}\n"
+
+
+def test_sample_goes_on_from_a_file_or_from_standard_input(
+    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("prompt.txt").write_text("the lazy\n")
+    expected = gpt("sample", "--prompt", "the lazy\n")
+    assert expected[0] == 0
+    assert gpt("sample", "--prompt-file", "prompt.txt") == expected
+    with Path("prompt.txt").open() as file:
+        monkeypatch.setattr("sys.stdin", file)
+        assert gpt("sample", "--prompt-file", "-") == expected
+
+
+def test_until_stop_goes_on_past_the_length(gpt: Gpt, trained: Path) -> None:
+    code, out, _ = gpt("sample", "--until-stop", "--stop", "j", "--length", 1, "--temperature", 1)
+    assert (code, len(out) > 2, "j" in out) == (0, True, False)
+
+
+def test_each_rule_of_decoding_can_be_asked_for(gpt: Gpt, trained: Path) -> None:
+    flags = [(), ("--top-p", 0.5), ("--min-p", 0.5), ("--repetition-penalty", 3), ("--top-k", 2)]
+    plain, *ruled = (gpt("sample", "--length", 60, "--temperature", 1, *flag) for flag in flags)
+    for code, out, _ in ruled:
+        assert (code, len(out), out != plain[1]) == (0, 61, True)
+
+
+def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
+    """As `gpt sample --prompt` would go on from each line; the end of the input leaves."""
+    command = [sys.executable, "-m", "gpt", "sample", "--interactive", "--length", "9"]
+    done = subprocess.run(
+        command, input="the\nÉ\n/length 3\n/seed 4\nfox", capture_output=True, text=True
+    )
+    told = subprocess.run(
+        [*command[:4], "--prompt", "the", "--length", "9"], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"> {told.stdout}> the text has characters outside" in done.stdout
+    assert "> length 3\n> seed 4\n> fox" in done.stdout
 
 
 def test_without_a_run_sample_says_how_to_get_one(gpt: Gpt) -> None:

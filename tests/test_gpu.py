@@ -1,5 +1,6 @@
 """What only a CUDA device can show; skipped, saying so, where there is none."""
 
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,8 @@ import torch
 from gpt.checkpoint import load_checkpoint
 from gpt.device import select_device, select_precision
 from gpt.model.transformer import GPT
-from gpt.sampling.generator import encode_prompt, generate
+from gpt.sampling.reader import generate_text
+from gpt.sampling.torch_reader import TorchReader
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training.estimate import estimate
@@ -53,9 +55,7 @@ def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(
     assert outcome.best_val_loss < 3.0
     for device in ("cpu", "cuda"):
         best = load_checkpoint(Path("r"), "best", torch.device(device))
-        prompt = encode_prompt("the ", best.vocabulary)
-        text = generate(best.model, best.vocabulary, prompt, length=29, seed=3)
-        assert len("".join(text)) == 29
+        assert len(generate_text(best.model, best.vocabulary, "the ", length=29, seed=3)) == 29
         expected = pytest.approx(outcome.best_val_loss, rel=0.02)
         assert evaluate(best.model, corpus.val) == expected
 
@@ -69,6 +69,28 @@ def test_the_first_step_equals_the_cpus(corpus: Corpus) -> None:
         step = TrainStep(model.to(device), corpus.train, config, device)
         losses[name] = torch.stack([step(i)[0] for i in range(5)]).cpu()
     torch.testing.assert_close(losses["cpu"], losses["cuda"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_recorded_step_gives_the_logits_of_the_whole_text() -> None:
+    """Texts of three lengths, read past the recording, replaced, and dropped."""
+    net = GPT(small().model, 11, torch.Generator().manual_seed(1))
+    torch.nn.init.normal_(net.head.weight)
+    reader = TorchReader(deepcopy(net).cuda(), 3)
+    texts: list[list[int]] = [[1, 2, 3], [], [4]]
+    reader.read([0, 1, 2], texts)
+    for step in range(9):
+        if step == 6:
+            texts[0] = [5, 6]
+            reader.read([0], [texts[0]])
+        if step == 8:
+            texts = [texts[2], texts[0]]
+            reader.keep([2, 0])
+        new = [(3 * step + b) % 11 for b in range(len(texts))]
+        texts = [[*text, id_] for text, id_ in zip(texts, new, strict=True)]
+        got = torch.from_numpy(reader.next(new))
+        expected = torch.stack([net(torch.tensor([text]))[0, -1] for text in texts])
+        torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
+        assert (reader.graph is not None) == (3 <= step < 8)
 
 
 def test_an_estimate_counts_the_devices_memory(corpus: Corpus) -> None:

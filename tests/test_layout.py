@@ -8,8 +8,8 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
-    "__init__", "errors", "files", "config", "device", "run", "text", "model", "checkpoint",
-    "sampling", "inspection", "training", "lessons", "cli", "__main__",
+    "__init__", "errors", "files", "seeds", "config", "device", "run", "text", "model", "stored",
+    "checkpoint", "sampling", "inspection", "training", "lessons", "cli", "__main__",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 

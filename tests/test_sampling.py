@@ -1,78 +1,329 @@
 """A model in, characters out."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from gpt.config import SampleConfig
 from gpt.errors import UsageError
+from gpt.model.cache import Cache
+from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
-from gpt.sampling.decoding import apply_temperature, choose, keep_top_k
-from gpt.sampling.generator import check_prompt, encode_prompt, generate
+from gpt.sampling.decoding import (
+    RECENT,
+    Decoding,
+    apply_temperature,
+    choose,
+    draw,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    log_softmax,
+    penalize_repetition,
+)
+from gpt.sampling.generator import (
+    Piece,
+    check_prompt,
+    encode_prompt,
+    generate,
+    held_back,
+    in_order,
+    whole_samples,
+)
+from gpt.sampling.interactive import HELP, Conversation
+from gpt.sampling.numpy_reader import NumpyReader
+from gpt.sampling.reader import generate_text, reader_of
+from gpt.sampling.torch_reader import TorchReader
+from gpt.sampling.writer import Reader, Writer
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import small
 
 VOCABULARY = Vocabulary.of("\n abcdefghij")
-logits_of = st.lists(st.floats(-30, 30), min_size=1, max_size=23).map(torch.tensor)
+V, T = len(VOCABULARY), 13
+SHAPES: list[dict[str, Any]] = [
+    {},
+    {"positions": "learned", "qkv_bias": True},
+    {"ngram": 1, "qk_norm": False, "activation": "gelu"},
+    {"positions": "learned", "ngram": 2, "qk_norm": False},
+]
+logits_of = st.lists(st.floats(-30, 30), min_size=1, max_size=23).map(lambda x: np.array([x]))
 
 
-def model() -> GPT:
-    torch.manual_seed(3)
-    new = GPT(small().model, len(VOCABULARY))
-    torch.nn.init.normal_(new.head.weight)
-    return new
+def model(**changes: Any) -> GPT:
+    """With weights unlike any that a new model has: no zeros, no norms without effect."""
+    generator = torch.Generator().manual_seed(3)
+    new = GPT(small(**{f"model__{k}": v for k, v in changes.items()}).model, V, generator)
+    for parameter in new.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
+    return new.eval()
 
 
-def sample(prompt: str = "", length: int = 29, **options: object) -> str:
-    ids = encode_prompt(prompt, VOCABULARY)
-    settings = {"length": length, "seed": 5} | options
-    return "".join(generate(model(), VOCABULARY, ids, **settings))  # type: ignore[arg-type]
+def last_logits(net: GPT, ids: list[int]) -> NDArray[np.float64]:
+    """The slow way: the whole context anew."""
+    with torch.no_grad():
+        return net(torch.tensor([ids]))[0, -1].double().numpy()
+
+
+def sample(prompt: str = "", length: int = 29, **options: Any) -> str:
+    return generate_text(model(), VOCABULARY, prompt, **({"length": length, "seed": 5} | options))
+
+
+def readers(net: GPT, B: int) -> list[Reader]:
+    return [reader_of(net, B), TorchReader(net, B)]
+
+
+# --- decoding: slow oracles, one character at a time ---
 
 
 @given(logits=logits_of, k=st.integers(1, 29))
-def test_top_k_keeps_the_k_largest(logits: torch.Tensor, k: int) -> None:
-    kept = keep_top_k(logits, k)
-    edge = sorted(logits.tolist(), reverse=True)[min(k, len(logits)) - 1]
-    for before, after in zip(logits.tolist(), kept.tolist(), strict=True):
-        assert after == (before if before >= edge else float("-inf"))
+def test_top_k_keeps_the_k_largest(logits: NDArray[np.float64], k: int) -> None:
+    kept = keep_top_k(logits, k)[0]
+    edge = sorted(logits[0], reverse=True)[min(k, logits.size) - 1]
+    for before, after in zip(logits[0], kept, strict=True):
+        assert after == (before if before >= edge else -math.inf)
+
+
+@given(logits=logits_of, p=st.floats(0, 1))
+def test_top_p_keeps_the_fewest_that_make_up_p(logits: NDArray[np.float64], p: float) -> None:
+    probabilities = np.exp(log_softmax(logits))[0]
+    kept = keep_top_p(logits, p)[0] > -math.inf
+    assert kept.any()
+    assert probabilities[kept].sum() >= p - 1e-9
+    edge = logits[0][kept].min()
+    assert kept.tolist() == (logits[0] >= edge).tolist()  # the likeliest, equals among them
+    fewer = probabilities[logits[0] > edge].sum()
+    assert fewer < p + 1e-9 or not (logits[0] > edge).any()
+
+
+@given(logits=logits_of, p=st.floats(0, 1))
+def test_min_p_keeps_what_is_p_times_as_likely_as_the_top(
+    logits: NDArray[np.float64], p: float
+) -> None:
+    probabilities = [math.exp(x - logits.max()) for x in logits[0]]
+    for before, after, relative in zip(
+        logits[0], keep_min_p(logits, p)[0], probabilities, strict=True
+    ):
+        if abs(relative - p) > 1e-12:
+            assert after == (before if relative > p else -math.inf)
+
+
+@given(logits=logits_of, penalty=st.floats(0.5, 4), recent=st.sets(st.integers(0, 22)))
+def test_a_penalty_multiplies_the_log_probabilities_of_recent_characters(
+    logits: NDArray[np.float64], penalty: float, recent: set[int]
+) -> None:
+    recent = {id_ for id_ in recent if id_ < logits.size}
+    got = penalize_repetition(logits, [[*recent, *recent]], penalty)[0]
+    for id_, (log_p, after) in enumerate(zip(log_softmax(logits)[0], got, strict=True)):
+        assert after == pytest.approx(log_p * (penalty if id_ in recent else 1))
 
 
 @given(logits=logits_of, temperature=st.floats(0.05, 20))
 def test_temperature_raises_probabilities_to_its_inverse(
-    logits: torch.Tensor, temperature: float
+    logits: NDArray[np.float64], temperature: float
 ) -> None:
-    got = apply_temperature(logits.double(), temperature).softmax(0)
-    powers = logits.double().softmax(0) ** (1 / temperature)
-    torch.testing.assert_close(got, powers / powers.sum(), rtol=1e-6, atol=1e-9)
+    got = np.exp(log_softmax(apply_temperature(logits, temperature)))
+    powers = np.exp(log_softmax(logits)) ** (1 / temperature)
+    np.testing.assert_allclose(got, powers / powers.sum(), rtol=1e-6, atol=1e-9)
 
 
-@given(logits=logits_of, seed=st.integers(0, 99))
-def test_greedy_and_top_1_take_the_likeliest(logits: torch.Tensor, seed: int) -> None:
-    draws = torch.Generator().manual_seed(seed)
-    assert logits[choose(logits, draws, temperature=0)] == logits.max()
-    assert logits[choose(logits, draws, top_k=1)] == logits.max()
+@given(logits=logits_of)
+def test_log_probabilities_are_torchs(logits: NDArray[np.float64]) -> None:
+    np.testing.assert_allclose(
+        log_softmax(logits), torch.tensor(logits).log_softmax(-1), rtol=1e-9, atol=1e-12
+    )
+
+
+@given(logits=logits_of, u=st.floats(0, 1, exclude_max=True))
+def test_greedy_and_top_1_take_the_likeliest(logits: NDArray[np.float64], u: float) -> None:
+    for decoding in (
+        Decoding(temperature=0),
+        Decoding(top_k=1),
+        Decoding(top_p=0),
+        Decoding(min_p=1),
+    ):
+        assert logits[0, choose(logits, np.array([u]), decoding)[0]] == logits.max()
 
 
 @pytest.mark.parametrize("temperature", [1e-40, 1e-320, 1e300])
 def test_any_temperature_will_do(temperature: float) -> None:
-    draws = torch.Generator().manual_seed(0)
-    chosen = choose(torch.tensor([1.0, 3.0, 2.0]), draws, temperature)
-    assert chosen == 1 or temperature > 1
+    chosen = choose(np.array([[1.0, 3.0, 2.0]]), np.array([0.5]), Decoding(temperature=temperature))
+    assert chosen.tolist() == [1]
+
+
+@given(
+    logits=st.lists(st.one_of(st.floats(-30, 30), st.just(-math.inf)), min_size=1, max_size=23),
+    u=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, math.nextafter(1, 0)])),
+)
+def test_a_draw_is_where_the_summed_probabilities_pass_the_number(
+    logits: list[float], u: float
+) -> None:
+    logits[len(logits) // 2] = 1.0
+    got = int(draw(np.array([logits]), np.array([u]))[0])
+    weights = [math.exp(x) for x in logits]
+    below, above = math.fsum(weights[:got]), math.fsum(weights[: got + 1])
+    assert weights[got] > 0, "what has no probability is never drawn"
+    assert below - 1e-9 <= u * math.fsum(weights) <= above + 1e-9
 
 
 def test_characters_are_drawn_as_often_as_the_softmax_says() -> None:
-    logits, draws, n = torch.tensor([0.0, 1.0, 2.0, -1.0]), torch.Generator().manual_seed(0), 4001
-    counts = torch.bincount(torch.tensor([choose(logits, draws, 0.7) for _ in range(n)]))
-    expected = (logits / 0.7).softmax(0)
-    assert (counts / n - expected).abs().max() < 4 * (0.25 / n) ** 0.5  # four standard errors
+    logits, n = np.array([[0.0, 1.0, 2.0, -1.0]]), 4001
+    uniforms = np.random.default_rng(0).random(n)
+    chosen = choose(logits.repeat(n, axis=0), uniforms, Decoding(temperature=0.7))
+    expected = torch.tensor(logits[0] / 0.7).softmax(0).numpy()
+    errors = np.abs(np.bincount(chosen) / n - expected)
+    assert errors.max() < 4 * (0.25 / n) ** 0.5  # four standard errors
+
+
+def test_a_row_is_drawn_as_if_it_were_alone() -> None:
+    rng = np.random.default_rng(0)
+    logits, uniforms = rng.normal(size=(7, 11)), rng.random(7)
+    decoding = Decoding(1.3, 0.9, top_k=5, top_p=0.9, min_p=0.01)
+    recent = [[row, row + 3] for row in range(7)]
+    together = choose(logits, uniforms, decoding, recent)
+    alone = [
+        choose(logits[b : b + 1], uniforms[b : b + 1], decoding, recent[b : b + 1])[0]
+        for b in range(7)
+    ]
+    assert together.tolist() == alone
+
+
+def test_decoding_is_as_configured_but_for_what_is_asked() -> None:
+    config = SampleConfig(temperature=0.3, top_k=7)
+    assert Decoding.of(config) == Decoding(temperature=0.3, top_k=7)
+    changed = Decoding.of(config, temperature=0.0, top_k=None, top_p=0.5)
+    assert changed == Decoding(temperature=0.0, top_k=7, top_p=0.5)
+
+
+# --- readers: what they know of a text is what the whole model says of it ---
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_names_and_shapes_of_the_parameters_are_known_without_a_model(
+    shape: dict[str, Any],
+) -> None:
+    net = model(**shape)
+    expected = {name: tuple(tensor.shape) for name, tensor in net.state_dict().items()}
+    assert parameter_shapes(net.config, V) == expected
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@settings(max_examples=11)
+@given(data=st.data())
+def test_readers_give_the_logits_of_the_whole_text(
+    shape: dict[str, Any], data: st.DataObject
+) -> None:
+    """Texts of any lengths, read together, replaced and dropped."""
+    net, B = model(**shape), data.draw(st.integers(1, 5))
+    id_ = st.integers(0, V - 1)
+    texts = [data.draw(st.lists(id_, max_size=T - 5)) for _ in range(B)]
+    pair = readers(net, B)
+    for reader in pair:
+        reader.read(list(range(B)), texts)
+    for step in range(5):
+        if step == 2:
+            row, texts[0] = 0, data.draw(st.lists(id_, max_size=T - 5))
+            for reader in pair:
+                reader.read([row], [texts[0]])
+        if step == 4:
+            kept = data.draw(st.lists(st.sampled_from(range(B)), min_size=1, unique=True))
+            texts = [texts[row] for row in kept]
+            for reader in pair:
+                reader.keep(kept)
+        new = [data.draw(id_) for _ in texts]
+        texts = [[*text, id_] for text, id_ in zip(texts, new, strict=True)]
+        expected = np.stack([last_logits(net, text) for text in texts])
+        for reader in pair:
+            np.testing.assert_allclose(reader.next(new), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_a_model_on_the_cpu_is_read_by_numpy() -> None:
+    assert isinstance(reader_of(model(), 3), NumpyReader)
+
+
+def test_a_cache_takes_no_more_than_T_characters_and_one_at_a_time() -> None:
+    net = model()
+    cache = Cache(net.config, 2, torch.device("cpu"))
+    net(torch.zeros(2, T - 1, dtype=torch.long), cache)
+    with pytest.raises(ValueError, match="at most T = 13 in all; got 2 after 12"):
+        net(torch.zeros(2, 2, dtype=torch.long), cache)
+    net(torch.zeros(2, 1, dtype=torch.long), cache)
+    with pytest.raises(ValueError, match="got 1 after 13"):
+        net(torch.zeros(2, 1, dtype=torch.long), cache)
+
+
+# --- the writer: which context each character sees ---
+
+
+@pytest.mark.parametrize("positions", ["rotary", "learned"])
+@pytest.mark.parametrize("context", [1, 2, 3, 13])
+@pytest.mark.parametrize("which", [0, 1])
+def test_each_character_sees_the_context_that_the_docstring_says(
+    positions: str, context: int, which: int
+) -> None:
+    """The uncached model on exactly that context; prompts of three lengths, one past T."""
+    net = model(positions=positions, T=context)
+    prompts = [[1, 2, 3, 4] * 9, [5], [7, 8, 2]]
+    writer = Writer(readers(net, 3)[which], prompts, Decoding(), seed=3)
+    contexts = [prompt[-context:] for prompt in prompts]
+    for _ in range(41):
+        ids, log_probabilities = writer.write()
+        for b in range(3):
+            if len(contexts[b]) > context:
+                contexts[b] = contexts[b][-max(context // 2, 1) :]
+            expected = log_softmax(last_logits(net, contexts[b])[None])[0, ids[b]]
+            assert log_probabilities[b] == pytest.approx(expected, abs=1e-3)
+            contexts[b].append(ids[b])
+
+
+def test_both_readers_write_the_same_text() -> None:
+    texts = []
+    for reader in readers(model(), 2):
+        pieces = generate(reader, VOCABULARY, [[1, 2], [3]], length=67, seed=5)
+        texts.append([s.text for s in whole_samples(pieces, ["", ""])])
+    assert texts[0] == texts[1]
+
+
+def test_greedy_text_is_the_likeliest_of_each_context() -> None:
+    text = encode_prompt("abc", VOCABULARY)
+    net, seen = model(), list(text)
+    for _ in range(40):
+        if len(seen) > T:
+            seen = seen[-(T // 2) :]
+        text.append(int(last_logits(net, seen).argmax()))
+        seen.append(text[-1])
+    assert sample("abc", length=40, decoding=Decoding(temperature=0)) == VOCABULARY.decode(text[3:])
 
 
 def test_the_same_seed_tells_the_same_text() -> None:
     assert sample() == sample()
     assert len({sample(), sample(seed=6), sample(step=1)}) == 3
     assert sample(length=7) == sample()[:7]
+    assert sample(length=300)[:29] == sample()  # past the numbers that are drawn at a time
+
+
+def test_a_samples_draws_are_its_own() -> None:
+    """Neither how many are written at once nor when the others stop changes a sample."""
+    prompts = ["ab", "ab", "c", "defghij"]
+    ids = [encode_prompt(prompt, VOCABULARY) for prompt in prompts]
+
+    def written(B: int, **options: Any) -> list[str]:
+        pieces = generate(reader_of(model(), B), VOCABULARY, ids[:B], length=53, seed=5, **options)
+        return [sample.text for sample in whole_samples(pieces, prompts[:B])]
+
+    together = written(4)
+    assert together[0] != together[1]
+    assert [written(B) for B in (1, 2, 3)] == [together[:1], together[:2], together[:3]]
+    stopped = written(4, stops=[together[2][5:8]])
+    assert stopped[2] == together[2][: together[2].index(together[2][5:8])]
+    assert all(whole.startswith(part) for whole, part in zip(together, stopped, strict=True))
 
 
 def test_a_sample_disturbs_no_other_draw() -> None:
@@ -80,17 +331,118 @@ def test_a_sample_disturbs_no_other_draw() -> None:
     expected = torch.rand(5)
     bystander = model()
     torch.manual_seed(1)
-    list(generate(bystander, VOCABULARY, [0], length=5, seed=0))
+    generate_text(bystander, VOCABULARY, length=5, seed=0)
     assert torch.rand(5).equal(expected)
 
 
-def test_each_character_sees_the_last_T() -> None:
-    """A slow oracle; the text runs past T = 13, and what lies further back is forgotten."""
-    text = encode_prompt("abc", VOCABULARY)
-    net = model()
-    for _ in range(40):
-        text.append(int(net(torch.tensor([text[-13:]]))[0, -1].argmax()))
-    assert sample("abc", length=40, temperature=0.0) == VOCABULARY.decode(text[3:])
+def test_the_penalty_looks_back_on_64_characters() -> None:
+    """What --help says; an endless penalty makes each of the last ones rarest."""
+    assert RECENT == 64
+    decoding = Decoding(repetition_penalty=100.0, temperature=0)
+    text = sample("a", length=V - 1, decoding=decoding)
+    assert sorted("a" + text) == sorted(VOCABULARY.characters)
+
+
+# --- text: stops, lengths, order ---
+
+
+@given(
+    text=st.text("ab", max_size=9),
+    stops=st.lists(st.text("ab", min_size=1, max_size=4), max_size=3),
+)
+def test_what_may_be_the_beginning_of_a_stop_is_held_back(text: str, stops: list[str]) -> None:
+    ends = [text[len(text) - n :] for n in range(len(text) + 1)]
+    expected = max(
+        len(end) for end in ends if end == "" or any(s != end and s.startswith(end) for s in stops)
+    )
+    got = held_back(text, stops)
+    assert got == expected or any(text.endswith(stop) for stop in stops)
+
+
+class Script:
+    """A reader of a model that writes one text, whatever it reads."""
+
+    def __init__(self, text: str) -> None:
+        self.T, self.ids = 5, iter(VOCABULARY.encode(text).tolist())
+
+    def read(self, rows: list[int], texts: list[list[int]]) -> None:
+        assert rows == list(range(len(rows)))
+
+    def keep(self, rows: list[int]) -> None:
+        raise AssertionError(rows)
+
+    def next(self, ids: list[int]) -> NDArray[np.float32]:
+        return np.log(np.eye(V, dtype=np.float32)[[next(self.ids)]] + 1e-30)
+
+
+@given(
+    text=st.text("ab\n", min_size=1, max_size=29),
+    stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3),
+)
+def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(
+    text: str, stops: list[str]
+) -> None:
+    pieces = list(generate(Script(text), VOCABULARY, [[0]], length=len(text), seed=0, stops=stops))
+    ends = {n: stop for stop in reversed(stops) for n in range(len(text) + 1)
+            if text[:n].endswith(stop)}  # fmt: skip
+    first = min(ends, default=None)
+    whole = whole_samples(pieces, [""])[0]
+    if first is None:
+        assert (whole.text, whole.ended) == (text, "length")
+    else:
+        assert whole.ended is not None
+        assert text[:first].endswith(whole.ended)
+        assert whole.text == text[: first - len(whole.ended)]
+    assert len(whole.log_probabilities) == len(whole.text)
+    assert [piece.ended for piece in pieces[:-1]] == [None] * (len(pieces) - 1)
+    assert all(len(piece.text) == len(piece.log_probabilities) for piece in pieces)
+
+
+def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
+    pieces = generate(Script("abcabdab"), VOCABULARY, [[0]], length=8, seed=0, stops=["abd", "dab"])
+    assert [(piece.text, piece.ended) for piece in pieces] == [("abc", None), ("", "abd")]
+
+
+def test_log_probabilities_are_the_models_own() -> None:
+    """At temperature 1 and before any rule, whatever was drawn by."""
+    net, ids = model(), encode_prompt("ab", VOCABULARY)
+    decoding = Decoding(temperature=0.5, top_k=3)
+    pieces = generate(reader_of(net, 1), VOCABULARY, [ids], length=9, seed=1, decoding=decoding)
+    got = whole_samples(pieces, ["ab"])[0]
+    seen = list(ids)
+    for character, log_probability in zip(got.text, got.log_probabilities, strict=True):
+        (id_,) = encode_prompt(character, VOCABULARY)
+        expected = log_softmax(last_logits(net, seen)[None])[0, id_]
+        assert log_probability == pytest.approx(expected, abs=1e-3)
+        seen.append(id_)
+
+
+@pytest.mark.parametrize("B", [1, 3])
+def test_a_length_of_zero_is_the_prompt(B: int) -> None:
+    pieces = list(generate(reader_of(model(), B), VOCABULARY, [[1]] * B, length=0, seed=0))
+    assert pieces == [Piece(b, "", [], "length") for b in range(B)]
+
+
+def test_without_a_length_it_goes_on() -> None:
+    pieces = generate(reader_of(model(), 1), VOCABULARY, [[1]], length=None, seed=0)
+    assert len("".join(next(pieces).text for _ in range(999))) == 999
+
+
+def test_samples_are_shown_in_order_the_first_as_it_comes() -> None:
+    def pieces() -> Iterator[Piece]:
+        yield Piece(0, "a", [0.0])
+        yield Piece(1, "x", [0.0], "length")
+        yield Piece(2, "r", [0.0])
+        yield Piece(0, "b", [0.0], "length")
+        yield Piece(2, "s", [0.0], "length")
+
+    shown = in_order(pieces(), ["P", "Q", ""])
+    assert [next(shown), next(shown)] == ["--- 1 of 3 ---\nP", "a"]
+    assert "".join(shown) == "b\n--- 2 of 3 ---\nQx\n--- 3 of 3 ---\nrs\n"
+    assert "".join(in_order(iter([Piece(0, "a", [0.0], "length")]), ["P"])) == "Pa\n"
+
+
+# --- prompts ---
 
 
 def test_no_prompt_is_a_new_line_where_there_is_one() -> None:
@@ -115,3 +467,72 @@ def test_the_prompt_may_be_longer_than_T() -> None:
 def test_nothing_is_written_by_sampling(elsewhere: Path) -> None:
     sample()
     assert not [path for path in elsewhere.rglob("*") if path.is_file()]
+
+
+# --- the prompt loop ---
+
+
+def converse(*lines: str | type[BaseException], **options: Any) -> str:
+    """What is shown after the help, if these lines are typed."""
+    shown: list[str] = []
+    typed = iter(lines)
+
+    def read(prompt: str) -> str:
+        shown.append(prompt)
+        line = next(typed, EOFError)
+        if isinstance(line, str):
+            return line
+        raise line
+
+    settings_ = {"length": 7, "seed": 5, "decoding": Decoding()} | options
+    Conversation(reader_of(model(), 1), VOCABULARY, **settings_).hold(read, shown.append)
+    assert shown[0] == HELP + "\n"
+    return "".join(shown[1:])
+
+
+def test_each_line_is_a_prompt_with_draws_of_its_own() -> None:
+    first, second = sample("ab", length=7), sample("ab", length=7, step=1)
+    assert converse("ab", "ab") == f"> ab{first}\n> ab{second}\n> \n"
+    assert converse("ab", "/seed 5", "ab") == f"> ab{first}\n> seed 5\n> ab{first}\n> \n"
+
+
+def test_commands_change_how_the_next_text_is_drawn() -> None:
+    text = sample("ab", length=3, seed=9, decoding=Decoding(temperature=0.2))
+    shown = converse("/length 3", "/temperature 0.2", "/seed 9", "ab", "/help")
+    assert shown.endswith(f"> ab{text}\n> {HELP}\n> \n")
+
+
+@pytest.mark.parametrize(
+    "line", ["/seed", "/seed -1", "/temperature nan", "/temperature x", "/length 1.5", "/x", "/"]
+)
+def test_a_wrong_command_is_told_and_changes_nothing(line: str) -> None:
+    told = f"> {line}: expected /temperature X, /seed N, /length N (numbers from 0 on) or /help\n"
+    assert converse(line, "ab") == told + converse("ab")
+
+
+def test_an_unknown_character_ends_no_conversation() -> None:
+    assert "vocabulary: X; leave them out" in converse("aXb", "ab")
+    dropped = converse("aXb", drop_unknown=True)
+    assert dropped == converse("ab")
+
+
+def test_ctrl_c_stops_the_text_and_no_more() -> None:
+    class Stopping(Script):
+        def next(self, ids: list[int]) -> NDArray[np.float32]:
+            try:
+                return super().next(ids)
+            except StopIteration:
+                raise KeyboardInterrupt from None
+
+    shown: list[str] = []
+    lines = iter(["ab"])
+
+    def read(prompt: str) -> str:
+        shown.append(prompt)
+        if (line := next(lines, None)) is None:
+            raise EOFError
+        return line
+
+    Conversation(Stopping("cd"), VOCABULARY, None, 5, Decoding()).hold(read, shown.append)
+    assert "".join(shown[1:]) == "> abcd\n> \n"
+    assert converse(KeyboardInterrupt, "ab").startswith("> \n> ab")

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 
 from gpt.checkpoint import load_checkpoint, load_training_state, save_checkpoint
 from gpt.config import Config, load_config
-from gpt.device import autocast, derive_seed, select_device, select_precision
+from gpt.device import autocast, select_device, select_precision
 from gpt.errors import CheckpointError, ConfigError, DeviceError, TrainingError, UsageError
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.run import check_resumable
+from gpt.seeds import derive_seed
 from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text

@@ -53,10 +53,12 @@ class FusedHeads(nn.Module):
 def take_apart(attention: CausalSelfAttention) -> ListOfHeads:
     """The heads of the production model's attention, one by one, with its weights."""
     C = attention.qkv.in_features
-    q_size, _, v_size = (size // attention.n_head for size in attention.sizes)
+    qk_size, v_size = (size // attention.n_head for size in attention.sizes)
     biased = attention.qkv.bias is not None
     heads = [
-        Head(C, q_size, v_size, bias=biased, normal=attention.qk_norm, rotary=attention.rotary)
+        Head(
+            C, qk_size // 2, v_size, bias=biased, normal=attention.qk_norm, rotary=attention.rotary
+        )
         for _ in range(attention.n_head)
     ]
     parts = [

@@ -9,7 +9,7 @@ from torch import Tensor
 from gpt.checkpoint import Checkpoint
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
-from gpt.sampling.generator import encode_prompt, generate
+from gpt.sampling.reader import generate_text
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
@@ -58,9 +58,7 @@ class Trained:
 def look_into(name: str, checkpoint: Checkpoint, seed: int) -> Trained:
     """Let a model write T characters, then read them, and keep what enters each attention."""
     model, vocabulary = checkpoint.model, checkpoint.vocabulary
-    prompt = encode_prompt("", vocabulary)
-    written = generate(model, vocabulary, prompt, length=model.config.T, seed=seed)
-    text = "".join(written)
+    text = generate_text(model, vocabulary, length=model.config.T, seed=seed)
     ids = to_torch(vocabulary.encode(text)).unsqueeze(0)
     streams: list[Tensor] = []
     hooks = [

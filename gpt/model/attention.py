@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config import ModelConfig
+from gpt.model.cache import LayerCache
 
 
 class CausalSelfAttention(nn.Module):
@@ -25,18 +26,22 @@ class CausalSelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_head, self.qk_norm = config.n_head, config.qk_norm
-        self.sizes = [
-            config.n_head * size for size in (config.head_size, config.head_size, config.value_size)
-        ]
+        self.sizes = [config.n_head * size for size in (2 * config.head_size, config.value_size)]
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
-        self.projection = nn.Linear(self.sizes[2], config.C)
+        self.projection = nn.Linear(self.sizes[1], config.C)
         self.dropout = nn.Dropout(config.dropout)
         self.rotary = Rotary(config) if config.positions == "rotary" else None
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
+        """(B, T, C) -> (B, T, C). With a cache, x attends to what is in it too, and joins it."""
+        T = x.shape[1]
+        if cache is not None:
+            q, k, v = self.heads(x, cache.texts.places)
+            k, v = cache.extend(k, v)
+            y = F.scaled_dot_product_attention(q, k, v, cache.texts.mask, is_causal=T > 1)
+            return self.join(y)
         q, k, v = self.heads(x)
-        if q.is_cpu and q.dtype == torch.bfloat16 and x.shape[1] <= 512:
+        if q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
             y, _ = self.weigh(q, k, v)  # three times as fast there as the fused kernel
         else:
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (T, T) never exists
@@ -58,16 +63,22 @@ class CausalSelfAttention(nn.Module):
         weights = F.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
         return weights @ v, weights
 
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, C) -> queries and keys (B, H, T, hs), values (B, H, T, vs)."""
+    def heads(
+        self, x: Tensor, places: slice | Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, C) -> queries and keys (B, H, T, hs), values (B, H, T, vs).
+
+        `places` says where in their text the T characters stand, if not at its start.
+        """
         B, T, _ = x.shape
-        q, k, v = (
-            part.view(B, T, self.n_head, -1).transpose(1, 2)  # (B, T, H * size) -> (B, H, T, size)
-            for part in self.qkv(x).split(self.sizes, dim=-1)
-        )
+        qk, v = self.qkv(x).split(self.sizes, dim=-1)
+        qk = qk.view(B, T, 2 * self.n_head, -1).transpose(1, 2)  # (B, 2 H, T, hs): both alike
         if self.qk_norm:
-            q, k = (F.layer_norm(part, part.shape[-1:]) for part in (q, k))
-        return (self.rotary(q), self.rotary(k), v) if self.rotary is not None else (q, k, v)
+            qk = F.layer_norm(qk, qk.shape[-1:])
+        if self.rotary is not None:
+            qk = self.rotary(qk, places)
+        q, k = qk.chunk(2, dim=1)
+        return q, k, v.view(B, T, self.n_head, -1).transpose(1, 2)
 
     def join(self, y: Tensor) -> Tensor:
         """(B, H, T, vs) -> (B, T, C): the heads side by side, projected back."""
@@ -90,13 +101,14 @@ class Rotary(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         half = config.head_size // 2
-        frequencies = 10000.0 ** -(torch.arange(half) / half)
-        angles = torch.outer(torch.arange(config.T), frequencies)  # (T, hs / 2)
+        frequencies = 10000.0 ** -(torch.arange(half, device="cpu") / half)
+        angles = torch.outer(torch.arange(config.T, device="cpu"), frequencies)  # (T, hs / 2)
         self.register_buffer("cos", angles.cos(), persistent=False)
         self.register_buffer("sin", angles.sin(), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, H, T, hs) -> (B, H, T, hs)."""
-        cos, sin = (table[: x.shape[-2]].to(x.dtype) for table in (self.cos, self.sin))
+    def forward(self, x: Tensor, places: slice | Tensor | None = None) -> Tensor:
+        """(B, H, T, hs) -> (B, H, T, hs), of characters at `places`, by default 0 to T - 1."""
+        places = slice(x.shape[-2]) if places is None else places
+        cos, sin = (table[places].to(x.dtype) for table in (self.cos, self.sin))
         a, b = x.chunk(2, dim=-1)  # (B, H, T, hs / 2)
         return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

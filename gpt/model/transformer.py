@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from gpt.config import ModelConfig
 from gpt.model.attention import CausalSelfAttention
+from gpt.model.cache import Cache, LayerCache
 
 
 class SquaredReLU(torch.autograd.Function):
@@ -76,9 +77,9 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(config.C)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        x = x + self.attention(self.attention_norm(x))
+        x = x + self.attention(self.attention_norm(x), cache)
         x = x + self.mlp(self.mlp_norm(x))
         return x
 
@@ -109,24 +110,39 @@ class GPT(nn.Module):
         self.head = nn.Linear(config.C, vocabulary_size, bias=False)
         self._initialize(generator)
 
-    def forward(self, ids: Tensor) -> Tensor:
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T) ids -> (B, T, V) logits; row t speaks of the character after t.
 
+        With a cache, the ids go on from what has been read into it, and are read into it too.
         Raises ValueError for more than `config.T` characters.
         """
         T = ids.shape[1]
         if T > self.config.T:
             raise ValueError(f"expected at most T = {self.config.T} characters, got {T}")
-        x = self.characters(ids)  # (B, T, C)
-        for distance, table in enumerate(self.earlier, start=1):  # before the first stands nothing
-            x = x + F.pad(table(ids), (0, 0, distance, 0))[:, :T]  # (B, T, C), moved to the right
-        if self.positions is not None:
-            x = x + self.positions(torch.arange(T, device=ids.device))  # (T, C) to each of B
-        x = self.dropout(x)
-        for block in self.blocks:
-            x = block(x)
+        if cache is not None:
+            cache.begin(ids)
+        x = self.dropout(self.embed(ids, cache))
+        for i, block in enumerate(self.blocks):
+            x = block(x, cache.layers[i] if cache is not None else None)
+        if cache is not None:
+            cache.end(T)
         logits: Tensor = self.head(self.norm(x))  # (B, T, V)
         return logits
+
+    def embed(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """(B, T) ids -> (B, T, C): what each character, those just before it and its place add."""
+        T = ids.shape[1]
+        x: Tensor = self.characters(ids)  # (B, T, C)
+        for distance, table in enumerate(self.earlier, start=1):  # before the first stands nothing
+            if cache is not None and T == 1:
+                before, exists = cache.before(distance)
+                x = x + table(before) * exists
+            else:
+                x = x + F.pad(table(ids), (0, 0, distance, 0))[:, :T]  # moved to the right
+        if self.positions is not None:
+            places = slice(T) if cache is None else cache.places
+            x = x + self.positions.weight[places].view(-1, T, x.shape[-1])  # (T, C) to each of B
+        return x
 
     def _initialize(self, generator: torch.Generator | None) -> None:
         """A stream of variance 1/2 that every block hands on as it is, until it has learnt to add.

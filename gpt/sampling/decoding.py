@@ -1,29 +1,123 @@
-"""From logits to one id: small pure functions, each (V,) -> (V,) or (V,) -> id."""
+"""From logits to ids: small pure functions, each (B, V) -> (B, V) or (B, V) -> (B,).
 
-import torch
-from torch import Tensor
+A character that is not to be drawn has the logit -inf. Every rule leaves at least one of each row.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.config import SampleConfig
+
+NEVER = -np.inf
+RECENT = 64  # characters that a repetition penalty looks back upon
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int_]
 
 
-def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
+@dataclass(frozen=True)
+class Decoding:
+    """How characters are drawn; the rules are applied in this order."""
+
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float = 1.0
+    min_p: float = 0.0
+
+    @classmethod
+    def of(cls, config: SampleConfig, **changes: float | None) -> "Decoding":
+        """As the config says, but for those changes that are not None."""
+        given = {key: value for key, value in changes.items() if value is not None}
+        return replace(cls(temperature=config.temperature, top_k=config.top_k), **given)  # type: ignore[arg-type]
+
+
+def log_softmax(logits: Floats) -> Floats:
+    """The logarithms of the probabilities: what is left once each row's exponentials sum to 1."""
+    logits = logits - logits.max(-1, keepdims=True)
+    sums: Floats = np.exp(logits).sum(-1, keepdims=True)
+    return logits - np.log(sums)
+
+
+def penalize_repetition(logits: Floats, recent: list[list[int]], penalty: float) -> Floats:
+    """The log-probability of every character among a row's recent ones, times the penalty.
+
+    CTRL (arXiv:1909.05858, section 4.1) divides logits, whose zero means nothing: here the same is
+    done to log-probabilities, so a penalty above 1 always makes a character rarer.
+    """
+    logits = log_softmax(logits)
+    for row, ids in enumerate(recent):
+        logits[row, list(set(ids))] *= penalty
+    return logits
+
+
+def apply_temperature(logits: Floats, temperature: float) -> Floats:
     """Divide by the temperature: below 1 the likely become likelier, above 1 less so."""
-    return (logits - logits.max()).double() / temperature  # in float64, any temperature will do
+    with np.errstate(over="ignore"):  # to -inf: never
+        cooled: Floats = (logits - logits.max(-1, keepdims=True)) / temperature
+    return cooled
 
 
-def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """The k largest logits; the others become -inf. Of equals at the edge, all stay."""
-    if k >= logits.shape[-1]:
+def keep_top_k(logits: Floats, k: int) -> Floats:
+    """The k largest logits. Of equals at the edge, all stay."""
+    V = logits.shape[-1]
+    if k >= V:
         return logits
-    kth = torch.topk(logits, k).values[-1]
-    return logits.masked_fill(logits < kth, float("-inf"))
+    kth = np.partition(logits, V - k)[:, V - k, None]
+    return np.where(logits < kth, NEVER, logits)
+
+
+def keep_top_p(logits: Floats, p: float) -> Floats:
+    """The fewest likeliest characters whose probabilities sum to p at least ("nucleus").
+
+    arXiv:1904.09751, section 3.1. Of equals at the edge, all stay.
+    """
+    ordered = np.sort(logits)[:, ::-1]
+    probabilities = np.exp(log_softmax(ordered))
+    before = probabilities.cumsum(-1) - probabilities  # what the likelier ones sum to
+    needed = np.maximum((before < p).sum(-1, keepdims=True), 1)
+    return np.where(logits < np.take_along_axis(ordered, needed - 1, -1), NEVER, logits)
+
+
+def keep_min_p(logits: Floats, p: float) -> Floats:
+    """The characters at least p times as likely as the likeliest (arXiv:2407.01082, section 3)."""
+    if p == 0:
+        return logits
+    return np.where(logits - logits.max(-1, keepdims=True) < np.log(p), NEVER, logits)
+
+
+def draw(logits: Floats, uniforms: Floats) -> Ints:
+    """Ids (B,) from the softmax of each row, one for each number in [0, 1) of `uniforms` (B,).
+
+    The id at which the summed probabilities pass the number: no row looks at another.
+    """
+    sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
+    total = sums[:, -1:]
+    passed = (sums <= uniforms[:, None] * total).sum(-1)
+    last = (sums < total).sum(-1)  # the last of any probability, should rounding pass it
+    ids: Ints = np.minimum(passed, last)
+    return ids
 
 
 def choose(
-    logits: Tensor, generator: torch.Generator, temperature: float = 1.0, top_k: int | None = None
-) -> int:
-    """One id drawn from the softmax of the logits (V,); temperature 0 takes the likeliest."""
-    if temperature == 0:
-        return int(logits.argmax())
-    if top_k is not None:
-        logits = keep_top_k(logits, top_k)
-    probabilities = apply_temperature(logits, temperature).softmax(-1)
-    return int(torch.multinomial(probabilities, 1, generator=generator))
+    logits: Floats, uniforms: Floats, decoding: Decoding, recent: list[list[int]] | None = None
+) -> Ints:
+    """The ids (B,) that follow: the rules applied to logits (B, V), then a draw for each row.
+
+    Temperature 0 takes the likeliest. `recent`, ids of each row, is for a penalty other than 1.
+    """
+    if decoding.repetition_penalty != 1 and recent is not None:
+        logits = penalize_repetition(logits, recent, decoding.repetition_penalty)
+    if decoding.temperature == 0:
+        likeliest: Ints = logits.argmax(-1)
+        return likeliest
+    logits = apply_temperature(logits, decoding.temperature)
+    if decoding.top_k is not None:
+        logits = keep_top_k(logits, decoding.top_k)
+    if decoding.top_p < 1:
+        logits = keep_top_p(logits, decoding.top_p)
+    if decoding.min_p > 0:
+        logits = keep_min_p(logits, decoding.min_p)
+    return draw(logits, uniforms)

@@ -1,13 +1,11 @@
-"""Characters from a model, one after the other, as they come."""
+"""Text from a model, as it comes: prompts in, pieces of text out, up to a length or a stop."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-import torch
-
-from gpt.device import generator
 from gpt.errors import UsageError
-from gpt.model.transformer import GPT
-from gpt.sampling.decoding import choose
+from gpt.sampling.decoding import Decoding
+from gpt.sampling.writer import Reader, Writer
 from gpt.text.vocabulary import Vocabulary
 
 
@@ -39,30 +37,127 @@ def encode_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
     return vocabulary.encode(prompt or start).tolist()
 
 
-@torch.inference_mode()
-def generate(
-    model: GPT,
-    vocabulary: Vocabulary,
-    prompt: list[int],
-    *,
-    length: int,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    seed: int,
-    step: int = 0,
-) -> Iterator[str]:
-    """Yield `length` characters that follow the prompt's ids; each sees the last T before it.
+@dataclass
+class Piece:
+    """A piece of one of the samples, with the log-probability of each of its characters."""
 
-    The draws follow from (seed, step) and are made on the CPU, so that they are the same on
-    every device that computes the same logits.
+    sample: int
+    text: str
+    log_probabilities: list[float]
+    ended: str | None = None  # with the sample's last piece: `length`, or the stop string
+
+
+@dataclass
+class _Held:
+    """What one sample has written and not yet let go, for it may be the beginning of a stop."""
+
+    sample: int
+    written: int = 0
+    text: str = ""
+    log_probabilities: list[float] = field(default_factory=list)
+
+    def let_go(self, n: int, ended: str | None = None) -> Piece:
+        piece = Piece(self.sample, self.text[:n], self.log_probabilities[:n], ended)
+        self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
+        return piece
+
+
+def held_back(text: str, stops: Sequence[str]) -> int:
+    """How many characters at the text's end may be the beginning of a stop string."""
+    longest = max((len(stop) for stop in stops), default=1) - 1
+    return next(
+        n
+        for n in range(min(longest, len(text)), -1, -1)
+        if n == 0 or any(stop.startswith(text[-n:]) for stop in stops)
+    )
+
+
+def generate(
+    reader: Reader,
+    vocabulary: Vocabulary,
+    prompts: list[list[int]],
+    *,
+    length: int | None,
+    seed: int,
+    decoding: Decoding | None = None,
+    stops: Sequence[str] = (),
+    step: int = 0,
+) -> Iterator[Piece]:
+    """Let a reader of as many texts go on with each prompt, until it writes a stop string.
+
+    Or for `length` characters, if that is not None.
+    A stop string is not part of the sample; characters that may be the beginning of one are held
+    back. The pieces of all samples come as they are written. Sample b's draws follow from
+    (seed, step, b): neither the length, nor the stops, nor other samples change them.
     """
-    device = next(model.parameters()).device
-    draws = generator(seed, "sample", step)
-    model.eval()
-    T = model.config.T
-    ids = prompt[-T:]
-    for _ in range(length):
-        logits = model(torch.tensor([ids], device=device))[0, -1]  # (V,)
-        chosen = choose(logits.float().cpu(), draws, temperature, top_k)
-        yield vocabulary.characters[chosen]
-        ids = [*ids, chosen][-T:]
+    active = [_Held(sample) for sample in range(len(prompts))]
+    if length == 0:
+        yield from (held.let_go(0, "length") for held in active)
+        return
+    writer = Writer(reader, prompts, decoding or Decoding(), seed=seed, step=step)
+    while active:
+        going_on = []
+        for row, (held, id_, log_probability) in enumerate(
+            zip(active, *writer.write(), strict=True)
+        ):
+            held.written += 1
+            held.text += vocabulary.characters[id_]
+            held.log_probabilities.append(log_probability)
+            stop = next((stop for stop in stops if held.text.endswith(stop)), None)
+            if stop is not None:
+                yield held.let_go(len(held.text) - len(stop), stop)
+            elif held.written == length:
+                yield held.let_go(len(held.text), "length")
+            else:
+                going_on.append(row)
+                if n := len(held.text) - held_back(held.text, stops):
+                    yield held.let_go(n)
+        if len(going_on) < len(active) and going_on:
+            writer.keep(going_on)
+        active = [active[row] for row in going_on]
+
+
+@dataclass
+class Sample:
+    """What was written after a prompt, with the model's log-probability of each character.
+
+    `ended` is the stop string that it came upon, or `length`.
+    """
+
+    prompt: str
+    text: str = ""
+    ended: str | None = None
+    log_probabilities: list[float] = field(default_factory=list)
+
+
+def whole_samples(pieces: Iterable[Piece], prompts: list[str]) -> list[Sample]:
+    """The samples of these prompts, once all are written."""
+    samples = [Sample(prompt) for prompt in prompts]
+    for piece in pieces:
+        sample = samples[piece.sample]
+        sample.text += piece.text
+        sample.log_probabilities += piece.log_probabilities
+        sample.ended = piece.ended
+    return samples
+
+
+def in_order(pieces: Iterable[Piece], prompts: list[str]) -> Iterator[str]:
+    """What to show: each prompt and what follows it, the first as it is written, others after it.
+
+    More than one are told apart by a heading.
+    """
+    n, showing = len(prompts), 0
+    headings = [f"--- {b + 1} of {n} ---\n" if n > 1 else "" for b in range(n)]
+    waiting, ended = [""] * n, [False] * n
+    yield headings[0] + prompts[0]
+    for piece in pieces:
+        ended[piece.sample] = piece.ended is not None
+        if piece.sample != showing:
+            waiting[piece.sample] += piece.text
+            continue
+        yield piece.text
+        while showing < n and ended[showing]:
+            yield "\n"
+            showing += 1
+            if showing < n:
+                yield headings[showing] + prompts[showing] + waiting[showing]

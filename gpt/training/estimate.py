@@ -13,7 +13,7 @@ import torch
 from gpt.config import Config
 from gpt.device import generator, select_device
 from gpt.model.transformer import GPT, count_parameters
-from gpt.sampling.generator import encode_prompt, generate
+from gpt.sampling.reader import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.evaluation import evaluate
@@ -59,7 +59,9 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     part = corpus.val[: EVAL_CHARACTERS + 1]
     evaluate(model, part)  # warm up
     scored = _seconds(device, lambda: evaluate(model, part))
-    sampled = _seconds(device, lambda: _sample(model, corpus))
+    sampled = _seconds(
+        device, lambda: generate_text(model, corpus.vocabulary, length=SAMPLED, seed=0)
+    )
     per_evaluation = (
         scored * (len(corpus.val) - 1) / (len(part) - 1)
         + sampled * config.train.sample_length / SAMPLED
@@ -76,12 +78,6 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
         seconds_per_evaluation=per_evaluation,
         seconds=config.train.steps * per_step + evaluations * per_evaluation,
     )
-
-
-def _sample(model: GPT, corpus: Corpus) -> None:
-    prompt = encode_prompt("", corpus.vocabulary) * model.config.T  # as long as prompts get
-    for _ in generate(model, corpus.vocabulary, prompt, length=SAMPLED, seed=0):
-        pass
 
 
 def _seconds(device: torch.device, work: Callable[[], object]) -> float:

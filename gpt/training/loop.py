@@ -23,7 +23,8 @@ from gpt.files import write_atomically
 from gpt.inspection.attention import attend
 from gpt.model.transformer import GPT
 from gpt.run import check_resumable, make_folder
-from gpt.sampling.generator import encode_prompt, generate
+from gpt.sampling.decoding import Decoding
+from gpt.sampling.reader import generate_text
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.training.evaluation import evaluate
@@ -245,17 +246,12 @@ class _Loop:
                 else "training diverges, try a lower train.learning_rate",
             )
         if length := self.config.train.sample_length:
-            text = generate(
-                model,
-                vocabulary,
-                encode_prompt("", vocabulary),
-                length=length,
-                temperature=self.config.sample.temperature,
-                top_k=self.config.sample.top_k,
-                seed=self.config.seed,
-                step=self.done,
+            decoding = Decoding.of(self.config.sample)
+            seed, step = self.config.seed, self.done
+            text = generate_text(
+                model, vocabulary, length=length, decoding=decoding, seed=seed, step=step
             )
-            self.monitor.sample(self.done, "".join(text))
+            self.monitor.sample(step, text)
         self.monitor.attention(self.done, attend(model, self.excerpt).weights)
         if self.config.train.histograms:
             self.monitor.histograms(self.done, model)

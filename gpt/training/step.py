@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from gpt.config import Config
-from gpt.device import autocast, compile_model, derive_seed, select_precision
+from gpt.device import autocast, compile_model, select_precision
 from gpt.model.transformer import GPT, cross_entropy
+from gpt.seeds import derive_seed
 from gpt.text.batches import batch
 from gpt.text.vocabulary import Ids
 from gpt.training.optimizer import learning_rate, make_optimizers

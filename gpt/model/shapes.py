@@ -1,0 +1,27 @@
+"""The parameters of a model, by name and shape, without making any."""
+
+from gpt.config import ModelConfig
+
+
+def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
+    """What `GPT(config, vocabulary_size).state_dict()` holds."""
+    C, V = config.C, vocabulary_size
+    queries, values = config.n_head * config.head_size, config.n_head * config.value_size
+    shapes: dict[str, tuple[int, ...]] = {"characters.weight": (V, C)}
+    shapes |= {f"earlier.{i}.weight": (V, C) for i in range(config.ngram - 1)}
+    if config.positions == "learned":
+        shapes["positions.weight"] = (config.T, C)
+    for i in range(config.n_layer):
+        block = {
+            "attention_norm": ((C,), (C,)),
+            "attention.qkv": ((2 * queries + values, C), (2 * queries + values,)),
+            "attention.projection": ((C, values), (C,)),
+            "mlp_norm": ((C,), (C,)),
+            "mlp.expand": ((4 * C, C), (4 * C,)),
+            "mlp.projection": ((C, 4 * C), (C,)),
+        }
+        for name, (weight, bias) in block.items():
+            shapes[f"blocks.{i}.{name}.weight"] = weight
+            if name != "attention.qkv" or config.qkv_bias:
+                shapes[f"blocks.{i}.{name}.bias"] = bias
+    return shapes | {"norm.weight": (C,), "norm.bias": (C,), "head.weight": (V, C)}
