@@ -234,41 +234,49 @@ def optimizer() -> dict[str, Any]:
     return medians | {"making_torch_adamw_s": round(making, 2)}
 
 
+def sampling(peer: NanoGPT | None) -> dict[str, Any]:
+    """How fast text is written: bench_sampling.py; with nanoGPT's sample.py in turn."""
+    from bench_sampling import sampling as measure
+
+    return measure(peer)
+
+
 OURS = (startup, quickstart, fast, cpu, threads, peak, shapes, scaling, optimizer)
 PARTS = {part.__name__: part for part in OURS}
 
 
-def beside(results: dict[str, Any], nanogpt: Path | None, with_huggingface: bool) -> dict[str, Any]:
+def beside(results: dict[str, Any], peer: NanoGPT | None, with_huggingface: bool) -> dict[str, Any]:
     """The peers on what was measured of ours, and how many times faster ours is."""
     found: dict[str, Any] = {}
-    ours = results.get("shapes", {}).get("ours", {}).get("chars_per_s")
-    if nanogpt:
-        peer = NanoGPT(nanogpt, locate(TINYSHAKESPEARE))
+    ours = {name: results.get("shapes", {}).get(name, {}).get("chars_per_s") for name in SHAPES}
+    if peer:
         if "fast" in results:
             recipe = peer.cpu_recipe()
             ratio = recipe["wall_s"] / results["fast"]["median_wall_s"]
             found["nanogpt_cpu_recipe"] = recipe | {"times_ours": round(ratio, 1)}
-        if ours:
-            for name, more in (("", []), ("_without_dropout", ["--dropout=0.0"])):
+        if "shapes" in results:
+            for name, more in (("ours", []), ("ours_without_dropout", ["--dropout=0.0"])):
                 pace = peer.gpu_recipe_on_cpu(*more)
-                pace["ours_is_faster"] = round(ours / pace["chars_per_s"], 2)
-                found[f"nanogpt_gpu_shapes{name}"] = pace
-    if with_huggingface and ours:
+                pace["ours_is_faster"] = round(ours[name] / pace["chars_per_s"], 2)
+                found[name.replace("ours", "nanogpt_gpu_shapes")] = pace
+    if with_huggingface and "shapes" in results:
         rate = huggingface(T=256, C=384, n_layer=6, n_head=6, B=64, V=65, steps=3)
-        found["huggingface_gpt2"] = {"chars_per_s": rate, "ours_is_faster": round(ours / rate, 2)}
+        ratio = round(ours["ours"] / rate, 2)  # its dropout is 0.1
+        found["huggingface_gpt2"] = {"chars_per_s": rate, "ours_is_faster": ratio}
     return found
 
 
 def main() -> None:
     """Measure the parts named on the command line, by default all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help=", ".join(PARTS))
+    parser.add_argument("parts", nargs="*", help=", ".join([*PARTS, "sampling"]))
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT to run beside")
     parser.add_argument("--huggingface", action="store_true", help="run its GPT-2 beside")
     arguments = parser.parse_args()
-    parts = arguments.parts or list(PARTS)
-    if unknown := set(parts) - set(PARTS):
-        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    known = [*PARTS, "sampling"]
+    parts = arguments.parts or known
+    if unknown := set(parts) - set(known):
+        parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     machine = {
         "date": date.today().isoformat(),
         "command": " ".join(sys.argv),
@@ -276,8 +284,10 @@ def main() -> None:
         "machine": platform.machine(),
         "python": platform.python_version(),
     }
-    results = {part: PARTS[part]() for part in parts}
-    peers = beside(results, arguments.nanogpt, arguments.huggingface)
+    text = locate(TINYSHAKESPEARE) if arguments.nanogpt else Path()
+    peer = NanoGPT(arguments.nanogpt, text) if arguments.nanogpt else None
+    results = {part: PARTS[part]() if part in PARTS else sampling(peer) for part in parts}
+    peers = beside(results, peer, arguments.huggingface)
     print(json.dumps(machine | results | peers, indent=2))
 
 

@@ -38,6 +38,18 @@ with torch.no_grad():
 print("val", total / (len(val) - 1))
 """
 
+UNTRAINED = """
+import os, sys, torch
+from model import GPT, GPTConfig
+T, C, n_layer, n_head = map(int, sys.argv[1:])
+sizes = dict(block_size=T, n_embd=C, n_layer=n_layer, n_head=n_head, vocab_size=65, bias=False)
+model = GPT(GPTConfig(**sizes))
+os.makedirs("out-untrained", exist_ok=True)
+config = {"dataset": "shakespeare_char"}
+saved = {"model": model.state_dict(), "model_args": sizes, "config": config}
+torch.save(saved, "out-untrained/ckpt.pt")
+"""
+
 
 class NanoGPT:
     """A checkout of nanoGPT, copied to a scratch folder, with its character data prepared."""
@@ -78,6 +90,38 @@ class NanoGPT:
         times = [float(ms) for ms in re.findall(r"time ([\d.]+)ms", out)]
         ms = statistics.median(times[1:])  # the first holds an evaluation
         return {"ms_per_step": ms, "chars_per_s": round(64 * 256 / ms * 1000, 1)}
+
+    def sample(self, shape: dict[str, int], characters: int) -> float:
+        """Seconds that its sample.py takes for one sample from an untrained model of that shape."""
+        (self.folder / "tiktoken.py").touch()  # imported by it, and not used for characters
+        sizes = (shape["T"], shape["C"], shape["n_layer"], shape["n_head"])
+        self._python("-c", UNTRAINED, *map(str, sizes))
+        began = time.perf_counter()
+        self._python("sample.py", "--out_dir=out-untrained", "--device=cpu", "--dtype=float32",
+                     "--num_samples=1", f"--max_new_tokens={characters}")  # fmt: skip
+        return time.perf_counter() - began
+
+
+def huggingface_generate(shape: dict[str, int], V: int, B: int) -> float:
+    """Characters/s of Hugging Face's GPT-2 on CUDA, writing B texts from one character up to T."""
+    import torch
+    import transformers
+
+    config = transformers.GPT2Config(
+        vocab_size=V, n_positions=shape["T"], n_embd=shape["C"], n_layer=shape["n_layer"],
+        n_head=shape["n_head"], bos_token_id=0, eos_token_id=None, pad_token_id=0,
+    )  # fmt: skip
+    untrained: Any = transformers.GPT2LMHeadModel(config)
+    model = untrained.eval().cuda()
+    ids = torch.zeros(B, 1, dtype=torch.long, device="cuda")
+    new, times = shape["T"] - 1, []
+    for _ in range(3):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        model.generate(ids, do_sample=True, min_new_tokens=new, max_new_tokens=new)
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - began)
+    return round(B * new / min(times), 1)
 
 
 def huggingface(T: int, C: int, n_layer: int, n_head: int, B: int, V: int, steps: int) -> float:

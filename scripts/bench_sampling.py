@@ -1,0 +1,131 @@
+"""The part `sampling` of bench.py: how fast text is written, by whole processes and by the step."""
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from bench_peers import NanoGPT, huggingface_generate
+
+from gpt.checkpoint import Checkpoint, save_checkpoint
+from gpt.config import Config
+from gpt.model.transformer import GPT
+from gpt.sampling.decoding import Decoding
+from gpt.sampling.reader import open_reader
+from gpt.sampling.torch_reader import TorchReader
+from gpt.sampling.writer import Reader, Writer
+from gpt.stored import read_stored
+from gpt.text.vocabulary import Vocabulary
+
+CHARACTERS = 1000
+SHAPES = {  # nanoGPT's recipes, 10.65 M and 0.80 M parameters
+    "large": {"T": 256, "C": 384, "n_layer": 6, "n_head": 6},
+    "small": {"T": 64, "C": 128, "n_layer": 4, "n_head": 4},
+}
+VOCABULARY = Vocabulary("".join(map(chr, range(32, 97))))  # 65 characters, as tinyshakespeare has
+
+
+def wall(command: list[str], folder: str | None = None) -> float:
+    """Seconds that a command takes, from start to exit; it must succeed."""
+    began = time.perf_counter()
+    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    return time.perf_counter() - began
+
+
+@contextmanager
+def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
+    """A run with a model of that shape; what its weights are changes no time."""
+    config = Config.model_validate({"model": shape, "sample": {"temperature": 1.0}})
+    model = GPT(config.model, len(VOCABULARY), torch.Generator().manual_seed(1))
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        save_checkpoint(run, Checkpoint(1, model, config, VOCABULARY), {}, is_best=True)
+        yield run
+
+
+def paces(open_: Any, B: int, characters: int) -> list[float]:
+    """Seconds for each character of B texts that are written side by side."""
+    reader: Reader = open_(B)
+    writer = Writer(reader, [[0]] * B, Decoding(), seed=1)
+    times = []
+    for _ in range(characters):
+        began = time.perf_counter()
+        writer.write()
+        times.append(time.perf_counter() - began)
+    return times
+
+
+def copy_bandwidth(size: int) -> float:
+    """Bytes/s at which this many bytes are copied, read and written ones counted once."""
+    source, target = np.ones(size // 4, np.float32), np.empty(size // 4, np.float32)
+    times = []
+    for _ in range(25):
+        began = time.perf_counter()
+        np.copyto(target, source)
+        times.append(time.perf_counter() - began)
+    return size / min(times)
+
+
+def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
+    """1,000 characters as a whole process; characters/s of 1 and of 64 texts; late ones' cost."""
+    imported = [wall([sys.executable, "-c", "import torch"]) for _ in range(repeats)]
+    results: dict[str, Any] = {"import_torch_s": round(statistics.median(imported), 2)}
+    for name, shape in SHAPES.items():
+        with untrained_run(shape) as run:
+            command = [sys.executable, "-m", "gpt", "sample", str(run), "--length", str(CHARACTERS)]
+            ours, theirs = [], []
+            for _ in range(repeats):  # in turn, so that both meet the same machine
+                ours.append(wall(command))
+                if nanogpt is not None:
+                    theirs.append(nanogpt.sample(shape, CHARACTERS))
+            stored = read_stored(run, "best")
+        size = sum(array.nbytes for array in stored.weights.values())
+        found: dict[str, Any] = {"weights_mb": round(size / 1e6, 1)}
+        found["process_s"] = round(statistics.median(ours), 2)
+        if theirs:
+            found["nanogpt_process_s"] = round(statistics.median(theirs), 2)
+            ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
+            found["times_ours"] = round(statistics.median(ratios), 1)
+        if torch.cuda.is_available():
+            found |= cuda(shape)
+
+        def on_cpu(B: int, stored: Any = stored) -> Reader:
+            return open_reader(stored, "cpu", B, None)
+
+        one = paces(on_cpu, 1, 10_128)
+        bound = copy_bandwidth(size) / size
+        found["chars_per_s"] = round(1 / statistics.mean(one[:CHARACTERS]))
+        found["share_of_copy_bandwidth"] = round(1 / statistics.mean(one[:CHARACTERS]) / bound, 2)
+        many = paces(on_cpu, 64, 2 * shape["T"])
+        found["chars_per_s_of_64"] = round(64 / statistics.mean(many))
+        alone = statistics.mean(one[: 2 * shape["T"]])
+        found["64_at_once_against_1"] = round(64 * alone / statistics.mean(many), 1)
+        late, early = one[10_000 - 128 : 10_000 + 128], one[200 - 128 : 200 + 128]
+        found["character_10000_against_200"] = round(
+            statistics.mean(late) / statistics.mean(early), 2
+        )
+        results[name] = found
+    return results
+
+
+def cuda(shape: dict[str, int]) -> dict[str, Any]:
+    """Characters/s of 1 and of 256 texts on the GPU; Hugging Face's GPT-2 of that shape beside."""
+    config = Config.model_validate({"model": shape})
+    model = GPT(config.model, len(VOCABULARY), torch.Generator().manual_seed(1)).cuda()
+    found: dict[str, Any] = {}
+    for B in (1, 256):
+        times = paces(lambda B: TorchReader(model, B), B, 2 * shape["T"])
+        found[f"cuda_chars_per_s_of_{B}"] = round(B / statistics.mean(times[shape["T"] :]))
+        try:
+            theirs = huggingface_generate(shape, len(VOCABULARY), B)
+        except ImportError:  # the extra `bench` is not installed
+            continue
+        found[f"cuda_huggingface_chars_per_s_of_{B}"] = theirs
+    return found
