@@ -1,6 +1,6 @@
 """A model on disk, whole or not at all.
 
-    checkpoints/step-N/   model.safetensors training_state.pt config.yaml vocabulary.json
+    checkpoints/step-N/   model.safetensors training_state.pt config.yaml vocabulary.json SHA256SUMS
     checkpoints/last      a link to the newest of them
     checkpoints/best      a link to the one with the lowest val loss
 
@@ -11,6 +11,7 @@ execute code: safetensors, `weights_only=True`, safe YAML, JSON.
 
 import re
 import shutil
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from gpt.config import Config, to_yaml
 from gpt.errors import CheckpointError
 from gpt.files import sync
 from gpt.model.transformer import GPT
-from gpt.stored import Stored, damaged, read_stored, step_of
+from gpt.stored import HASHES, Stored, check_whole, damaged, hashes, link, read_stored
 from gpt.text.vocabulary import Vocabulary
 
 
@@ -39,37 +40,32 @@ class Checkpoint:
 def save_checkpoint(
     run: Path, checkpoint: Checkpoint, training_state: dict[str, Any], *, is_best: bool
 ) -> None:
-    """Write `checkpoints/step-N`, make it `last` (and `best`), and drop those no longer linked."""
-    folder = run / "checkpoints"
-    folder.mkdir(parents=True, exist_ok=True)
-    place = folder / f"step-{checkpoint.step}"
-    if place.name not in _linked(folder):
-        shutil.rmtree(place, ignore_errors=True)  # unlinked: left by a run that stopped right here
-        _write(place, checkpoint, training_state)
-    _link(folder, "last", place.name)
-    if is_best:
-        _link(folder, "best", place.name)
-    _prune(folder)
+    """Write `checkpoints/step-N`, make it `last` (and `best`), and drop older ones.
 
-
-def mend_links(run: Path, best_step: int) -> None:
-    """Put right what a crash or a copy has done to the links, before a run is gone on with.
-
-    A crash between the two switches leaves `best` behind the best step, which `last` then holds.
-    Copying without links (scp -r, zip) turns each link into a folder of its own.
+    Those that were `last` and `best` before it stay until the next: should the new one be damaged,
+    the run goes back to them.
     """
     folder = run / "checkpoints"
-    for name in ("last", "best"):
-        copy = folder / name
-        if copy.is_dir() and not copy.is_symlink():
-            place = folder / f"step-{step_of(copy)}"
-            if place.exists():
-                shutil.rmtree(copy)
-            else:
-                copy.rename(place)
-            _link(folder, name, place.name)
-    if (folder / "last").readlink().name == f"step-{best_step}":
-        _link(folder, "best", f"step-{best_step}")
+    folder.mkdir(parents=True, exist_ok=True)
+    place, before = folder / f"step-{checkpoint.step}", _linked(folder)
+    if place.name not in before:
+        shutil.rmtree(place, ignore_errors=True)  # unlinked: left by a run that stopped right here
+        _write(place, checkpoint, training_state)
+    link(folder, "last", place.name)
+    if is_best:
+        link(folder, "best", place.name)
+    _prune(folder, before | _linked(folder))
+
+
+def mend_best(run: Path, best_step: int) -> None:
+    """Let `best` be the checkpoint of the best step so far, before a run is gone on with.
+
+    A crash between the two switches leaves it behind; going back from a damaged checkpoint leaves
+    it ahead. Without that checkpoint, it is `last`.
+    """
+    folder = run / "checkpoints"
+    best = f"step-{best_step}"
+    link(folder, "best", best if (folder / best).exists() else (folder / "last").readlink().name)
 
 
 def load_checkpoint(run: Path, which: str, device: torch.device) -> Checkpoint:
@@ -99,6 +95,10 @@ def load_training_state(run: Path) -> dict[str, Any]:
     """
     folder = run / "checkpoints" / "last"
     try:
+        check_whole(folder)
+        with zipfile.ZipFile(folder / "training_state.pt") as file:  # as torch.save writes it
+            if any(entry.file_size != entry.compress_size for entry in file.infolist()):
+                raise CheckpointError("compressed, so that it may be larger than it seems")
         state: dict[str, Any] = torch.load(
             folder / "training_state.pt", map_location="cpu", weights_only=True
         )
@@ -118,6 +118,8 @@ def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) 
         torch.save(training_state, temporary / "training_state.pt")
         (temporary / "config.yaml").write_text(to_yaml(checkpoint.config), "utf-8")
         (temporary / "vocabulary.json").write_text(checkpoint.vocabulary.to_json(), "utf-8")
+        sums = "".join(f"{line}\n" for line in hashes(temporary))
+        (temporary / HASHES).write_text(sums, "utf-8")
         for file in temporary.iterdir():
             sync(file)
         sync(temporary)
@@ -126,18 +128,8 @@ def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) 
         shutil.rmtree(temporary, ignore_errors=True)  # a disk that is full stays no fuller
 
 
-def _link(folder: Path, name: str, target: str) -> None:
-    """Switch a link in one step, and see it onto the disk."""
-    temporary = folder / f".{name}.tmp"
-    temporary.unlink(missing_ok=True)
-    temporary.symlink_to(target)
-    temporary.replace(folder / name)
-    sync(folder)
-
-
-def _prune(folder: Path) -> None:
-    """Remove our own folders that nothing links to, and what a crash left half written."""
-    kept = _linked(folder)
+def _prune(folder: Path, kept: set[str]) -> None:
+    """Remove our own folders but for these, and what a crash left half written."""
     for entry in folder.iterdir():
         ours = re.fullmatch(r"step-\d+|\.step-\d+\.tmp", entry.name)
         if ours and entry.name not in kept:

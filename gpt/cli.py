@@ -87,7 +87,7 @@ def main() -> NoReturn:
     log.handlers = [_Notices()]
     log.setLevel(logging.INFO)
     try:
-        app()
+        app(_with_resumed_run(sys.argv[1:]))
         sys.exit(0)
     except SystemExit as done:
         if done.code == INTERRUPTED:
@@ -98,6 +98,19 @@ def main() -> NoReturn:
             raise
         typer.echo(f"gpt: {visible(_message(error))}", err=True)
         sys.exit(error.exit_code if isinstance(error, GPTError) else 1)
+
+
+def _with_resumed_run(arguments: list[str]) -> list[str]:
+    """Options here have a value each; `--resume` without one means the newest run."""
+    following = [*arguments[1:], "-"]
+    return (
+        [
+            "--resume=" if argument == "--resume" and after.startswith("-") else argument
+            for argument, after in zip(arguments, following, strict=True)
+        ]
+        if arguments
+        else []
+    )
 
 
 def _nowhere() -> TextIO:
@@ -182,8 +195,9 @@ def train(
     resume: Annotated[
         str | None,
         typer.Option(
-            metavar="RUN",
-            help="Go on with a run from its last checkpoint: its folder, or its name under runs/.",
+            metavar="[RUN]",
+            help="Go on with a run from its last checkpoint: its folder, or its name under runs/; "
+            "by default the newest.",
         ),
     ] = None,
     overwrite: Annotated[
@@ -202,7 +216,7 @@ def train(
 ) -> None:
     """Train a model on a text, and print a sample of what it has learnt."""
     from gpt.config import load_config
-    from gpt.run import RUNS, check_free, find_run, free_name
+    from gpt.run import RUNS, check_free, find_run, free_name, locked
 
     changes = [*(overrides or []), *([f"device={device}"] if device is not None else [])]
     if resume is not None:
@@ -211,7 +225,11 @@ def train(
                 "--resume goes on in the run's folder with the run's config; leave out --config, "
                 "--run-dir and --overwrite, and change settings by --set"
             )
-        run = find_run(resume)
+        run = find_run(resume or None)
+        from gpt.stored import go_back_to_whole
+
+        with locked(run):
+            go_back_to_whole(run)
         settings = load_config(run / "checkpoints" / "last" / "config.yaml", changes, text)
     else:
         settings = load_config(config, changes, text)

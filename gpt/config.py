@@ -23,6 +23,12 @@ def _device_name(name: str) -> str:
     return name
 
 
+def _every(period: int | str) -> int | str:
+    if isinstance(period, str) and not re.fullmatch(r"[1-9]\d{0,5} min", period):
+        raise ValueError("expected a number of steps, or of minutes such as `10 min`")
+    return period
+
+
 def _text_name(name: str) -> str:
     if not name.isprintable():  # not UTF-8, or with line ends: no config could hold it
         raise ValueError("expected a name in printable characters; rename the file")
@@ -30,11 +36,14 @@ def _text_name(name: str) -> str:
 
 
 LARGEST = 10**9  # a guard against slips of the finger, long before memory ends
+LARGEST_TABLE = 2**24  # of rotary angles, which a model makes before it has any weight
+LONGEST_FILE = 2**20  # bytes
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Period = Annotated[PositiveInt | str, AfterValidator(_every)]
 TextName = Annotated[str, Field(min_length=1), AfterValidator(_text_name)]
 DeviceName = Annotated[str, AfterValidator(_device_name)]
 
@@ -98,6 +107,11 @@ class ModelConfig(Section):
                 f"model.head_size: model.C {self.C} is not a multiple of model.n_head "
                 f"{self.n_head}; set model.head_size (n_head x head_size need not equal C)"
             )
+        if self.T * self.head_size > LARGEST_TABLE:
+            raise ValueError(
+                f"model.T: expected model.T x model.head_size of at most {LARGEST_TABLE:,}, got "
+                f"{self.T} x {self.head_size}"
+            )
         if self.positions == "rotary" and self.head_size % 2:
             raise ValueError(
                 f"model.head_size: expected an even number with model.positions rotary, which "
@@ -141,6 +155,10 @@ class TrainConfig(Section):
     grad_clip: NonNegativeFloat = Field(
         1.0, description="largest gradient norm; longer gradients are shortened to it; 0 = never"
     )
+    auto_batch: bool = Field(
+        False,
+        description="when memory ends, compute the batch in more pieces (accumulation) and go on",
+    )
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="number format of matrix products; auto: bf16 where the chip has it"
     )
@@ -151,7 +169,9 @@ class TrainConfig(Section):
     eval_every: PositiveInt = Field(
         250, description="steps between two evaluations on the whole val split"
     )
-    checkpoint_every: PositiveInt = Field(250, description="steps between two checkpoints")
+    checkpoint_every: Period = Field(
+        250, description="steps between two checkpoints, or minutes: 10 min"
+    )
     sample_length: NonNegativeInt = Field(
         200, description="characters sampled at each evaluation for TensorBoard; 0 = none"
     )
@@ -204,6 +224,11 @@ class Config(Section):
     )
     seed: NonNegativeInt = Field(
         1337, description="every random draw follows from the seed, its purpose and its step"
+    )
+    deterministic: bool = Field(
+        False,
+        description="on CUDA, only kernels that repeat a run digit for digit, slower; a CPU "
+        "always does",
     )
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -316,6 +341,12 @@ _Loader.add_implicit_resolver(
 
 def _parse(text: str, origin: str) -> Any:
     try:
+        for event in yaml.parse(text, Loader=_Loader):
+            if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for gigabytes
+                raise yaml.MarkedYAMLError(
+                    problem="aliases (*name) are not read here",
+                    problem_mark=event.start_mark,  # type: ignore[arg-type]
+                )
         return yaml.load(text, Loader=_Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
@@ -328,7 +359,11 @@ def _parse(text: str, origin: str) -> Any:
 
 def _read_yaml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            content = file.read(LONGEST_FILE + 1)
+        if len(content) > LONGEST_FILE:
+            raise ConfigError(f"{path}: expected a config of at most 1 MiB, got a larger file")
+        text = content.decode("utf-8")
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such config file; see the ones under configs/") from None
     except UnicodeDecodeError as error:

@@ -1,6 +1,7 @@
 """Where a run computes: device, precision, compiler; and torch's random draws."""
 
 import logging
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -53,6 +54,12 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
     able = torch.cpu.get_capabilities()
     has_bf16 = device.type == "cpu" and (able.get("avx512_bf16") or able.get("amx_bf16"))
     return torch.bfloat16 if has_bf16 else torch.float32
+
+
+def repeat_exactly() -> None:
+    """On CUDA, use only kernels that add in a fixed order (and fail where there is none)."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read as CUDA starts
+    torch.use_deterministic_algorithms(True)
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:

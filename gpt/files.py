@@ -1,14 +1,16 @@
 """Writing that a crash or a power cut cannot leave half done."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: Iterable[bytes]) -> None:
     """Write beside the path, sync, rename: a reader sees the old content or the new, never half."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_bytes(content)
+        with temporary.open("wb") as file:
+            file.writelines(content)
         sync(temporary)
         temporary.replace(path)
     finally:

@@ -3,21 +3,38 @@
 Knows no torch, so that a wrong name is told at once.
 """
 
+import fcntl
+import json
+import logging
+import os
+import platform
+import shlex
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 
+from gpt import __version__
 from gpt.config import Config, fields
 from gpt.errors import ConfigError, UsageError
 
+log = logging.getLogger(__name__)
+
 RUNS = Path("runs")
+LOCK = ".lock"
 WRITTEN = (  # by a run, into its folder
-    *("checkpoints", "metrics.jsonl", "config.yaml"),
+    *("checkpoints", "metrics.jsonl", "config.yaml", "provenance.jsonl"),
     *("events.out.tfevents.*", "projector", "projector_config.pbtxt"),
 )
 SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
     "data.source",  # the text itself is known by its hash
     "train.steps",
+    "train.auto_batch",
     "train.compile",
     "train.log_every",
     "train.eval_every",
@@ -53,7 +70,7 @@ def find_run(name: str | None) -> Path:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
         return runs[-1].parent.parent
     for run in (Path(name), RUNS / name):
-        if (run / "checkpoints" / "last").exists():
+        if any((run / "checkpoints").glob("*/model.safetensors")):
             return run
     raise UsageError(
         f"{name}: expected the folder of a run with a checkpoint, or its name in runs/"
@@ -64,10 +81,10 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     """Raises UsageError if the folder is in use; with `overwrite`, only if not by a run."""
     if not str(run).isprintable():
         raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")
-    if not run.exists() or (run.is_dir() and not any(run.iterdir())):
+    if not run.exists() or (run.is_dir() and {entry.name for entry in run.iterdir()} <= {LOCK}):
         return
     if not overwrite:
-        resumable = (run / "checkpoints" / "last").exists()
+        resumable = any((run / "checkpoints").glob("*/model.safetensors"))
         go_on = f"go on with it by --resume {run}, " if resumable else ""
         raise UsageError(
             f"{run} exists; {go_on}replace it by --overwrite, or choose another --run-dir"
@@ -76,30 +93,90 @@ def check_free(run: Path, *, overwrite: bool) -> None:
         raise UsageError(f"{run} is not the folder of a run, so --overwrite leaves it alone")
 
 
-def make_folder(run: Path, *, overwrite: bool) -> None:
-    """Make the folder of a new run; of an old one, remove what a run writes and nothing else.
-
-    Raises UsageError as `check_free` does.
-    """
-    check_free(run, overwrite=overwrite)
-    run.mkdir(parents=True, exist_ok=True)
+def check_plain(run: Path) -> None:
+    """Raises UsageError if what a run writes to is a link, to who knows where."""
     for pattern in WRITTEN:
         for entry in run.glob(pattern):
-            if entry.is_dir():
+            if entry.is_symlink():
+                raise UsageError(f"{entry}: expected a file or folder of the run, got a link")
+
+
+def empty(run: Path) -> None:
+    """Remove what a run writes, and nothing else."""
+    for pattern in WRITTEN:
+        for entry in run.glob(pattern):
+            if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
 
 
+@contextmanager
+def locked(run: Path) -> Iterator[None]:
+    """Keep the run to this process. The system lets go of the lock if the process dies.
+
+    Raises UsageError if another one has it.
+    """
+    with (run / LOCK).open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise UsageError(
+                f"{run} is being written by another process ({file.read(100).strip()}); wait for "
+                f"it, or stop it"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {platform.node()}\n")
+        file.flush()
+        yield
+
+
+def note_start(run: Path, config: Config, text_sha256: str, step: int) -> None:
+    """One more line of provenance.jsonl: what began here, or went on from this step, with what."""
+    packages = ("torch", "numpy", "safetensors")
+    line = {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "step": step,
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "seed": config.seed,
+        "text_sha256": text_sha256,
+        "gpt": __version__,
+        "git_commit": _git_commit(),
+        **{package: metadata.version(package) for package in packages},
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+    }
+    with (run / "provenance.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def _git_commit() -> str | None:
+    """The commit of this program, with a + if it was changed since; None if it is not in git."""
+    git = ["git", "-C", str(Path(__file__).parent)]
+    try:
+        commit = subprocess.run(
+            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5
+        )
+        changes = subprocess.run(
+            [*git, "status", "--porcelain", "-uno", "."], capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return commit.stdout.strip() + ("+" if changes.stdout else "")
+
+
 def check_resumable(old: Config, new: Config) -> None:
-    """Raises ConfigError if a setting was changed that would make it another run."""
+    """Say which settings were changed. Raises ConfigError if one would make it another run."""
     before = {key: value for key, _, value in fields(old)}
-    changed = [
-        f"{key} ({before[key]} to {value})"
+    changes = {
+        key: f"{key} ({before[key]} to {value})"
         for key, _, value in fields(new)
-        if value != before[key] and key not in SAFE_TO_CHANGE
-    ]
-    if changed:
+        if value != before[key]
+    }
+    if allowed := [change for key, change in changes.items() if key in SAFE_TO_CHANGE]:
+        log.info("changed: %s", ", ".join(allowed))
+    if changed := [change for key, change in changes.items() if key not in SAFE_TO_CHANGE]:
         raise ConfigError(
             f"--resume goes on with the same run, so it cannot change {', '.join(changed)}; "
             f"start a new run, or change only {', '.join(SAFE_TO_CHANGE)}"

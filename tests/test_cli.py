@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpt.config import Config, fields, load_config, to_yaml
+from gpt.stored import HASHES, hashes
 from gpt.text.display import visible
 from tests.conftest import metrics_of, small
 
@@ -377,7 +378,10 @@ def test_a_corrupt_checkpoint_is_told(gpt: Gpt, trained: Path) -> None:
 
 
 def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) -> None:
-    (trained / "checkpoints/best/config.yaml").write_text('"\\e[2Jevil": 1')
+    best = trained / "checkpoints/best"
+    (best / "config.yaml").write_text('"\\e[2Jevil": 1')
+    assert "config.yaml is not what was written" in gpt("sample")[2]
+    (best / HASHES).write_text("".join(f"{line}\n" for line in hashes(best)))
     code, _, err = gpt("sample")
     assert (code, "\\x1b[2Jevil: unknown key" in err, "\x1b" in err) == (1, True, False)
 

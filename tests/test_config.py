@@ -137,7 +137,7 @@ def test_empty_files_and_sections_mean_the_defaults() -> None:
 
 
 @given(
-    T=st.integers(1, 10**9),
+    T=st.integers(1, 2**19),
     rate=st.floats(1e-12, 1e3),
     source=st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1),
     stop=st.none() | st.floats(1e-9, 10),
@@ -165,9 +165,9 @@ def test_a_text_named_like_a_number_reads_back_as_itself(source: str) -> None:
 
 
 def test_a_value_that_unfolds_without_end_is_refused_at_once() -> None:
-    """Nine levels of nine aliases hold 387 million leaves; they are never written out."""
+    """Nine levels of nine aliases hold 387 million leaves; no alias is followed."""
     levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]" for i in range(9)]
-    assert "unknown key" in refusal("\n".join([*levels, "seed: *a8"]))
+    assert "aliases (*name) are not read here" in refusal("\n".join([*levels, "seed: *a8"]))
 
 
 def test_every_setting_is_described() -> None:

@@ -67,7 +67,7 @@ def test_the_first_step_equals_the_cpus(corpus: Corpus) -> None:
         model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
         device = torch.device(name)
         step = TrainStep(model.to(device), corpus.train, config, device)
-        losses[name] = torch.stack([step(i)[0] for i in range(5)]).cpu()
+        losses[name] = torch.tensor([step(i)[0] for i in range(5)])
     torch.testing.assert_close(losses["cpu"], losses["cuda"], rtol=1e-4, atol=1e-4)
 
 

@@ -101,7 +101,7 @@ def test_the_projector_names_the_characters(text_file: Path) -> None:
     assert vectors == pytest.approx(model.characters.weight.numpy(force=True), rel=1e-5)
     names = {p.name for p in Path("r").iterdir() if not p.name.startswith("events")}
     assert names == {
-        *("checkpoints", "config.yaml", "metrics.jsonl"),
+        *("checkpoints", "config.yaml", "metrics.jsonl", "provenance.jsonl", ".lock"),
         *("projector", "projector_config.pbtxt"),
     }
 

@@ -19,7 +19,7 @@ def check_out(path: Path) -> None:
 def write_out(path: Path, content: bytes) -> None:
     """Write the file, whole or not at all. Raises GPTError if it cannot be written."""
     try:
-        write_atomically(path, content)
+        write_atomically(path, [content])
     except OSError as error:
         raise GPTError(f"{path}: cannot write it ({error.strerror}); choose another --out") from (
             error

@@ -122,7 +122,7 @@ def locate(download: Download, *, retries: int = 3, timeout_s: float = 20) -> Pa
     content = _fetch(download, beside, retries, timeout_s)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(cached, content)
+        write_atomically(cached, [content])
     except OSError as error:
         raise TextError(f"{cached}: cannot keep the download: {error.strerror}") from None
     return cached

@@ -6,36 +6,39 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from torch import Tensor
+import torch
 
 from gpt import STARTED
 from gpt.checkpoint import (
     Checkpoint,
     load_checkpoint,
     load_training_state,
-    mend_links,
+    mend_best,
     save_checkpoint,
 )
 from gpt.config import Config, to_yaml
-from gpt.device import generator, select_device
+from gpt.device import generator, repeat_exactly, select_device
 from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
 from gpt.files import write_atomically
 from gpt.inspection.attention import attend
 from gpt.model.transformer import GPT
-from gpt.run import check_resumable, make_folder
+from gpt.run import check_free, check_plain, check_resumable, empty, locked, note_start
 from gpt.sampling.decoding import Decoding
 from gpt.sampling.reader import generate_text
+from gpt.stored import go_back_to_whole
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
-from gpt.training.evaluation import evaluate
+from gpt.training.evaluation import Stopped, evaluate
 from gpt.training.interrupt import StopRequest
 from gpt.training.monitor import Monitor
 from gpt.training.optimizer import learning_rate
-from gpt.training.step import TrainStep
+from gpt.training.step import TrainStep, is_finite
 
 log = logging.getLogger(__name__)
 
 RISEN_FOR = 3  # evaluations in a row without a new best, before a run says that it overfits
+BAD_STEPS = 3  # in a row, before a run goes back
+GO_BACKS = 3  # times that it does
 EXCERPT = 32  # characters of val whose attention is drawn
 
 
@@ -47,6 +50,9 @@ class Progress:
     best_val_loss: float = math.inf
     best_step: int = 0
     since_best: int = 0  # evaluations in a row
+    pending: dict[str, float] | None = None  # metrics of a step whose evaluation was cut off
+    bad_in_a_row: int = 0  # steps not taken
+    scale: float = 1.0  # of the learning rates: halved each time the run goes back
 
     def note(self, step: int, val_loss: float) -> bool:
         """Take in an evaluation; whether it is the best so far."""
@@ -56,6 +62,10 @@ class Progress:
         else:
             self.since_best += 1
         return is_best
+
+
+class Diverged(Exception):
+    """The loss is no number any more; what to tell of it."""
 
 
 @dataclass(frozen=True)
@@ -80,43 +90,88 @@ def train(
     evaluates, saves or resumes changes nothing. (On CUDA, some kernels add in any order, and two
     runs agree to rounding only; a resume with other `train.steps` has another schedule.)
 
+    A step whose loss or gradient is no finite number is not taken. After a few in a row the run
+    goes back to its last checkpoint and on from there with half the learning rates; at most
+    `GO_BACKS` times.
+
     Raises:
-        Interrupted: after SIGINT or SIGTERM, once the state is saved.
-        TrainingError: the loss is no longer a number.
+        Interrupted: after SIGINT, SIGTERM or SIGHUP, once the state is saved.
+        TrainingError: the loss is no number even so, or memory or the disk has no room.
         UsageError: the folder is in use, or the run to resume has a new text or no steps left.
         CheckpointError, DeviceError: see `load_checkpoint`, `select_device`, `compile_model`.
     """
     device = select_device(config.device)
-    if not resume:
+    if config.deterministic:
+        repeat_exactly()
+    if resume:
+        check_plain(run)
+    else:
         draws = generator(config.seed, "init", 0)
         model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
         step = TrainStep(model, corpus.train, config, device)
-        make_folder(run, overwrite=overwrite)  # once nothing else can refuse to start
-        loop = _Loop(config, corpus, run, step, Progress())
-    else:
-        checkpoint, state = load_checkpoint(run, "last", device), load_training_state(run)
-        try:
-            progress = Progress(**state["progress"])
-            mend_links(run, progress.best_step)
-            _check_can_go_on(checkpoint, config, state["text_sha256"], corpus, run)
-            step = TrainStep(checkpoint.model, corpus.train, config, device)
-            step.load_state_dict(state["step"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise CheckpointError(
-                f"{run}/checkpoints/last: its training_state.pt is not of this model ({error}); "
-                f"start a new run"
-            ) from error
-        loop = _Loop(config, corpus, run, step, progress, checkpoint.step)
-    write_atomically(run / "config.yaml", to_yaml(config).encode())
-    log.info(
-        "%s: %s characters, %s distinct; writing %s",
-        *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
-    )
-    return loop.go()
+        check_free(run, overwrite=overwrite)  # once nothing else can refuse to start
+        run.mkdir(parents=True, exist_ok=True)
+    with locked(run):
+        if resume:
+            loop = _resumed(config, corpus, run, device)
+        else:
+            empty(run)
+            loop = _Loop(config, corpus, run, step, Progress())
+        write_atomically(run / "config.yaml", [to_yaml(config).encode()])
+        note_start(run, config, corpus.sha256, loop.done)
+        log.info(
+            "%s: %s characters, %s distinct; writing %s",
+            *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
+        )
+        while True:
+            try:
+                return loop.go()
+            except Diverged as reason:
+                loop = _gone_back(loop, str(reason), device)
+
+
+def _resumed(config: Config, corpus: Corpus, run: Path, device: torch.device) -> "_Loop":
+    """A loop that goes on from the last checkpoint that is whole."""
+    go_back_to_whole(run)
+    checkpoint, state = load_checkpoint(run, "last", device), load_training_state(run)
+    try:
+        progress = Progress(**state["progress"])
+        mend_best(run, progress.best_step)
+        _check_can_go_on(checkpoint, config, progress, state["text_sha256"], corpus, run)
+        step = TrainStep(checkpoint.model, corpus.train, config, device)
+        step.load_state_dict(state["step"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{run}/checkpoints/last: its training_state.pt is not of this model ({error}); "
+            f"start a new run"
+        ) from error
+    return _Loop(config, corpus, run, step, progress, checkpoint.step)
+
+
+def _gone_back(loop: "_Loop", reason: str, device: torch.device) -> "_Loop":
+    """A loop from the last checkpoint on, with half the learning rates. Raises TrainingError."""
+    scale, left = loop.progress.scale / 2, loop.done
+    if scale < 2**-GO_BACKS:
+        raise TrainingError(
+            f"{reason}; it went back {GO_BACKS} times and halved the learning rates each time. "
+            f"The checkpoints of {loop.run} are as they were. Start again with a lower "
+            f"train.learning_rate and train.muon_learning_rate, a longer train.warmup_steps, or "
+            f"train.precision fp32"
+        )
+    loop = _resumed(loop.config, loop.corpus, loop.run, device)
+    loop.progress.scale = scale
+    loop.event = f"went back from step {left}: {reason}; learning rates x {scale:g} from here"
+    log.warning("going back to step %d with learning rates x %g: %s", loop.done, scale, reason)
+    return loop
 
 
 def _check_can_go_on(
-    checkpoint: Checkpoint, config: Config, text_sha256: str, corpus: Corpus, run: Path
+    checkpoint: Checkpoint,
+    config: Config,
+    progress: Progress,
+    text_sha256: str,
+    corpus: Corpus,
+    run: Path,
 ) -> None:
     check_resumable(checkpoint.config, config)
     if text_sha256 != corpus.sha256:
@@ -125,7 +180,7 @@ def _check_can_go_on(
             f"bring the old text back, or start a new run"
         )
     steps = checkpoint.config.train.steps
-    if checkpoint.step >= config.train.steps:
+    if checkpoint.step >= config.train.steps and progress.pending is None:
         raise UsageError(
             f"{run} is finished: it is at step {checkpoint.step} of {config.train.steps}; "
             f"to go on for longer: --set train.steps={2 * checkpoint.step}"
@@ -152,16 +207,23 @@ class _Loop:
         self.excerpt = to_torch(corpus.val[: min(config.model.T, EXCERPT)])  # what pictures show
         self.progress, self.resumed_at = progress, resumed_at
         self.done = resumed_at or 0  # updates so far
+        self.event = ""  # to be told before anything else
+        self.saved_at = time.perf_counter()
 
     def go(self) -> Outcome:
-        with Monitor(self.run, self.config, self.resumed_at) as self.monitor, StopRequest() as stop:
-            if self.resumed_at is None:
-                is_best, metrics = self._evaluate()
-                self.monitor.record(0, metrics)
-                self._save(is_best)
+        with (
+            Monitor(self.run, self.config, self.resumed_at) as self.monitor,
+            StopRequest() as self.stop,
+        ):
+            if self.event:
+                self.monitor.event(self.done, self.event)
             reason = ""
+            if self.resumed_at is None:
+                self._save(self._score({}))
+            elif self.progress.pending is not None:
+                reason = self._finish_step(self.progress.pending, saves=True)
             while not reason:
-                reason = self._advance(stop)
+                reason = self._advance()
             scores = {
                 "val_loss": self.progress.val_loss,
                 "best_val_loss": self.progress.best_val_loss,
@@ -178,62 +240,94 @@ class _Loop:
             **scores,
         )
 
-    def _advance(self, stop: StopRequest) -> str:
+    def _due(self, every: int | str) -> bool:
+        """Whether it is time for what happens every so many steps, or so many minutes."""
+        if isinstance(every, str):
+            minutes = float(every.removesuffix(" min"))
+            return time.perf_counter() - self.saved_at >= 60 * minutes
+        return self.done % every == 0 or self.done >= self.config.train.steps
+
+    def _advance(self) -> str:
         """Train until something is due, and do it; the reason to stop, if there is one."""
         config, start, began = self.config.train, self.done, time.perf_counter()
         logs = evaluates = saves = False
         while not (logs or evaluates or saves):
-            loss, norm = self.step(self.done)
+            loss, norm = self.step(self.done, self.progress.scale)
             self.done += 1
             self.monitor.advance()
-            signal_number, last = stop.signal_number, self.done == config.steps
-            logs = last or self.done % config.log_every == 0
-            evaluates = last or self.done % config.eval_every == 0
-            saves = last or self.done % config.checkpoint_every == 0 or signal_number is not None
-        metrics = self._measure(loss, norm, start, began)
-        if not logs:
-            metrics = {}
-        is_best, reason = False, "all steps done" if last else ""
+            self._note_whether_taken(loss, norm)
+            logs, evaluates = self._due(config.log_every), self._due(config.eval_every)
+            saves = self._due(config.checkpoint_every) or self.stop.signal_number is not None
+        metrics = {}
+        if logs:
+            characters = (self.done - start) * config.batch_size * self.config.model.T
+            metrics = {
+                "train_loss": loss,
+                "lr": self.progress.scale * learning_rate(self.done - 1, config),
+                "grad_norm": norm,
+                "chars_per_s": round(characters / (time.perf_counter() - began), 1),
+            }
+            metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
         if evaluates:
-            is_best, scores = self._evaluate()
-            metrics |= scores
-            reason = self._enough() or reason
+            return self._finish_step(metrics, saves)
         if metrics:
             self.monitor.record(self.done, metrics)
+        if saves:
+            self._save(is_best=False)
+        self._leave_if_told()
+        return ""
+
+    def _finish_step(self, metrics: dict[str, float], saves: bool) -> str:
+        """Evaluate, record, save; the reason to stop, if there is one.
+
+        If a signal comes meanwhile, the step is saved without, and evaluated on resuming.
+        """
+        try:
+            is_best = self._score(metrics)
+        except Stopped:
+            self.progress.pending = metrics
+            self._save(is_best=False)
+            self._leave_if_told()
+        self.progress.pending = None
+        last = self.done >= self.config.train.steps
+        reason = self._enough() or ("all steps done" if last else "")
         if saves or is_best or reason:
             self._save(is_best)
-        if signal_number is not None and not reason:
+        if not reason:
+            self._leave_if_told()
+        return reason
+
+    def _leave_if_told(self) -> None:
+        if (signal_number := self.stop.signal_number) is not None:
             raise Interrupted(
                 signal_number,
                 f"stopped at step {self.done}, saved; go on with: gpt train --resume {self.run}",
             )
-        return reason
 
-    def _measure(self, loss: Tensor, norm: Tensor, start: int, began: float) -> dict[str, float]:
-        """The figures of the last step, and the pace since step `start`."""
-        train_loss, grad_norm = loss.item(), norm.item()
-        overflows = self.step.scaler.is_enabled()  # fp16: such a step is left out, by design
-        if not math.isfinite(train_loss) or not (math.isfinite(grad_norm) or overflows):
-            raise TrainingError(
-                f"step {self.done}: the loss is {train_loss} and the gradient's norm {grad_norm}, "
-                f"expected finite numbers; the checkpoints of {self.run} are as they were. "
-                f"Start again with a lower train.learning_rate or train.precision fp32"
-            )
-        characters = (self.done - start) * self.config.train.batch_size * self.config.model.T
-        return {
-            "train_loss": train_loss,
-            "lr": learning_rate(self.done - 1, self.config.train),
-            **({"grad_norm": grad_norm} if math.isfinite(grad_norm) else {}),
-            "chars_per_s": round(characters / (time.perf_counter() - began), 1),
-        }
+    def _note_whether_taken(self, loss: float, norm: float) -> None:
+        """Count and tell of a step that was not taken. Raises Diverged after a few in a row."""
+        if is_finite(loss, norm, scaled=self.step.scaler.is_enabled()):
+            self.progress.bad_in_a_row = 0
+            return
+        self.progress.bad_in_a_row += 1
+        told = f"step {self.done} not taken: the loss is {loss}, the gradient's norm {norm}"
+        log.warning("%s", told)
+        self.monitor.event(self.done, told)
+        if self.progress.bad_in_a_row == BAD_STEPS:
+            raise Diverged(f"{told}, the {BAD_STEPS}rd such step in a row")
 
-    def _evaluate(self) -> tuple[bool, dict[str, float]]:
-        """Whether this is the best so far, and the scores; what it shows goes to TensorBoard."""
+    def _score(self, metrics: dict[str, float]) -> bool:
+        """Evaluate, and record it with these metrics; whether this is the best so far.
+
+        Raises Stopped if a signal comes before the val loss is known.
+        """
         model, vocabulary = self.step.model, self.corpus.vocabulary
         # a new model's head is zero: its loss is known without looking
-        val_loss = evaluate(model, self.corpus.val) if self.done else math.log(len(vocabulary))
+        val_loss = math.log(len(vocabulary))
+        if self.done:
+            val_loss = evaluate(model, self.corpus.val, lambda: self.stop.signal_number is not None)
         if not math.isfinite(val_loss):
-            raise TrainingError(f"step {self.done}: the val loss is {val_loss}; see {self.run}")
+            raise Diverged(f"step {self.done}: the val loss is {val_loss}")
         is_best = self.progress.note(self.done, val_loss)
         risen = val_loss > self.progress.best_val_loss
         if self.progress.since_best == RISEN_FOR and risen:
@@ -255,7 +349,8 @@ class _Loop:
         self.monitor.attention(self.done, attend(model, self.excerpt).weights)
         if self.config.train.histograms:
             self.monitor.histograms(self.done, model)
-        return is_best, {"val_loss": val_loss}
+        self.monitor.record(self.done, metrics | {"val_loss": val_loss})
+        return is_best
 
     def _enough(self) -> str:
         """The reason to stop before the last step, if there is one."""
@@ -274,4 +369,12 @@ class _Loop:
             "text_sha256": self.corpus.sha256,
         }
         self.monitor.sync()  # the records first: those of a later step are dropped on resume
-        save_checkpoint(self.run, checkpoint, state, is_best=is_best)
+        try:
+            save_checkpoint(self.run, checkpoint, state, is_best=is_best)
+        except OSError as error:
+            raise TrainingError(
+                f"cannot save step {self.done} in {self.run} ({error.strerror or error}); its "
+                f"checkpoints are as they were. When there is room, go on with: "
+                f"gpt train --resume {self.run}"
+            ) from error
+        self.saved_at = time.perf_counter()

@@ -1,5 +1,7 @@
 """One update of the weights."""
 
+import logging
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,11 +10,14 @@ from torch import Tensor
 
 from gpt.config import Config
 from gpt.device import autocast, compile_model, select_precision
+from gpt.errors import TrainingError
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.seeds import derive_seed
 from gpt.text.batches import batch
 from gpt.text.vocabulary import Ids
 from gpt.training.optimizer import learning_rate, make_optimizers
+
+log = logging.getLogger(__name__)
 
 
 class TrainStep:
@@ -24,6 +29,7 @@ class TrainStep:
 
     def __init__(self, model: GPT, ids: Ids, config: Config, device: torch.device) -> None:
         self.model, self.ids, self.config, self.device = model, ids, config, device
+        self.pieces = config.train.accumulation
         self.precision = select_precision(config.train.precision, device)
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, products)
@@ -33,25 +39,62 @@ class TrainStep:
         )
         self.forward = compile_model(model, config.train.compile, device, self._rehearse)
 
-    def __call__(self, step: int) -> tuple[Tensor, Tensor]:
-        """Returns the batch's loss before the update and the gradient's norm before clipping."""
+    def __call__(self, step: int, scale: float = 1.0) -> tuple[float, float]:
+        """Returns the batch's loss before the update and the gradient's norm before clipping.
+
+        The learning rates are the schedule's, times `scale`. If the loss or the norm is no finite
+        number, the update is not made. (In float16 the norm may overflow: the scaler sees to it.)
+
+        Raises TrainingError if memory ends, unless `train.auto_batch` finds a way.
+        """
         config = self.config.train
-        share = learning_rate(step, config) / config.learning_rate
+        share = scale * learning_rate(step, config) / config.learning_rate
         self.model.train()
-        self.model.zero_grad(set_to_none=True)
-        torch.manual_seed(derive_seed(self.config.seed, "dropout", step))
-        loss = torch.zeros((), device=self.device)
-        for x, y in self._pieces(step):
-            loss += self._backward(self.forward, x, y)
+        loss = self._gradients(step)
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), config.grad_clip or float("inf")
         )
-        for optimizer in self.optimizers:
-            self.scaler.step(optimizer, share)
+        found = loss.item(), norm.item()
+        if is_finite(*found, scaled=self.scaler.is_enabled()):
+            for optimizer in self.optimizers:
+                self.scaler.step(optimizer, share)
         self.scaler.update()
-        return loss, norm
+        return found
+
+    def _gradients(self, step: int) -> Tensor:
+        """Leave the gradients of a step's batch in the model; the loss."""
+        while True:
+            self.model.zero_grad(set_to_none=True)
+            torch.manual_seed(derive_seed(self.config.seed, "dropout", step))
+            loss = torch.zeros((), device=self.device)
+            try:
+                for x, y in self._pieces(step):
+                    loss += self._backward(self.forward, x, y)
+            except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
+                if not _is_out_of_memory(error):
+                    raise
+                self._divide_further(str(error).splitlines()[0])
+            else:
+                return loss
+
+    def _divide_further(self, reason: str) -> None:
+        """More pieces, if that is allowed. Raises TrainingError, with advice, if not."""
+        B, T, pieces = self.config.train.batch_size, self.config.model.T, self.pieces
+        more = next((n for n in range(pieces + 1, B + 1) if B % n == 0), None)
+        told = f"not enough memory on {self.device} for {B // pieces} windows of {T} characters"
+        if more is None:
+            raise TrainingError(f"{told} ({reason:.150}); use a smaller model.T, C or n_layer")
+        if not self.config.train.auto_batch:
+            raise TrainingError(
+                f"{told} at once ({reason:.150}); with train.accumulation={more} there are "
+                f"{B // more} at once, and the batch stays what it is; or set train.auto_batch=true"
+            )
+        log.warning("%s at once; going on with train.accumulation %d", told, more)
+        self.pieces = more
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _pieces(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batch of a step in `accumulation` pieces on the device, x and y (B / pieces, T).
@@ -59,7 +102,7 @@ class TrainStep:
         Short windows first (arXiv:2108.06084): attention costs less, and there is enough to learn.
         """
         config = self.config
-        B, T, pieces = config.train.batch_size, config.model.T, config.train.accumulation
+        B, T, pieces = config.train.batch_size, config.model.T, self.pieces
         first = config.train.first_window
         if first is not None and step < 2 * config.train.steps // 3:
             B, T = B * T // first, first
@@ -76,7 +119,7 @@ class TrainStep:
         """Add the gradient of this piece's share of the loss; returns that share."""
         with autocast(self.device, self.precision):
             logits = forward(x)
-        loss = cross_entropy(logits, y) / self.config.train.accumulation
+        loss = cross_entropy(logits, y) / self.pieces
         self.scaler.scale(loss).backward()
         return loss.detach()
 
@@ -104,3 +147,12 @@ class TrainStep:
             optimizer.load_state_dict(saved)
         if state["scaler"]:  # empty unless the run was in float16 before
             self.scaler.load_state_dict(state["scaler"])
+
+
+def is_finite(loss: float, norm: float, *, scaled: bool) -> bool:
+    """Whether an update can be made of it; `scaled` gradients, of float16, may overflow."""
+    return math.isfinite(loss) and (scaled or math.isfinite(norm))
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
