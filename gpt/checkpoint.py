@@ -9,6 +9,7 @@ each in one step. A reader sees the old one or the new one, never half. Nothing 
 execute code: safetensors, `weights_only=True`, safe YAML, JSON.
 """
 
+import io
 import re
 import shutil
 import zipfile
@@ -109,13 +110,16 @@ def load_training_state(run: Path) -> dict[str, Any]:
 
 def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) -> None:
     temporary = place.with_name(f".{place.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed right here
     try:
         temporary.mkdir()
         weights = {name: w.contiguous() for name, w in checkpoint.model.state_dict().items()}
         metadata = {"step": str(checkpoint.step)}
         content = safetensors.torch.save(weights, metadata)  # save_file would make it private
         (temporary / "model.safetensors").write_bytes(content)
-        torch.save(training_state, temporary / "training_state.pt")
+        state = io.BytesIO()  # on a full disk torch.save itself fails as no OSError
+        torch.save(training_state, state)
+        (temporary / "training_state.pt").write_bytes(state.getbuffer())
         (temporary / "config.yaml").write_text(to_yaml(checkpoint.config), "utf-8")
         (temporary / "vocabulary.json").write_text(checkpoint.vocabulary.to_json(), "utf-8")
         sums = "".join(f"{line}\n" for line in hashes(temporary))

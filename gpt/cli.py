@@ -13,7 +13,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 from typer.core import TyperCommand
@@ -80,7 +80,8 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one
 
 def main() -> NoReturn:
     """Run the command line; every way it can fail ends in one message and an exit code."""
-    sys.stdout = sys.stdout or _nowhere()  # closed by whoever started us
+    sys.stdin = sys.stdin or _nowhere("r")  # closed by whoever started us
+    sys.stdout = sys.stdout or _nowhere()
     sys.stderr = sys.stderr or _nowhere()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -91,7 +92,8 @@ def main() -> NoReturn:
         sys.exit(0)
     except SystemExit as done:
         if done.code == INTERRUPTED:
-            typer.echo("gpt: stopped at once; a run keeps its last checkpoint", err=True)
+            kept = "; a run keeps its last checkpoint" if sys.argv[1:2] == ["train"] else ""
+            typer.echo(f"\ngpt: stopped at once{kept}", err=True)
         raise
     except Exception as error:
         if log.level == logging.DEBUG:
@@ -113,8 +115,8 @@ def _with_resumed_run(arguments: list[str]) -> list[str]:
     )
 
 
-def _nowhere() -> TextIO:
-    return Path(os.devnull).open("w", encoding="utf-8")
+def _nowhere(mode: str = "w") -> TextIO:
+    return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
 
 
 def _message(error: Exception) -> str:
@@ -126,7 +128,7 @@ def _message(error: Exception) -> str:
     if "alloc" in first or "out of memory" in first.lower():
         return (
             f"not enough memory ({first:.150}); use a smaller model.C, model.T or "
-            f"train.batch_size, or a larger train.accumulation"
+            f"train.batch_size, a larger train.accumulation, or fewer --num-samples"
         )
     return f"{type(error).__name__}: {first:.300} (--debug shows where)"
 
@@ -273,7 +275,10 @@ def sample(
         typer.Option(help="End a sample where it would write this text; repeat for more."),
     ] = None,
     until_stop: Annotated[
-        bool, typer.Option("--until-stop", help="Go on until a --stop, however long that takes.")
+        bool,
+        typer.Option(
+            "--until-stop", help="Go on until a --stop, however long that takes, or to --length."
+        ),
     ] = False,
     num_samples: Annotated[
         int, typer.Option(min=1, help="Samples of each prompt, drawn side by side.")
@@ -333,16 +338,21 @@ def sample(
         raise UsageError("--until-stop: say with --stop which text ends the sample")
     if "" in (stop or []):
         raise UsageError("--stop: expected at least one character, got none")
-    if interactive and (prompt or prompt_file or as_json or num_samples > 1):
+    has_prompt = prompt is not None or prompt_file is not None
+    if interactive and (has_prompt or as_json or num_samples > 1):
         raise UsageError(
             "--interactive asks for prompts and shows one sample of each; leave out --prompt, "
             "--prompt-file, --num-samples and --json"
         )
-    prompts = [*(prompt or []), *([_read_prompt(prompt_file)] if prompt_file else [])] or [""]
+    prompts = prompt or []
+    if prompt_file is not None:
+        prompts = [*prompts, _read_prompt(prompt_file)]
+    prompts = prompts or [""]
     folder = find_run(run)
 
     from gpt.sampling.decoding import Decoding
     from gpt.sampling.generator import (
+        check_known,
         check_prompt,
         encode_prompt,
         generate,
@@ -355,8 +365,11 @@ def sample(
     stored = read_stored(folder, checkpoint.value)
     vocabulary, defaults = stored.vocabulary, stored.config.sample
     drop = unknown is Unknown.drop
+    length_or_default = defaults.length if length is None else length
+    for text in stop or []:
+        check_known(text, vocabulary, "a --stop with them would never come")
     options: dict[str, Any] = {
-        "length": None if until_stop else defaults.length if length is None else length,
+        "length": None if until_stop and length is None else length_or_default,
         "seed": stored.config.seed if seed is None else seed,
         "stops": stop or [],
         "decoding": Decoding.of(
@@ -375,10 +388,11 @@ def sample(
         Conversation(reader, vocabulary, drop_unknown=drop, **options).hold(input, _show)
         return
     prompts = [check_prompt(text, vocabulary, drop_unknown=drop) for text in prompts]
+    numbers = [number for _ in prompts for number in range(num_samples)]
     prompts = [text for text in prompts for _ in range(num_samples)]
     reader = open_reader(stored, device, len(prompts), options["length"])
     encoded = [encode_prompt(text, vocabulary) for text in prompts]
-    pieces = generate(reader, vocabulary, encoded, **options)
+    pieces = generate(reader, vocabulary, encoded, numbers=numbers, **options)
     if as_json:
         head = {"run": str(folder), "step": stored.step, "seed": options["seed"]}
         samples = [asdict(sample) for sample in whole_samples(pieces, prompts)]

@@ -65,6 +65,8 @@ def read_stored(run: Path, which: str) -> Stored:
         vocabulary = Vocabulary.from_json((folder / "vocabulary.json").read_text("utf-8"))
         with safe_open(folder / "model.safetensors", framework="numpy") as file:
             found = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (no dict)
+            if max(config.model.n_layer, config.model.ngram) > len(found):
+                raise ValueError("its tensors are fewer than its config's layers")
             expected = parameter_shapes(config.model, len(vocabulary))
             if set(found) != set(expected):
                 raise ValueError("its tensors are not those of a model with this config")
@@ -73,6 +75,9 @@ def read_stored(run: Path, which: str) -> Stored:
                 if got != ("F32", expected[name]):
                     raise ValueError(f"{name}: expected {expected[name]} of F32, got {got}")
             weights = {name: file.get_tensor(name) for name in found}
+        for name, array in weights.items():
+            if not np.isfinite(array).all():
+                raise ValueError(f"{name}: expected finite numbers")
         step = step_of(folder)
     except _READ_ERRORS as error:
         reason = " ".join(str(error).split())

@@ -53,7 +53,7 @@ def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
 def paces(open_: Any, B: int, characters: int) -> list[float]:
     """Seconds for each character of B texts that are written side by side."""
     reader: Reader = open_(B)
-    writer = Writer(reader, [[0]] * B, Decoding(), seed=1)
+    writer = Writer(reader, [[0]] * B, Decoding(), seed=1, step=0, numbers=range(B))
     times = []
     for _ in range(characters):
         began = time.perf_counter()

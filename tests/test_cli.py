@@ -273,6 +273,9 @@ def test_sample_streams_the_prompt_and_what_follows(gpt: Gpt, trained: Path) -> 
         (["--prompt-file", "no.txt"], 2, "--prompt-file no.txt: cannot read it (No such file"),
         (["--prompt-file", "."], 2, "--prompt-file .: cannot read it (Is a directory)"),
         (["--prompt-file", "latin1.txt"], 2, "expected UTF-8 text, got byte 0xe9 at 3"),
+        (["--stop", "É"], 2, "vocabulary: É; a --stop with them would never come"),
+        (["--prompt-file", ""], 2, "--prompt-file : cannot read it"),
+        (["--temperature", "inf"], 2, "temperature: expected a number from 0 on, got inf"),
         (["--interactive", "--json"], 2, "leave out --prompt, --prompt-file, --num-samples and"),
     ],
 )
@@ -309,10 +312,10 @@ def test_sample_as_json_says_how_likely_each_character_was(gpt: Gpt, trained: Pa
     assert (code, told["run"], told["step"], told["seed"]) == (0, "runs/small", 11, 3)
     assert [sample["prompt"] for sample in told["samples"]] == ["the ", "the ", "fox", "fox"]
     for one in told["samples"]:
-        assert set(one) == {"prompt", "text", "ended", "log_probabilities"}
+        assert set(one) == {"prompt", "text", "stop", "log_probabilities"}
         assert len(one["text"]) == len(one["log_probabilities"])
         assert "e" not in one["text"]
-        assert one["ended"] == "e" or len(one["text"]) == 60
+        assert one["stop"] == "e" or (one["stop"], len(one["text"])) == (None, 60)
         assert all(value <= 0 for value in one["log_probabilities"])
 
 
@@ -336,9 +339,12 @@ def test_sample_goes_on_from_a_file_or_from_standard_input(
         assert gpt("sample", "--prompt-file", "-") == expected
 
 
-def test_until_stop_goes_on_past_the_length(gpt: Gpt, trained: Path) -> None:
-    code, out, _ = gpt("sample", "--until-stop", "--stop", "j", "--length", 1, "--temperature", 1)
-    assert (code, len(out) > 2, "j" in out) == (0, True, False)
+def test_until_stop_goes_on_past_the_length_of_the_config(gpt: Gpt, trained: Path) -> None:
+    arguments = ("sample", "--until-stop", "--stop", "jj", "--temperature", 1, "--json")
+    (one,) = json.loads(gpt(*arguments)[1])["samples"]
+    assert (one["stop"], len(one["text"]) > 17) == ("jj", True)
+    (one,) = json.loads(gpt(*arguments, "--length", 3)[1])["samples"]
+    assert (one["stop"], len(one["text"])) == (None, 3)
 
 
 def test_each_rule_of_decoding_can_be_asked_for(gpt: Gpt, trained: Path) -> None:
@@ -360,6 +366,14 @@ def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert f"> {told.stdout}> the text has characters outside" in done.stdout
     assert "> length 3\n> seed 4\n> fox" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", ["--prompt-file -", "--interactive"])
+def test_a_closed_standard_input_is_an_empty_one(trained: Path, arguments: str) -> None:
+    """It once ended in Python's own words."""
+    command = f"{sys.executable} -m gpt sample --length 3 {arguments} <&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_without_a_run_sample_says_how_to_get_one(gpt: Gpt) -> None:

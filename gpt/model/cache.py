@@ -75,6 +75,13 @@ class Cache:
         for mine, new in zip(self.tensors(), other.tensors(), strict=True):
             mine.index_copy_(0, index, new)
 
+    def copy(self, row: int, rows: list[int]) -> None:
+        """Replace the texts in these rows by that in one row."""
+        for other in rows:
+            self.lengths[other] = self.lengths[row]
+        for tensor in self.tensors():
+            tensor[rows] = tensor[row].clone()
+
     def keep(self, rows: list[int]) -> None:
         """Drop the texts in the other rows."""
         index = torch.tensor(rows, device=self.ids.device)

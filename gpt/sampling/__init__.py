@@ -1,1 +1,1 @@
-"""A model in, characters out: decoding (pure functions on logits) -> generator."""
+"""A model in, characters out: reader -> decoding (pure functions) -> writer -> generator."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config import SampleConfig
+from gpt.errors import UsageError
 
 NEVER = -np.inf
 RECENT = 64  # characters that a repetition penalty looks back upon
@@ -26,6 +27,10 @@ class Decoding:
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.temperature < np.inf:
+            raise UsageError(f"temperature: expected a number from 0 on, got {self.temperature}")
 
     @classmethod
     def of(cls, config: SampleConfig, **changes: float | None) -> "Decoding":
@@ -83,9 +88,8 @@ def keep_top_p(logits: Floats, p: float) -> Floats:
 
 def keep_min_p(logits: Floats, p: float) -> Floats:
     """The characters at least p times as likely as the likeliest (arXiv:2407.01082, section 3)."""
-    if p == 0:
-        return logits
-    return np.where(logits - logits.max(-1, keepdims=True) < np.log(p), NEVER, logits)
+    with np.errstate(divide="ignore"):  # all are at least 0 times as likely
+        return np.where(logits - logits.max(-1, keepdims=True) < np.log(p), NEVER, logits)
 
 
 def draw(logits: Floats, uniforms: Floats) -> Ints:

@@ -44,7 +44,8 @@ class Piece:
     sample: int
     text: str
     log_probabilities: list[float]
-    ended: str | None = None  # with the sample's last piece: `length`, or the stop string
+    ended: bool = False  # with the sample's last piece
+    stop: str | None = None  # the stop string that ended it; None for its length
 
 
 @dataclass
@@ -56,8 +57,8 @@ class _Held:
     text: str = ""
     log_probabilities: list[float] = field(default_factory=list)
 
-    def let_go(self, n: int, ended: str | None = None) -> Piece:
-        piece = Piece(self.sample, self.text[:n], self.log_probabilities[:n], ended)
+    def let_go(self, n: int, *, ended: bool = False, stop: str | None = None) -> Piece:
+        piece = Piece(self.sample, self.text[:n], self.log_probabilities[:n], ended, stop)
         self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
         return piece
 
@@ -81,52 +82,56 @@ def generate(
     seed: int,
     decoding: Decoding | None = None,
     stops: Sequence[str] = (),
+    numbers: Sequence[int] | None = None,
     step: int = 0,
 ) -> Iterator[Piece]:
     """Let a reader of as many texts go on with each prompt, until it writes a stop string.
 
     Or for `length` characters, if that is not None.
     A stop string is not part of the sample; characters that may be the beginning of one are held
-    back. The pieces of all samples come as they are written. Sample b's draws follow from
-    (seed, step, b): neither the length, nor the stops, nor other samples change them.
+    back. The pieces of all samples come as they are written. The draws of a sample follow from
+    (seed, step, its number), by default 0, 1, 2 and so on: neither the length, nor the stops, nor
+    other samples change them.
     """
-    active = [_Held(sample) for sample in range(len(prompts))]
+    rows = [_Held(sample) for sample in range(len(prompts))]
     if length == 0:
-        yield from (held.let_go(0, "length") for held in active)
+        yield from (held.let_go(0, ended=True) for held in rows)
         return
-    writer = Writer(reader, prompts, decoding or Decoding(), seed=seed, step=step)
+    numbers = range(len(prompts)) if numbers is None else numbers
+    writer = Writer(reader, prompts, decoding or Decoding(), seed=seed, step=step, numbers=numbers)
+    active = set(range(len(rows)))
     while active:
-        going_on = []
-        for row, (held, id_, log_probability) in enumerate(
-            zip(active, *writer.write(), strict=True)
-        ):
+        for row, (held, id_, log_probability) in enumerate(zip(rows, *writer.write(), strict=True)):
+            if row not in active:
+                continue
             held.written += 1
             held.text += vocabulary.characters[id_]
             held.log_probabilities.append(log_probability)
-            stop = next((stop for stop in stops if held.text.endswith(stop)), None)
+            stop = max((s for s in stops if held.text.endswith(s)), key=len, default=None)
             if stop is not None:
-                yield held.let_go(len(held.text) - len(stop), stop)
+                active.remove(row)
+                yield held.let_go(len(held.text) - len(stop), ended=True, stop=stop)
             elif held.written == length:
-                yield held.let_go(len(held.text), "length")
-            else:
-                going_on.append(row)
-                if n := len(held.text) - held_back(held.text, stops):
-                    yield held.let_go(n)
-        if len(going_on) < len(active) and going_on:
-            writer.keep(going_on)
-        active = [active[row] for row in going_on]
+                active.remove(row)
+                yield held.let_go(len(held.text), ended=True)
+            elif n := len(held.text) - held_back(held.text, stops):
+                yield held.let_go(n)
+        if 0 < len(active) <= len(rows) // 2:  # dropping texts copies what is known of the others
+            writer.keep(sorted(active))
+            rows = [rows[row] for row in sorted(active)]
+            active = set(range(len(rows)))
 
 
 @dataclass
 class Sample:
     """What was written after a prompt, with the model's log-probability of each character.
 
-    `ended` is the stop string that it came upon, or `length`.
+    `stop` is the stop string that ended it, if it was one.
     """
 
     prompt: str
     text: str = ""
-    ended: str | None = None
+    stop: str | None = None
     log_probabilities: list[float] = field(default_factory=list)
 
 
@@ -137,7 +142,7 @@ def whole_samples(pieces: Iterable[Piece], prompts: list[str]) -> list[Sample]:
         sample = samples[piece.sample]
         sample.text += piece.text
         sample.log_probabilities += piece.log_probabilities
-        sample.ended = piece.ended
+        sample.stop = piece.stop
     return samples
 
 
@@ -151,7 +156,7 @@ def in_order(pieces: Iterable[Piece], prompts: list[str]) -> Iterator[str]:
     waiting, ended = [""] * n, [False] * n
     yield headings[0] + prompts[0]
     for piece in pieces:
-        ended[piece.sample] = piece.ended is not None
+        ended[piece.sample] = piece.ended
         if piece.sample != showing:
             waiting[piece.sample] += piece.text
             continue

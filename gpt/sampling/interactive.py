@@ -15,6 +15,7 @@ HELP = """Type the beginning of a text; the model goes on from it.
   /seed N          other draws; the same seed and the same lines repeat what you saw
   /length N        characters to write
   /help            this
+  //...            a text that begins with /
 Ctrl-C stops the text, Ctrl-D leaves."""
 
 
@@ -42,7 +43,10 @@ class Conversation:
         while True:
             try:
                 line = read("> ")
-                show(self.obey(line)) if line.startswith("/") else self.go_on(line, show)
+                if line.startswith("/") and not line.startswith("//"):
+                    show(self.obey(line))
+                else:
+                    self.go_on(line.removeprefix("/") if line.startswith("//") else line, show)
             except KeyboardInterrupt:
                 show("\n")
             except UsageError as error:
@@ -57,7 +61,7 @@ class Conversation:
         try:
             if command == "help":
                 return HELP + "\n"
-            if command == "temperature" and 0 <= float(value) < float("inf"):
+            if command == "temperature":
                 self.decoding = replace(self.decoding, temperature=float(value))
             elif command == "seed" and int(value) >= 0:
                 self.seed, self.texts = int(value), 0
@@ -65,7 +69,7 @@ class Conversation:
                 self.length = int(value)
             else:
                 raise ValueError
-        except ValueError:
+        except (ValueError, UsageError):
             raise UsageError(
                 f"{line}: expected /temperature X, /seed N, /length N (numbers from 0 on) or /help"
             ) from None

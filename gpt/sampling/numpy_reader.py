@@ -24,6 +24,7 @@ class NumpyReader:
     become neighbours: one complex number.
     """
 
+    @np.errstate(over="ignore", invalid="ignore")
     def __init__(self, config: ModelConfig, weights: Mapping[str, Floats], B: int) -> None:
         T, H = config.T, config.n_head
         self.config, self.T = config, T
@@ -50,6 +51,7 @@ class NumpyReader:
             self._forward(np.array(rows), np.array(filled))
             self.lengths[rows] = lengths
 
+    @np.errstate(over="ignore", invalid="ignore")
     def next(self, ids: list[int]) -> Floats:
         """Read one character more of each text: the logits (B, V) of those that follow."""
         x = self._forward(np.arange(len(ids)), np.array(ids)[:, None])
@@ -57,11 +59,19 @@ class NumpyReader:
         logits: Floats = self.head(_normalize(x[:, 0]))
         return logits
 
+    def copy(self, row: int, rows: list[int]) -> None:
+        """Put the text in one row in place of those in others."""
+        end = int(self.lengths[row])
+        self.lengths[rows], self.ids[rows] = end, self.ids[row]
+        for cache in (self.keys, self.values):
+            cache[:, rows, :, :end] = cache[:, [row], :, :end]
+
     def keep(self, rows: list[int]) -> None:
         """Go on with these texts only."""
         self.lengths, self.ids = self.lengths[rows], self.ids[rows]
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints) -> Floats:
         """The stream (n, t, C) of the t characters that come next in each of these n rows."""
         n, t = ids.shape

@@ -45,15 +45,21 @@ class TorchReader:
             self.graph.replay()
             self.cache.lengths = [length + 1 for length in self.cache.lengths]
         elif self.device.type == "cuda" and self.eager_steps == EAGER_STEPS:
-            self.graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self.graph):  # records, and computes nothing yet
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):  # records, and computes nothing yet
                 self._step()
+            self.graph = graph
             self.graph.replay()
         else:
             self._step()
             self.eager_steps += 1
         logits: NDArray[np.float32] = self.logits.cpu().numpy()
         return logits
+
+    @torch.inference_mode()
+    def copy(self, row: int, rows: list[int]) -> None:
+        """Put the text in one row in place of those in others."""
+        self.cache.copy(row, rows)
 
     def keep(self, rows: list[int]) -> None:
         """Go on with these texts only."""

@@ -1,0 +1,540 @@
+"""What goes wrong around a run - kills, disks, memory, numbers that are none, strangers' files."""
+
+import json
+import logging
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from soak import damaged_files, killed_runs
+
+from gpt.checkpoint import load_checkpoint, load_training_state
+from gpt.config import to_yaml
+from gpt.errors import CheckpointError, ConfigError, Interrupted, TrainingError, UsageError
+from gpt.model.transformer import GPT
+from gpt.run import LOCK, locked
+from gpt.stored import HASHES, go_back_to_whole, hashes, read_stored
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_text
+from gpt.training.loop import train
+from gpt.training.monitor import Monitor
+from gpt.training.optimizer import learning_rate
+from gpt.training.step import TrainStep
+from tests.conftest import metrics_of, small
+
+CPU = torch.device("cpu")
+PART = {"train__stop_at_val_loss": 99.0}  # ends at the first evaluation, step 4
+
+
+@pytest.fixture
+def corpus(text_file: Path) -> Corpus:
+    return load_corpus(open_text(str(text_file)))
+
+
+def weights_of(run: Path, which: str = "last") -> dict[str, bytes]:
+    return {name: w.tobytes() for name, w in read_stored(run, which).weights.items()}
+
+
+def write_hashes(folder: Path) -> None:
+    """As a stranger can."""
+    (folder / HASHES).write_text("".join(f"{line}\n" for line in hashes(folder)))
+
+
+# --- kills ---
+
+
+def test_a_run_killed_again_and_again_ends_as_if_never_killed(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    """A half-written folder that a kill left once kept the run from ever saving that step."""
+    told = killed_runs(tmp_path, corpus, kills=5, seed=1)
+    assert (told["kills"], told["while saving"], told["could not go on"]) == (5, 3, 0)
+    assert told["same"] == {"weights": True, "optimizer": True, "metrics": True}
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "training_state.pt", "SHA256SUMS"])
+def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(
+    corpus: Corpus, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    train(small(), corpus, Path("whole"))
+    train(small(train__steps=9), corpus, Path("r"))
+    before = {path.name for path in Path("r/checkpoints").glob("step-*")}
+    assert "step-9" in before
+    path = Path("r/checkpoints/step-9", name)
+    path.write_bytes(path.read_bytes()[:-3])
+    # 9 steps have another schedule than 11, so compare with a run that never got to step 9
+    shutil.copytree("r", "other", symlinks=True)
+    shutil.rmtree("other/checkpoints/step-9")
+    train(small(), corpus, Path("r"), resume=True)
+    assert "step-9 is damaged" in caplog.text
+    assert Path("r/checkpoints/damaged-step-9").is_dir()
+    train(small(), corpus, Path("other"), resume=True)
+    assert weights_of(Path("r")) == weights_of(Path("other"))
+    assert metrics_of(Path("r")) == metrics_of(Path("other"))
+    assert metrics_of(Path("r"))[-1]["step"] == 11
+
+
+def test_best_is_there_after_going_back_past_it(corpus: Corpus) -> None:
+    train(small(), corpus, Path("r"))
+    (Path("r/checkpoints/step-11") / "model.safetensors").write_bytes(b"")
+    assert Path("r/checkpoints/best").readlink() == Path("step-11")
+    train(small(train__steps=9), corpus, Path("r"), resume=True)
+    assert read_stored(Path("r"), "best").step <= read_stored(Path("r"), "last").step == 9
+
+
+def test_no_whole_checkpoint_is_told(corpus: Corpus) -> None:
+    train(small(**PART), corpus, Path("r"))
+    for folder in Path("r/checkpoints").glob("step-*"):
+        (folder / "vocabulary.json").unlink()
+    with pytest.raises(CheckpointError, match=r"step-4: damaged .*vocabulary.json"):
+        go_back_to_whole(Path("r"))
+
+
+def test_a_signal_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
+    corpus: Corpus,
+) -> None:
+    """It once waited for the evaluation's end: minutes, on a large text."""
+    config = small()
+    train(config, corpus, Path("whole"))
+
+    def interrupt(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not module.training and isinstance(module, GPT) and len(inputs[0]) > 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(interrupt)
+    try:
+        with pytest.raises(Interrupted, match="stopped at step 4, saved") as stopped:
+            train(config, corpus, Path("r"))
+    finally:
+        hook.remove()
+    assert stopped.value.exit_code == 143
+    assert metrics_of(Path("r"))[-1]["step"] == 3
+    train(config, corpus, Path("r"), resume=True)
+    assert metrics_of(Path("r")) == metrics_of(Path("whole"))
+    assert weights_of(Path("r")) == weights_of(Path("whole"))
+
+
+def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(corpus: Corpus) -> None:
+    config = small(train__steps=3, train__eval_every=3)
+    train(config, corpus, Path("whole"))
+
+    def interrupt(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not module.training and isinstance(module, GPT) and len(inputs[0]) > 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(interrupt)
+    try:
+        with pytest.raises(Interrupted, match="stopped at step 3"):
+            train(config, corpus, Path("r"))
+    finally:
+        hook.remove()
+    assert train(config, corpus, Path("r"), resume=True).reason == "all steps done"
+    assert metrics_of(Path("r")) == metrics_of(Path("whole"))
+
+
+def test_two_processes_and_two_environments_give_the_same_bits(text_file: Path) -> None:
+    Path("c.yaml").write_text(to_yaml(small(data__source=str(text_file))))
+    for run, seed in (("a", "0"), ("b", "77")):
+        environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1", "LANG": "C"}
+        command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--run-dir", run]
+        subprocess.run(command, env=environment, check=True, capture_output=True)
+    assert weights_of(Path("a")) == weights_of(Path("b"))
+    assert metrics_of(Path("a")) == metrics_of(Path("b"))
+
+
+# --- one process at a time, and where it came from ---
+
+
+def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus) -> None:
+    train(small(**PART), corpus, Path("r"))
+    holder = subprocess.Popen(
+        [sys.executable, "-c", "from pathlib import Path; from gpt.run import locked\n"
+         "with locked(Path('r')): print('held', flush=True); input()"],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    expected = f"r is being written by another process .process {holder.pid} on "
+    for options in ({"resume": True}, {"overwrite": True}):
+        with pytest.raises(UsageError, match=expected):
+            train(small(), corpus, Path("r"), **options)
+    holder.kill()
+    holder.communicate()
+    assert Path("r", LOCK).exists(), "left by the dead, and no hindrance"
+    assert train(small(), corpus, Path("r"), resume=True).step == 11
+
+
+def test_a_lock_is_let_go(tmp_path: Path) -> None:
+    for _ in range(2):
+        with locked(tmp_path), pytest.raises(UsageError), locked(tmp_path):
+            pass
+
+
+def test_a_run_says_where_it_came_from(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/bin/gpt", "train", "my text.txt"])
+    train(small(**PART), corpus, Path("r"))
+    train(small(), corpus, Path("r"), resume=True)
+    first, second = map(json.loads, Path("r/provenance.jsonl").read_text().splitlines())
+    assert (first["step"], second["step"], first["seed"]) == (0, 4, 1337)
+    assert first["text_sha256"] == corpus.sha256
+    assert first["torch"] == torch.__version__
+    assert first["command"] == "gpt train 'my text.txt'"
+    assert first["git_commit"] is None or len(first["git_commit"].rstrip("+")) == 40
+
+
+# --- disks ---
+
+
+def run_limited(text_file: Path, limits: dict[int, int], *changes: str) -> tuple[int, str]:
+    """`gpt train` in a process with these limits: its exit code and what it said."""
+    Path("c.yaml").write_text(to_yaml(small(data__source=str(text_file))))
+    command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--run-dir", "r"]
+    done = subprocess.run(
+        [*command, *(part for change in changes for part in ("--set", change))],
+        capture_output=True, text=True,
+        preexec_fn=lambda: [resource.setrlimit(k, (v, v)) for k, v in limits.items()],
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
+def test_a_file_that_may_not_grow_leaves_the_last_checkpoint_whole(
+    text_file: Path, corpus: Corpus
+) -> None:
+    """A quota: the model of the first checkpoint fits, a longer one does not."""
+    train(small(data__source=str(text_file), **PART), corpus, Path("r"))
+    before = weights_of(Path("r"))
+    size = Path("r/checkpoints/last/model.safetensors").stat().st_size
+    command = [sys.executable, "-m", "gpt", "train", "--resume", "r"]
+    done = subprocess.run(
+        [*command, "--set", "train.stop_at_val_loss=null"], capture_output=True, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1)),
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    told = "cannot save step 8 in r (File too large); its checkpoints are as they were"
+    assert told in done.stderr
+    assert "go on with: gpt train --resume r" in done.stderr
+    assert weights_of(Path("r")) == before
+    assert not list(Path("r/checkpoints").glob(".step-*"))
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[None]:
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("no right to mount a file system here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    train(small(), corpus, Path("whole"))
+    with small_disk(tmp_path / "disk", "4m"):
+        run, filler = tmp_path / "disk/r", tmp_path / "disk/filler"
+        train(small(**PART), corpus, run)
+        filler.write_bytes(bytes(shutil.disk_usage(run).free - 100_000))
+        with pytest.raises(TrainingError, match=r"cannot save step 8 .*No space left on device"):
+            train(small(), corpus, run, resume=True)
+        assert read_stored(run, "last").step == 4
+        filler.unlink()
+        train(small(), corpus, run, resume=True)
+        assert weights_of(run) == weights_of(Path("whole"))
+        assert metrics_of(run) == metrics_of(Path("whole"))
+
+
+def test_a_read_only_disk_is_told(corpus: Corpus, tmp_path: Path, gpt: Callable[..., Any]) -> None:
+    with small_disk(tmp_path / "disk", "4m"):
+        train(small(**PART), corpus, tmp_path / "disk/r")
+        subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
+        code, _, err = gpt("train", "--resume", tmp_path / "disk/r")
+        assert (code, "Read-only file system" in err, "Traceback" in err) == (1, True, False)
+
+
+def test_training_goes_on_where_only_records_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are written once there is room, whole and in their order."""
+    with Monitor(tmp_path, small(), None) as monitor:
+        monitor.record(1, {"train_loss": 3.0})
+        descriptor = monitor._metrics.fileno()
+        kept, full = os.dup(descriptor), os.open("/dev/full", os.O_RDWR)
+        os.dup2(full, descriptor)
+        monitor._size = 0
+        monitor.record(2, {"train_loss": 2.0})
+        assert "cannot write metrics.jsonl" in caplog.text
+        os.dup2(kept, descriptor)
+        monitor._size = (tmp_path / "metrics.jsonl").stat().st_size
+        monitor.record(3, {"train_loss": 1.0})
+    assert [record["step"] for record in metrics_of(tmp_path)] == [1, 2, 3]
+
+
+def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
+    with Monitor(tmp_path, small(), None) as monitor:
+        monitor.record(1, {"train_loss": 3.0})
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write('{"step": 2, "trai')  # what a full disk leaves of a line
+        monitor.record(2, {"train_loss": 2.0})
+    assert [record["step"] for record in metrics_of(tmp_path)] == [1, 2]
+
+
+# --- numbers that are none ---
+
+
+def poison(monkeypatch: pytest.MonkeyPatch, bad: Callable[[int, float], bool]) -> None:
+    """The gradients of a step are NaN where `bad` says so of (step, scale of learning rates)."""
+    original, call = TrainStep._gradients, TrainStep.__call__
+    scales = [1.0]
+
+    def noted(self: TrainStep, step: int, scale: float = 1.0) -> tuple[float, float]:
+        scales[0] = scale
+        return call(self, step, scale)
+
+    def gradients(self: TrainStep, step: int) -> torch.Tensor:
+        loss = original(self, step)
+        if bad(step, scales[0]):
+            for parameter in self.model.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.fill_(float("nan"))
+        return loss
+
+    monkeypatch.setattr(TrainStep, "_gradients", gradients)
+    monkeypatch.setattr(TrainStep, "__call__", noted)
+
+
+def test_a_step_that_is_no_number_is_not_taken_and_told(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch, lambda step, _: step in (5, 6))
+    train(small(), corpus, Path("r"))
+    events = [(r["step"], r["event"]) for r in metrics_of(Path("r")) if "event" in r]
+    assert [step for step, _ in events] == [6, 7]
+    assert "step 6 not taken: the loss is 3." in events[0][1]
+    steps = [r["step"] for r in metrics_of(Path("r")) if "train_loss" in r]
+    assert steps == list(range(1, 12))
+    assert all(
+        tensor.isfinite().all()
+        for tensor in load_checkpoint(Path("r"), "last", CPU).model.parameters()
+    )
+
+
+def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a run killed and resumed on that way ends with the same bits."""
+    poison(monkeypatch, lambda step, scale: step >= 5 and scale == 1)
+    outcome = train(small(), corpus, Path("r"))
+    assert outcome.reason == "all steps done"
+    records = metrics_of(Path("r"))
+    (back,) = (r for r in records if r.get("event", "").startswith("went back"))
+    assert back["step"] == 4
+    assert "from step 8" in back["event"]
+    rates = {r["step"]: r["lr"] for r in records if "lr" in r}
+    for step, rate in rates.items():
+        scheduled = learning_rate(step - 1, small().train)
+        assert rate == scheduled if step <= 4 else rate == scheduled / 2
+    assert set(rates) == set(range(1, 12))
+    assert load_training_state(Path("r"))["progress"]["scale"] == 0.5
+
+
+def test_a_run_that_never_heals_stops_with_advice_and_keeps_its_checkpoint(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    poison(monkeypatch, lambda step, _: step >= 5)
+    with pytest.raises(TrainingError, match=r"went back 3 times .*lower train.learning_rate"):
+        train(small(), corpus, Path("r"))
+    assert read_stored(Path("r"), "last").step == 4
+    backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("went back")]
+    assert len(backs) == 1, "the others are repeats, and told only as they happen"
+
+
+# --- memory ---
+
+
+def greedy(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
+    """A device whose memory holds so many windows."""
+    original = TrainStep._backward
+
+    def backward(self: TrainStep, forward: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if len(x) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
+        return original(self, forward, x, y)
+
+    monkeypatch.setattr(TrainStep, "_backward", backward)
+
+
+def test_when_memory_ends_the_setting_that_fits_is_named(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    greedy(monkeypatch, 3)
+    expected = r"not enough memory on cpu for 6 windows of 13 characters .*train.accumulation=2"
+    with pytest.raises(TrainingError, match=expected):
+        train(small(), corpus, Path("r"))
+    train(small(train__accumulation=2), corpus, Path("r"), overwrite=True)
+
+
+def test_auto_batch_keeps_the_batch_and_goes_on(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(small(train__accumulation=3), corpus, Path("by-hand"))
+    greedy(monkeypatch, 2)
+    train(small(train__auto_batch=True), corpus, Path("r"))
+    assert "going on with train.accumulation 3" in caplog.text
+    assert weights_of(Path("r")) == weights_of(Path("by-hand"))
+    greedy(monkeypatch, 0)
+    with pytest.raises(TrainingError, match=r"for 1 windows .*smaller model.T, C or n_layer"):
+        train(small(train__auto_batch=True), corpus, Path("x"))
+
+
+def test_memory_that_really_ends_is_told(text_file: Path) -> None:
+    limit = {resource.RLIMIT_AS: 3 * 2**30}
+    code, err = run_limited(text_file, limit, "train.batch_size=2000000", "train.accumulation=1")
+    assert code == 1
+    assert "not enough memory on cpu for 2000000 windows of 13 characters" in err
+
+
+# --- strangers' files ---
+
+
+def test_damaged_files_are_read_right_or_refused(corpus: Corpus, tmp_path: Path) -> None:
+    train(small(**PART), corpus, Path("r"))
+    told = damaged_files(tmp_path, Path("r"), count=250, seed=3)
+    assert told["crashes"] == []
+    assert sum(told["outcomes"].values()) == 250
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "model.safetensors", "vocabulary.json"])
+def test_a_link_in_a_checkpoint_is_not_followed(corpus: Corpus, name: str) -> None:
+    train(small(**PART), corpus, Path("r"))
+    path = Path("r/checkpoints/last", name)
+    path.rename("elsewhere")
+    path.symlink_to(Path("elsewhere").resolve())
+    with pytest.raises(CheckpointError, match=f"{name}: expected a file, got a link"):
+        read_stored(Path("r"), "last")
+
+
+def test_a_link_out_of_the_run_is_not_followed(corpus: Corpus) -> None:
+    train(small(**PART), corpus, Path("r"))
+    shutil.copytree("r/checkpoints/step-4", "step-4")
+    Path("r/checkpoints/best").unlink()
+    Path("r/checkpoints/best").symlink_to("../../step-4")
+    with pytest.raises(CheckpointError, match="expected a link to step-N beside it"):
+        read_stored(Path("r"), "best")
+    secret = Path("secret.txt")
+    secret.write_text("mine")
+    Path("r/metrics.jsonl").unlink()
+    Path("r/metrics.jsonl").symlink_to(secret.resolve())
+    with pytest.raises(UsageError, match=r"metrics.jsonl: expected a file .* got a link"):
+        train(small(), corpus, Path("r"), resume=True)
+    assert secret.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("n_layer", 10**9), ("ngram", 10**9), ("T", 10**9), ("C", 10**9), ("n_head", 10**9)],
+)
+def test_a_config_that_claims_a_giant_costs_nothing(corpus: Corpus, key: str, value: int) -> None:
+    """n_layer: 1000000000 once made read_stored list the parameters of all those layers."""
+    train(small(**PART), corpus, Path("r"))
+    last = Path("r/checkpoints/last")
+    lines = (last / "config.yaml").read_text().splitlines()
+    changed = [f"  {key}: {value}" if line.startswith(f"  {key}:") else line for line in lines]
+    assert changed != lines
+    (last / "config.yaml").write_text("\n".join(changed))
+    write_hashes(last)
+    with pytest.raises(CheckpointError, match="damaged or not a checkpoint"):
+        read_stored(Path("r"), "last")
+
+
+def test_a_state_that_would_unfold_is_refused(corpus: Corpus) -> None:
+    train(small(**PART), corpus, Path("r"))
+    path = Path("r/checkpoints/last/training_state.pt")
+    with zipfile.ZipFile(path) as file:
+        entries = {entry.filename: file.read(entry) for entry in file.infolist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in entries.items():
+            file.writestr(name, content + bytes(10**6))
+    write_hashes(path.parent)
+    with pytest.raises(CheckpointError, match="compressed, so that it may be larger"):
+        load_training_state(Path("r"))
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 50_000, "a: " * 9_999, "x: &x [*x]", "a: !!python/name:os"]
+)
+def test_a_hostile_config_is_refused(content: str) -> None:
+    Path("x.yaml").write_text(content)
+    from gpt.config import load_config
+
+    with pytest.raises(ConfigError):
+        load_config(Path("x.yaml"))
+
+
+def test_a_config_larger_than_any_is_not_read() -> None:
+    from gpt.config import load_config
+
+    with Path("x.yaml").open("wb") as file:
+        file.truncate(2**40)
+    with pytest.raises(ConfigError, match="at most 1 MiB, got a larger file"):
+        load_config(Path("x.yaml"))
+
+
+# --- the command line ---
+
+
+def test_resume_without_a_name_takes_the_newest_run(
+    gpt: Callable[..., tuple[int, str, str]], corpus: Corpus, text_file: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    config = small(data__source=str(text_file), **PART)
+    train(config, corpus, Path("runs/old"))
+    train(config, corpus, Path("runs/new"))
+    changes = ("--set", "train.stop_at_val_loss=null", "--set", "train.log_every=2")
+    with caplog.at_level(logging.INFO):
+        code, out, err = gpt("train", "--resume", *changes)
+    assert code == 0, err
+    assert "runs/new" in out
+    assert read_stored(Path("runs/new"), "last").step == 11
+    assert read_stored(Path("runs/old"), "last").step == 4
+    assert "changed: train.log_every (1 to 2), train.stop_at_val_loss (99.0 to None)" in caplog.text
+    assert "runs/new is finished" in gpt("train", "--resume")[2]
+
+
+@pytest.mark.parametrize("period", ["0 min", "10 m", "min", "-1 min", "1.5 min"])
+def test_a_wrong_period_is_told(gpt: Callable[..., tuple[int, str, str]], period: str) -> None:
+    code, _, err = gpt("train", "--set", f"train.checkpoint_every={period}")
+    assert code == 2
+    assert "train.checkpoint_every: expected a number of steps, or of minutes" in err
+
+
+def test_checkpoints_come_by_the_clock(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step that takes 31 s: every second one is saved, and the last."""
+    config = small(train__checkpoint_every="1 min", train__eval_every=100)
+    now = [0.0]
+    monkeypatch.setattr("gpt.training.loop.time.perf_counter", lambda: now[0])
+    call = TrainStep.__call__
+    seen: list[int] = []
+
+    def slow(self: TrainStep, step: int, scale: float = 1.0) -> tuple[float, float]:
+        seen.append(read_stored(Path("r"), "last").step)
+        now[0] += 31
+        return call(self, step, scale)
+
+    monkeypatch.setattr(TrainStep, "__call__", slow)
+    train(config, corpus, Path("r"))
+    assert seen == [0, 0, 2, 2, 4, 4, 6, 6, 8, 8, 10]
+    assert read_stored(Path("r"), "last").step == 11
