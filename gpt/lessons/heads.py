@@ -53,7 +53,7 @@ class FusedHeads(nn.Module):
 def take_apart(attention: CausalSelfAttention) -> ListOfHeads:
     """The heads of the production model's attention, one by one, with its weights."""
     C = attention.qkv.in_features
-    qk_size, v_size = (size // attention.n_head for size in attention.sizes)
+    q_size, _, v_size = (size // attention.n_head for size in attention.sizes)
     biased = attention.qkv.bias is not None
     heads = [
         Head(

@@ -26,9 +26,11 @@ class CausalSelfAttention(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_head, self.qk_norm = config.n_head, config.qk_norm
-        self.sizes = [config.n_head * size for size in (2 * config.head_size, config.value_size)]
+        self.sizes = [  # rows of the matrix that make queries, keys, values
+            config.n_head * size for size in (config.head_size, config.head_size, config.value_size)
+        ]
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
-        self.projection = nn.Linear(self.sizes[1], config.C)
+        self.projection = nn.Linear(self.sizes[2], config.C)
         self.dropout = nn.Dropout(config.dropout)
         self.rotary = Rotary(config) if config.positions == "rotary" else None
 
@@ -71,7 +73,8 @@ class CausalSelfAttention(nn.Module):
         `places` says where in their text the T characters stand, if not at its start.
         """
         B, T, _ = x.shape
-        qk, v = self.qkv(x).split(self.sizes, dim=-1)
+        queries, keys, values = self.sizes
+        qk, v = self.qkv(x).split([queries + keys, values], dim=-1)
         qk = qk.view(B, T, 2 * self.n_head, -1).transpose(1, 2)  # (B, 2 H, T, hs): both alike
         if self.qk_norm:
             qk = F.layer_norm(qk, qk.shape[-1:])
