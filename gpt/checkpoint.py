@@ -10,6 +10,7 @@ execute code: safetensors, `weights_only=True`, safe YAML, JSON.
 """
 
 import io
+import pickletools
 import re
 import shutil
 import zipfile
@@ -24,8 +25,10 @@ from gpt.config import Config, to_yaml
 from gpt.errors import CheckpointError
 from gpt.files import sync
 from gpt.model.transformer import GPT
-from gpt.stored import HASHES, Stored, check_whole, damaged, hashes, link, read_stored
+from gpt.stored import HASHES, Stored, damaged, hashes, link, read_stored
 from gpt.text.vocabulary import Vocabulary
+
+STATE_HOLDS = ("collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch FloatStorage")
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,7 @@ def save_checkpoint(
     folder = run / "checkpoints"
     folder.mkdir(parents=True, exist_ok=True)
     place, before = folder / f"step-{checkpoint.step}", _linked(folder)
-    if place.name not in before:
-        shutil.rmtree(place, ignore_errors=True)  # unlinked: left by a run that stopped right here
-        _write(place, checkpoint, training_state)
+    _write(place, checkpoint, training_state)
     link(folder, "last", place.name)
     if is_best:
         link(folder, "best", place.name)
@@ -95,17 +96,32 @@ def load_training_state(run: Path) -> dict[str, Any]:
         CheckpointError: it is missing, damaged or not one of ours.
     """
     folder = run / "checkpoints" / "last"
+    read_stored(run, "last", with_state=True)
     try:
-        check_whole(folder)
-        with zipfile.ZipFile(folder / "training_state.pt") as file:  # as torch.save writes it
-            if any(entry.file_size != entry.compress_size for entry in file.infolist()):
-                raise CheckpointError("compressed, so that it may be larger than it seems")
+        _check_harmless(folder / "training_state.pt")
         state: dict[str, Any] = torch.load(
             folder / "training_state.pt", map_location="cpu", weights_only=True
         )
     except Exception as error:  # torch.load has no error of its own for a damaged file
         raise CheckpointError(damaged(folder, f"training_state.pt: {error!s:.200}")) from error
     return state
+
+
+def _check_harmless(path: Path) -> None:
+    """Raises CheckpointError if a state may take more memory than its file is long.
+
+    `weights_only` executes nothing, but it makes a bytearray of any length.
+    """
+    with zipfile.ZipFile(path) as file:
+        for entry in file.infolist():
+            if entry.file_size != entry.compress_size:
+                raise CheckpointError("compressed, so that it may be larger than it seems")
+            if entry.filename.endswith("data.pkl"):
+                for operation, argument, _ in pickletools.genops(file.read(entry)):
+                    if operation.name == "GLOBAL" and argument not in STATE_HOLDS:
+                        raise CheckpointError(f"it holds a {argument}")
+                    if operation.name in ("STACK_GLOBAL", "INST", "BYTEARRAY8"):
+                        raise CheckpointError("it holds more than tensors and numbers")
 
 
 def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) -> None:
@@ -127,7 +143,12 @@ def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) 
         for file in temporary.iterdir():
             sync(file)
         sync(temporary)
+        replaced = place.with_name(f".{place.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        if place.exists():  # the same step, with more known of it; a kill right here is made up for
+            place.rename(replaced)
         temporary.rename(place)
+        shutil.rmtree(replaced, ignore_errors=True)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # a disk that is full stays no fuller
 
@@ -135,7 +156,7 @@ def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) 
 def _prune(folder: Path, kept: set[str]) -> None:
     """Remove our own folders but for these, and what a crash left half written."""
     for entry in folder.iterdir():
-        ours = re.fullmatch(r"step-\d+|\.step-\d+\.tmp", entry.name)
+        ours = re.fullmatch(r"step-\d+|\.step-\d+\.(tmp|replaced)", entry.name)
         if ours and entry.name not in kept:
             shutil.rmtree(entry, ignore_errors=True)
 

@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import sys
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TextIO, cast
@@ -82,7 +83,7 @@ def main() -> NoReturn:
     """Run the command line; every way it can fail ends in one message and an exit code."""
     sys.stdin = sys.stdin or _nowhere("r")  # closed by whoever started us
     sys.stdout = sys.stdout or _nowhere()
-    sys.stderr = sys.stderr or _nowhere()
+    sys.stderr = cast(TextIO, _Told(sys.stderr or _nowhere()))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     log.handlers = [_Notices()]
@@ -100,6 +101,25 @@ def main() -> NoReturn:
             raise
         typer.echo(f"gpt: {visible(_message(error))}", err=True)
         sys.exit(error.exit_code if isinstance(error, GPTError) else 1)
+
+
+class _Told:
+    """A stream whose reader may leave (`| head`, a closed terminal): no reason to lose a run."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _with_resumed_run(arguments: list[str]) -> list[str]:
@@ -218,7 +238,7 @@ def train(
 ) -> None:
     """Train a model on a text, and print a sample of what it has learnt."""
     from gpt.config import load_config
-    from gpt.run import RUNS, check_free, find_run, free_name, locked
+    from gpt.run import RUNS, check_free, check_plain, find_run, free_name, locked
 
     changes = [*(overrides or []), *([f"device={device}"] if device is not None else [])]
     if resume is not None:
@@ -227,9 +247,10 @@ def train(
                 "--resume goes on in the run's folder with the run's config; leave out --config, "
                 "--run-dir and --overwrite, and change settings by --set"
             )
-        run = find_run(resume or None)
         from gpt.stored import go_back_to_whole
 
+        run = find_run(resume or None)
+        check_plain(run)
         with locked(run):
             go_back_to_whole(run)
         settings = load_config(run / "checkpoints" / "last" / "config.yaml", changes, text)

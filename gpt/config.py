@@ -38,6 +38,7 @@ def _text_name(name: str) -> str:
 LARGEST = 10**9  # a guard against slips of the finger, long before memory ends
 LARGEST_TABLE = 2**24  # of rotary angles, which a model makes before it has any weight
 LONGEST_FILE = 2**20  # bytes
+DEEPEST = 20  # levels of keys; a hundred thousand take minutes to read
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -341,13 +342,20 @@ _Loader.add_implicit_resolver(
 
 def _parse(text: str, origin: str) -> Any:
     try:
+        depth = 0
         for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise ConfigError(f"{origin}: expected at most {DEEPEST} levels, got more")
             if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for gigabytes
                 raise yaml.MarkedYAMLError(
                     problem="aliases (*name) are not read here",
                     problem_mark=event.start_mark,  # type: ignore[arg-type]
                 )
         return yaml.load(text, Loader=_Loader)
+    except ConfigError:
+        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""

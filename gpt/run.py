@@ -10,6 +10,7 @@ import os
 import platform
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -81,7 +82,9 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     """Raises UsageError if the folder is in use; with `overwrite`, only if not by a run."""
     if not str(run).isprintable():
         raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")
-    if not run.exists() or (run.is_dir() and {entry.name for entry in run.iterdir()} <= {LOCK}):
+    if not run.exists() or (
+        run.is_dir() and all(entry.name.startswith(".") for entry in run.iterdir())
+    ):  # but for our lock, and what a kill left half written
         return
     if not overwrite:
         resumable = any((run / "checkpoints").glob("*/model.safetensors"))
@@ -94,11 +97,14 @@ def check_free(run: Path, *, overwrite: bool) -> None:
 
 
 def check_plain(run: Path) -> None:
-    """Raises UsageError if what a run writes to is a link, to who knows where."""
-    for pattern in WRITTEN:
+    """Raises UsageError if what a run writes to is a link, to who knows where, or a device."""
+    for pattern in (*WRITTEN, LOCK, "projector/*"):
         for entry in run.glob(pattern):
-            if entry.is_symlink():
-                raise UsageError(f"{entry}: expected a file or folder of the run, got a link")
+            mode = entry.lstat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise UsageError(
+                    f"{entry}: expected a file or folder of the run, got a link or pipe"
+                )
 
 
 def empty(run: Path) -> None:
@@ -117,11 +123,11 @@ def locked(run: Path) -> Iterator[None]:
 
     Raises UsageError if another one has it.
     """
-    with (run / LOCK).open("a+") as file:
+    descriptor = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    with os.fdopen(descriptor, "r+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
             raise UsageError(
                 f"{run} is being written by another process ({file.read(100).strip()}); wait for "
                 f"it, or stop it"

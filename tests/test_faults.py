@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,6 +32,7 @@ from gpt.training.monitor import Monitor
 from gpt.training.optimizer import learning_rate
 from gpt.training.step import TrainStep
 from tests.conftest import metrics_of, small
+from tests.test_training import RISING
 
 CPU = torch.device("cpu")
 PART = {"train__stop_at_val_loss": 99.0}  # ends at the first evaluation, step 4
@@ -76,12 +78,53 @@ def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(
     shutil.copytree("r", "other", symlinks=True)
     shutil.rmtree("other/checkpoints/step-9")
     train(small(), corpus, Path("r"), resume=True)
-    assert "step-9 is damaged" in caplog.text
+    assert "step-9: damaged" in caplog.text
     assert Path("r/checkpoints/damaged-step-9").is_dir()
     train(small(), corpus, Path("other"), resume=True)
     assert weights_of(Path("r")) == weights_of(Path("other"))
     assert metrics_of(Path("r")) == metrics_of(Path("other"))
     assert metrics_of(Path("r"))[-1]["step"] == 11
+
+
+def test_a_copy_without_links_may_be_the_whole_one(corpus: Corpus) -> None:
+    """Going back once removed the whole copies, since a partial step-4 was there too."""
+    train(small(**PART), corpus, Path("r"))
+    train(small(), corpus, Path("whole"))
+    shutil.copytree("r", "copy")
+    Path("copy/checkpoints/step-4", HASHES).unlink()
+    train(small(), corpus, Path("copy"), resume=True)
+    assert weights_of(Path("copy")) == weights_of(Path("whole"))
+
+
+def test_a_run_that_had_enough_is_finished(corpus: Corpus) -> None:
+    """Each resume once trained on, to the next evaluation."""
+    train(small(**PART), corpus, Path("r"))
+    for config in (small(**PART), small(train__patience=1, **PART)):
+        with pytest.raises(UsageError, match=r"r is finished: at step 4, val loss .*=null"):
+            train(config, corpus, Path("r"), resume=True)
+    assert train(small(), corpus, Path("r"), resume=True).step == 11
+
+
+def test_a_run_killed_before_its_first_evaluation_is_not_finished(corpus: Corpus) -> None:
+    """Nothing is known yet but the loss of guessing, though that is below the target."""
+    with pytest.raises(Interrupted):
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(
+            lambda module, _: os.kill(os.getpid(), signal.SIGINT) if module.training else None
+        )
+        try:
+            train(small(**PART), corpus, Path("r"))
+        finally:
+            hook.remove()
+    assert read_stored(Path("r"), "last").step == 1
+    assert train(small(**PART), corpus, Path("r"), resume=True).step == 4
+
+
+def test_a_refused_resume_leaves_the_run_as_old_as_it_was(corpus: Corpus) -> None:
+    train(small(**PART), corpus, Path("r"))
+    before = Path("r/checkpoints/last").lstat().st_mtime_ns
+    with pytest.raises(UsageError):
+        train(small(**PART), corpus, Path("r"), resume=True)
+    assert Path("r/checkpoints/last").lstat().st_mtime_ns == before
 
 
 def test_best_is_there_after_going_back_past_it(corpus: Corpus) -> None:
@@ -124,6 +167,24 @@ def test_a_signal_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
     assert weights_of(Path("r")) == weights_of(Path("whole"))
 
 
+def test_a_signal_just_after_an_evaluation_saves_too(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It once said `saved`, of a step that was neither due nor the best."""
+    record = Monitor.record
+
+    def interrupted(self: Monitor, step: int, metrics: dict[str, float]) -> None:
+        record(self, step, metrics)
+        if step == 10:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Monitor, "record", interrupted)
+    with pytest.raises(Interrupted, match="stopped at step 10, saved"):
+        train(small(train__checkpoint_every=100, **RISING), corpus, Path("r"))
+    assert read_stored(Path("r"), "last").step == 10
+    assert read_stored(Path("r"), "best").step < 10
+
+
 def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(corpus: Corpus) -> None:
     config = small(train__steps=3, train__eval_every=3)
     train(config, corpus, Path("whole"))
@@ -139,7 +200,55 @@ def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(corpus: Corpus) -
     finally:
         hook.remove()
     assert train(config, corpus, Path("r"), resume=True).reason == "all steps done"
+    for _ in range(2):  # it was once made up for again and again
+        with pytest.raises(UsageError, match="r is finished"):
+            train(config, corpus, Path("r"), resume=True)
     assert metrics_of(Path("r")) == metrics_of(Path("whole"))
+
+
+def start(text_file: Path, *before: str, **options: Any) -> subprocess.Popen[str]:
+    """A long run that has made its first steps."""
+    config = small(data__source=str(text_file), train__steps=10**6, train__checkpoint_every=10**6)
+    Path("c.yaml").write_text(to_yaml(config))
+    command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--run-dir", "r"]
+    process = subprocess.Popen([*before, *command], text=True, **options)
+    metrics = Path("r/metrics.jsonl")
+    while not metrics.exists() or metrics.read_text().count("\n") < 3:
+        assert process.poll() is None
+        time.sleep(0.02)
+    return process
+
+
+def test_a_terminal_that_is_closed_loses_nothing(text_file: Path) -> None:
+    """Writing to the closed terminal once ended the run before it was saved."""
+    leader, follower = os.openpty()
+    process = start(text_file, stdin=follower, stdout=follower, stderr=follower)
+    os.close(follower)
+    os.close(leader)
+    process.send_signal(signal.SIGHUP)
+    assert process.wait(60) == 129
+    assert read_stored(Path("r"), "last").step >= 2
+
+
+def test_a_pipe_that_is_closed_loses_nothing(text_file: Path) -> None:
+    """`gpt train 2>&1 | tee log`, and Ctrl-C for both."""
+    process = start(text_file, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert process.stdout is not None
+    process.stdout.close()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert read_stored(Path("r"), "last").step >= 2
+
+
+def test_nohup_is_obeyed(text_file: Path) -> None:
+    process = start(text_file, "nohup", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    lines = Path("r/metrics.jsonl").read_text().count("\n")
+    process.send_signal(signal.SIGHUP)
+    while Path("r/metrics.jsonl").read_text().count("\n") < lines + 9:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
 
 
 def test_two_processes_and_two_environments_give_the_same_bits(text_file: Path) -> None:
@@ -351,6 +460,40 @@ def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(
     assert load_training_state(Path("r"))["progress"]["scale"] == 0.5
 
 
+def test_a_run_goes_back_to_before_the_steps_that_were_not_taken(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved in their midst, a checkpoint once led from one such step to the next."""
+    poison(monkeypatch, lambda step, scale: step >= 6 and scale == 1)
+    train(small(train__eval_every=100, train__checkpoint_every=4), corpus, Path("r"))
+    backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("went back")]
+    assert [(r["step"], "from step 9" in r["event"]) for r in backs] == [(4, True)]
+
+
+def test_a_signal_in_the_last_bad_step_is_not_forgotten(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bad(step: int, scale: float) -> bool:
+        if step == 7 and scale == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return step >= 5 and scale == 1
+
+    poison(monkeypatch, bad)
+    with pytest.raises(Interrupted, match="stopped at step 5, saved"):
+        train(small(), corpus, Path("r"))
+    train(small(), corpus, Path("r"), resume=True)
+    assert metrics_of(Path("r"))[-1]["step"] == 11
+
+
+def test_weights_that_are_no_numbers_are_never_saved(corpus: Corpus) -> None:
+    """They once were, as the last good checkpoint, and the run was stuck."""
+    config = small(train__optimizer="adamw", train__learning_rate=1e39, train__warmup_steps=0,
+                   train__checkpoint_every=1)  # fmt: skip
+    with pytest.raises(TrainingError, match="went back 3 times"):
+        train(config, corpus, Path("r"))
+    assert read_stored(Path("r"), "last").step == 0
+
+
 def test_a_run_that_never_heals_stops_with_advice_and_keeps_its_checkpoint(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -400,6 +543,16 @@ def test_auto_batch_keeps_the_batch_and_goes_on(
         train(small(train__auto_batch=True), corpus, Path("x"))
 
 
+def test_the_pieces_that_fit_are_remembered(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        greedy(patch, 2)
+        train(small(train__auto_batch=True, **PART), corpus, Path("r"))
+    train(small(train__auto_batch=True), corpus, Path("r"), resume=True)
+    assert load_training_state(Path("r"))["step"]["pieces"] == 3
+
+
 def test_memory_that_really_ends_is_told(text_file: Path) -> None:
     limit = {resource.RLIMIT_AS: 3 * 2**30}
     code, err = run_limited(text_file, limit, "train.batch_size=2000000", "train.accumulation=1")
@@ -439,6 +592,16 @@ def test_a_link_out_of_the_run_is_not_followed(corpus: Corpus) -> None:
     Path("r/metrics.jsonl").unlink()
     Path("r/metrics.jsonl").symlink_to(secret.resolve())
     with pytest.raises(UsageError, match=r"metrics.jsonl: expected a file .* got a link"):
+        train(small(), corpus, Path("r"), resume=True)
+    Path("r/metrics.jsonl").unlink()
+    for name in (".lock", "provenance.jsonl", "projector/vectors.tsv"):
+        Path("r", name).unlink()
+        Path("r", name).symlink_to(secret.resolve())
+        with pytest.raises(UsageError, match="expected a file or folder of the run, got a link"):
+            train(small(), corpus, Path("r"), resume=True)
+        Path("r", name).unlink()
+    os.mkfifo("r/metrics.jsonl")
+    with pytest.raises(UsageError, match="got a link or pipe"):
         train(small(), corpus, Path("r"), resume=True)
     assert secret.read_text() == "mine"
 

@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and SIGHUP: the step in hand is finished and saved before the run leaves."""
 
+import contextlib
 import os
 import signal
 from types import FrameType, TracebackType
@@ -17,7 +18,8 @@ class StopRequest:
 
     def __enter__(self) -> "StopRequest":
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            self._before[number] = signal.signal(number, self._note)
+            if signal.getsignal(number) != signal.SIG_IGN:  # nohup wants it so
+                self._before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(
@@ -32,9 +34,8 @@ class StopRequest:
         self.signal_number = number
         self._restore()
         # written at once and past Python's buffers, which the signal may have interrupted
-        os.write(
-            2, b"\nstopping after this step or evaluation, to save it; once more to leave at once\n"
-        )
+        with contextlib.suppress(OSError):  # the terminal may be what is gone
+            os.write(2, b"\nstopping after this step, to save it; once more to leave at once\n")
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

@@ -2,11 +2,15 @@
 
 import logging
 import math
+import shlex
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import ConfigDict, Field, NonNegativeInt
+from pydantic.dataclasses import dataclass
 
 from gpt import STARTED
 from gpt.checkpoint import (
@@ -16,7 +20,7 @@ from gpt.checkpoint import (
     mend_best,
     save_checkpoint,
 )
-from gpt.config import Config, to_yaml
+from gpt.config import Config, TrainConfig, to_yaml
 from gpt.device import generator, repeat_exactly, select_device
 from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
 from gpt.files import write_atomically
@@ -39,20 +43,22 @@ log = logging.getLogger(__name__)
 RISEN_FOR = 3  # evaluations in a row without a new best, before a run says that it overfits
 BAD_STEPS = 3  # in a row, before a run goes back
 GO_BACKS = 3  # times that it does
+Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s)$")]
 EXCERPT = 32  # characters of val whose attention is drawn
 
 
-@dataclass
+@dataclass(config=ConfigDict(strict=True, extra="forbid"))  # it comes from a file
 class Progress:
     """What is remembered from evaluation to evaluation."""
 
     val_loss: float = math.inf
     best_val_loss: float = math.inf
-    best_step: int = 0
-    since_best: int = 0  # evaluations in a row
-    pending: dict[str, float] | None = None  # metrics of a step whose evaluation was cut off
-    bad_in_a_row: int = 0  # steps not taken
-    scale: float = 1.0  # of the learning rates: halved each time the run goes back
+    best_step: NonNegativeInt = 0
+    since_best: NonNegativeInt = 0  # evaluations in a row
+    pending: dict[Metric, float] | None = None  # of a step whose evaluation was cut off
+    ended: bool = False  # it was enough, by a target or by patience
+    bad_in_a_row: NonNegativeInt = 0  # steps not taken
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the learning rates; half each time back
 
     def note(self, step: int, val_loss: float) -> bool:
         """Take in an evaluation; whether it is the best so far."""
@@ -62,6 +68,15 @@ class Progress:
         else:
             self.since_best += 1
         return is_best
+
+    def enough(self, config: TrainConfig) -> str:
+        """The reason to stop before the last step, if there is one."""
+        target, patience = config.stop_at_val_loss, config.patience
+        if target is not None and self.val_loss <= target:
+            return f"val loss {self.val_loss:.4f} is at train.stop_at_val_loss {target}"
+        if patience is not None and self.since_best >= patience:
+            return f"no better val loss in {patience} evaluations (train.patience)"
+        return ""
 
 
 class Diverged(Exception):
@@ -111,12 +126,12 @@ def train(
         step = TrainStep(model, corpus.train, config, device)
         check_free(run, overwrite=overwrite)  # once nothing else can refuse to start
         run.mkdir(parents=True, exist_ok=True)
-    with locked(run):
+    with locked(run), StopRequest() as stop:
         if resume:
-            loop = _resumed(config, corpus, run, device)
+            loop = _resumed(config, corpus, run, device, stop)
         else:
             empty(run)
-            loop = _Loop(config, corpus, run, step, Progress())
+            loop = _Loop(config, corpus, run, step, Progress(), stop)
         write_atomically(run / "config.yaml", [to_yaml(config).encode()])
         note_start(run, config, corpus.sha256, loop.done)
         log.info(
@@ -130,7 +145,9 @@ def train(
                 loop = _gone_back(loop, str(reason), device)
 
 
-def _resumed(config: Config, corpus: Corpus, run: Path, device: torch.device) -> "_Loop":
+def _resumed(
+    config: Config, corpus: Corpus, run: Path, device: torch.device, stop: StopRequest
+) -> "_Loop":
     """A loop that goes on from the last checkpoint that is whole."""
     go_back_to_whole(run)
     checkpoint, state = load_checkpoint(run, "last", device), load_training_state(run)
@@ -140,12 +157,12 @@ def _resumed(config: Config, corpus: Corpus, run: Path, device: torch.device) ->
         _check_can_go_on(checkpoint, config, progress, state["text_sha256"], corpus, run)
         step = TrainStep(checkpoint.model, corpus.train, config, device)
         step.load_state_dict(state["step"])
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CheckpointError(
             f"{run}/checkpoints/last: its training_state.pt is not of this model ({error}); "
             f"start a new run"
         ) from error
-    return _Loop(config, corpus, run, step, progress, checkpoint.step)
+    return _Loop(config, corpus, run, step, progress, stop, checkpoint.step)
 
 
 def _gone_back(loop: "_Loop", reason: str, device: torch.device) -> "_Loop":
@@ -158,8 +175,8 @@ def _gone_back(loop: "_Loop", reason: str, device: torch.device) -> "_Loop":
             f"train.learning_rate and train.muon_learning_rate, a longer train.warmup_steps, or "
             f"train.precision fp32"
         )
-    loop = _resumed(loop.config, loop.corpus, loop.run, device)
-    loop.progress.scale = scale
+    loop = _resumed(loop.config, loop.corpus, loop.run, device, loop.stop)
+    loop.progress.scale, loop.progress.bad_in_a_row = scale, 0
     loop.event = f"went back from step {left}: {reason}; learning rates x {scale:g} from here"
     log.warning("going back to step %d with learning rates x %g: %s", loop.done, scale, reason)
     return loop
@@ -185,6 +202,11 @@ def _check_can_go_on(
             f"{run} is finished: it is at step {checkpoint.step} of {config.train.steps}; "
             f"to go on for longer: --set train.steps={2 * checkpoint.step}"
         )
+    if progress.ended and (reason := progress.enough(config.train)):
+        raise UsageError(
+            f"{run} is finished: at step {checkpoint.step}, {reason}; to go on for longer: "
+            f"--set train.stop_at_val_loss=null --set train.patience=null"
+        )
     if steps != config.train.steps:
         log.warning(
             "train.steps changes from %d to %d: from here the learning rate follows the longer or "
@@ -201,20 +223,18 @@ class _Loop:
         run: Path,
         step: TrainStep,
         progress: Progress,
+        stop: StopRequest,
         resumed_at: int | None = None,
     ) -> None:
         self.config, self.corpus, self.run, self.step = config, corpus, run, step
         self.excerpt = to_torch(corpus.val[: min(config.model.T, EXCERPT)])  # what pictures show
-        self.progress, self.resumed_at = progress, resumed_at
+        self.progress, self.stop, self.resumed_at = progress, stop, resumed_at
         self.done = resumed_at or 0  # updates so far
         self.event = ""  # to be told before anything else
-        self.saved_at = time.perf_counter()
+        self.saved, self.saved_at = resumed_at, time.perf_counter()
 
     def go(self) -> Outcome:
-        with (
-            Monitor(self.run, self.config, self.resumed_at) as self.monitor,
-            StopRequest() as self.stop,
-        ):
+        with Monitor(self.run, self.config, self.resumed_at) as self.monitor:
             if self.event:
                 self.monitor.event(self.done, self.event)
             reason = ""
@@ -257,7 +277,10 @@ class _Loop:
             self.monitor.advance()
             self._note_whether_taken(loss, norm)
             logs, evaluates = self._due(config.log_every), self._due(config.eval_every)
-            saves = self._due(config.checkpoint_every) or self.stop.signal_number is not None
+            # what a run goes back to is to be from before the steps that were not taken
+            saves = self._due(config.checkpoint_every) and not self.progress.bad_in_a_row
+            if self.stop.signal_number is not None:
+                break
         metrics = {}
         if logs:
             characters = (self.done - start) * config.batch_size * self.config.model.T
@@ -290,7 +313,9 @@ class _Loop:
             self._leave_if_told()
         self.progress.pending = None
         last = self.done >= self.config.train.steps
-        reason = self._enough() or ("all steps done" if last else "")
+        enough = self.progress.enough(self.config.train)
+        self.progress.ended = bool(enough)
+        reason = enough or ("all steps done" if last else "")
         if saves or is_best or reason:
             self._save(is_best)
         if not reason:
@@ -298,10 +323,14 @@ class _Loop:
         return reason
 
     def _leave_if_told(self) -> None:
+        """Raises Interrupted, once the step is saved, if a signal has come: just now, perhaps."""
         if (signal_number := self.stop.signal_number) is not None:
+            if self.saved != self.done:
+                self._save(is_best=False)
             raise Interrupted(
                 signal_number,
-                f"stopped at step {self.done}, saved; go on with: gpt train --resume {self.run}",
+                f"stopped at step {self.done}, saved; go on with: "
+                f"gpt train --resume {shlex.quote(str(self.run))}",
             )
 
     def _note_whether_taken(self, loss: float, norm: float) -> None:
@@ -352,15 +381,6 @@ class _Loop:
         self.monitor.record(self.done, metrics | {"val_loss": val_loss})
         return is_best
 
-    def _enough(self) -> str:
-        """The reason to stop before the last step, if there is one."""
-        target, patience = self.config.train.stop_at_val_loss, self.config.train.patience
-        if target is not None and self.progress.val_loss <= target:
-            return f"val loss {self.progress.val_loss:.4f} is at train.stop_at_val_loss {target}"
-        if patience is not None and self.progress.since_best >= patience:
-            return f"no better val loss in {patience} evaluations (train.patience)"
-        return ""
-
     def _save(self, is_best: bool) -> None:
         checkpoint = Checkpoint(self.done, self.step.model, self.config, self.corpus.vocabulary)
         state = {
@@ -368,6 +388,8 @@ class _Loop:
             "progress": asdict(self.progress),
             "text_sha256": self.corpus.sha256,
         }
+        if not all(bool(w.isfinite().all()) for w in self.step.model.state_dict().values()):
+            raise Diverged(f"step {self.done}: the weights are no finite numbers")
         self.monitor.sync()  # the records first: those of a later step are dropped on resume
         try:
             save_checkpoint(self.run, checkpoint, state, is_best=is_best)
@@ -375,6 +397,6 @@ class _Loop:
             raise TrainingError(
                 f"cannot save step {self.done} in {self.run} ({error.strerror or error}); its "
                 f"checkpoints are as they were. When there is room, go on with: "
-                f"gpt train --resume {self.run}"
+                f"gpt train --resume {shlex.quote(str(self.run))}"
             ) from error
-        self.saved_at = time.perf_counter()
+        self.saved, self.saved_at = self.done, time.perf_counter()

@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -75,6 +76,7 @@ class Monitor:
         )
 
     def __enter__(self) -> "Monitor":
+        threading.excepthook = _hush
         return self
 
     def __exit__(
@@ -86,6 +88,7 @@ class Monitor:
         self._bar.close()
         self._show(lambda board: board.close())
         self._metrics.close()
+        threading.excepthook = threading.__excepthook__
 
     @contextmanager
     def _may_fail(self, what: str) -> Iterator[None]:
@@ -201,6 +204,12 @@ class Monitor:
         }
         scored = {f"final/{name}": value for name, value in results.items()}
         self._show(lambda board: board.add_hparams(settings, scored, run_name="."))
+
+
+def _hush(failed: threading.ExceptHookArgs) -> None:
+    """TensorBoard's own thread cannot write: we are told when we next write to it."""
+    if not issubclass(failed.exc_type, OSError):
+        threading.__excepthook__(failed)
 
 
 def _keep_records_until(path: Path, step: int) -> None:

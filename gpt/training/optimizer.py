@@ -47,8 +47,10 @@ class Optimizer:
         """
         for name, tensors in self.state.items():
             for ours, saved in zip(tensors, state[name], strict=True):
-                if ours.shape != saved.shape:
-                    raise ValueError(f"{name}: expected {[*ours.shape]}, got {[*saved.shape]}")
+                if not isinstance(saved, Tensor) or ours.shape != saved.shape:
+                    raise ValueError(f"{name}: expected numbers of shape {[*ours.shape]}")
+                if not saved.isfinite().all():
+                    raise ValueError(f"{name}: expected finite numbers")
                 ours.copy_(saved)
 
 

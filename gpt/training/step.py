@@ -135,14 +135,17 @@ class TrainStep:
         return sum(t.nbytes for t in tensors)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizers' averages and, in float16, the gradient's scale."""
+        """The optimizers' averages, the pieces of a batch and, in float16, the gradient's scale."""
         return {
+            "pieces": self.pieces,
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
             "scaler": self.scaler.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave."""
+        if self.config.train.auto_batch and self.config.train.batch_size % state["pieces"] == 0:
+            self.pieces = max(self.pieces, state["pieces"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
         if state["scaler"]:  # empty unless the run was in float16 before
