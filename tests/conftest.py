@@ -1,6 +1,7 @@
 """What the tests share: small texts, small settings, the command line in this process."""
 
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,11 @@ PANGRAM = "the quick brown fox jumps over the lazy dog; sphinx of black quartz, 
 
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")
+
+
+def pytest_configure() -> None:
+    """Ctrl-C means what it does in a terminal, also where the tests run in the background."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

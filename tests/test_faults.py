@@ -105,16 +105,13 @@ def test_a_run_that_had_enough_is_finished(corpus: Corpus) -> None:
     assert train(small(), corpus, Path("r"), resume=True).step == 11
 
 
-def test_a_run_killed_before_its_first_evaluation_is_not_finished(corpus: Corpus) -> None:
+def test_a_run_stopped_before_its_first_evaluation_is_not_finished(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is known yet but the loss of guessing, though that is below the target."""
-    with pytest.raises(Interrupted):
-        hook = torch.nn.modules.module.register_module_forward_pre_hook(
-            lambda module, _: os.kill(os.getpid(), signal.SIGINT) if module.training else None
-        )
-        try:
-            train(small(**PART), corpus, Path("r"))
-        finally:
-            hook.remove()
+    with monkeypatch.context() as patch, pytest.raises(Interrupted):
+        patch.setattr(Monitor, "advance", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+        train(small(**PART), corpus, Path("r"))
     assert read_stored(Path("r"), "last").step == 1
     assert train(small(**PART), corpus, Path("r"), resume=True).step == 4
 
@@ -191,7 +188,7 @@ def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(corpus: Corpus) -
 
     def interrupt(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if not module.training and isinstance(module, GPT) and len(inputs[0]) > 1:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGTERM)
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(interrupt)
     try:
