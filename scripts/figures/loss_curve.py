@@ -23,7 +23,7 @@ def draw(run: Path, out: Path) -> None:
         axes.annotate(f"{loss:.2f}", (step, loss), (4, 7), textcoords="offset points", fontsize=9)
     axes.set_xlabel("step")
     axes.set_ylabel("nats per character")
-    axes.set_title(f"{run.name}: {records[-1]['elapsed_s']:.0f} s", loc="left", fontsize=11, pad=14)
+    axes.set_title(run.name, loc="left", fontsize=11, pad=14)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     figure.savefig(out, dpi=150)
