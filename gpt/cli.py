@@ -123,16 +123,13 @@ class _Told:
 
 
 def _with_resumed_run(arguments: list[str]) -> list[str]:
-    """Options here have a value each; `--resume` without one means the newest run."""
-    following = [*arguments[1:], "-"]
-    return (
-        [
-            "--resume=" if argument == "--resume" and after.startswith("-") else argument
-            for argument, after in zip(arguments, following, strict=True)
-        ]
-        if arguments
-        else []
-    )
+    """Options here have a value each; `train --resume` without one means the newest run."""
+    if arguments[:1] != ["train"]:
+        return arguments
+    return [
+        "--resume=" if argument == "--resume" and after.startswith("-") else argument
+        for argument, after in zip(arguments, [*arguments[1:], "-"], strict=True)
+    ]
 
 
 def _nowhere(mode: str = "w") -> TextIO:
