@@ -25,7 +25,7 @@ from gpt.config import Config, to_yaml
 from gpt.errors import CheckpointError
 from gpt.files import sync
 from gpt.model.transformer import GPT
-from gpt.stored import HASHES, Stored, damaged, hashes, link, read_stored
+from gpt.stored import Stored, damaged, link, read_stored, write_hashes
 from gpt.text.vocabulary import Vocabulary
 
 STATE_HOLDS = ("collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch FloatStorage")
@@ -138,8 +138,7 @@ def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) 
         (temporary / "training_state.pt").write_bytes(state.getbuffer())
         (temporary / "config.yaml").write_text(to_yaml(checkpoint.config), "utf-8")
         (temporary / "vocabulary.json").write_text(checkpoint.vocabulary.to_json(), "utf-8")
-        sums = "".join(f"{line}\n" for line in hashes(temporary))
-        (temporary / HASHES).write_text(sums, "utf-8")
+        write_hashes(temporary)
         for file in temporary.iterdir():
             sync(file)
         sync(temporary)

@@ -71,11 +71,15 @@ def find_run(name: str | None) -> Path:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
         return runs[-1].parent.parent
     for run in (Path(name), RUNS / name):
-        if any((run / "checkpoints").glob("*/model.safetensors")):
+        if _has_checkpoint(run):
             return run
     raise UsageError(
         f"{name}: expected the folder of a run with a checkpoint, or its name in runs/"
     )
+
+
+def _has_checkpoint(run: Path) -> bool:
+    return any((run / "checkpoints").glob("*/model.safetensors"))
 
 
 def check_free(run: Path, *, overwrite: bool) -> None:
@@ -87,8 +91,7 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     ):  # but for our lock, and what a kill left half written
         return
     if not overwrite:
-        resumable = any((run / "checkpoints").glob("*/model.safetensors"))
-        go_on = f"go on with it by --resume {run}, " if resumable else ""
+        go_on = f"go on with it by --resume {run}, " if _has_checkpoint(run) else ""
         raise UsageError(
             f"{run} exists; {go_on}replace it by --overwrite, or choose another --run-dir"
         )

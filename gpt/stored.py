@@ -11,7 +11,6 @@ import math
 import re
 import shutil
 import stat
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,17 +124,19 @@ def _check_whole(folder: Path, name: str, largest: int) -> None:
                 f"{file}: expected at most {limit:,} bytes, got {status.st_size:,}"
             )
     written = (folder / HASHES).read_text("utf-8", "replace").splitlines()
-    if hashes(folder, [name])[0] not in written:
+    if _hash_line(folder, name) not in written:
         raise CheckpointError(f"{name} is not what was written: its SHA-256 differs")
 
 
-def hashes(folder: Path, names: Sequence[str] = FILES) -> list[str]:
-    """The lines of SHA256SUMS for these files of a checkpoint."""
-    lines = []
-    for name in names:
-        with (folder / name).open("rb") as file:
-            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}")
-    return lines
+def write_hashes(folder: Path) -> None:
+    """Write the SHA256SUMS of a checkpoint's files."""
+    lines = "".join(f"{_hash_line(folder, name)}\n" for name in FILES)
+    (folder / HASHES).write_text(lines, "utf-8")
+
+
+def _hash_line(folder: Path, name: str) -> str:
+    with (folder / name).open("rb") as file:
+        return f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {name}"
 
 
 def damaged(folder: Path, reason: str) -> str:

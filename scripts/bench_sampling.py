@@ -32,10 +32,10 @@ SHAPES = {  # nanoGPT's recipes, 10.65 M and 0.80 M parameters
 VOCABULARY = Vocabulary("".join(map(chr, range(32, 97))))  # 65 characters, as tinyshakespeare has
 
 
-def wall(command: list[str], folder: str | None = None) -> float:
+def wall(command: list[str]) -> float:
     """Seconds that a command takes, from start to exit; it must succeed."""
     began = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True, cwd=folder)
+    subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - began
 
 

@@ -29,7 +29,7 @@ import gpt.stored
 from gpt.checkpoint import load_checkpoint, load_training_state
 from gpt.config import Config, load_config
 from gpt.errors import GPTError
-from gpt.stored import FILES, HASHES, go_back_to_whole, hashes, read_stored
+from gpt.stored import FILES, HASHES, go_back_to_whole, read_stored, write_hashes
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.text.vocabulary import Vocabulary
@@ -39,7 +39,7 @@ CPU = torch.device("cpu")
 DISK: list[tuple[Any, str]] = [  # what a checkpoint is written with
     (gpt.checkpoint, "sync"),
     (gpt.checkpoint, "link"),
-    (gpt.checkpoint, "hashes"),
+    (gpt.checkpoint, "write_hashes"),
     (shutil, "rmtree"),
     (Path, "rename"),
     (Path, "replace"),
@@ -174,7 +174,7 @@ def damaged_files(folder: Path, run: Path, count: int, seed: int) -> dict[str, A
         name = draws.choice([*FILES, HASHES])
         (place / name).write_bytes(mutate(contents[name], draws))
         if name != HASHES and number % 2:
-            (place / HASHES).write_text("".join(f"{line}\n" for line in hashes(place)))
+            write_hashes(place)
         try:
             with within(seconds=20):
                 read_all(copy)

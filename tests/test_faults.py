@@ -20,11 +20,11 @@ import torch
 from soak import damaged_files, killed_runs
 
 from gpt.checkpoint import load_checkpoint, load_training_state
-from gpt.config import to_yaml
+from gpt.config import Config, to_yaml
 from gpt.errors import CheckpointError, ConfigError, Interrupted, TrainingError, UsageError
 from gpt.model.transformer import GPT
 from gpt.run import LOCK, locked
-from gpt.stored import HASHES, go_back_to_whole, hashes, read_stored
+from gpt.stored import HASHES, go_back_to_whole, read_stored, write_hashes
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training.loop import train
@@ -45,11 +45,6 @@ def corpus(text_file: Path) -> Corpus:
 
 def weights_of(run: Path, which: str = "last") -> dict[str, bytes]:
     return {name: w.tobytes() for name, w in read_stored(run, which).weights.items()}
-
-
-def write_hashes(folder: Path) -> None:
-    """As a stranger can."""
-    (folder / HASHES).write_text("".join(f"{line}\n" for line in hashes(folder)))
 
 
 # --- kills ---
@@ -140,12 +135,8 @@ def test_no_whole_checkpoint_is_told(corpus: Corpus) -> None:
         go_back_to_whole(Path("r"))
 
 
-def test_a_signal_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
-    corpus: Corpus,
-) -> None:
-    """It once waited for the evaluation's end: minutes, on a large text."""
-    config = small()
-    train(config, corpus, Path("whole"))
+def stop_in_evaluation(config: Config, corpus: Corpus) -> Interrupted:
+    """Train in `r` until a SIGTERM comes in the first evaluation."""
 
     def interrupt(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if not module.training and isinstance(module, GPT) and len(inputs[0]) > 1:
@@ -153,11 +144,23 @@ def test_a_signal_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(interrupt)
     try:
-        with pytest.raises(Interrupted, match="stopped at step 4, saved") as stopped:
+        with pytest.raises(Interrupted) as stopped:
             train(config, corpus, Path("r"))
     finally:
         hook.remove()
-    assert stopped.value.exit_code == 143
+    return stopped.value
+
+
+def test_a_signal_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
+    corpus: Corpus,
+) -> None:
+    """It once waited for the evaluation's end: minutes, on a large text."""
+    config = small()
+    train(config, corpus, Path("whole"))
+
+    stopped = stop_in_evaluation(config, corpus)
+    assert "stopped at step 4, saved" in str(stopped)
+    assert stopped.exit_code == 143
     assert metrics_of(Path("r"))[-1]["step"] == 3
     train(config, corpus, Path("r"), resume=True)
     assert metrics_of(Path("r")) == metrics_of(Path("whole"))
@@ -186,16 +189,7 @@ def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(corpus: Corpus) -
     config = small(train__steps=3, train__eval_every=3)
     train(config, corpus, Path("whole"))
 
-    def interrupt(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
-        if not module.training and isinstance(module, GPT) and len(inputs[0]) > 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(interrupt)
-    try:
-        with pytest.raises(Interrupted, match="stopped at step 3"):
-            train(config, corpus, Path("r"))
-    finally:
-        hook.remove()
+    assert "stopped at step 3" in str(stop_in_evaluation(config, corpus))
     assert train(config, corpus, Path("r"), resume=True).reason == "all steps done"
     for _ in range(2):  # it was once made up for again and again
         with pytest.raises(UsageError, match="r is finished"):

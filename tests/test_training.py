@@ -24,7 +24,7 @@ from gpt.errors import CheckpointError, ConfigError, DeviceError, TrainingError,
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.run import check_resumable
 from gpt.seeds import derive_seed
-from gpt.stored import HASHES, hashes
+from gpt.stored import write_hashes
 from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
@@ -509,11 +509,6 @@ def test_a_damaged_training_state_is_told(corpus: Corpus, damage: str) -> None:
     damage_file(Path("r/checkpoints/last/training_state.pt"), damage)
     with pytest.raises(CheckpointError, match=r"training_state\.pt"):
         load_training_state(Path("r"))
-
-
-def write_hashes(folder: Path) -> None:
-    """As a stranger can: what is in the files is what is said to be in them."""
-    (folder / HASHES).write_text("".join(f"{line}\n" for line in hashes(folder)))
 
 
 def damage_file(path: Path, damage: str) -> None:

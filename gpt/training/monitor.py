@@ -6,7 +6,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -115,8 +115,7 @@ class Monitor:
 
     def record(self, step: int, metrics: dict[str, float]) -> None:
         """One line of metrics.jsonl, its scalars in TensorBoard, the newest values on the bar."""
-        elapsed = round(time.perf_counter() - STARTED, 3)
-        self._write({"step": step, "elapsed_s": elapsed, **metrics})
+        self._write(step, metrics)
         scalars = {TENSORBOARD[name]: value for name, value in metrics.items()}
         for name, value in metrics.items():
             if name.endswith("loss"):
@@ -141,8 +140,7 @@ class Monitor:
 
     def event(self, step: int, text: str) -> None:
         """Something that is no metric, in metrics.jsonl and among TensorBoard's texts."""
-        elapsed = round(time.perf_counter() - STARTED, 3)
-        self._write({"step": step, "elapsed_s": elapsed, "event": text})
+        self._write(step, {"event": text})
         self._show(lambda board: board.add_text("event", text, step))
 
     def sync(self) -> None:
@@ -150,8 +148,10 @@ class Monitor:
         with self._may_fail("metrics.jsonl"):
             os.fsync(self._metrics.fileno())
 
-    def _write(self, line: dict[str, Any]) -> None:
+    def _write(self, step: int, content: Mapping[str, Any]) -> None:
         """One line, with those that could not be written before, whole or not at all."""
+        elapsed = round(time.perf_counter() - STARTED, 3)
+        line = {"step": step, "elapsed_s": elapsed, **content}
         self._unwritten += json.dumps(line).encode() + b"\n"
         with self._may_fail("metrics.jsonl"):
             os.ftruncate(self._metrics.fileno(), self._size)  # no half of a line that failed
