@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -17,6 +17,7 @@ from gpt.errors import CheckpointError, UsageError
 from gpt.model.cache import Cache
 from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
+from gpt.sampling import numpy_reader
 from gpt.sampling.decoding import (
     RECENT,
     Decoding,
@@ -214,8 +215,16 @@ def test_the_names_and_shapes_of_the_parameters_are_known_without_a_model(
     assert parameter_shapes(net.config, V) == expected
 
 
+@pytest.fixture(params=[False, True], ids=["one thread", "threads"])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether numpy's texts are shared out to threads, where there are any."""
+    if request.param:
+        monkeypatch.setattr(numpy_reader, "ENOUGH", 1)
+
+
+@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(max_examples=11)
+@settings(max_examples=7, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_readers_give_the_logits_of_the_whole_text(
     shape: dict[str, Any], data: st.DataObject

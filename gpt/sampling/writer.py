@@ -11,7 +11,7 @@ from gpt.sampling.decoding import RECENT, Decoding, choose, log_softmax
 from gpt.seeds import uniforms
 
 DRAWN = 256  # numbers at a time
-AT_ONCE = 4096  # characters that are read together; more would only take memory
+AT_ONCE = 2048  # characters that are read together; more would only take memory
 
 
 class Reader(Protocol):
