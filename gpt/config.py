@@ -100,6 +100,9 @@ class ModelConfig(Section):
     dropout: Fraction = Field(
         0.0, description="share of embeddings and of what the blocks add, zeroed in training"
     )
+    character_dropout: Fraction = Field(
+        0.0, description="share of the characters it reads that are hidden from it in training"
+    )
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:

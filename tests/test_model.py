@@ -289,6 +289,24 @@ def test_an_embedding_sums_the_vectors_of_the_last_characters(length: int) -> No
             torch.testing.assert_close(seen[0][b, t], torch.stack(rows).sum(0))
 
 
+def test_a_hidden_character_adds_nothing_here_or_further_on() -> None:
+    model = shaken(GPT(config(ngram=3, character_dropout=0.4), V))
+    ids = torch.randint(V, (B, T))
+    whole = model.embed(ids)
+    model.train()
+    torch.manual_seed(5)
+    x = model.embed(ids)
+    torch.manual_seed(5)
+    shown = torch.rand(B, T, 1) >= 0.4
+    assert 0 < shown.sum() < B * T
+    tables = [model.characters.weight, *(table.weight for table in model.earlier)]
+    for b in range(B):
+        for t in range(T):
+            rows = [tables[d][ids[b, t - d]] * shown[b, t - d] for d in range(3) if d <= t]
+            torch.testing.assert_close(x[b, t], torch.stack(rows).sum(0))
+    assert model.eval().embed(ids).equal(whole)
+
+
 def test_relu2_is_the_square_of_the_positive_part() -> None:
     mlp = shaken(MLP(config(activation="relu2")))
     x = torch.randn(B, T, C)

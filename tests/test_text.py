@@ -305,6 +305,24 @@ def test_batches_reach_both_ends_of_the_text() -> None:
     assert max(int(y.max()) for _, y in seen) == 12
 
 
+@given(
+    n=st.integers(2, 503), T=st.integers(1, 89), seed=st.integers(0, 9), number=st.integers(0, 9)
+)
+def test_a_pass_reads_each_character_once(n: int, T: int, seed: int, number: int) -> None:
+    """Of 8 passes drawn with replacement, a character was read 8 times, give or take 3."""
+    T = min(T, n - 1)
+    windows = max((n - T) // T, 1)
+    x, _ = batch(np.arange(n, dtype=np.uint16), windows, T, seed=seed, step=number)
+    assert x.unique().numel() == windows * T > n - 2 * T
+
+
+def test_each_pass_has_windows_and_an_order_of_its_own() -> None:
+    ids = np.arange(1009, dtype=np.uint16)
+    passes = [batch(ids, (1009 - 7) // 7, 7, seed=2, step=step)[0][:, 0] for step in range(11)]
+    assert len({int(starts[0]) for starts in passes}) > 7
+    assert len({int((starts[1] - starts[0]) % (1009 - 7)) for starts in passes}) > 7
+
+
 @given(n=st.integers(2, 503), T=st.integers(1, 89), B=st.integers(1, 5))
 def test_consecutive_windows_score_each_character_but_the_first_once(
     n: int, T: int, B: int

@@ -130,15 +130,23 @@ class GPT(nn.Module):
         return logits
 
     def embed(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, C): what each character, those just before it and its place add."""
+        """(B, T) ids -> (B, T, C): what each character, those just before it and its place add.
+
+        In training, a share of the characters is hidden: they add nothing, here or further on
+        ("word dropout", arXiv:1511.06349, section 3.2.1), so that none is relied on too much.
+        """
         T = ids.shape[1]
-        x: Tensor = self.characters(ids)  # (B, T, C)
+        shown: Tensor | float = 1.0
+        if self.training and self.config.character_dropout:
+            drawn = torch.rand(*ids.shape, 1, device=ids.device)
+            shown = (drawn >= self.config.character_dropout).float()  # (B, T, 1)
+        x: Tensor = self.characters(ids) * shown  # (B, T, C)
         for distance, table in enumerate(self.earlier, start=1):  # before the first stands nothing
             if cache is not None and T == 1:
                 before, exists = cache.before(distance)
                 x = x + table(before) * exists
             else:
-                x = x + F.pad(table(ids), (0, 0, distance, 0))[:, :T]  # moved to the right
+                x = x + F.pad(table(ids) * shown, (0, 0, distance, 0))[:, :T]  # moved right
         if self.positions is not None:
             places = slice(T) if cache is None else cache.places
             x = x + self.positions.weight[places].view(-1, T, x.shape[-1])  # (T, C) to each of B

@@ -1,25 +1,58 @@
 """Windows of characters and their one-step shift: what the model sees and what it is to say."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from gpt.device import generator
+from gpt.seeds import uniforms
 from gpt.text.vocabulary import Ids
 
 EVAL_CHARACTERS = 8192  # scored at once in an evaluation; bounds its memory
 
 
 def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """B random windows of T ids and the ids that follow each: x and y, int64, (B, T) each.
+    """B windows of T ids and the ids that follow each: x and y, int64, (B, T) each.
+
+    One pass over the text after the other, each in an order of its own. No character is read twice
+    in a pass, and all but those around its two ends once; windows drawn anywhere would by chance
+    read some characters often and others never.
 
     A pure function of (seed, step): the windows of step 137 are the same in every run.
     """
-    starts = torch.randint(len(ids) - T, (B, 1), generator=generator(seed, "batch", step))
-    windows = ids[starts.numpy() + np.arange(T + 1)]  # (B, T + 1)
+    passes, places = np.divmod(step * B + np.arange(B), _windows(len(ids), T))
+    starts = np.concatenate(
+        [
+            _starts(len(ids), T, seed, int(number), places[passes == number])
+            for number in np.unique(passes)
+        ]
+    )
+    windows = ids[starts[:, None] + np.arange(T + 1)]  # (B, T + 1)
     ids_of = torch.from_numpy(windows.astype(np.int64))
     return ids_of[:, :-1], ids_of[:, 1:]
+
+
+def _windows(length: int, T: int) -> int:
+    """How many windows a pass has: as many as fit, one after the other."""
+    return max((length - T) // T, 1)
+
+
+def _starts(
+    length: int, T: int, seed: int, number: int, places: NDArray[np.int_]
+) -> NDArray[np.int_]:
+    """Where those windows begin that stand at these places in the order of a pass.
+
+    The windows follow one another from a random start, around the end to the beginning. Their
+    order is that of the multiples of a number that has no divisor in common with how many there
+    are: it meets all of them, and needs no list of them, however long the text.
+    """
+    n, source = _windows(length, T), uniforms(seed, "batch", number)
+    first, stride = int(source.integers(length - T)), n
+    while math.gcd(stride, n) > 1:
+        stride = int(source.integers(1, n))
+    return (first + T * (places * stride % n)) % (length - T)
 
 
 def consecutive_windows(ids: Ids, T: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
