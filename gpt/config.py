@@ -141,7 +141,7 @@ class TrainConfig(Section):
         "muon",
         description="muon: Muon for the blocks' matrices, AdamW for the rest; adamw: AdamW for all",
     )
-    muon_learning_rate: PositiveFloat = Field(0.04, description="peak learning rate of Muon")
+    muon_learning_rate: PositiveFloat = Field(0.02, description="peak learning rate of Muon")
     learning_rate: PositiveFloat = Field(4e-3, description="peak learning rate of AdamW")
     min_learning_rate: NonNegativeFloat = Field(
         1e-5, description="learning rate of AdamW that the decay ends at; Muon's in proportion"
