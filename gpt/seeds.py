@@ -12,12 +12,12 @@ def derive_seed(seed: int, purpose: str, step: int) -> int:
     """A seed that is a pure function of the run's seed, what the draw is for, and the step.
 
     So no generator's state is ever saved, and no draw disturbs another. (torch's CPU generator
-    looks at 32 bits of it: of 100,000 steps about one draws the windows of another again.)
+    looks at 32 bits of it: of 100,000 steps about one draws the dropout of another again.)
     """
     digest = hashlib.blake2b(f"{seed}/{purpose}/{step}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def uniforms(seed: int, purpose: str, step: int) -> np.random.Generator:
-    """A source of numbers in [0, 1) seeded by `derive_seed`, the same for any device."""
+    """A source of random numbers seeded by `derive_seed`, the same for any device."""
     return np.random.Generator(np.random.Philox(derive_seed(seed, purpose, step)))

@@ -503,3 +503,26 @@ def test_bad_input_of_attend(
     assert message in err
     assert "Traceback" not in err
     assert not Path("a.png").exists()
+
+
+def test_ctrl_c_ends_sampling_also_while_threads_start(trained: Path) -> None:
+    """A thread that was just being started was once waited for, for ever, at the exit."""
+    script = """
+import os, signal, sys, threading
+from gpt.cli import main
+from gpt.sampling import numpy_reader
+signal.signal(signal.SIGINT, signal.default_int_handler)
+numpy_reader.ENOUGH, start = 1, threading.Thread.start
+def start_and_interrupt(thread):
+    start(thread)
+    if thread.name.startswith("ThreadPool"):
+        os.kill(os.getpid(), signal.SIGINT)
+threading.Thread.start = start_and_interrupt
+sys.argv = ["gpt", "sample", sys.argv[1], "--num-samples", "7"]
+main()
+"""
+    command = [sys.executable, "-c", script, str(trained)]
+    threads = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=threads)
+    assert done.returncode == 130, done.stderr
+    assert "Traceback" not in done.stderr

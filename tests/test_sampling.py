@@ -1,8 +1,10 @@
 """A model in, characters out."""
 
 import math
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -257,6 +259,29 @@ def test_readers_give_the_logits_of_the_whole_text(
             np.testing.assert_allclose(reader.next(new), expected, rtol=1e-3, atol=1e-3)
 
 
+def test_many_texts_are_shared_out_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its share, whatever BLAS has; and BLAS has its threads again afterwards."""
+    blas, whole, names = numpy_reader._blas(), NumpyReader._share, set()
+    before = blas.info()
+
+    def share(self: NumpyReader, *arguments: Any) -> Any:
+        names.add(threading.current_thread().name)
+        assert all(pool["num_threads"] == 1 for pool in blas.info())
+        return whole(self, *arguments)
+
+    net, texts = model(), [[i % V] * (i % 5) for i in range(7)]
+    expected = np.stack([last_logits(net, [*text, 3]) for text in texts])
+    three = SimpleNamespace(info=lambda: [{"num_threads": 3}], limit=blas.limit)
+    monkeypatch.setattr(numpy_reader, "_blas", lambda: three)
+    monkeypatch.setattr(numpy_reader, "ENOUGH", 1)
+    monkeypatch.setattr(NumpyReader, "_share", share)
+    reader = reader_of(net, 7)
+    reader.read(list(range(7)), texts)
+    np.testing.assert_allclose(reader.next([3] * 7), expected, rtol=1e-3, atol=1e-3)
+    assert names and threading.current_thread().name not in names
+    assert blas.info() == before
+
+
 def test_a_model_on_the_cpu_is_read_by_numpy() -> None:
     assert isinstance(reader_of(model(), 3), NumpyReader)
 
@@ -358,6 +383,7 @@ def test_a_model_of_no_numbers_is_told() -> None:
     with pytest.raises(CheckpointError, match="its logits are no finite numbers"):
         generate_text(net, VOCABULARY, length=3, seed=0)
     net.norm.bias.data.fill_(3e38)
+    net.characters.weight.data.fill_(3e38)
     with pytest.raises(CheckpointError, match="its logits are no finite numbers"):
         generate_text(net, VOCABULARY, length=3, seed=0)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -305,15 +306,15 @@ def test_batches_reach_both_ends_of_the_text() -> None:
     assert max(int(y.max()) for _, y in seen) == 12
 
 
-@given(
-    n=st.integers(2, 503), T=st.integers(1, 89), seed=st.integers(0, 9), number=st.integers(0, 9)
-)
-def test_a_pass_reads_each_character_once(n: int, T: int, seed: int, number: int) -> None:
+@given(n=st.integers(2, 503), T=st.integers(1, 89), B=st.integers(1, 31), seed=st.integers(0, 9))
+def test_no_pass_reads_a_character_twice(n: int, T: int, B: int, seed: int) -> None:
     """Of 8 passes drawn with replacement, a character was read 8 times, give or take 3."""
     T = min(T, n - 1)
-    windows = max((n - T) // T, 1)
-    x, _ = batch(np.arange(n, dtype=np.uint16), windows, T, seed=seed, step=number)
-    assert x.unique().numel() == windows * T > n - 2 * T
+    windows, ids = max((n - T) // T, 1), np.arange(n, dtype=np.uint16)
+    steps = range(-(-3 * windows // B))
+    x = torch.cat([batch(ids, B, T, seed=seed, step=step)[0] for step in steps])
+    for one in x[: 3 * windows].view(3, -1):
+        assert one.unique().numel() == one.numel() > n - 2 * T
 
 
 def test_each_pass_has_windows_and_an_order_of_its_own() -> None:
@@ -321,6 +322,15 @@ def test_each_pass_has_windows_and_an_order_of_its_own() -> None:
     passes = [batch(ids, (1009 - 7) // 7, 7, seed=2, step=step)[0][:, 0] for step in range(11)]
     assert len({int(starts[0]) for starts in passes}) > 7
     assert len({int((starts[1] - starts[0]) % (1009 - 7)) for starts in passes}) > 7
+
+
+def test_a_batch_comes_from_all_over_the_text() -> None:
+    """In an order by equal strides it came, in one pass of ten, from a few places only."""
+    ids, quarters = np.arange(65_521, dtype=np.uint16), 0
+    for step in range(101):
+        x, _ = batch(ids, 16, 64, seed=step, step=step)
+        quarters += len(set((x[:, 0] // 16_381).tolist()))
+    assert quarters > 3.9 * 101  # of 16 drawn anywhere, 3.96 on average
 
 
 @given(n=st.integers(2, 503), T=st.integers(1, 89), B=st.integers(1, 5))

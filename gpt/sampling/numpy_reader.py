@@ -39,14 +39,14 @@ class NumpyReader:
         T, H = config.T, config.n_head
         self.config, self.T = config, T
         tables = ["characters.weight", *(f"earlier.{i}.weight" for i in range(config.ngram - 1))]
-        self.tables = np.stack(
-            [np.pad(_centred(weights[table], 1), ((0, 1), (0, 0))) for table in tables]
-        )
         nothing = len(weights["characters.weight"])  # the id before the first: a row of zeros
         self.positions = None
-        if config.positions == "learned":
-            self.positions = _centred(weights["positions.weight"], 1)
         with np.errstate(over="ignore", invalid="ignore"):
+            self.tables = np.stack(
+                [np.pad(_centred(weights[table], 1), ((0, 1), (0, 0))) for table in tables]
+            )
+            if config.positions == "learned":
+                self.positions = _centred(weights["positions.weight"], 1)
             self.blocks = [_block(config, weights, f"blocks.{i}.") for i in range(config.n_layer)]
             self.head = _Linear.of(weights, "head", norm="norm")
         half = config.head_size // 2
@@ -90,13 +90,13 @@ class NumpyReader:
         Logits (n t, V) of those that follow each, or none if they are not wanted.
         """
         blas = _blas()
-        threads = max((pool["num_threads"] for pool in blas.info()), default=1)
+        threads = max((pool["num_threads"] or 1 for pool in blas.info()), default=1)
         shares = min(threads, len(rows), ids.size * self.config.C // ENOUGH)
         if shares < 2:
             return self._share(rows, ids, expect)
         parts = (np.array_split(rows, shares), np.array_split(ids, shares), [expect] * shares)
-        with blas.limit(limits=1):
-            return np.concatenate([*_pool(shares).map(self._share, *parts)])
+        with blas.limit(limits=1), ThreadPoolExecutor(shares) as pool:
+            return np.concatenate([*pool.map(self._share, *parts)])
 
     @np.errstate(over="ignore", invalid="ignore")
     def _share(self, rows: Ints, ids: Ints, expect: bool) -> Floats:
@@ -187,11 +187,6 @@ def _centred(weight: Floats, axis: int) -> Floats:
 def _blas() -> ThreadpoolController:
     """The library that numpy multiplies matrices with, and its threads."""
     return ThreadpoolController().select(user_api="blas")
-
-
-@cache
-def _pool(threads: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(threads, "reader")
 
 
 class _Linear(NamedTuple):

@@ -1,6 +1,5 @@
 """Windows of characters and their one-step shift: what the model sees and what it is to say."""
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -16,9 +15,9 @@ EVAL_CHARACTERS = 8192  # scored at once in an evaluation; bounds its memory
 def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """B windows of T ids and the ids that follow each: x and y, int64, (B, T) each.
 
-    One pass over the text after the other, each in an order of its own. No character is read twice
-    in a pass, and all but those around its two ends once; windows drawn anywhere would by chance
-    read some characters often and others never.
+    One pass over the text after the other, each in a random order of its own. A pass reads no
+    character twice and leaves out fewer than 2 T, where it begins and at the text's ends; windows
+    drawn anywhere would by chance read some characters often and others never.
 
     A pure function of (seed, step): the windows of step 137 are the same in every run.
     """
@@ -35,7 +34,7 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> tuple[torch.Tens
 
 
 def _windows(length: int, T: int) -> int:
-    """How many windows a pass has: as many as fit, one after the other."""
+    """How many windows a pass has; wherever it begins, so many fit without touching."""
     return max((length - T) // T, 1)
 
 
@@ -44,15 +43,32 @@ def _starts(
 ) -> NDArray[np.int_]:
     """Where those windows begin that stand at these places in the order of a pass.
 
-    The windows follow one another from a random start, around the end to the beginning. Their
-    order is that of the multiples of a number that has no divisor in common with how many there
-    are: it meets all of them, and needs no list of them, however long the text.
+    The windows follow one another from a random start, around the end to the beginning.
     """
-    n, source = _windows(length, T), uniforms(seed, "batch", number)
-    first, stride = int(source.integers(length - T)), n
-    while math.gcd(stride, n) > 1:
-        stride = int(source.integers(1, n))
-    return (first + T * (places * stride % n)) % (length - T)
+    source = uniforms(seed, "batch", number)
+    first = int(source.integers(length - T))
+    order = _shuffled(places, _windows(length, T), source)
+    return (first + T * order) % (length - T)
+
+
+def _shuffled(places: NDArray[np.int_], n: int, source: np.random.Generator) -> NDArray[np.int_]:
+    """What stands at these places of a random order of 0 to n - 1; no list of n is made.
+
+    A Feistel network mixes the numbers of an even count of bits, each into another; those that
+    become n or more are mixed again (Black and Rogaway 2002, "Ciphers with arbitrary finite
+    domains", sections 3 and 4).
+    """
+    half = np.uint64(max((n - 1).bit_length() + 1, 2) // 2)
+    keys = source.integers(2**64, size=6, dtype=np.uint64)
+    mixed, again = places.astype(np.uint64), np.ones(len(places), bool)
+    while again.any():
+        high, low = mixed[again] >> half, mixed[again] & ((np.uint64(1) << half) - np.uint64(1))
+        for key in keys:
+            hashed = ((low ^ key) * np.uint64(0x9E3779B97F4A7C15)) >> (np.uint64(64) - half)
+            high, low = low, high ^ hashed
+        mixed[again] = high << half | low
+        again = mixed >= n
+    return mixed.astype(np.int_)
 
 
 def consecutive_windows(ids: Ids, T: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
