@@ -241,6 +241,39 @@ def optimizer() -> dict[str, Any]:
     return medians | {"making_torch_adamw_s": round(making, 2)}
 
 
+def shares() -> dict[str, Any]:
+    """A step whose windows are shared out to the threads, and one whose every operation is."""
+    import torch
+
+    from gpt.config import load_config
+    from gpt.model.transformer import GPT
+    from gpt.training.step import TrainStep
+
+    ids = torch.randint(65, (10**6,), dtype=torch.uint8).numpy()
+    table: dict[str, Any] = {}
+    for name, changes in [
+        ("quickstart", []),
+        ("shakespeare_cpu", []),
+        ("shakespeare_gpu", ["model.dropout=0"]),
+    ]:
+        config = load_config(CONFIGS / f"{name}.yaml", [*changes, "device=cpu"])
+        step = TrainStep(GPT(config.model, 65), ids, config, torch.device("cpu"))
+        times: dict[int, list[float]] = {step.threads: [], 1: []}
+        for i in range(12):
+            for step.threads, taken in times.items():
+                began = time.perf_counter()
+                step(i)
+                taken.append(time.perf_counter() - began)
+        windows, operations = (taken[2:] for taken in times.values())
+        ratio = statistics.median(o / w for o, w in zip(operations, windows, strict=True))
+        table[name] = {
+            "windows_ms": round(1000 * statistics.median(windows), 1),
+            "operations_ms": round(1000 * statistics.median(operations), 1),
+            "times_faster": round(ratio, 2),
+        }
+    return table
+
+
 def sampling(peer: NanoGPT | None) -> dict[str, Any]:
     """How fast text is written: bench_sampling.py; with nanoGPT's sample.py in turn."""
     from bench_sampling import sampling as measure
@@ -248,7 +281,7 @@ def sampling(peer: NanoGPT | None) -> dict[str, Any]:
     return measure(peer)
 
 
-OURS = (startup, quickstart, fast, cpu, best, threads, peak, shapes, scaling, optimizer)
+OURS = (startup, quickstart, fast, cpu, best, threads, shares, peak, shapes, scaling, optimizer)
 PARTS = {part.__name__: part for part in OURS}
 
 

@@ -68,6 +68,7 @@ def test_muon_worked_out_by_hand() -> None:
     p = torch.nn.Parameter(drawn(14, 3))
     muon = Muon([p], [[5, 7, 2]], learning_rate=0.1, weight_decay=0.5)
     momentum, expected = torch.zeros(14, 3), p.detach().clone()
+    squares = [torch.zeros(5), torch.zeros(7), torch.zeros(3)]  # of the longer side
     for step, share in enumerate((0.5, 1.0, 0.2)):
         p.grad = drawn(14, 3, seed=step + 1)
         muon.step(share)
@@ -75,10 +76,14 @@ def test_muon_worked_out_by_hand() -> None:
         direction = 0.05 * p.grad + 0.95 * momentum
         rate = share * 0.1
         expected *= 1 - rate * 0.5
-        for rows in (slice(0, 5), slice(5, 12), slice(12, 14)):
-            part = direction[rows]
+        for i, rows in enumerate([slice(0, 5), slice(5, 12), slice(12, 14)]):
+            part = orthogonalise(direction[rows][None])[0]
+            neurons = part.mT if i == 2 else part  # tall
+            squares[i] = 0.95 * squares[i] + 0.05 * (neurons**2).mean(1)
+            even = neurons / squares[i].sqrt()[:, None]
+            even *= neurons.norm() / even.norm()
             longer = max(1.0, len(part) / 3) ** 0.5
-            expected[rows] -= rate * longer * orthogonalise(part[None])[0]
+            expected[rows] -= rate * longer * (even.mT if i == 2 else even)
         torch.testing.assert_close(p.detach(), expected)
 
 
@@ -91,6 +96,31 @@ def test_muon_takes_matrices_of_one_shape_together_and_each_for_itself() -> None
         Muon([q], [[5]], 0.1, 0.0).step(1.0)
     for p, q in zip(together, alone, strict=True):
         torch.testing.assert_close(p, q)
+
+
+@pytest.mark.parametrize("shape", [(31, 5), (5, 31)])
+def test_muon_moves_all_neurons_equally_far_in_the_long_run(shape: tuple[int, int]) -> None:
+    p = torch.nn.Parameter(torch.zeros(shape))
+    sizes = torch.logspace(-1.2, 1.2, 31)[:, None]
+    muon = Muon([p], [[shape[0]]], 0.1, 0.0)
+    moved = torch.zeros(shape)
+    for step in range(200):
+        before = p.detach().clone()
+        p.grad = drawn(*shape, seed=step) * (sizes if shape[0] == 31 else sizes.mT)
+        muon.step(1.0)
+        if step >= 50:
+            moved += (p.detach() - before) ** 2
+    lengths = moved.sum(1 if shape[0] == 31 else 0).sqrt()
+    assert lengths.max() < 1.2 * lengths.min()
+
+
+def test_muon_leaves_alone_what_has_no_gradient_yet() -> None:
+    """The blocks' gradients are zero as long as the head is."""
+    p = torch.nn.Parameter(drawn(7, 3))
+    before = p.detach().clone()
+    p.grad = torch.zeros(7, 3)
+    Muon([p], [[7]], 0.1, 0.0).step(1.0)
+    assert p.equal(before)
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 
 from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.text import sources
-from gpt.text.batches import batch, consecutive_windows
+from gpt.text.batches import batch, consecutive_windows, hide
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import TINYSHAKESPEARE, Download, Text, locate, open_text, read_file
-from gpt.text.vocabulary import Vocabulary
+from gpt.text.vocabulary import HIDDEN, Vocabulary
 from tests.conftest import SHARED_DATA
 
 any_text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -296,6 +296,18 @@ def test_a_batch_follows_from_seed_and_step_alone() -> None:
     assert batch(ids, 5, 7, seed=3, step=11)[0].equal(first)
     assert not batch(ids, 5, 7, seed=3, step=12)[0].equal(first)
     assert not batch(ids, 5, 7, seed=4, step=11)[0].equal(first)
+
+
+def test_hidden_characters_are_drawn_one_by_one_as_a_pure_function_of_seed_and_step() -> None:
+    ids = torch.arange(101 * 103).view(101, 103)
+    x = hide(ids, 0.3, seed=3, step=11)
+    hidden = x == HIDDEN
+    assert x[~hidden].equal(ids[~hidden])
+    for mean in (hidden.float().mean(), (hidden[1:] & hidden[:-1]).float().mean() ** 0.5):
+        assert mean.item() == pytest.approx(0.3, abs=0.02)  # four deviations; independent, too
+    assert hide(ids, 0.3, seed=3, step=11).equal(x)
+    for other in (hide(ids, 0.3, seed=4, step=11), hide(ids, 0.3, seed=3, step=12)):
+        assert not other.equal(x)
 
 
 def test_batches_reach_both_ends_of_the_text() -> None:

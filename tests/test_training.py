@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import get_ident
 
 import pytest
 import torch
@@ -99,9 +100,11 @@ def test_short_windows_come_first_and_hold_as_many_characters(corpus: Corpus) ->
     step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
     shapes: list[torch.Size] = []
     step.model.register_forward_pre_hook(lambda _model, inputs: shapes.append(inputs[0].shape))
-    for i in range(6):
+    for i, (B, T) in enumerate([(15, 4)] * 4 + [(5, 12)] * 2):
         step(i)
-    assert shapes == [(15, 4)] * 4 + [(5, 12)] * 2
+        assert {shape[1] for shape in shapes} == {T}
+        assert sum(shape[0] for shape in shapes) == B
+        shapes.clear()
 
 
 def test_an_estimate_takes_steps_with_short_windows_and_with_long_ones(corpus: Corpus) -> None:
@@ -133,6 +136,40 @@ def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:
     torch.testing.assert_close(losses, expected)
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 7, 11])
+def test_threads_that_share_a_batch_change_nothing_but_time(corpus: Corpus, threads: int) -> None:
+    """Also where they cannot share it equally, or are more than the six windows."""
+    config = small(model__character_dropout=0.3)
+    took: dict[int, tuple[float, list[torch.Tensor]]] = {}
+    before = torch.get_num_threads()
+    try:
+        for count in (1, threads):
+            torch.set_num_threads(count)
+            model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
+            torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
+            seen: list[tuple[int, int]] = []
+            model.register_forward_pre_hook(
+                lambda _model, inputs, seen=seen: seen.append((len(inputs[0]), get_ident()))
+            )
+            loss, _ = TrainStep(model, corpus.train, config, CPU)(5)
+            took[count] = loss, [p.grad for p in model.parameters() if p.grad is not None]
+            assert sum(windows for windows, _ in seen) == 6
+            assert max(windows for windows, _ in seen) == -(-6 // count)
+            assert torch.get_num_threads() == count  # what else this thread computes
+    finally:
+        torch.set_num_threads(before)
+    assert get_ident() not in {thread for _, thread in seen}
+    torch.testing.assert_close(took[threads][0], took[1][0])
+    torch.testing.assert_close(took[threads][1], took[1][1], rtol=1e-4, atol=1e-7)
+
+
+def test_an_error_in_a_thread_ends_the_step(corpus: Corpus) -> None:
+    config = small()
+    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train + 50, config, CPU)
+    with pytest.raises(IndexError, match="out of range"):
+        step(0)
 
 
 def test_gradients_are_clipped_to_their_norm(corpus: Corpus) -> None:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gpt.config import ModelConfig
+from gpt.text.vocabulary import HIDDEN
 
 
 class Cache:
@@ -49,10 +50,10 @@ class Cache:
         self.lengths = [length + t for length in self.lengths]
         self.ends += t
 
-    def before(self, distance: int) -> tuple[Tensor, Tensor]:
-        """The ids (B, 1) so far before those being read, and whether there are any (B, 1, 1)."""
+    def before(self, distance: int) -> Tensor:
+        """The ids (B, 1) so far before those being read; HIDDEN where the text begins later."""
         places = self.ends[:, None] - distance
-        return self.ids.gather(1, places.clamp(min=0)), (places >= 0)[..., None]
+        return self.ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, HIDDEN)
 
     def set_lengths(self, lengths: list[int]) -> None:
         """Forget what comes after the first `lengths[b]` characters of text b."""

@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from gpt.config import ModelConfig
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.cache import Cache, LayerCache
+from gpt.text.vocabulary import HIDDEN
 
 
 class SquaredReLU(torch.autograd.Function):
@@ -84,6 +85,14 @@ class Block(nn.Module):
         return x
 
 
+class Characters(nn.Embedding):
+    """A vector for each id, and zeros for HIDDEN."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(B, T) -> (B, T, C)."""
+        return F.embedding(input - HIDDEN, F.pad(self.weight, (0, 0, -HIDDEN, 0)))
+
+
 class GPT(nn.Module):
     """Ids in, logits out. `config.T` is the longest text it takes; `vocabulary_size` is V.
 
@@ -99,9 +108,9 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.characters = nn.Embedding(vocabulary_size, config.C)
+        self.characters = Characters(vocabulary_size, config.C)
         self.earlier = nn.ModuleList(
-            nn.Embedding(vocabulary_size, config.C) for _ in range(config.ngram - 1)
+            Characters(vocabulary_size, config.C) for _ in range(config.ngram - 1)
         )
         self.positions = nn.Embedding(config.T, config.C) if config.positions == "learned" else None
         self.dropout = nn.Dropout(config.dropout)
@@ -112,6 +121,8 @@ class GPT(nn.Module):
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T) ids -> (B, T, V) logits; row t speaks of the character after t.
+
+        HIDDEN ids add nothing to the stream.
 
         With a cache, the ids go on from what has been read into it, and are read into it too.
         Raises ValueError for more than `config.T` characters.
@@ -130,23 +141,15 @@ class GPT(nn.Module):
         return logits
 
     def embed(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, C): what each character, those just before it and its place add.
-
-        In training, a share of the characters is hidden: they add nothing, here or further on
-        ("word dropout", arXiv:1511.06349, section 3.2.1), so that none is relied on too much.
-        """
+        """(B, T) ids -> (B, T, C): what each character, those just before it and its place add."""
         T = ids.shape[1]
-        shown: Tensor | float = 1.0
-        if self.training and self.config.character_dropout:
-            drawn = torch.rand(*ids.shape, 1, device=ids.device)
-            shown = (drawn >= self.config.character_dropout).float()  # (B, T, 1)
-        x: Tensor = self.characters(ids) * shown  # (B, T, C)
-        for distance, table in enumerate(self.earlier, start=1):  # before the first stands nothing
+        x: Tensor = self.characters(ids)  # (B, T, C)
+        for distance, table in enumerate(self.earlier, start=1):
             if cache is not None and T == 1:
-                before, exists = cache.before(distance)
-                x = x + table(before) * exists
-            else:
-                x = x + F.pad(table(ids) * shown, (0, 0, distance, 0))[:, :T]  # moved right
+                before = cache.before(distance)
+            else:  # moved right; before the first stands nothing
+                before = F.pad(ids, (distance, 0), value=HIDDEN)[:, :T]
+            x = x + table(before)
         if self.positions is not None:
             places = slice(T) if cache is None else cache.places
             x = x + self.positions.weight[places].view(-1, T, x.shape[-1])  # (T, C) to each of B

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpt.seeds import uniforms
-from gpt.text.vocabulary import Ids
+from gpt.text.vocabulary import HIDDEN, Ids
 
 EVAL_CHARACTERS = 8192  # scored at once in an evaluation; bounds its memory
 
@@ -69,6 +69,16 @@ def _shuffled(places: NDArray[np.int_], n: int, source: np.random.Generator) -> 
         mixed[again] = high << half | low
         again = mixed >= n
     return mixed.astype(np.int_)
+
+
+def hide(ids: torch.Tensor, share: float, *, seed: int, step: int) -> torch.Tensor:
+    """The same ids, of which this share, drawn one by one, is HIDDEN.
+
+    "Word dropout" (arXiv:1511.06349, section 3.2.1): no character is relied on too much. A pure
+    function of (seed, step).
+    """
+    drawn = torch.from_numpy(uniforms(seed, "hidden", step).random(ids.shape))
+    return ids.masked_fill(drawn < share, HIDDEN)
 
 
 def consecutive_windows(ids: Ids, T: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -10,6 +10,7 @@ import numpy as np
 from gpt.errors import CheckpointError
 
 CODE_POINTS = 0x110000  # Unicode ends at U+10FFFF
+HIDDEN = -1  # stands in a text for the id of a character that is not to be seen
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
 

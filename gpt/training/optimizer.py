@@ -94,11 +94,12 @@ class Muon(Optimizer):
     """Momentum, orthogonalised (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
 
     A gradient's few large directions would drown the others; here all directions of a matrix move
-    equally far. `rows` are those of the matrices that share a parameter, such as queries, keys and
-    values: each is orthogonalised for itself. Products are computed in `dtype`.
+    equally far, and so, in the long run, do its neurons (NorMuon, arXiv:2510.05491). `rows` are
+    those of the matrices that share a parameter, such as queries, keys and values: each is taken
+    for itself. Products are computed in `dtype`.
     """
 
-    MOMENTUM = 0.95
+    MOMENTUM, MEMORY = 0.95, 0.95  # of gradients; of how far the neurons moved
 
     def __init__(
         self,
@@ -108,7 +109,12 @@ class Muon(Optimizer):
         weight_decay: float,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        super().__init__(parameters, momentum=[torch.zeros_like(p) for p in parameters])
+        parts = [part for p, n in zip(parameters, rows, strict=True) for part in torch.split(p, n)]
+        super().__init__(
+            parameters,
+            momentum=[torch.zeros_like(p) for p in parameters],
+            square=[torch.zeros_like(of_neurons(part)) for part in parts],
+        )
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
 
@@ -116,7 +122,8 @@ class Muon(Optimizer):
     def step(self, share: float) -> None:
         """See Optimizer.step; Nesterov momentum, decoupled weight decay."""
         rate = share * self.learning_rate
-        by_shape: dict[torch.Size, list[tuple[Tensor, Tensor]]] = {}  # one product for all of it
+        squares = iter(self.state["square"])
+        by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}  # one product for all of it
         for p, momentum, rows in zip(
             self.parameters, self.state["momentum"], self.rows, strict=True
         ):
@@ -125,11 +132,29 @@ class Muon(Optimizer):
             direction = p.grad.lerp(momentum, self.MOMENTUM)
             p.mul_(1 - rate * self.weight_decay)
             for matrix, step in zip(*(torch.split(t, rows) for t in (p, direction)), strict=True):
-                by_shape.setdefault(matrix.shape, []).append((matrix, step))
+                by_shape.setdefault(matrix.shape, []).append((matrix, step, next(squares)))
         for (height, width), same in by_shape.items():
-            steps = orthogonalise(torch.stack([step for _, step in same]).to(self.dtype))
-            for (matrix, _), step in zip(same, steps, strict=True):
+            matrices, directions, remembered = zip(*same, strict=True)
+            steps = orthogonalise(torch.stack(directions).to(self.dtype)).float()
+            torch._foreach_lerp_(remembered, [*of_neurons(steps.square())], 1 - self.MEMORY)
+            even = steps / (torch.stack(remembered).sqrt() + 1e-8)
+            even *= length(steps) / (length(even) + 1e-8)  # as long as before in all
+            for matrix, step in zip(matrices, even, strict=True):
                 matrix.sub_(step, alpha=rate * max(1, height / width) ** 0.5)
+
+
+def of_neurons(matrices: Tensor) -> Tensor:
+    """(..., height, width) -> the mean of each row if they are tall, else of each column.
+
+    The longer side of an MLP's matrices is its neurons; dimensions are kept, with size 1.
+    """
+    return matrices.mean(-1 if matrices.shape[-2] >= matrices.shape[-1] else -2, keepdim=True)
+
+
+def length(matrices: Tensor) -> Tensor:
+    """(N, height, width) -> (N, 1, 1): the root of the sum of the squares of each."""
+    norms: Tensor = torch.linalg.matrix_norm(matrices, keepdim=True)
+    return norms
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -140,7 +165,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # x x^T is the smaller square
-    x = x / (1.01 * x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    x = x / (1.01 * length(x) + 1e-7)
     for a, b, c in POLAR_EXPRESS:
         square = x @ x.mT  # (N, s, s)
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)

@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from gpt.device import autocast, compile_model, select_precision
 from gpt.errors import TrainingError
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.seeds import derive_seed
-from gpt.text.batches import batch
+from gpt.text.batches import batch, hide
 from gpt.text.vocabulary import Ids
 from gpt.training.optimizer import learning_rate, make_optimizers
 
@@ -23,13 +24,23 @@ log = logging.getLogger(__name__)
 class TrainStep:
     """Calling it with a step draws that step's batch and updates the model once.
 
-    The batch and the dropout masks are pure functions of (seed, step), so a step repeats exactly,
-    whatever ran before it; `state_dict` holds all that one step leaves to the next.
+    The batch, its hidden characters and the dropout masks are pure functions of (seed, step), so a
+    step repeats exactly, whatever ran before it; `state_dict` holds all that one step leaves to
+    the next.
+
+    On a CPU each thread takes some of the windows through the whole model, forward and back, and
+    the gradients are added up in the windows' order. Threads that share every operation instead
+    wait for each other at each (`python scripts/bench.py shares` measures both). With dropout they
+    must: its masks are drawn one after the other.
     """
 
     def __init__(self, model: GPT, ids: Ids, config: Config, device: torch.device) -> None:
         self.model, self.ids, self.config, self.device = model, ids, config, device
+        self.parameters = list(model.parameters())
         self.pieces = config.train.accumulation
+        alone = device.type == "cpu" and not config.model.dropout
+        self.threads = torch.get_num_threads() if alone else 1
+        self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="share")
         self.precision = select_precision(config.train.precision, device)
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, products)
@@ -107,6 +118,8 @@ class TrainStep:
         if first is not None and step < 2 * config.train.steps // 3:
             B, T = B * T // first, first
         x, y = batch(self.ids, B, T, seed=config.seed, step=step)
+        if config.model.character_dropout:
+            x = hide(x, config.model.character_dropout, seed=config.seed, step=step)
         if self.device.type == "cuda":
             x, y = x.pin_memory(), y.pin_memory()
         for x_piece, y_piece in zip(x.chunk(pieces), y.chunk(pieces), strict=True):
@@ -116,12 +129,33 @@ class TrainStep:
             )
 
     def _backward(self, forward: Any, x: Tensor, y: Tensor) -> Tensor:
-        """Add the gradient of this piece's share of the loss; returns that share."""
+        """Add the gradient of this piece's part of the loss; returns that part."""
+        shares = list(zip(x.chunk(self.threads), y.chunk(self.threads), strict=True))
+        if len(shares) == 1:
+            computed = [self._compute(forward, *shares[0])]
+        else:
+            each = self.threads // len(shares)
+            futures = [self.pool.submit(self._compute_alone, each, forward, *s) for s in shares]
+            wait(futures)  # all of them, before an error of one is told
+            computed = [future.result() for future in futures]
+        for _, gradients in computed:
+            for p, gradient in zip(self.parameters, gradients, strict=True):
+                p.grad = gradient if p.grad is None else p.grad.add_(gradient)
+        return torch.stack([loss for loss, _ in computed]).sum()
+
+    def _compute_alone(
+        self, threads: int, forward: Any, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        torch.set_num_threads(threads)  # for what this thread computes
+        return self._compute(forward, x, y)
+
+    def _compute(self, forward: Any, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """What these windows add to the batch's mean loss, and the gradients of that."""
         with autocast(self.device, self.precision):
             logits = forward(x)
-        loss = cross_entropy(logits, y) / self.pieces
-        self.scaler.scale(loss).backward()
-        return loss.detach()
+        characters = self.config.train.batch_size * self.config.model.T  # in the whole batch
+        loss = cross_entropy(logits, y, reduction="sum") / characters
+        return loss.detach(), torch.autograd.grad(self.scaler.scale(loss), self.parameters)
 
     def _rehearse(self, forward: Any) -> None:
         x, y = next(self._pieces(0))
