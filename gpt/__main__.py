@@ -1,15 +1,28 @@
 """`python -m gpt`, and `gpt`."""
 
+import os
 import sys
+from contextlib import suppress
+
+INTERRUPTED = 130  # by Ctrl-C
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is still being loaded ends it without a traceback."""
+    """Run the command line.
+
+    Ctrl-C while it is still being loaded ends it without a traceback; and whenever it does, no
+    thread is waited for, which may have long to compute.
+    """
     try:
         from gpt.cli import main as run
-    except KeyboardInterrupt:
-        sys.exit(130)
-    run()
+
+        run()
+    except (KeyboardInterrupt, SystemExit) as done:
+        if isinstance(done, SystemExit) and done.code != INTERRUPTED:
+            raise
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ class TrainConfig(Section):
     batch_size: PositiveInt = Field(12, description="B: windows of T characters in one update")
     first_window: PositiveInt | None = Field(
         None,
-        description="characters of a window in the first two thirds of the steps, with as many "
+        description="characters of a window in the first five sixths of the steps, with as many "
         "windows more; null = model.T",
     )
     accumulation: PositiveInt = Field(

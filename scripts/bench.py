@@ -258,9 +258,11 @@ def shares() -> dict[str, Any]:
     ]:
         config = load_config(CONFIGS / f"{name}.yaml", [*changes, "device=cpu"])
         step = TrainStep(GPT(config.model, 65), ids, config, torch.device("cpu"))
-        times: dict[int, list[float]] = {step.threads: [], 1: []}
+        if step.shares == 1:
+            return {"threads": 1}
+        times: dict[int, list[float]] = {step.shares: [], 1: []}
         for i in range(12):
-            for step.threads, taken in times.items():
+            for step.shares, taken in times.items():
                 began = time.perf_counter()
                 step(i)
                 taken.append(time.perf_counter() - began)

@@ -505,6 +505,32 @@ def test_bad_input_of_attend(
     assert not Path("a.png").exists()
 
 
+def test_a_second_ctrl_c_ends_training_whatever_its_threads_compute(text_file: Path) -> None:
+    """Python waits for its threads at the exit: once for the rest of the step."""
+    script = """
+import os, signal, sys, time, torch
+from gpt.__main__ import main
+from gpt.model.transformer import GPT
+signal.signal(signal.SIGINT, signal.default_int_handler)
+torch.set_num_threads(2)
+def interrupt(module, inputs):
+    if isinstance(module, GPT) and module.training:
+        threads.append(module)
+        time.sleep(0.5 * len(threads))
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(100)
+threads = []
+torch.nn.modules.module.register_module_forward_pre_hook(interrupt)
+sys.argv = ["gpt", "train", sys.argv[1], "--set", "train.steps=9", "--set", "device=cpu"]
+main()
+"""
+    command = [sys.executable, "-c", script, str(text_file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 130, done.stderr
+    assert "stopped at once; a run keeps its last checkpoint" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_ctrl_c_ends_sampling_also_while_threads_start(trained: Path) -> None:
     """A thread that was just being started was once waited for, for ever, at the exit."""
     script = """

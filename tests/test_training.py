@@ -1,5 +1,6 @@
 """Batches in, checkpoints out: what a run promises."""
 
+import gc
 import json
 import logging
 import math
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import get_ident
@@ -100,7 +102,7 @@ def test_short_windows_come_first_and_hold_as_many_characters(corpus: Corpus) ->
     step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
     shapes: list[torch.Size] = []
     step.model.register_forward_pre_hook(lambda _model, inputs: shapes.append(inputs[0].shape))
-    for i, (B, T) in enumerate([(15, 4)] * 4 + [(5, 12)] * 2):
+    for i, (B, T) in enumerate([(15, 4)] * 5 + [(5, 12)]):
         step(i)
         assert {shape[1] for shape in shapes} == {T}
         assert sum(shape[0] for shape in shapes) == B
@@ -165,11 +167,29 @@ def test_threads_that_share_a_batch_change_nothing_but_time(corpus: Corpus, thre
     torch.testing.assert_close(took[threads][1], took[1][1], rtol=1e-4, atol=1e-7)
 
 
-def test_an_error_in_a_thread_ends_the_step(corpus: Corpus) -> None:
+def test_an_error_in_a_thread_ends_the_step_and_keeps_nothing_of_it(corpus: Corpus) -> None:
+    """The error once kept all that the threads had computed, when there was no memory to spare."""
     config = small()
-    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train + 50, config, CPU)
-    with pytest.raises(IndexError, match="out of range"):
-        step(0)
+    model = GPT(config.model, len(corpus.vocabulary))
+    step = TrainStep(model, corpus.train, config, CPU)
+    step.shares, made = 3, []
+
+    def fail_once(_model: GPT, _inputs: object, logits: torch.Tensor) -> None:
+        made.append(weakref.ref(logits))
+        if len(made) == 2:
+            raise RuntimeError("can't allocate memory")
+
+    hook = model.register_forward_hook(fail_once)
+    gc.disable()
+    try:
+        with pytest.raises(TrainingError, match="not enough memory"):
+            step(0)
+        assert len(made) == 3
+        assert [logits() for logits in made] == [None] * 3
+    finally:
+        gc.enable()
+    hook.remove()
+    assert step(0)[0] == pytest.approx(math.log(len(corpus.vocabulary)))
 
 
 def test_gradients_are_clipped_to_their_norm(corpus: Corpus) -> None:

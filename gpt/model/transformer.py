@@ -90,7 +90,8 @@ class Characters(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, T) -> (B, T, C)."""
-        return F.embedding(input - HIDDEN, F.pad(self.weight, (0, 0, -HIDDEN, 0)))
+        vectors = super().forward(input.clamp(min=0))
+        return vectors.masked_fill((input == HIDDEN)[..., None], 0.0)
 
 
 class GPT(nn.Module):

@@ -118,6 +118,10 @@ class Muon(Optimizer):
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See Optimizer.load_state_dict. Runs from before there were squares begin them here."""
+        super().load_state_dict({"square": self.state["square"]} | state)
+
     @torch.no_grad()
     def step(self, share: float) -> None:
         """See Optimizer.step; Nesterov momentum, decoupled weight decay."""

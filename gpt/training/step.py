@@ -29,18 +29,19 @@ class TrainStep:
     the next.
 
     On a CPU each thread takes some of the windows through the whole model, forward and back, and
-    the gradients are added up in the windows' order. Threads that share every operation instead
-    wait for each other at each (`python scripts/bench.py shares` measures both). With dropout they
-    must: its masks are drawn one after the other.
+    the gradients, a set for each thread, are added up in the windows' order. Threads that share
+    every operation instead wait for each other at each (`python scripts/bench.py shares` measures
+    both). With dropout they must, as its masks are drawn one after the other; and compiled, as the
+    compiler does not take two threads at a time.
     """
 
     def __init__(self, model: GPT, ids: Ids, config: Config, device: torch.device) -> None:
         self.model, self.ids, self.config, self.device = model, ids, config, device
         self.parameters = list(model.parameters())
         self.pieces = config.train.accumulation
-        alone = device.type == "cpu" and not config.model.dropout
-        self.threads = torch.get_num_threads() if alone else 1
-        self.pool = ThreadPoolExecutor(self.threads, thread_name_prefix="share")
+        shared = device.type == "cpu" and not config.model.dropout and config.train.compile != "on"
+        self.shares = torch.get_num_threads() if shared else 1
+        self.pool = ThreadPoolExecutor(self.shares)
         self.precision = select_precision(config.train.precision, device)
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, products)
@@ -115,7 +116,7 @@ class TrainStep:
         config = self.config
         B, T, pieces = config.train.batch_size, config.model.T, self.pieces
         first = config.train.first_window
-        if first is not None and step < 2 * config.train.steps // 3:
+        if first is not None and step < 5 * config.train.steps // 6:
             B, T = B * T // first, first
         x, y = batch(self.ids, B, T, seed=config.seed, step=step)
         if config.model.character_dropout:
@@ -130,32 +131,44 @@ class TrainStep:
 
     def _backward(self, forward: Any, x: Tensor, y: Tensor) -> Tensor:
         """Add the gradient of this piece's part of the loss; returns that part."""
-        shares = list(zip(x.chunk(self.threads), y.chunk(self.threads), strict=True))
+        scale = self.scaler.scale(torch.ones((), device=self.device))
+        shares = list(zip(x.chunk(self.shares), y.chunk(self.shares), strict=True))
         if len(shares) == 1:
-            computed = [self._compute(forward, *shares[0])]
-        else:
-            each = self.threads // len(shares)
-            futures = [self.pool.submit(self._compute_alone, each, forward, *s) for s in shares]
-            wait(futures)  # all of them, before an error of one is told
-            computed = [future.result() for future in futures]
-        for _, gradients in computed:
-            for p, gradient in zip(self.parameters, gradients, strict=True):
-                p.grad = gradient if p.grad is None else p.grad.add_(gradient)
-        return torch.stack([loss for loss, _ in computed]).sum()
+            return self._add(*self._compute(forward, scale, x, y))
+        loss = torch.zeros((), device=self.device)
+        threads = max(1, torch.get_num_threads() // len(shares))
+        futures = [
+            self.pool.submit(self._compute, forward, scale, *share, threads) for share in shares
+        ]
+        try:
+            while futures:  # each is forgotten as it is added, also where one has failed
+                loss += self._add(*futures.pop(0).result())
+        except Exception:
+            wait(futures)  # they hold memory, too
+            raise
+        return loss
 
-    def _compute_alone(
-        self, threads: int, forward: Any, x: Tensor, y: Tensor
+    def _compute(
+        self, forward: Any, scale: Tensor, x: Tensor, y: Tensor, threads: int | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        torch.set_num_threads(threads)  # for what this thread computes
-        return self._compute(forward, x, y)
+        """What these windows add to the batch's mean loss; the gradients of that, times `scale`.
 
-    def _compute(self, forward: Any, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """What these windows add to the batch's mean loss, and the gradients of that."""
+        By so many threads, if this is one of several shares.
+        """
+        if threads is not None:
+            torch.set_num_threads(threads)  # for what is computed in this thread
         with autocast(self.device, self.precision):
             logits = forward(x)
         characters = self.config.train.batch_size * self.config.model.T  # in the whole batch
         loss = cross_entropy(logits, y, reduction="sum") / characters
-        return loss.detach(), torch.autograd.grad(self.scaler.scale(loss), self.parameters)
+        return loss.detach(), torch.autograd.grad(loss, self.parameters, scale)
+
+    def _add(self, loss: Tensor, gradients: tuple[Tensor, ...]) -> Tensor:
+        """Add these gradients to the model's; the loss is handed on."""
+        for p, gradient in zip(self.parameters, gradients, strict=True):
+            # laid out as p is: AdamW's kernel does not ask
+            p.grad = gradient.contiguous() if p.grad is None else p.grad.add_(gradient)
+        return loss
 
     def _rehearse(self, forward: Any) -> None:
         x, y = next(self._pieces(0))
