@@ -242,10 +242,13 @@ def test_nohup_is_obeyed(text_file: Path) -> None:
     process.wait()
 
 
-def test_two_processes_and_two_environments_give_the_same_bits(text_file: Path) -> None:
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_two_processes_and_two_environments_give_the_same_bits(
+    text_file: Path, threads: str
+) -> None:
     Path("c.yaml").write_text(to_yaml(small(data__source=str(text_file))))
     for run, seed in (("a", "0"), ("b", "77")):
-        environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": "1", "LANG": "C"}
+        environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads, "LANG": "C"}
         command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--run-dir", run]
         subprocess.run(command, env=environment, check=True, capture_output=True)
     assert weights_of(Path("a")) == weights_of(Path("b"))

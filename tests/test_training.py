@@ -141,30 +141,28 @@ def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:
 
 
 @pytest.mark.parametrize("threads", [2, 3, 7, 11])
-def test_threads_that_share_a_batch_change_nothing_but_time(corpus: Corpus, threads: int) -> None:
+def test_threads_that_share_a_batch_change_nothing_but_time(
+    corpus: Corpus, set_threads: Callable[[int], None], threads: int
+) -> None:
     """Also where they cannot share it equally, or are more than the six windows."""
     config = small(model__character_dropout=0.3)
-    took: dict[int, tuple[float, list[torch.Tensor]]] = {}
-    before = torch.get_num_threads()
-    try:
-        for count in (1, threads):
-            torch.set_num_threads(count)
-            model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
-            torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
-            seen: list[tuple[int, int]] = []
-            model.register_forward_pre_hook(
-                lambda _model, inputs, seen=seen: seen.append((len(inputs[0]), get_ident()))
-            )
-            loss, _ = TrainStep(model, corpus.train, config, CPU)(5)
-            took[count] = loss, [p.grad for p in model.parameters() if p.grad is not None]
-            assert sum(windows for windows, _ in seen) == 6
-            assert max(windows for windows, _ in seen) == -(-6 // count)
-            assert torch.get_num_threads() == count  # what else this thread computes
-    finally:
-        torch.set_num_threads(before)
+    took: list[tuple[float, list[torch.Tensor]]] = []
+    for count in (1, threads):
+        set_threads(count)
+        model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
+        torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
+        seen: list[tuple[int, int]] = []
+        model.register_forward_pre_hook(
+            lambda _model, inputs, seen=seen: seen.append((len(inputs[0]), get_ident()))
+        )
+        loss, _ = TrainStep(model, corpus.train, config, CPU)(5)
+        took.append((loss, [p.grad for p in model.parameters() if p.grad is not None]))
+        assert sum(windows for windows, _ in seen) == 6
+        assert max(windows for windows, _ in seen) == -(-6 // count)
+        assert torch.get_num_threads() == count  # what else this thread computes
     assert get_ident() not in {thread for _, thread in seen}
-    torch.testing.assert_close(took[threads][0], took[1][0])
-    torch.testing.assert_close(took[threads][1], took[1][1], rtol=1e-4, atol=1e-7)
+    torch.testing.assert_close(took[1][0], took[0][0])
+    torch.testing.assert_close(took[1][1], took[0][1], rtol=1e-4, atol=1e-7)
 
 
 def test_an_error_in_a_thread_ends_the_step_and_keeps_nothing_of_it(corpus: Corpus) -> None:
@@ -260,12 +258,17 @@ def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus: Corpus) ->
     assert same_weights(Path("a"), Path("b"))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("stop_at", [1, 5, 8])
-def test_a_resumed_run_goes_on_bit_for_bit(corpus: Corpus, stop_at: int) -> None:
+@pytest.mark.parametrize("drawn", ["model__dropout", "model__character_dropout"])
+def test_a_resumed_run_goes_on_bit_for_bit(
+    corpus: Corpus, set_threads: Callable[[int], None], threads: int, stop_at: int, drawn: str
+) -> None:
     """nanoGPT seeds again on resume, and so replays its first batches."""
-    whole = small(model__dropout=0.3)
+    set_threads(threads)
+    whole = small(**{drawn: 0.3})
     train(whole, corpus, Path("whole"))
-    part = small(model__dropout=0.3, train__stop_at_val_loss=99.0, train__eval_every=stop_at)
+    part = small(**{drawn: 0.3}, train__stop_at_val_loss=99.0, train__eval_every=stop_at)
     assert train(part, corpus, Path("part")).step == stop_at
     train(whole, corpus, Path("part"), resume=True)
     assert same_weights(Path("whole"), Path("part"))
