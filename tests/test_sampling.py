@@ -301,21 +301,21 @@ def test_a_cache_takes_no_more_than_T_characters_and_one_at_a_time() -> None:
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
-@pytest.mark.parametrize("context", [1, 2, 3, 13])
+@pytest.mark.parametrize("context", [1, 2, 3, 13, 131, 269])
 @pytest.mark.parametrize("which", [0, 1])
 def test_each_character_sees_the_context_that_the_docstring_says(
     positions: str, context: int, which: int
 ) -> None:
     """The uncached model on exactly that context; prompts of three lengths, one past T."""
     net = model(positions=positions, T=context)
-    prompts = [[1, 2, 3, 4] * 9, [5], [7, 8, 2]]
+    prompts = [[1, 2, 3, 4] * (context // 4 + 1), [5], [7, 8, 2]]
     writer = Writer(readers(net, 3)[which], prompts, Decoding(), seed=3, step=0, numbers=range(3))
     contexts = [prompt[-context:] for prompt in prompts]
     for _ in range(41):
         ids, log_probabilities = writer.write()
         for b in range(3):
             if len(contexts[b]) > context:
-                contexts[b] = contexts[b][-max(context // 2, 1) :]
+                contexts[b] = contexts[b][-max(context // 4, min(context // 2, 64), 1) :]
             expected = log_softmax(last_logits(net, contexts[b])[None])[0, ids[b]]
             assert log_probabilities[b] == pytest.approx(expected, abs=1e-3)
             contexts[b].append(ids[b])

@@ -14,6 +14,14 @@ DRAWN = 256  # numbers at a time
 AT_ONCE = 2048  # characters that are read together; more would only take memory
 
 
+def kept(T: int) -> int:
+    """How many characters are not forgotten: a quarter of T; of a short T more, 64 or half of it.
+
+    Fewer would be worse to go on from (scripts/experiments.md), and more to be read anew.
+    """
+    return max(T // 4, min(T // 2, 64), 1)
+
+
 class Reader(Protocol):
     """A model and the B texts that it has read so far."""
 
@@ -37,9 +45,9 @@ class Writer:
 
     What a character sees, exactly: first the last T characters of the prompt, then all that
     follow too, as long as they are T at most. When one more would be too many, all but the last
-    T // 2 (at least one) are forgotten, and those are read anew, as a text of their own; and so on.
-    That is the same for learned and for rotary positions. A character sees from T // 2 to T
-    others, and one character costs on average what any other costs.
+    `kept(T)` are forgotten, and those are read anew, as a text of their own; and so on. That is the
+    same for learned and for rotary positions. A character sees from `kept(T)` to T others, and one
+    character costs on average what any other costs.
 
     A text's draws follow from (seed, step, its number): its companions change nothing.
     """
@@ -75,7 +83,7 @@ class Writer:
         """
         if full := [row for row, ids in enumerate(self.seen) if len(ids) > self.T]:
             for row in full:
-                self.seen[row] = self.seen[row][-max(self.T // 2, 1) :]
+                self.seen[row] = self.seen[row][-kept(self.T) :]
             self._read(full)
         if self.used == self.drawn.shape[1]:
             self.drawn, self.used = np.stack([s.random(DRAWN) for s in self.sources]), 0
