@@ -7,6 +7,7 @@ H  heads; each attends for itself (n_head)
 hs head_size: channels of a query and a key      vs value_size: channels of a value
 """
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -104,10 +105,11 @@ class Rotary(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         half = config.head_size // 2
-        frequencies = 10000.0 ** -(torch.arange(half, device="cpu") / half)
-        angles = torch.outer(torch.arange(config.T, device="cpu"), frequencies)  # (T, hs / 2)
-        self.register_buffer("cos", angles.cos(), persistent=False)
-        self.register_buffer("sin", angles.sin(), persistent=False)
+        # by numpy, in float64: torch's threads once gave other last digits, in one start of many
+        angles = np.outer(np.arange(config.T), 10000.0 ** -(np.arange(half) / half))  # (T, hs / 2)
+        for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
+            float32 = torch.tensor(table, dtype=torch.float32, device="cpu")
+            self.register_buffer(name, float32, persistent=False)
 
     def forward(self, x: Tensor, places: slice | Tensor | None = None) -> Tensor:
         """(B, H, T, hs) -> (B, H, T, hs), of characters at `places`, by default 0 to T - 1."""
