@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from gpt.config import ModelConfig
 from gpt.model.cache import LayerCache
+from gpt.model.shapes import rotary_angles
 
 
 class CausalSelfAttention(nn.Module):
@@ -104,9 +105,8 @@ class Rotary(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        half = config.head_size // 2
         # by numpy, in float64: torch's threads once gave other last digits, in one start of many
-        angles = np.outer(np.arange(config.T), 10000.0 ** -(np.arange(half) / half))  # (T, hs / 2)
+        angles = rotary_angles(config.T, config.head_size)  # (T, hs / 2)
         for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
             float32 = torch.tensor(table, dtype=torch.float32, device="cpu")
             self.register_buffer(name, float32, persistent=False)

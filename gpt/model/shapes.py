@@ -1,4 +1,7 @@
-"""The parameters of a model, by name and shape, without making any."""
+"""What a model is made of, without torch: its parameters' names and shapes, and its angles."""
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gpt.config import ModelConfig
 
@@ -25,3 +28,10 @@ def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tup
             if name != "attention.qkv" or config.qkv_bias:
                 shapes[f"blocks.{i}.{name}.bias"] = bias
     return shapes | {"norm.weight": (C,), "norm.bias": (C,), "head.weight": (V, C)}
+
+
+def rotary_angles(T: int, head_size: int) -> NDArray[np.float64]:
+    """(T, hs / 2): by how much places 0 to T - 1 turn each pair of channels, in radians."""
+    half = head_size // 2
+    angles: NDArray[np.float64] = np.outer(np.arange(T), 10000.0 ** -(np.arange(half) / half))
+    return angles

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from gpt.config import ModelConfig
+from gpt.model.shapes import rotary_angles
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int_]
@@ -49,8 +50,7 @@ class NumpyReader:
                 self.positions = _centred(weights["positions.weight"], 1)
             self.blocks = [_block(config, weights, f"blocks.{i}.") for i in range(config.n_layer)]
             self.head = _Linear.of(weights, "head", norm="norm")
-        half = config.head_size // 2
-        angles = np.outer(np.arange(T), 10000.0 ** -(np.arange(half) / half))
+        angles = rotary_angles(T, config.head_size)
         self.turns = np.exp(1j * angles).astype(np.complex64)  # (T, hs / 2)
         self.lengths = np.zeros(B, int)
         self.ids = np.full((B, config.ngram - 1 + T), nothing)
