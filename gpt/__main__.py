@@ -4,7 +4,7 @@ import os
 import sys
 from contextlib import suppress
 
-INTERRUPTED = 130  # by Ctrl-C
+from gpt.errors import INTERRUPTED
 
 
 def main() -> None:

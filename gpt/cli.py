@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperCommand
 
 from gpt import __version__
-from gpt.errors import GPTError, UsageError
+from gpt.errors import INTERRUPTED, GPTError, UsageError
 from gpt.text.display import visible
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ class Unknown(enum.StrEnum):
 
 
 log = logging.getLogger("gpt")
-
-INTERRUPTED = 130  # by Ctrl-C
 
 
 def _debug(asked: bool) -> None:

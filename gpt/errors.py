@@ -4,6 +4,8 @@ A message says what was expected, what was got and what to do, in one piece, so 
 command line can print it as it stands.
 """
 
+INTERRUPTED = 130  # exit code: by a second Ctrl-C, or by one where nothing is to be saved
+
 
 class GPTError(Exception):
     """A failure that the user is told of in one message, without a traceback."""

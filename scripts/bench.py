@@ -3,7 +3,9 @@
     python scripts/bench.py                          all of our own parts
     python scripts/bench.py fast cpu                 some of them
     python scripts/bench.py fast shapes --nanogpt PATH   beside a checkout of nanoGPT, with ratios
-    python scripts/bench.py shapes --huggingface     beside Hugging Face's GPT-2 (extra `bench`)
+    python scripts/bench.py shapes --huggingface     beside Hugging Face's GPT-2
+
+The peers need the extra `bench`: pip install -e '.[bench]'
 
 Prints one JSON object. Times on a shared machine vary: quote medians, and ratios taken in one call.
 """
@@ -319,11 +321,14 @@ def main() -> None:
     parts = arguments.parts or known
     if unknown := set(parts) - set(known):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+    import torch  # after gpt, which sets what torch reads as it is loaded
+
     machine = {
         "date": date.today().isoformat(),
         "command": " ".join(sys.argv),
         "cores": os.cpu_count(),
         "machine": platform.machine(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
         "python": platform.python_version(),
     }
     text = locate(TINYSHAKESPEARE) if arguments.nanogpt else Path()

@@ -17,7 +17,7 @@ from gpt.sampling.reader import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.evaluation import evaluate
-from gpt.training.step import TrainStep
+from gpt.training.step import TrainStep, window
 
 WARMUP_STEPS, TIMED_STEPS, SAMPLED = 2, 7, 16
 
@@ -53,8 +53,9 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
         return statistics.median(times[WARMUP_STEPS:])
 
     per_step = pace(config.train.steps)  # windows of T
-    if config.train.first_window is not None:  # five sixths of the steps have shorter ones
-        per_step = (per_step + 5 * pace(0)) / 6
+    steps = range(config.train.steps)
+    if short := sum(window(config, i) < config.model.T for i in steps):
+        per_step += short / len(steps) * (pace(0) - per_step)
 
     part = corpus.val[: EVAL_CHARACTERS + 1]
     evaluate(model, part)  # warm up

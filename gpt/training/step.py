@@ -109,15 +109,9 @@ class TrainStep:
             torch.cuda.empty_cache()
 
     def _pieces(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batch of a step in `accumulation` pieces on the device, x and y (B / pieces, T).
-
-        Short windows first (arXiv:2108.06084): attention costs less, and there is enough to learn.
-        """
-        config = self.config
-        B, T, pieces = config.train.batch_size, config.model.T, self.pieces
-        first = config.train.first_window
-        if first is not None and step < 5 * config.train.steps // 6:
-            B, T = B * T // first, first
+        """The batch of a step in `accumulation` pieces on the device, x and y (B / pieces, T)."""
+        config, pieces, T = self.config, self.pieces, window(self.config, step)
+        B = config.train.batch_size * config.model.T // T
         x, y = batch(self.ids, B, T, seed=config.seed, step=step)
         if config.model.character_dropout:
             x = hide(x, config.model.character_dropout, seed=config.seed, step=step)
@@ -197,6 +191,15 @@ class TrainStep:
             optimizer.load_state_dict(saved)
         if state["scaler"]:  # empty unless the run was in float16 before
             self.scaler.load_state_dict(state["scaler"])
+
+
+def window(config: Config, step: int) -> int:
+    """How many characters each window of a step has: first `first_window`, if that is set, then T.
+
+    While windows are short (arXiv:2108.06084), attention costs less, and there is enough to learn.
+    """
+    first, steps = config.train.first_window, config.train.steps
+    return first if first is not None and step < 5 * steps // 6 else config.model.T
 
 
 def is_finite(loss: float, norm: float, *, scaled: bool) -> bool:
