@@ -50,7 +50,7 @@ def save_checkpoint(
     the run goes back to them.
     """
     folder = run / "checkpoints"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(exist_ok=True)
     place, before = folder / f"step-{checkpoint.step}", _linked(folder)
     _write(place, checkpoint, training_state)
     link(folder, "last", place.name)

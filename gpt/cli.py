@@ -10,6 +10,7 @@ import json
 import logging
 import math
 import os
+import shlex
 import sys
 from contextlib import suppress
 from dataclasses import asdict
@@ -233,7 +234,7 @@ def train(
 ) -> None:
     """Train a model on a text, and print a sample of what it has learnt."""
     from gpt.config import load_config
-    from gpt.run import RUNS, check_free, check_plain, find_run, free_name, locked
+    from gpt.run import RUNS, check_free, check_plain, find_run, locked
 
     changes = [*(overrides or []), *([f"device={device}"] if device is not None else [])]
     if resume is not None:
@@ -248,12 +249,14 @@ def train(
         check_plain(run)
         with locked(run):
             go_back_to_whole(run)
-        settings = load_config(run / "checkpoints" / "last" / "config.yaml", changes, text)
+        asked = run / "config.yaml"  # by whoever resumed it last; the checkpoint may be older
+        if not asked.is_file():
+            asked = run / "checkpoints" / "last" / "config.yaml"
+        settings = load_config(asked, changes, text)
     else:
         settings = load_config(config, changes, text)
-        stem = config.stem if config else "run"
-        run = run_dir or (RUNS / stem if overwrite else free_name(stem))
-        if not dry_run:
+        run = run_dir or RUNS / (config.stem if config else "run")
+        if not dry_run and (run_dir or overwrite):
             check_free(run, overwrite=overwrite)
 
     from gpt.text.corpus import load_corpus
@@ -269,7 +272,14 @@ def train(
 
     from gpt.training.loop import train as train_model
 
-    outcome = train_model(settings, corpus, run, resume=resume is not None, overwrite=overwrite)
+    outcome = train_model(
+        settings,
+        corpus,
+        run,
+        resume=resume is not None,
+        overwrite=overwrite,
+        numbered=not (run_dir or overwrite or resume is not None),
+    )
     _print_outcome(outcome, settings, as_json)
 
 
@@ -521,7 +531,7 @@ def explain(
 def _read_prompt(file: str) -> str:
     try:
         content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return content.decode("utf-8")
+        return content.decode("utf-8").removeprefix("\ufeff")  # some editors begin files with it
     except OSError as error:
         raise UsageError(f"--prompt-file {file}: cannot read it ({error.strerror})") from None
     except UnicodeDecodeError as error:
@@ -561,8 +571,9 @@ def _print_outcome(outcome: "Outcome", config: "Config", as_json: bool) -> None:
         f"\n{outcome.reason}: step {outcome.step} after {outcome.elapsed_s:.0f} s; best val loss "
         f"{outcome.best_val_loss:.4f} ({bits:.3f} bits per character) at step {outcome.best_step}"
     )
-    typer.echo(f"watch:   tensorboard --logdir {Path(outcome.run).parent}")
-    typer.echo(f"sample:  gpt sample {outcome.run}\n")
+    folder = shlex.quote(str(Path(outcome.run).parent))
+    typer.echo(f"watch:   tensorboard --logdir {folder}")
+    typer.echo(f"sample:  gpt sample {shlex.quote(outcome.run)}\n")
     for text in in_order(pieces, [""]):
         _show(text)
 

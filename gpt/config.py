@@ -36,10 +36,12 @@ def _text_name(name: str) -> str:
 
 
 LARGEST = 10**9  # a guard against slips of the finger, long before memory ends
+MOST_LAYERS = 10_000  # or tables of characters: their names are listed before a model is read
 LARGEST_TABLE = 2**24  # of rotary angles, which a model makes before it has any weight
 LONGEST_FILE = 2**20  # bytes
 DEEPEST = 20  # levels of keys; a hundred thousand take minutes to read
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
+Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
@@ -71,7 +73,7 @@ class ModelConfig(Section):
         64, description="context length: how many characters the model sees at once"
     )
     C: PositiveInt = Field(128, description="channels: the width of the residual stream")
-    n_layer: PositiveInt = Field(4, description="blocks of attention and MLP")
+    n_layer: Layers = Field(4, description="blocks of attention and MLP")
     n_head: PositiveInt = Field(4, description="attention heads in each block")
     head_size: PositiveInt = Field(
         default_factory=lambda given: given["C"] // given["n_head"] or 1,
@@ -89,7 +91,7 @@ class ModelConfig(Section):
         True, description="whether queries and keys are normalised, so that no score can run away"
     )
     qkv_bias: bool = Field(False, description="whether queries, keys and values have a bias")
-    ngram: PositiveInt = Field(
+    ngram: Layers = Field(
         4,
         description="characters whose vectors are added up to make a character's embedding: "
         "itself and those just before; 1 = itself alone",
@@ -413,7 +415,12 @@ def _put(tree: dict[str, Any], key: str, value: Any) -> str:
     *parents, name = key.split(".")
     for parent in parents:
         child = tree.get(parent)
-        tree[parent] = tree = dict(child) if isinstance(child, dict) else {}
+        if child is not None and not isinstance(child, dict):
+            raise ConfigError(
+                f"{key}: expected keys below `{parent}:`, got {reprlib.repr(child)}; leave out "
+                f"that, or {key}"
+            )
+        tree[parent] = tree = dict(child or {})
     tree[name] = value
     return key
 

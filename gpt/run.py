@@ -13,23 +13,24 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 
 from gpt import __version__
 from gpt.config import Config, fields
-from gpt.errors import ConfigError, UsageError
+from gpt.errors import ConfigError, TrainingError, UsageError
 
 log = logging.getLogger(__name__)
 
 RUNS = Path("runs")
 LOCK = ".lock"
 WRITTEN = (  # by a run, into its folder
-    *("checkpoints", "metrics.jsonl", "config.yaml", "provenance.jsonl"),
+    *("checkpoints", "metrics.jsonl", "provenance.jsonl"),
     *("events.out.tfevents.*", "projector", "projector_config.pbtxt"),
+    "config.yaml",  # removed last: by it a folder is known to be a run's
 )
 SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
@@ -50,13 +51,17 @@ SAFE_TO_CHANGE = (  # on resume: the past stays what it was
 )
 
 
-def free_name(stem: str) -> Path:
-    """`runs/STEM`, or the first of `runs/STEM-2`, `runs/STEM-3`, ... that does not exist."""
-    run, number = RUNS / stem, 1
-    while run.exists():
-        number += 1
-        run = RUNS / f"{stem}-{number}"
-    return run
+def make_numbered(run: Path) -> Path:
+    """Make that folder, or the first of RUN-2, RUN-3, ... that does not exist; its path."""
+    made, number = run, 1
+    while True:
+        try:
+            made.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            made = run.with_name(f"{run.name}-{number}")
+        else:
+            return made
 
 
 def find_run(name: str | None) -> Path:
@@ -91,7 +96,9 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     ):  # but for our lock, and what a kill left half written
         return
     if not overwrite:
-        go_on = f"go on with it by --resume {run}, " if _has_checkpoint(run) else ""
+        go_on = (
+            f"go on with it by --resume {shlex.quote(str(run))}, " if _has_checkpoint(run) else ""
+        )
         raise UsageError(
             f"{run} exists; {go_on}replace it by --overwrite, or choose another --run-dir"
         )
@@ -121,11 +128,22 @@ def empty(run: Path) -> None:
 
 
 @contextmanager
-def locked(run: Path) -> Iterator[None]:
+def locked(run: Path) -> Iterator[Callable[[], None]]:
     """Keep the run to this process. The system lets go of the lock if the process dies.
 
-    Raises UsageError if another one has it.
+    Gives a check to be made before anything is put into the folder by its name: it raises
+    TrainingError if the folder was moved or removed. Raises UsageError if another process has it.
     """
+
+    def check_in_place() -> None:
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(descriptor), (run / LOCK).stat()):
+                return
+        raise TrainingError(
+            f"{run} was moved or removed while it was being written, so nothing more is saved; its "
+            f"last checkpoint is where it was moved to: go on with gpt train --resume and that name"
+        )
+
     descriptor = os.open(run / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
     with os.fdopen(descriptor, "r+") as file:
         try:
@@ -138,11 +156,16 @@ def locked(run: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()} on {platform.node()}\n")
         file.flush()
-        yield
+        yield check_in_place
 
 
-def note_start(run: Path, config: Config, text_sha256: str, step: int) -> None:
-    """One more line of provenance.jsonl: what began here, or went on from this step, with what."""
+def note_start(
+    run: Path, config: Config, text_sha256: str, step: int, computed: Mapping[str, str | int]
+) -> None:
+    """One more line of provenance.jsonl: what began here, or went on from this step, with what.
+
+    `computed` says on what, and how: the last digits depend on it.
+    """
     packages = ("torch", "numpy", "safetensors")
     line = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -152,6 +175,7 @@ def note_start(run: Path, config: Config, text_sha256: str, step: int) -> None:
         "text_sha256": text_sha256,
         "gpt": __version__,
         "git_commit": _git_commit(),
+        **computed,
         **{package: metadata.version(package) for package in packages},
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -163,7 +187,9 @@ def note_start(run: Path, config: Config, text_sha256: str, step: int) -> None:
 def _git_commit() -> str | None:
     """The commit of this program, with a + if it was changed since; None if it is not in git."""
     git = ["git", "-C", str(Path(__file__).parent)]
+    known = [*git, "ls-files", "--error-unmatch", Path(__file__).name]  # or it is another program's
     try:
+        subprocess.run(known, capture_output=True, check=True, timeout=5)
         commit = subprocess.run(
             [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5
         )

@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 FILES = ("config.yaml", "model.safetensors", "training_state.pt", "vocabulary.json")
 HASHES = "SHA256SUMS"  # for `sha256sum -c` too
 LONGEST_TEXT = 2**24  # bytes of a config, a vocabulary: all of Unicode fits
-MOST_LAYERS = 10_000
 
 _READ_ERRORS = (
     OSError,
@@ -66,7 +65,7 @@ def read_stored(run: Path, which: str, *, with_state: bool = False) -> Stored:
         _check_whole(folder, "vocabulary.json", LONGEST_TEXT)
         config = load_config(folder / "config.yaml")
         vocabulary = Vocabulary.from_json((folder / "vocabulary.json").read_text("utf-8"))
-        expected = _expected(config, vocabulary)
+        expected = parameter_shapes(config.model, len(vocabulary))
         size = 4 * sum(math.prod(shape) for shape in expected.values())
         _check_whole(folder, "model.safetensors", size + LONGEST_TEXT)
         if with_state:
@@ -78,12 +77,6 @@ def read_stored(run: Path, which: str, *, with_state: bool = False) -> Stored:
         reason = " ".join(str(error).split())
         raise CheckpointError(damaged(folder, f"{reason:.300}")) from error
     return Stored(step, config, vocabulary, weights)
-
-
-def _expected(config: Config, vocabulary: Vocabulary) -> dict[str, tuple[int, ...]]:
-    if max(config.model.n_layer, config.model.ngram) > MOST_LAYERS:
-        raise ValueError(f"expected at most {MOST_LAYERS} layers, and as many tables of characters")
-    return parameter_shapes(config.model, len(vocabulary))
 
 
 def _read_weights(

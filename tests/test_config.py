@@ -77,6 +77,8 @@ def test_words_stay_words(name: str) -> None:
         ("model: {positions: sine}", "model.positions: expected 'learned' or 'rotary', got 'sine'"),
         ("model: {T: 0}", "model.T: expected greater than 0, got 0"),
         ("model: 3", "model: expected keys below `model:`, got 3"),
+        ("model: {n_layer: 10001}", "model.n_layer: expected less than or equal to 10000"),
+        ("model: {ngram: 10001}", "model.ngram: expected less than or equal to 10000"),
         ("device: tpu", "device: expected auto, cpu, cuda, cuda:N or mps, got 'tpu'"),
         ("- 1", "expected keys such as `model:`"),
         ("model: {C: 100, n_head: 3}", "model.head_size: model.C 100 is not a multiple of"),
@@ -110,6 +112,12 @@ def test_all_mistakes_are_told_at_once_each_once() -> None:
         ["x.yaml", "train.steps"],
         ["x.yaml", "train.lr"],
     ]
+
+
+def test_a_section_that_is_none_is_told_although_a_key_in_it_is_set() -> None:
+    """It was dropped without a word, and all its other settings became the defaults."""
+    told = refusal("model: 5", "model.T=16")
+    assert told == "model.T: expected keys below `model:`, got 5; leave out that, or model.T"
 
 
 @pytest.mark.parametrize("assignment", ["train.steps", "=3", "train.steps=[", "train.steps.x=3"])

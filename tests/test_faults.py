@@ -277,6 +277,34 @@ def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus) -> None:
     assert train(small(), corpus, Path("r"), resume=True).step == 11
 
 
+def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus: Corpus) -> None:
+    """The run once wrote its last checkpoints to a new folder, and ended without the best one."""
+    train(small(), corpus, Path("whole"))
+
+    def move(module: torch.nn.Module, _inputs: object) -> None:
+        if isinstance(module, GPT) and Path("r/checkpoints/step-4").exists():
+            Path("r").rename("moved")
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(move)
+    try:
+        with pytest.raises(TrainingError, match="r was moved or removed while it was"):
+            train(small(), corpus, Path("r"))
+    finally:
+        hook.remove()
+    assert not Path("r").exists()
+    train(small(), corpus, Path("moved"), resume=True)
+    assert weights_of(Path("moved")) == weights_of(Path("whole"))
+    assert metrics_of(Path("moved")) == metrics_of(Path("whole"))
+
+
+def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(
+    corpus: Corpus,
+) -> None:
+    """Of two runs started at once under one name, one ended as its folder was taken meanwhile."""
+    runs = [train(small(**PART), corpus, Path("runs/r"), numbered=True).run for _ in range(3)]
+    assert runs == ["runs/r", "runs/r-2", "runs/r-3"]
+
+
 def test_a_lock_is_let_go(tmp_path: Path) -> None:
     for _ in range(2):
         with locked(tmp_path), pytest.raises(UsageError), locked(tmp_path):
@@ -291,6 +319,8 @@ def test_a_run_says_where_it_came_from(corpus: Corpus, monkeypatch: pytest.Monke
     assert (first["step"], second["step"], first["seed"]) == (0, 4, 1337)
     assert first["text_sha256"] == corpus.sha256
     assert first["torch"] == torch.__version__
+    assert (first["device"], first["precision"]) == ("cpu", "float32")
+    assert first["threads"] == torch.get_num_threads()
     assert first["command"] == "gpt train 'my text.txt'"
     assert first["git_commit"] is None or len(first["git_commit"].rstrip("+")) == 40
 
@@ -535,6 +565,18 @@ def test_auto_batch_keeps_the_batch_and_goes_on(
     greedy(monkeypatch, 0)
     with pytest.raises(TrainingError, match=r"for 1 windows .*smaller model.T, C or n_layer"):
         train(small(train__auto_batch=True), corpus, Path("x"))
+
+
+def test_short_windows_too_are_computed_in_as_many_pieces_as_it_takes(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of three short windows in place of one long, none was thought to be divisible."""
+    greedy(monkeypatch, 2)
+    short = {"model__T": 12, "train__first_window": 4, "train__batch_size": 1}
+    with pytest.raises(TrainingError, match=r"for 3 windows of 4 .* with train.auto_batch=true"):
+        train(small(**short), corpus, Path("r"))
+    assert train(small(**short, train__auto_batch=True), corpus, Path("s")).step == 11
+    assert "not enough memory on cpu for 3 windows of 4 characters" in caplog.text
 
 
 def test_the_pieces_that_fit_are_remembered(

@@ -15,9 +15,10 @@ EVAL_CHARACTERS = 8192  # scored at once in an evaluation; bounds its memory
 def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
     """B windows of T ids and the ids that follow each: x and y, int64, (B, T) each.
 
-    One pass over the text after the other, each in a random order of its own. A pass reads no
-    character twice and leaves out fewer than 2 T, where it begins and at the text's ends; windows
-    drawn anywhere would by chance read some characters often and others never.
+    One pass over the text after the other, each in a random order of its own. As long as B and T
+    stay what they are, a pass reads no character twice and leaves out fewer than 2 T, where it
+    begins and at the text's ends; windows drawn anywhere would by chance read some characters often
+    and others never.
 
     A pure function of (seed, step): the windows of step 137 are the same in every run.
     """
@@ -64,8 +65,9 @@ def _shuffled(places: NDArray[np.int_], n: int, source: np.random.Generator) -> 
     while again.any():
         high, low = mixed[again] >> half, mixed[again] & ((np.uint64(1) << half) - np.uint64(1))
         for key in keys:
-            hashed = ((low ^ key) * np.uint64(0x9E3779B97F4A7C15)) >> (np.uint64(64) - half)
-            high, low = low, high ^ hashed
+            hashed = (low ^ key) * np.uint64(0x9E3779B97F4A7C15)
+            hashed = (hashed ^ hashed >> np.uint64(32)) * np.uint64(0xD6E8FEB86659FD93)
+            high, low = low, high ^ hashed >> (np.uint64(64) - half)
         mixed[again] = high << half | low
         again = mixed >= n
     return mixed.astype(np.int_)

@@ -12,6 +12,8 @@ from gpt.files import sync
 from gpt.text.sources import Text, cache_dir
 from gpt.text.vocabulary import Ids, Vocabulary
 
+DIGEST_BYTES = hashlib.sha256().digest_size
+
 
 @dataclass(frozen=True)
 class Corpus:
@@ -47,7 +49,8 @@ def load_corpus(text: Text) -> Corpus:
     """Read a text twice, in pieces: once for its characters, once to write their ids.
 
     The array lies in the cache under the text's SHA-256 (of its UTF-8 bytes), so a second run on
-    the same text finds it, and a changed text never meets an old array.
+    the same text finds it, and a changed text never meets an old array. A damaged one is written
+    anew.
 
     Raises:
         TextError: the text is empty, unreadable or not UTF-8, or the cache cannot be written.
@@ -63,31 +66,49 @@ def load_corpus(text: Text) -> Corpus:
     vocabulary = Vocabulary("".join(sorted(seen)))
     path = cache_dir() / "corpora" / f"{digest.hexdigest()}.npy"
     try:
-        if not path.exists():
+        try:
+            ids = _read_ids(path, vocabulary, length)
+        except (OSError, ValueError, EOFError):  # not there, or not what was written
             _write_ids(text, vocabulary, length, digest.hexdigest(), path)
-        ids = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
+            ids = _read_ids(path, vocabulary, length)
+    except (OSError, ValueError, EOFError) as error:
         raise TextError(
             f"{path}: cannot keep the text's ids there ({error}); "
             f"set XDG_CACHE_HOME to a folder with room that you may write to"
         ) from None
-    if ids.shape != (length,) or ids.dtype != vocabulary.dtype:
-        raise TextError(f"{path}: damaged; delete it, and the next run writes it again")
     return Corpus(text.name, ids, vocabulary, digest.hexdigest())
 
 
+def _read_ids(path: Path, vocabulary: Vocabulary, length: int) -> Ids:
+    """The ids in the cache. Raises ValueError if they are not those that `_write_ids` wrote."""
+    ids: Ids = np.load(path, mmap_mode="r", allow_pickle=False)
+    if ids.shape != (length,) or ids.dtype != vocabulary.dtype:
+        raise ValueError("not the ids of this text")
+    with path.open("rb") as file:
+        file.seek(-DIGEST_BYTES, os.SEEK_END)
+        if file.read() != hashlib.sha256(ids.data).digest():
+            raise ValueError("damaged")
+    return ids
+
+
 def _write_ids(text: Text, vocabulary: Vocabulary, length: int, sha256: str, path: Path) -> None:
-    """Write the ids beside their place and rename them into it: there whole or not at all."""
+    """Write the ids beside their place and rename them into it: there whole or not at all.
+
+    Behind the array, where numpy does not look, stands the SHA-256 of its ids.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        digest = hashlib.sha256()
+        digest, of_ids = hashlib.sha256(), hashlib.sha256()
         with temporary.open("wb") as file:  # not by a memory map: a full disk would kill us
             header = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": (length,)}
             np.lib.format.write_array_header_1_0(file, header)
             for chunk in text.chunks():
                 digest.update(chunk.encode())
-                file.write(vocabulary.encode(chunk).tobytes())
+                ids = vocabulary.encode(chunk).tobytes()
+                of_ids.update(ids)
+                file.write(ids)
+            file.write(of_ids.digest())
         if digest.hexdigest() != sha256:
             raise KeyError
         sync(temporary)

@@ -17,7 +17,7 @@ from gpt.sampling.reader import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.evaluation import evaluate
-from gpt.training.step import TrainStep, window
+from gpt.training.step import TrainStep, short_steps, window
 
 WARMUP_STEPS, TIMED_STEPS, SAMPLED = 2, 7, 16
 
@@ -53,9 +53,8 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
         return statistics.median(times[WARMUP_STEPS:])
 
     per_step = pace(config.train.steps)  # windows of T
-    steps = range(config.train.steps)
-    if short := sum(window(config, i) < config.model.T for i in steps):
-        per_step += short / len(steps) * (pace(0) - per_step)
+    if window(config, 0) < config.model.T:
+        per_step += short_steps(config) / config.train.steps * (pace(0) - per_step)
 
     part = corpus.val[: EVAL_CHARACTERS + 1]
     evaluate(model, part)  # warm up

@@ -4,6 +4,7 @@ import logging
 import math
 import shlex
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +27,15 @@ from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
 from gpt.files import write_atomically
 from gpt.inspection.attention import attend
 from gpt.model.transformer import GPT
-from gpt.run import check_free, check_plain, check_resumable, empty, locked, note_start
+from gpt.run import (
+    check_free,
+    check_plain,
+    check_resumable,
+    empty,
+    locked,
+    make_numbered,
+    note_start,
+)
 from gpt.sampling.decoding import Decoding
 from gpt.sampling.reader import generate_text
 from gpt.stored import go_back_to_whole
@@ -97,9 +106,17 @@ class Outcome:
 
 
 def train(
-    config: Config, corpus: Corpus, run: Path, *, resume: bool = False, overwrite: bool = False
+    config: Config,
+    corpus: Corpus,
+    run: Path,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    numbered: bool = False,
 ) -> Outcome:
     """Train a model on a corpus in a run folder, from the start or from its last checkpoint.
+
+    If it is to be `numbered`, the folder is RUN, or the first of RUN-2, RUN-3, ... that is free.
 
     The weights after step N follow from the config and the text alone: how often one logs,
     evaluates, saves or resumes changes nothing. (On CUDA, some kernels add in any order, and two
@@ -124,16 +141,23 @@ def train(
         draws = generator(config.seed, "init", 0)
         model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
         step = TrainStep(model, corpus.train, config, device)
-        check_free(run, overwrite=overwrite)  # once nothing else can refuse to start
+        if numbered:  # once nothing else can refuse to start
+            run = make_numbered(run)
+        check_free(run, overwrite=overwrite)
         run.mkdir(parents=True, exist_ok=True)
-    with locked(run), StopRequest() as stop:
+    with locked(run) as check_in_place, StopRequest() as stop:
         if resume:
-            loop = _resumed(config, corpus, run, device, stop)
+            loop = _resumed(config, corpus, run, device, stop, check_in_place)
         else:
             empty(run)
-            loop = _Loop(config, corpus, run, step, Progress(), stop)
+            loop = _Loop(config, corpus, run, step, Progress(), stop, check_in_place)
         write_atomically(run / "config.yaml", [to_yaml(config).encode()])
-        note_start(run, config, corpus.sha256, loop.done)
+        computed: dict[str, str | int] = {
+            "device": str(device),
+            "precision": str(loop.step.precision).removeprefix("torch."),
+            "threads": torch.get_num_threads(),
+        }
+        note_start(run, config, corpus.sha256, loop.done, computed)
         log.info(
             "%s: %s characters, %s distinct; writing %s",
             *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
@@ -146,7 +170,12 @@ def train(
 
 
 def _resumed(
-    config: Config, corpus: Corpus, run: Path, device: torch.device, stop: StopRequest
+    config: Config,
+    corpus: Corpus,
+    run: Path,
+    device: torch.device,
+    stop: StopRequest,
+    check_in_place: Callable[[], None],
 ) -> "_Loop":
     """A loop that goes on from the last checkpoint that is whole."""
     go_back_to_whole(run)
@@ -162,7 +191,7 @@ def _resumed(
             f"{run}/checkpoints/last: its training_state.pt is not of this model ({error}); "
             f"start a new run"
         ) from error
-    return _Loop(config, corpus, run, step, progress, stop, checkpoint.step)
+    return _Loop(config, corpus, run, step, progress, stop, check_in_place, checkpoint.step)
 
 
 def _gone_back(loop: "_Loop", reason: str, device: torch.device) -> "_Loop":
@@ -175,7 +204,7 @@ def _gone_back(loop: "_Loop", reason: str, device: torch.device) -> "_Loop":
             f"train.learning_rate and train.muon_learning_rate, a longer train.warmup_steps, or "
             f"train.precision fp32"
         )
-    loop = _resumed(loop.config, loop.corpus, loop.run, device, loop.stop)
+    loop = _resumed(loop.config, loop.corpus, loop.run, device, loop.stop, loop.check_in_place)
     loop.progress.scale, loop.progress.bad_in_a_row = scale, 0
     loop.event = f"went back from step {left}: {reason}; learning rates x {scale:g} from here"
     log.warning("going back to step %d with learning rates x %g: %s", loop.done, scale, reason)
@@ -224,11 +253,13 @@ class _Loop:
         step: TrainStep,
         progress: Progress,
         stop: StopRequest,
+        check_in_place: Callable[[], None],
         resumed_at: int | None = None,
     ) -> None:
         self.config, self.corpus, self.run, self.step = config, corpus, run, step
         self.excerpt = to_torch(corpus.val[: min(config.model.T, EXCERPT)])  # what pictures show
         self.progress, self.stop, self.resumed_at = progress, stop, resumed_at
+        self.check_in_place = check_in_place
         self.done = resumed_at or 0  # updates so far
         self.event = ""  # to be told before anything else
         self.saved, self.saved_at = resumed_at, time.perf_counter()
@@ -390,6 +421,7 @@ class _Loop:
         }
         if not all(bool(w.isfinite().all()) for w in self.step.model.state_dict().values()):
             raise Diverged(f"step {self.done}: the weights are no finite numbers")
+        self.check_in_place()
         self.monitor.sync()  # the records first: those of a later step are dropped on resume
         try:
             save_checkpoint(self.run, checkpoint, state, is_best=is_best)

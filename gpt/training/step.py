@@ -87,31 +87,38 @@ class TrainStep:
             except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
                 if not _is_out_of_memory(error):
                     raise
-                self._divide_further(str(error).splitlines()[0])
+                self._divide_further(step, str(error).splitlines()[0])
             else:
                 return loss
 
-    def _divide_further(self, reason: str) -> None:
+    def _divide_further(self, step: int, reason: str) -> None:
         """More pieces, if that is allowed. Raises TrainingError, with advice, if not."""
-        B, T, pieces = self.config.train.batch_size, self.config.model.T, self.pieces
-        more = next((n for n in range(pieces + 1, B + 1) if B % n == 0), None)
-        told = f"not enough memory on {self.device} for {B // pieces} windows of {T} characters"
+        B, T = self._shape(step)
+        more = next((n for n in range(self.pieces + 1, B + 1) if B % n == 0), None)
+        at_once = -(-B // self.pieces)
+        told = f"not enough memory on {self.device} for {at_once} windows of {T} characters"
         if more is None:
             raise TrainingError(f"{told} ({reason:.150}); use a smaller model.T, C or n_layer")
         if not self.config.train.auto_batch:
+            divides = self.config.train.batch_size % more == 0
+            by_hand = f"train.accumulation={more} or " if divides else ""
             raise TrainingError(
-                f"{told} at once ({reason:.150}); with train.accumulation={more} there are "
-                f"{B // more} at once, and the batch stays what it is; or set train.auto_batch=true"
+                f"{told} at once ({reason:.150}); with {by_hand}train.auto_batch=true there are "
+                f"{B // more} at once, and the batch stays what it is"
             )
         log.warning("%s at once; going on with train.accumulation %d", told, more)
         self.pieces = more
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
+    def _shape(self, step: int) -> tuple[int, int]:
+        """B and T of a step's whole batch."""
+        T = window(self.config, step)
+        return self.config.train.batch_size * self.config.model.T // T, T
+
     def _pieces(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batch of a step in `accumulation` pieces on the device, x and y (B / pieces, T)."""
-        config, pieces, T = self.config, self.pieces, window(self.config, step)
-        B = config.train.batch_size * config.model.T // T
+        config, pieces, (B, T) = self.config, self.pieces, self._shape(step)
         x, y = batch(self.ids, B, T, seed=config.seed, step=step)
         if config.model.character_dropout:
             x = hide(x, config.model.character_dropout, seed=config.seed, step=step)
@@ -185,7 +192,7 @@ class TrainStep:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up what `state_dict` gave."""
-        if self.config.train.auto_batch and self.config.train.batch_size % state["pieces"] == 0:
+        if self.config.train.auto_batch:
             self.pieces = max(self.pieces, state["pieces"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
@@ -193,13 +200,18 @@ class TrainStep:
             self.scaler.load_state_dict(state["scaler"])
 
 
+def short_steps(config: Config) -> int:
+    """How many steps, the first ones, have windows of `first_window`, if that is set."""
+    return 5 * config.train.steps // 6
+
+
 def window(config: Config, step: int) -> int:
-    """How many characters each window of a step has: first `first_window`, if that is set, then T.
+    """How many characters each window of a step has.
 
     While windows are short (arXiv:2108.06084), attention costs less, and there is enough to learn.
     """
-    first, steps = config.train.first_window, config.train.steps
-    return first if first is not None and step < 5 * steps // 6 else config.model.T
+    first = config.train.first_window or config.model.T
+    return first if step < short_steps(config) else config.model.T
 
 
 def is_finite(loss: float, norm: float, *, scaled: bool) -> bool:
