@@ -90,6 +90,9 @@ class ModelConfig(Section):
     qk_norm: bool = Field(
         True, description="whether queries and keys are normalised, so that no score can run away"
     )
+    attention_scale: PositiveFloat = Field(
+        1.0, description="attention scores are this times q k / sqrt(head_size): how sharp they are"
+    )
     qkv_bias: bool = Field(False, description="whether queries, keys and values have a bias")
     ngram: Layers = Field(
         4,

@@ -52,10 +52,10 @@ from tests.conftest import small
 VOCABULARY = Vocabulary.of("\n abcdefghij")
 V, T = len(VOCABULARY), 13
 SHAPES: list[dict[str, Any]] = [
-    {},
+    {"attention_scale": 1.5},
     {"positions": "learned", "qkv_bias": True},
     {"ngram": 1, "qk_norm": False, "activation": "gelu"},
-    {"positions": "learned", "ngram": 2, "qk_norm": False},
+    {"positions": "learned", "ngram": 2, "qk_norm": False, "attention_scale": 0.7},
 ]
 logits_of = st.lists(st.floats(-30, 30), min_size=1, max_size=23).map(lambda x: np.array([x]))
 

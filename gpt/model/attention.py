@@ -22,12 +22,14 @@ class CausalSelfAttention(nn.Module):
 
     Queries, keys and values of all heads come from one matrix product. H x hs need not equal C:
     the heads' outputs, H x vs channels, are projected back to C. With `qk_norm` queries and keys
-    are normalised first (arXiv:2302.05442, section 3.1), so that no score can run away.
+    are normalised first (arXiv:2302.05442, section 3.1), so that no score can run away, nor grow as
+    sharp as it could: `attention_scale` above 1 makes up for that.
     """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.n_head, self.qk_norm = config.n_head, config.qk_norm
+        self.scale = config.attention_scale * config.head_size**-0.5
         self.sizes = [  # rows of the matrix that make queries, keys, values
             config.n_head * size for size in (config.head_size, config.head_size, config.value_size)
         ]
@@ -42,13 +44,16 @@ class CausalSelfAttention(nn.Module):
         if cache is not None:
             q, k, v = self.heads(x, cache.texts.places)
             k, v = cache.extend(k, v)
-            y = F.scaled_dot_product_attention(q, k, v, cache.texts.mask, is_causal=T > 1)
+            y = F.scaled_dot_product_attention(
+                q, k, v, cache.texts.mask, is_causal=T > 1, scale=self.scale
+            )
             return self.join(y)
         q, k, v = self.heads(x)
         if q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
             y, _ = self.weigh(q, k, v)  # three times as fast there as the fused kernel
         else:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # (T, T) never exists
+            # (T, T) never exists
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
         return self.join(y)
 
     def explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,8 +66,8 @@ class CausalSelfAttention(nn.Module):
 
         Row t of the weights says how much of each character's value goes to character t.
         """
-        T, hs = q.shape[-2:]
-        scores = q @ k.transpose(-2, -1) * hs**-0.5  # (B, H, T, T)
+        T = q.shape[-2]
+        scores = q @ k.transpose(-2, -1) * self.scale  # (B, H, T, T)
         future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(diagonal=1)
         weights = F.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
         return weights @ v, weights

@@ -127,12 +127,13 @@ class NumpyReader:
             seen: Floats = cache[chosen, :, :end]
             return seen
 
+        scale = np.float32(config.attention_scale * config.head_size**-0.5)
         for block, keys, values in zip(self.blocks, self.keys, self.values, strict=True):
             q, k, v = self._heads(block.qkv(_normalize(x)), n, turns)
             k, v = remember(keys, k), remember(values, v)
             if block is self.blocks[-1] and not expect:
                 return np.empty((0, 0), np.float32)
-            y = _attend(q, k, v, future)  # (n, H, t, vs)
+            y = _attend(q, k, v, future, scale)  # (n, H, t, vs)
             x += block.projection(y.transpose(1, 3, 0, 2).reshape(-1, n * t))
             x += block.contract(self._bend(block.expand(_normalize(x))))
         return self.head(_normalize(x)).T
@@ -158,9 +159,11 @@ class NumpyReader:
         return bent
 
 
-def _attend(q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None) -> Floats:
+def _attend(
+    q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
+) -> Floats:
     """(n, H, t, hs), and (n, H, end, hs) and (n, H, end, vs) to see -> (n, H, t, vs)."""
-    scores = (q * np.float32(q.shape[-1] ** -0.5)) @ k.swapaxes(-1, -2)
+    scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
         scores = np.where(future, np.float32(-np.inf), scores)
     scores -= np.maximum.reduce(scores, -1, keepdims=True)
