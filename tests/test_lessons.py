@@ -280,7 +280,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 53)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        config = small(train__steps=40, model__qkv_bias=True, model__positions="learned")
+        model = {"qkv_bias": True, "positions": "learned", "attention_scale": 1.5}
+        config = small(train__steps=40, **{f"model__{key}": v for key, v in model.items()})
         train(config, load_corpus(open_text(str(text))), folder / "run")
     return folder / "run"
 

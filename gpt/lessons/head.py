@@ -51,13 +51,14 @@ class Head(nn.Module):
         bias: bool = False,
         causal: bool = True,
         normal: bool = False,
+        sharper: float = 1.0,
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
         self.query = nn.Linear(d_in, head_size, bias=bias)
         self.key = nn.Linear(d_in, head_size, bias=bias)
         self.value = nn.Linear(d_in, value_size or head_size, bias=bias)
-        self.causal, self.normal, self.rotary = causal, normal, rotary
+        self.causal, self.normal, self.sharper, self.rotary = causal, normal, sharper, rotary
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_in), context (B, S, d_in) -> output (B, T, vs) and weights (B, T, S)."""
@@ -67,7 +68,7 @@ class Head(nn.Module):
             q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
-        return attend(q, k, v, causal=self.causal)
+        return attend(self.sharper * q, k, v, causal=self.causal)
 
 
 def example(seed: int) -> tuple[Tensor, Head]:

@@ -56,7 +56,13 @@ def take_apart(attention: CausalSelfAttention) -> ListOfHeads:
     q_size, _, v_size = (size // attention.n_head for size in attention.sizes)
     biased = attention.qkv.bias is not None
     heads = [
-        Head(C, q_size, v_size, bias=biased, normal=attention.qk_norm, rotary=attention.rotary)
+        Head(
+            *(C, q_size, v_size),
+            bias=biased,
+            normal=attention.qk_norm,
+            sharper=attention.scale * q_size**0.5,
+            rotary=attention.rotary,
+        )
         for _ in range(attention.n_head)
     ]
     parts = [

@@ -36,9 +36,13 @@ class Trained:
         return [block.attention_norm(x) for block, x in zip(self.blocks, self.streams, strict=True)]
 
     def heads(self) -> Iterator[tuple[CausalSelfAttention, Tensor, Tensor, Tensor]]:
-        """Of each layer: its attention, queries and keys (1, H, T, hs) and values (1, H, T, vs)."""
+        """Of each layer: its attention, queries and keys (1, H, T, hs) and values (1, H, T, vs).
+
+        The queries are times `attention_scale`: the scores are q k / sqrt(hs), as in the lessons.
+        """
         for block, x in zip(self.blocks, self.inputs, strict=True):
-            yield block.attention, *block.attention.heads(x)
+            q, k, v = block.attention.heads(x)
+            yield block.attention, self.model.config.attention_scale * q, k, v
 
     def names(self) -> tuple[list[str], list[str]]:
         """Labels of a table with a row for each layer and a column for each head."""
