@@ -249,10 +249,7 @@ def train(
         check_plain(run)
         with locked(run):
             go_back_to_whole(run)
-        asked = run / "config.yaml"  # by whoever resumed it last; the checkpoint may be older
-        if not asked.is_file():
-            asked = run / "checkpoints" / "last" / "config.yaml"
-        settings = load_config(asked, changes, text)
+        settings = load_config(run / "checkpoints" / "last" / "config.yaml", changes, text)
     else:
         settings = load_config(config, changes, text)
         run = run_dir or RUNS / (config.stem if config else "run")

@@ -31,18 +31,6 @@ def trained(gpt: Gpt, config_file: Path) -> Path:
     return Path("runs/small")
 
 
-def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_it_saves(
-    gpt: Gpt, trained: Path
-) -> None:
-    """It went back to the settings of its last checkpoint, and ended as the shorter run."""
-    config = trained / "config.yaml"
-    config.write_text(config.read_text().replace("steps: 11", "steps: 17"))  # as the kill left it
-    code, _, err = gpt("train", "--resume", trained)
-    assert code == 0
-    assert "changed: train.steps (11 to 17)" in err
-    assert metrics_of(trained)[-1]["step"] == 17
-
-
 # --- start-up ---
 
 

@@ -59,6 +59,28 @@ def test_a_run_killed_again_and_again_ends_as_if_never_killed(
     assert told["same"] == {"weights": True, "optimizer": True, "metrics": True}
 
 
+def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_checkpoint(
+    corpus: Corpus,
+) -> None:
+    """It went back to the settings of its last checkpoint, and ended as the shorter run."""
+    train(small(), corpus, Path("r"))
+    before = weights_of(Path("r"))
+
+    def kill(module: torch.nn.Module, _inputs: object) -> None:
+        if isinstance(module, GPT):
+            raise KeyboardInterrupt
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(kill)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            train(small(train__steps=17), corpus, Path("r"), resume=True)
+    finally:
+        hook.remove()
+    assert read_stored(Path("r"), "last").config.train.steps == 17
+    assert read_stored(Path("r"), "best").config.train.steps == 17
+    assert weights_of(Path("r")) == before
+
+
 @pytest.mark.parametrize("name", ["model.safetensors", "training_state.pt", "SHA256SUMS"])
 def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(
     corpus: Corpus, caplog: pytest.LogCaptureFixture, name: str
@@ -354,7 +376,7 @@ def test_a_file_that_may_not_grow_leaves_the_last_checkpoint_whole(
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1)),
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    told = "cannot save step 8 in r (File too large); its checkpoints are as they were"
+    told = "cannot save step 4 in r (File too large); its checkpoints are as they were"
     assert told in done.stderr
     assert "go on with: gpt train --resume r" in done.stderr
     assert weights_of(Path("r")) == before
@@ -381,7 +403,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
         run, filler = tmp_path / "disk/r", tmp_path / "disk/filler"
         train(small(**PART), corpus, run)
         filler.write_bytes(bytes(shutil.disk_usage(run).free - 100_000))
-        with pytest.raises(TrainingError, match=r"cannot save step 8 .*No space left on device"):
+        with pytest.raises(TrainingError, match=r"cannot save step 4 .*No space left on device"):
             train(small(), corpus, run, resume=True)
         assert read_stored(run, "last").step == 4
         filler.unlink()

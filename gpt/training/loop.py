@@ -191,7 +191,9 @@ def _resumed(
             f"{run}/checkpoints/last: its training_state.pt is not of this model ({error}); "
             f"start a new run"
         ) from error
-    return _Loop(config, corpus, run, step, progress, stop, check_in_place, checkpoint.step)
+    loop = _Loop(config, corpus, run, step, progress, stop, check_in_place, checkpoint.step)
+    loop.changed = config != checkpoint.config
+    return loop
 
 
 def _gone_back(loop: "_Loop", reason: str, device: torch.device) -> "_Loop":
@@ -262,12 +264,15 @@ class _Loop:
         self.check_in_place = check_in_place
         self.done = resumed_at or 0  # updates so far
         self.event = ""  # to be told before anything else
+        self.changed = False  # whether it goes on with other settings than it was saved with
         self.saved, self.saved_at = resumed_at, time.perf_counter()
 
     def go(self) -> Outcome:
         with Monitor(self.run, self.config, self.resumed_at) as self.monitor:
             if self.event:
                 self.monitor.event(self.done, self.event)
+            if self.changed:  # a kill would bring the old ones back
+                self._save(is_best=False)
             reason = ""
             if self.resumed_at is None:
                 self._save(self._score({}))
