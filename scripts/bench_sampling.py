@@ -45,7 +45,7 @@ def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
     config = Config.model_validate({"model": shape, "sample": {"temperature": 1.0}})
     model = GPT(config.model, len(VOCABULARY), torch.Generator().manual_seed(1))
     with tempfile.TemporaryDirectory() as folder:
-        run = Path(folder) / "run"
+        run = Path(folder)
         save_checkpoint(run, Checkpoint(1, model, config, VOCABULARY), {}, is_best=True)
         yield run
 
