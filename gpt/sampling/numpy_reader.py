@@ -3,9 +3,8 @@
 There torch's time goes into starting its many small operations, and into being loaded at all.
 The same computation as gpt/model, to rounding; a test holds the two to the same logits.
 
-The stream is (C, m) here, m characters side by side: a matrix times a few columns takes BLAS half
-the time of a few rows times a matrix. And it has mean zero: a LayerNorm would take the mean away,
-so it is taken from all that adds to the stream, once, as the weights are read.
+The stream has mean zero here: a LayerNorm would take the mean away, so it is taken from all that
+adds to the stream, once, as the weights are read.
 """
 
 from collections.abc import Mapping
@@ -111,19 +110,19 @@ class NumpyReader:
         embedded = self.tables[back, window].sum(-2)  # (n, t, ngram, C) -> (n, t, C)
         if self.positions is not None:
             embedded += self.positions[places]
-        x: Floats = np.ascontiguousarray(embedded.reshape(n * t, -1).T)  # (C, n t)
-        turns = self.turns[places][:, None] if config.positions == "rotary" else None
+        x: Floats = embedded.reshape(n * t, -1)  # (n t, C)
+        turns = self.turns[places][:, :, None] if config.positions == "rotary" else None
         future = None
         if t > 1 or not even:
             future = np.arange(end) > places[:, None, :, None]  # (n, 1, t, end)
         chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # a view
 
         def remember(cache: Floats, new: Floats) -> Floats:
-            """Put new (n, H, t, size) into the cache; all (n, H, end, size) so far."""
+            """Put new (n, t, H, size) into the cache; all (n, H, end, size) so far."""
             if even:
-                cache[chosen, :, end - t : end] = new
+                cache[chosen, :, end - t : end] = new.swapaxes(1, 2)
             else:
-                cache[rows[:, None], :, places] = new.swapaxes(1, 2)
+                cache[rows[:, None], :, places] = new
             seen: Floats = cache[chosen, :, :end]
             return seen
 
@@ -133,23 +132,22 @@ class NumpyReader:
             k, v = remember(keys, k), remember(values, v)
             if block is self.blocks[-1] and not expect:
                 return np.empty((0, 0), np.float32)
-            y = _attend(q, k, v, future, scale)  # (n, H, t, vs)
-            x += block.projection(y.transpose(1, 3, 0, 2).reshape(-1, n * t))
+            y = _attend(q.swapaxes(1, 2), k, v, future, scale)  # (n, H, t, vs)
+            x += block.projection(y.swapaxes(1, 2).reshape(n * t, -1))
             x += block.contract(self._bend(block.expand(_normalize(x))))
-        return self.head(_normalize(x)).T
+        return self.head(_normalize(x))
 
     def _heads(
         self, qkv: Floats, n: int, turns: NDArray[np.complex64] | None
     ) -> tuple[Floats, Floats, Floats]:
-        """Queries, keys and values, each (n, H, t, size)."""
+        """Queries, keys and values, each (n, t, H, size)."""
         H, hs, vs = self.config.n_head, self.config.head_size, self.config.value_size
-        qk, v = qkv[: 2 * H * hs].reshape(2 * H, hs, -1), qkv[2 * H * hs :]
+        qk, v = qkv[:, : 2 * H * hs].reshape(n, -1, 2 * H, hs), qkv[:, 2 * H * hs :]
         if self.config.qk_norm:
             qk = _normalize(qk)
-        qk = np.ascontiguousarray(qk.reshape(2 * H, hs, n, -1).transpose(2, 0, 3, 1))
         if turns is not None:
             qk = (qk.view(np.complex64) * turns).view(np.float32)
-        return qk[:, :H], qk[:, H:], v.reshape(H, vs, n, -1).transpose(2, 0, 3, 1)
+        return qk[:, :, :H], qk[:, :, H:], v.reshape(n, -1, H, vs)
 
     def _bend(self, h: Floats) -> Floats:
         if self.config.activation == "relu2":
@@ -174,9 +172,9 @@ def _attend(
 
 
 def _normalize(x: Floats) -> Floats:
-    """LayerNorm over the last dimension but one (arXiv:1607.06450), of numbers with mean zero."""
-    shares = np.full(x.shape[-2], 1 / x.shape[-2], np.float32)
-    out: Floats = x * (shares @ (x * x) + np.float32(1e-5))[..., None, :] ** np.float32(-0.5)
+    """LayerNorm over the last dimension (arXiv:1607.06450), of numbers with mean zero."""
+    variance = np.vecdot(x, x)[..., None] / np.float32(x.shape[-1])
+    out: Floats = x / np.sqrt(variance + np.float32(1e-5))
     return out
 
 
@@ -193,10 +191,10 @@ def _blas() -> ThreadpoolController:
 
 
 class _Linear(NamedTuple):
-    """x -> W x + b."""
+    """x (m, in) -> x W + b."""
 
-    weight: Floats
-    bias: Floats  # (out, 1)
+    weight: Floats  # (in, out)
+    bias: Floats
 
     @classmethod
     def of(cls, weights: Mapping[str, Floats], name: str, norm: str | None = None) -> "_Linear":
@@ -206,14 +204,14 @@ class _Linear(NamedTuple):
         if norm is not None:
             bias = bias + weight @ weights[f"{norm}.bias"]
             weight = weight * weights[f"{norm}.weight"]
-        return cls(weight, bias[:, None])
+        return cls(np.ascontiguousarray(weight.T), bias)
 
     def centred(self) -> "_Linear":
         """The same, but what comes out has mean zero."""
-        return _Linear(_centred(self.weight, 0), _centred(self.bias, 0))
+        return _Linear(_centred(self.weight, -1), _centred(self.bias, -1))
 
     def __call__(self, x: Floats) -> Floats:
-        out: Floats = self.weight @ x
+        out: Floats = x @ self.weight
         out += self.bias
         return out
 
@@ -239,12 +237,12 @@ def _qkv(config: ModelConfig, qkv: _Linear) -> _Linear:
     """The queries and keys as `_heads` expects them: centred for QK norm, pairs side by side."""
     H, hs = config.n_head, config.head_size
 
-    def prepared(rows: Floats) -> Floats:
-        qk, v = np.split(rows, [2 * H * hs])
+    def prepared(columns: Floats) -> Floats:
+        qk, v = np.split(columns, [2 * H * hs], -1)
         if config.qk_norm:
-            qk = _centred(qk.reshape(2 * H, hs, -1), 1)
+            qk = _centred(qk.reshape(-1, 2 * H, hs), -1)
         if config.positions == "rotary":  # channels i and i + hs / 2
-            qk = qk.reshape(2 * H, 2, hs // 2, -1).swapaxes(1, 2)
-        return np.concatenate([qk.reshape(2 * H * hs, -1), v])
+            qk = qk.reshape(-1, 2 * H, 2, hs // 2).swapaxes(-1, -2)
+        return np.concatenate([qk.reshape(*v.shape[:-1], 2 * H * hs), v], -1)
 
     return _Linear(prepared(qkv.weight), prepared(qkv.bias))
