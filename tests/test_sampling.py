@@ -315,7 +315,7 @@ def test_each_character_sees_the_context_that_the_docstring_says(
         ids, log_probabilities = writer.write()
         for b in range(3):
             if len(contexts[b]) > context:
-                contexts[b] = contexts[b][-max(context // 4, min(context // 2, 64), 1) :]
+                contexts[b] = contexts[b][-max(context // 8, min(context // 2, 16), 1) :]
             expected = log_softmax(last_logits(net, contexts[b])[None])[0, ids[b]]
             assert log_probabilities[b] == pytest.approx(expected, abs=1e-3)
             contexts[b].append(ids[b])

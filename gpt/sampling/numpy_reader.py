@@ -94,8 +94,8 @@ class NumpyReader:
         if shares < 2:
             return self._share(rows, ids, expect)
         parts = (np.array_split(rows, shares), np.array_split(ids, shares), [expect] * shares)
-        with blas.limit(limits=1):
-            return np.concatenate([*_pool().map(self._share, *parts)])
+        with blas.limit(limits=1), ThreadPoolExecutor(shares) as pool:
+            return np.concatenate([*pool.map(self._share, *parts)])
 
     @np.errstate(over="ignore", invalid="ignore")
     def _share(self, rows: Ints, ids: Ints, expect: bool) -> Floats:
@@ -188,12 +188,6 @@ def _centred(weight: Floats, axis: int) -> Floats:
 def _blas() -> ThreadpoolController:
     """The library that numpy multiplies matrices with, and its threads."""
     return ThreadpoolController().select(user_api="blas")
-
-
-@cache
-def _pool() -> ThreadPoolExecutor:
-    """Threads of our own, as many as there may be shares."""
-    return ThreadPoolExecutor()
 
 
 class _Linear(NamedTuple):

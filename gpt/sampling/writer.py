@@ -17,7 +17,7 @@ AT_ONCE = 2048  # characters that are read together; more would only take memory
 def kept(T: int) -> int:
     """How many characters are not forgotten: an eighth of T; of a short T more, 16 or half of it.
 
-    Fewer would be worse to go on from (scripts/experiments.md), and more to be read anew.
+    More would be no better to go on from (scripts/experiments.md), and have to be read anew.
     """
     return max(T // 8, min(T // 2, 16), 1)
 
