@@ -11,6 +11,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from gpt.checkpoint import load_checkpoint, load_training_state
 from gpt.config import Config, to_yaml
 from gpt.errors import CheckpointError, ConfigError, Interrupted, TrainingError, UsageError
 from gpt.model.transformer import GPT
-from gpt.run import LOCK, locked
+from gpt.run import LOCK, locked, make_numbered
 from gpt.stored import HASHES, go_back_to_whole, read_stored, write_hashes
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
@@ -325,6 +326,9 @@ def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(
     """Of two runs started at once under one name, one ended as its folder was taken meanwhile."""
     runs = [train(small(**PART), corpus, Path("runs/r"), numbered=True).run for _ in range(3)]
     assert runs == ["runs/r", "runs/r-2", "runs/r-3"]
+    with ThreadPoolExecutor(7) as pool:
+        at_once = [*pool.map(make_numbered, [Path("runs/at-once")] * 13)]
+    assert len({folder for folder in at_once if folder.is_dir()}) == 13
 
 
 def test_a_lock_is_let_go(tmp_path: Path) -> None:
