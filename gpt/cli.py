@@ -378,11 +378,10 @@ def sample(
         check_known,
         check_prompt,
         encode_prompt,
-        generate,
         in_order,
         whole_samples,
     )
-    from gpt.sampling.reader import open_reader
+    from gpt.sampling.samples import write_samples
     from gpt.stored import read_stored
 
     stored = read_stored(folder, checkpoint.value)
@@ -406,16 +405,16 @@ def sample(
     }
     if interactive:
         from gpt.sampling.interactive import Conversation
+        from gpt.sampling.reader import device_for, open_reader
 
-        reader = open_reader(stored, device, 1, options["length"])
+        reader = open_reader(stored, device_for(stored, device, 1, options["length"]), 1)
         Conversation(reader, vocabulary, drop_unknown=drop, **options).hold(input, _show)
         return
     prompts = [check_prompt(text, vocabulary, drop_unknown=drop) for text in prompts]
     numbers = [number for _ in prompts for number in range(num_samples)]
     prompts = [text for text in prompts for _ in range(num_samples)]
-    reader = open_reader(stored, device, len(prompts), options["length"])
     encoded = [encode_prompt(text, vocabulary) for text in prompts]
-    pieces = generate(reader, vocabulary, encoded, numbers=numbers, **options)
+    pieces = write_samples(stored, device, encoded, numbers=numbers, **options)
     if as_json:
         head = {"run": str(folder), "step": stored.step, "seed": options["seed"]}
         samples = [asdict(sample) for sample in whole_samples(pieces, prompts)]
@@ -547,14 +546,14 @@ def _show(text: str) -> None:
 def _print_outcome(outcome: "Outcome", config: "Config", as_json: bool) -> None:
     """The run's scores and a sample of its best model; how to watch it and sample more."""
     from gpt.sampling.decoding import Decoding
-    from gpt.sampling.generator import encode_prompt, generate, in_order, whole_samples
-    from gpt.sampling.reader import open_reader
+    from gpt.sampling.generator import encode_prompt, in_order, whole_samples
+    from gpt.sampling.samples import write_samples
     from gpt.stored import read_stored
 
     best = read_stored(Path(outcome.run), "best")
-    pieces = generate(
-        open_reader(best, "auto", 1, config.sample.length),
-        best.vocabulary,
+    pieces = write_samples(
+        best,
+        "auto",
         [encode_prompt("", best.vocabulary)],
         length=config.sample.length,
         decoding=Decoding.of(config.sample),

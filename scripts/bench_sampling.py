@@ -21,7 +21,7 @@ from gpt.sampling.decoding import Decoding
 from gpt.sampling.reader import open_reader
 from gpt.sampling.torch_reader import TorchReader
 from gpt.sampling.writer import Reader, Writer
-from gpt.stored import read_stored
+from gpt.stored import Stored, read_stored
 from gpt.text.vocabulary import Vocabulary
 
 CHARACTERS = 1000
@@ -74,18 +74,25 @@ def copy_bandwidth(size: int) -> float:
 
 
 def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
-    """1,000 characters as a whole process; characters/s of 1 and of 64 texts; late ones' cost."""
+    """1,000 characters of 1 and of 64 texts as a whole process; characters/s; late ones' cost."""
     imported = [wall([sys.executable, "-c", "import torch"]) for _ in range(repeats)]
     results: dict[str, Any] = {"import_torch_s": round(statistics.median(imported), 2)}
     for name, shape in SHAPES.items():
         with untrained_run(shape) as run:
-            command = [sys.executable, "-m", "gpt", "sample", str(run), "--length", str(CHARACTERS)]
-            ours, theirs = [], []
+            stored = read_stored(run, "best")
+
+            def one_text(characters: int, stored: Stored = stored) -> list[float]:
+                return paces(lambda B: open_reader(stored, "cpu", B), 1, characters)
+
+            command = [sys.executable, "-m", "gpt", "sample", str(run), "--device", "cpu"]
+            command += ["--length", str(CHARACTERS), "--num-samples"]
+            ours, theirs, alone, many = [], [], [], []
             for _ in range(repeats):  # in turn, so that both meet the same machine
-                ours.append(wall(command))
+                ours.append(wall([*command, "1"]))
                 if nanogpt is not None:
                     theirs.append(nanogpt.sample(shape, CHARACTERS))
-            stored = read_stored(run, "best")
+                alone.append(1 / statistics.mean(one_text(CHARACTERS)))
+                many.append(64 * CHARACTERS / wall([*command, "64"]))
         size = sum(array.nbytes for array in stored.weights.values())
         found: dict[str, Any] = {"weights_mb": round(size / 1e6, 1)}
         found["process_s"] = round(statistics.median(ours), 2)
@@ -93,27 +100,19 @@ def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
             found["nanogpt_process_s"] = round(statistics.median(theirs), 2)
             ratios = [b / a for a, b in zip(ours, theirs, strict=True)]
             found["times_ours"] = round(statistics.median(ratios), 1)
-        if torch.cuda.is_available():
-            found |= cuda(shape)
-
-        def on_cpu(B: int, stored: Any = stored) -> Reader:
-            return open_reader(stored, "cpu", B, None)
-
-        one = paces(on_cpu, 1, 10_128)
+        one = one_text(10_128)
         bound = copy_bandwidth(size) / size
-        found["chars_per_s"] = round(1 / statistics.mean(one[:CHARACTERS]))
+        found["chars_per_s"] = round(statistics.median(alone))
         found["share_of_copy_bandwidth"] = round(1 / statistics.mean(one[:CHARACTERS]) / bound, 2)
-        alone, many = [], []
-        for _ in range(repeats):
-            alone.append(1 / statistics.mean(paces(on_cpu, 1, 2 * shape["T"])))
-            many.append(64 / statistics.mean(paces(on_cpu, 64, 2 * shape["T"])))
-        found["chars_per_s_of_64"] = round(statistics.median(many))
+        found["chars_per_s_of_64_with_start"] = round(statistics.median(many))
         ratios = [b / a for a, b in zip(alone, many, strict=True)]
         found["64_at_once_against_1"] = round(statistics.median(ratios), 1)
         late, early = one[10_000 - 128 : 10_000 + 128], one[200 - 128 : 200 + 128]
         found["character_10000_against_200"] = round(
             statistics.mean(late) / statistics.mean(early), 2
         )
+        if torch.cuda.is_available():
+            found |= cuda(shape)
         results[name] = found
     return results
 

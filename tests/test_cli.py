@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -533,24 +534,42 @@ main()
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_ends_sampling_also_while_threads_start(trained: Path) -> None:
-    """A thread that was just being started was once waited for, for ever, at the exit."""
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("after", ["process", "character"])
+def test_nothing_goes_on_sampling_when_it_is_stopped(
+    trained: Path, how: signal.Signals, after: str
+) -> None:
+    """Ctrl-C is for all the terminal's processes, and those that are still starting were loud."""
     script = """
-import os, signal, sys, threading
+import signal, sys
 from gpt.cli import main
-from gpt.sampling import numpy_reader
+from gpt.sampling import samples
+from threadpoolctl import threadpool_limits
 signal.signal(signal.SIGINT, signal.default_int_handler)
-numpy_reader.ENOUGH, start = 1, threading.Thread.start
-def start_and_interrupt(thread):
-    start(thread)
-    if thread.name.startswith("ThreadPool"):
-        os.kill(os.getpid(), signal.SIGINT)
-threading.Thread.start = start_and_interrupt
-sys.argv = ["gpt", "sample", sys.argv[1], "--num-samples", "7"]
+samples.ENOUGH, samples.EACH = 0, 2
+sys.argv = ["gpt", "sample", sys.argv[1], "--num-samples", "7", "--until-stop", "--stop", "jj"]
+start = samples.SpawnProcess.start
+def start_and_tell(process):
+    start(process)
+    print("started", flush=True)
+samples.SpawnProcess.start = start_and_tell
+threadpool_limits(3, user_api="blas")
 main()
 """
-    command = [sys.executable, "-c", script, str(trained)]
-    threads = os.environ | {"OPENBLAS_NUM_THREADS": "2"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=threads)
-    assert done.returncode == 130, done.stderr
-    assert "Traceback" not in done.stderr
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(trained)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout
+    heading, *started = [process.stdout.readline() for _ in range(4)]
+    if after == "character":
+        process.stdout.read(60)
+    if how == signal.SIGINT:
+        os.killpg(process.pid, how)
+    else:
+        process.kill()
+    _, err = process.communicate(timeout=60)  # until all that might write there are gone
+    assert (heading, started) == (b"--- 1 of 7 ---\n", [b"started\n"] * 3)
+    assert (process.returncode, b"Traceback" in err) == (130 if how == signal.SIGINT else -9, False)

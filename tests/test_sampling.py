@@ -1,25 +1,25 @@
 """A model in, characters out."""
 
 import math
-import threading
+import multiprocessing
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
 
 from gpt.config import SampleConfig
-from gpt.errors import CheckpointError, UsageError
+from gpt.errors import CheckpointError, GPTError, UsageError
 from gpt.model.cache import Cache
 from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
-from gpt.sampling import numpy_reader
+from gpt.sampling import samples
 from gpt.sampling.decoding import (
     RECENT,
     Decoding,
@@ -44,8 +44,10 @@ from gpt.sampling.generator import (
 from gpt.sampling.interactive import HELP, Conversation
 from gpt.sampling.numpy_reader import NumpyReader
 from gpt.sampling.reader import generate_text, reader_of
+from gpt.sampling.samples import write_samples
 from gpt.sampling.torch_reader import TorchReader
 from gpt.sampling.writer import Reader, Writer
+from gpt.stored import Stored
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import small
 
@@ -217,16 +219,8 @@ def test_the_names_and_shapes_of_the_parameters_are_known_without_a_model(
     assert parameter_shapes(net.config, V) == expected
 
 
-@pytest.fixture(params=[False, True], ids=["one thread", "threads"])
-def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether numpy's texts are shared out to threads, where there are any."""
-    if request.param:
-        monkeypatch.setattr(numpy_reader, "ENOUGH", 1)
-
-
-@pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("shape", SHAPES)
-@settings(max_examples=7, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=7)
 @given(data=st.data())
 def test_readers_give_the_logits_of_the_whole_text(
     shape: dict[str, Any], data: st.DataObject
@@ -257,29 +251,6 @@ def test_readers_give_the_logits_of_the_whole_text(
         expected = np.stack([last_logits(net, text) for text in texts])
         for reader in pair:
             np.testing.assert_allclose(reader.next(new), expected, rtol=1e-3, atol=1e-3)
-
-
-def test_many_texts_are_shared_out_to_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has its share, whatever BLAS has; and BLAS has its threads again afterwards."""
-    blas, whole, names = numpy_reader._blas(), NumpyReader._share, set()
-    before = blas.info()
-
-    def share(self: NumpyReader, *arguments: Any) -> Any:
-        names.add(threading.current_thread().name)
-        assert all(pool["num_threads"] == 1 for pool in blas.info())
-        return whole(self, *arguments)
-
-    net, texts = model(), [[i % V] * (i % 5) for i in range(7)]
-    expected = np.stack([last_logits(net, [*text, 3]) for text in texts])
-    three = SimpleNamespace(info=lambda: [{"num_threads": 3}], limit=blas.limit)
-    monkeypatch.setattr(numpy_reader, "_blas", lambda: three)
-    monkeypatch.setattr(numpy_reader, "ENOUGH", 1)
-    monkeypatch.setattr(NumpyReader, "_share", share)
-    reader = reader_of(net, 7)
-    reader.read(list(range(7)), texts)
-    np.testing.assert_allclose(reader.next([3] * 7), expected, rtol=1e-3, atol=1e-3)
-    assert names and threading.current_thread().name not in names
-    assert blas.info() == before
 
 
 def test_a_model_on_the_cpu_is_read_by_numpy() -> None:
@@ -374,6 +345,63 @@ def test_a_sample_follows_from_its_own_prompt_and_number() -> None:
     texts = [sample.text for sample in whole_samples(pieces, prompts)]
     assert texts[0] != texts[1]
     assert [texts[0], texts[2]] == [sample("ab", length=19), sample("c", length=19)]
+
+
+@pytest.fixture
+def three_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """However little there is to write, samples are shared out to three processes."""
+    monkeypatch.setattr(samples, "ENOUGH", 0)
+    monkeypatch.setattr(samples, "EACH", 2)
+    with threadpool_limits(3, user_api="blas"):
+        yield
+
+
+def stored(net: GPT) -> Stored:
+    weights = {name: tensor.numpy() for name, tensor in net.state_dict().items()}
+    return Stored(0, small(model=net.config.model_dump()), VOCABULARY, weights)
+
+
+@pytest.mark.usefixtures("three_processes")
+def test_many_samples_come_from_processes_and_are_those_of_one() -> None:
+    prompts = ["ab", "ab", "c", "", "defghij", "c", "a"]
+    ids, numbers = [encode_prompt(prompt, VOCABULARY) for prompt in prompts], [0, 1, 0, 1, 2, 3, 0]
+    options: dict[str, Any] = {"length": 61, "seed": 5, "stops": ["aj", "b"], "numbers": numbers}
+    pieces = write_samples(stored(model()), "cpu", ids, **options)
+    first = next(pieces)
+    assert len(multiprocessing.active_children()) == 3
+    got = whole_samples([first, *pieces], prompts)
+    assert not multiprocessing.active_children()
+    alone = generate(reader_of(model(), 7), VOCABULARY, ids, **options)
+    expected = whole_samples(alone, prompts)
+    assert len({sample.stop for sample in expected}) > 1
+    for one, other in zip(got, expected, strict=True):
+        assert (one.prompt, one.text, one.stop) == (other.prompt, other.text, other.stop)
+        np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("three_processes")
+def test_processes_end_with_the_samples_they_are_for() -> None:
+    """Whoever stops listening, at whatever moment, leaves none behind."""
+    for heard in (1, 50):
+        pieces = write_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
+        assert len([next(pieces) for _ in range(heard)]) == heard
+        pieces.close()  # type: ignore[attr-defined]
+        assert not multiprocessing.active_children()
+
+
+@pytest.mark.usefixtures("three_processes")
+def test_what_ends_a_process_is_told() -> None:
+    broken = model()
+    broken.norm.bias.data[3] = math.nan
+    with pytest.raises(CheckpointError, match="its logits are no finite numbers"):
+        list(write_samples(stored(broken), "cpu", [[3]] * 7, length=3, seed=5))
+    pieces = write_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
+    next(pieces)
+    multiprocessing.active_children()[1].kill()
+    with pytest.raises(GPTError, match=r"was ended.*; use fewer --num-samples"):
+        for _ in pieces:
+            pass
+    assert not multiprocessing.active_children()
 
 
 def test_a_model_of_no_numbers_is_told() -> None:

@@ -8,21 +8,16 @@ adds to the stream, once, as the weights are read.
 """
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from gpt.config import ModelConfig
 from gpt.model.shapes import rotary_angles
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int_]
-
-ENOUGH = 8192  # numbers in the stream that are worth a thread of their own
 
 
 class NumpyReader:
@@ -31,8 +26,6 @@ class NumpyReader:
     `weights` are those of a GPT, by name. Each LayerNorm's own are multiplied into the matrix that
     comes next, and of the queries and keys those channels that rotary positions turn together
     become neighbours: one complex number.
-
-    One text is read by all the threads of BLAS; of many, each thread reads its share on its own.
     """
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Floats], B: int) -> None:
@@ -83,23 +76,12 @@ class NumpyReader:
         self.lengths, self.ids = self.lengths[rows], self.ids[rows]
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
 
+    @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, expect: bool = True) -> Floats:
         """Read the (n, t) characters that come next in each of these n rows.
 
         Logits (n t, V) of those that follow each, or none if they are not wanted.
         """
-        blas = _blas()
-        threads = max((pool["num_threads"] or 1 for pool in blas.info()), default=1)
-        shares = min(threads, len(rows), ids.size * self.config.C // ENOUGH)
-        if shares < 2:
-            return self._share(rows, ids, expect)
-        parts = (np.array_split(rows, shares), np.array_split(ids, shares), [expect] * shares)
-        with blas.limit(limits=1), ThreadPoolExecutor(shares) as pool:
-            return np.concatenate([*pool.map(self._share, *parts)])
-
-    @np.errstate(over="ignore", invalid="ignore")
-    def _share(self, rows: Ints, ids: Ints, expect: bool) -> Floats:
-        """`_forward` of some of the rows, in one thread."""
         n, t = ids.shape
         config, lengths = self.config, self.lengths[rows]
         places = lengths[:, None] + np.arange(t)  # (n, t)
@@ -182,12 +164,6 @@ def _centred(weight: Floats, axis: int) -> Floats:
     """The same, with mean zero along an axis."""
     centred: Floats = weight - weight.mean(axis, keepdims=True)
     return centred
-
-
-@cache
-def _blas() -> ThreadpoolController:
-    """The library that numpy multiplies matrices with, and its threads."""
-    return ThreadpoolController().select(user_api="blas")
 
 
 class _Linear(NamedTuple):

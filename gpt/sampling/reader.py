@@ -16,25 +16,37 @@ if TYPE_CHECKING:
 SMALL = 2e11  # bytes of weights to go through; a CPU does that in the time a GPU takes to start
 
 
-def open_reader(stored: Stored, device: str, B: int, length: int | None) -> Reader:
-    """A reader of B texts on `device`: in numpy on a CPU, which spares the seconds torch loads.
+def work(stored: Stored, B: int, length: int | None) -> int:
+    """Bytes of weights that are gone through for B texts; 1,000 characters stand for any length."""
+    weights = sum(array.nbytes for array in stored.weights.values())
+    return weights * B * (1000 if length is None else length)
 
-    `auto` is the CPU for samples that take it seconds, and else the GPU where there is one.
+
+def device_for(stored: Stored, device: str, B: int, length: int | None) -> str:
+    """Where to write B texts: `auto` is the CPU if that takes seconds, else a GPU if there is one.
 
     Raises:
         DeviceError: there is no such device.
     """
-    weights = sum(array.nbytes for array in stored.weights.values())
-    small = weights * B * (1000 if length is None else length) < SMALL
-    if device != "cpu" and not (device == "auto" and (small or not _may_have_gpu())):
-        from gpt.checkpoint import model_of
-        from gpt.device import select_device
-        from gpt.sampling.torch_reader import TorchReader
+    small = work(stored, B, length) < SMALL
+    if device == "cpu" or (device == "auto" and (small or not _may_have_gpu())):
+        return "cpu"
+    from gpt.device import select_device
 
-        chosen = select_device(device)
-        if chosen.type != "cpu":
-            return TorchReader(model_of(stored, chosen), B)
-    return NumpyReader(stored.config.model, stored.weights, B)
+    chosen = select_device(device)
+    return "cpu" if chosen.type == "cpu" else str(chosen)
+
+
+def open_reader(stored: Stored, device: str, B: int) -> Reader:
+    """A reader of B texts on `device`: in numpy on a CPU, which spares the seconds torch loads."""
+    if device == "cpu":
+        return NumpyReader(stored.config.model, stored.weights, B)
+    import torch
+
+    from gpt.checkpoint import model_of
+    from gpt.sampling.torch_reader import TorchReader
+
+    return TorchReader(model_of(stored, torch.device(device)), B)
 
 
 def _may_have_gpu() -> bool:
