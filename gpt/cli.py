@@ -141,9 +141,9 @@ def _message(error: Exception) -> str:
     first, *_ = str(error).splitlines() or [""]
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename or 'while reading or writing'}"
-    if "alloc" in first or "out of memory" in first.lower():
+    if isinstance(error, MemoryError) or "alloc" in first or "out of memory" in first.lower():
         return (
-            f"not enough memory ({first:.150}); use a smaller model.C, model.T or "
+            f"not enough memory ({first or 'MemoryError':.150}); use a smaller model.C, model.T or "
             f"train.batch_size, a larger train.accumulation, or fewer --num-samples"
         )
     return f"{type(error).__name__}: {first:.300} (--debug shows where)"

@@ -1,9 +1,11 @@
 """A model in, characters out."""
 
 import math
-import multiprocessing
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from gpt.config import SampleConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
@@ -348,12 +349,20 @@ def test_a_sample_follows_from_its_own_prompt_and_number() -> None:
 
 
 @pytest.fixture
-def three_processes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """However little there is to write, samples are shared out to three processes."""
+def processes(monkeypatch: pytest.MonkeyPatch) -> list[Popen[bytes]]:
+    """However little there is to write, samples are shared out to three processes: these."""
+    started = []
+
+    class Noted(Popen[bytes]):
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            started.append(self)
+
     monkeypatch.setattr(samples, "ENOUGH", 0)
     monkeypatch.setattr(samples, "EACH", 2)
-    with threadpool_limits(3, user_api="blas"):
-        yield
+    monkeypatch.setattr(samples, "_threads", lambda: 3)
+    monkeypatch.setattr(samples, "Popen", Noted)
+    return started
 
 
 def stored(net: GPT) -> Stored:
@@ -361,47 +370,49 @@ def stored(net: GPT) -> Stored:
     return Stored(0, small(model=net.config.model_dump()), VOCABULARY, weights)
 
 
-@pytest.mark.usefixtures("three_processes")
-def test_many_samples_come_from_processes_and_are_those_of_one() -> None:
+def test_many_samples_come_from_processes_and_are_those_of_one(
+    processes: list[Popen[bytes]],
+) -> None:
     prompts = ["ab", "ab", "c", "", "defghij", "c", "a"]
     ids, numbers = [encode_prompt(prompt, VOCABULARY) for prompt in prompts], [0, 1, 0, 1, 2, 3, 0]
     options: dict[str, Any] = {"length": 61, "seed": 5, "stops": ["aj", "b"], "numbers": numbers}
-    pieces = write_samples(stored(model()), "cpu", ids, **options)
-    first = next(pieces)
-    assert len(multiprocessing.active_children()) == 3
-    got = whole_samples([first, *pieces], prompts)
-    assert not multiprocessing.active_children()
+    got = whole_samples(write_samples(stored(model()), "cpu", ids, **options), prompts)
     alone = generate(reader_of(model(), 7), VOCABULARY, ids, **options)
     expected = whole_samples(alone, prompts)
+    assert len(processes) == 3
     assert len({sample.stop for sample in expected}) > 1
     for one, other in zip(got, expected, strict=True):
         assert (one.prompt, one.text, one.stop) == (other.prompt, other.text, other.stop)
         np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, rtol=1e-4)
 
 
-@pytest.mark.usefixtures("three_processes")
-def test_processes_end_with_the_samples_they_are_for() -> None:
+def test_processes_end_with_the_samples_they_are_for(processes: list[Popen[bytes]]) -> None:
     """Whoever stops listening, at whatever moment, leaves none behind."""
     for heard in (1, 50):
         pieces = write_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
         assert len([next(pieces) for _ in range(heard)]) == heard
+        assert [process.poll() for process in processes[-3:]] == [None] * 3
         pieces.close()  # type: ignore[attr-defined]
-        assert not multiprocessing.active_children()
+        assert [process.poll() for process in processes[-3:]] == [-signal.SIGKILL] * 3
 
 
-@pytest.mark.usefixtures("three_processes")
-def test_what_ends_a_process_is_told() -> None:
+def test_what_ends_a_process_is_told(
+    processes: list[Popen[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = model()
     broken.norm.bias.data[3] = math.nan
     with pytest.raises(CheckpointError, match="its logits are no finite numbers"):
         list(write_samples(stored(broken), "cpu", [[3]] * 7, length=3, seed=5))
     pieces = write_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
     next(pieces)
-    multiprocessing.active_children()[1].kill()
-    with pytest.raises(GPTError, match=r"was ended.*; use fewer --num-samples"):
+    processes[-2].kill()
+    with pytest.raises(GPTError, match=r"cannot start, or was ended.*; use fewer --num-samples"):
         for _ in pieces:
             pass
-    assert not multiprocessing.active_children()
+    assert None not in [process.poll() for process in processes]
+    monkeypatch.setattr(sys, "executable", "nowhere")
+    with pytest.raises(GPTError, match=r"cannot start.*nowhere.* OMP_NUM_THREADS=1"):
+        list(write_samples(stored(model()), "cpu", [[3]] * 7, length=3, seed=5))
 
 
 def test_a_model_of_no_numbers_is_told() -> None:

@@ -4,18 +4,17 @@ Threads of one Python would wait for each other at every one of a character's ma
 operations. Processes, each with a share of the texts and one thread, do not.
 """
 
-import multiprocessing
-import signal
+import os
+import sys
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from multiprocessing import resource_tracker
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from subprocess import DEVNULL, Popen
 from time import monotonic
 from typing import Any
 
-import numpy as np
 from threadpoolctl import ThreadpoolController
 
 from gpt.errors import GPTError
@@ -25,7 +24,10 @@ from gpt.stored import Stored
 
 ENOUGH = 3e11  # bytes of weights to go through that are worth the start of processes
 EACH = 16  # texts for each process at least: fewer are faster in one
-APART = 0.02  # seconds between two reports of a process: more often than anyone sees
+REPORT_EVERY = 0.02  # seconds: more often than anyone sees
+ONE_THREAD = dict.fromkeys(
+    ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
+)
 
 
 def write_samples(
@@ -35,7 +37,7 @@ def write_samples(
 
     Raises:
         DeviceError: there is no such device.
-        GPTError: a process that wrote some of the samples was ended.
+        GPTError: a process for some of the samples cannot start, or was ended.
     """
     B, length = len(prompts), options["length"]
     device = device_for(stored, device, B, length)
@@ -46,103 +48,90 @@ def write_samples(
 
 
 def _threads() -> int:
-    """How many numpy multiplies matrices with: as many as there are cores, or as it was told."""
-    blas = ThreadpoolController().select(user_api="blas")
-    return max((pool["num_threads"] or 1 for pool in blas.info()), default=1)
+    """How many numpy multiplies matrices with: as it was told, or as many as there are cores."""
+    pools = ThreadpoolController().select(user_api="blas").info()
+    return max((pool["num_threads"] or 1 for pool in pools), default=os.cpu_count() or 1)
 
 
 def _in_processes(
-    n: int,
-    stored: Stored,
-    prompts: list[list[int]],
-    *,
-    numbers: Sequence[int] | None = None,
-    **options: Any,
+    n: int, stored: Stored, prompts: list[list[int]], **options: Any
 ) -> Iterator[Piece]:
-    """The pieces of all samples, as n processes report them."""
-    numbers = range(len(prompts)) if numbers is None else numbers
-    context = multiprocessing.get_context("spawn")  # a fork may copy a lock that a thread holds
-    workers: dict[Connection, SpawnProcess] = {}
+    """The pieces of all samples as n processes report them."""
+    rows = range(len(prompts))
+    numbers = options.pop("numbers", None) or rows
+    workers: dict[Connection, Popen[bytes]] = {}
     try:
         for _ in range(n):
-            ours, theirs = context.Pipe()
-            worker = context.Process(target=_write_share, args=(theirs,), daemon=True)
-            with theirs, _deaf_to_ctrl_c():
-                worker.start()
-            workers[ours] = worker
-        for connection, rows in zip(workers, np.array_split(range(len(prompts)), n), strict=True):
-            share = [(row, prompts[row], numbers[row]) for row in rows.tolist()]
-            with _not_ended():
-                connection.send((stored, share, options))
+            ours, theirs = Pipe()
+            with theirs:
+                workers[ours] = _start(theirs)
+        for i, connection in enumerate(workers):
+            connection.send(
+                (stored, rows[i::n], prompts[i::n], options | {"numbers": numbers[i::n]})
+            )
         writing = list(workers)
         while writing:
-            ready = wait(writing)
-            for connection in [one for one in writing if one in ready]:
-                with _not_ended():
-                    report = connection.recv()
+            for ready in wait(writing):
+                assert isinstance(ready, Connection)
+                report = ready.recv()
                 if isinstance(report, Exception):
                     raise report
                 if report is None:
-                    writing.remove(connection)
+                    writing.remove(ready)
                 else:
                     yield from report
+    except (EOFError, OSError) as error:
+        raise GPTError(
+            f"a process for some of the samples cannot start, or was ended ({error or 'it left'}), "
+            f"perhaps for want of memory; use fewer --num-samples, or OMP_NUM_THREADS=1 to write "
+            f"all of them in one"
+        ) from error
     finally:
         for connection, worker in workers.items():
             connection.close()
             worker.kill()
-            worker.join()
+            worker.wait()
 
 
-def _write_share(connection: Connection) -> None:
+def _start(connection: Connection) -> Popen[bytes]:
+    """A process that hears of no Ctrl-C: the one that it writes for does."""
+    code = (
+        f"import sys; sys.path[:] = {sys.path!r}; from gpt.sampling import samples; "
+        f"samples.write_share({connection.fileno()})"
+    )
+    return Popen(
+        [sys.executable, "-c", code],
+        stdin=DEVNULL,
+        pass_fds=[connection.fileno()],
+        env=os.environ | ONE_THREAD,
+        start_new_session=True,
+    )
+
+
+def write_share(descriptor: int) -> None:
     """What each process does: report lists of pieces as they are written, last None or an error."""
-    with suppress(EOFError, OSError):  # nobody listens any more
-        stored, share, options = connection.recv()
-        rows, prompts, numbers = zip(*share, strict=True)
+    with Connection(descriptor) as connection, suppress(EOFError, OSError):  # nobody listens
         try:
-            with ThreadpoolController().limit(limits=1):
-                reader = open_reader(stored, "cpu", len(rows))
-                pieces = generate(
-                    reader, stored.vocabulary, list(prompts), numbers=numbers, **options
-                )
-                for report in _reports(pieces):
-                    for piece in report:
-                        piece.sample = rows[piece.sample]
-                    connection.send(report)
+            stored, rows, prompts, options = connection.recv()
+            reader = open_reader(stored, "cpu", len(rows))
+            for report in _reports(generate(reader, stored.vocabulary, prompts, **options)):
+                for piece in report:
+                    piece.sample = rows[piece.sample]
+                connection.send(report)
             connection.send(None)
+        except (EOFError, OSError):
+            raise
         except Exception as error:
             error.add_note(traceback.format_exc())
             connection.send(error)
 
 
 def _reports(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """The pieces, as many at a time as come within APART seconds."""
+    """The pieces, as many at a time as come within REPORT_EVERY seconds."""
     report, reported = [], monotonic()
     for piece in pieces:
         report.append(piece)
-        if monotonic() - reported > APART:
+        if monotonic() - reported > REPORT_EVERY:
             yield report
             report, reported = [], monotonic()
     yield report
-
-
-@contextmanager
-def _not_ended() -> Iterator[None]:
-    """Raises GPTError if the process at the other end of a connection is gone."""
-    try:
-        yield
-    except (EOFError, OSError) as error:
-        raise GPTError(
-            "a process that wrote some of the samples was ended, perhaps for want of memory; use "
-            "fewer --num-samples, or OMP_NUM_THREADS=1 to write all of them in one"
-        ) from error
-
-
-@contextmanager
-def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes started meanwhile never hear of a Ctrl-C: the one that they write for will."""
-    resource_tracker.ensure_running()  # else started with them, which would undo the blocking
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
