@@ -31,6 +31,7 @@ from gpt.stored import write_hashes
 from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
+from gpt.training import step as training_step
 from gpt.training.estimate import estimate
 from gpt.training.evaluation import evaluate
 from gpt.training.loop import Progress, train
@@ -140,15 +141,24 @@ def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.parametrize("threads", [2, 3, 7, 11])
-def test_threads_that_share_a_batch_change_nothing_but_time(
-    corpus: Corpus, set_threads: Callable[[int], None], threads: int
+@pytest.mark.parametrize(
+    ("threads", "most"), [(2, 6), (3, 6), (7, 6), (11, 6), (1, 2), (2, 2), (3, 1)]
+)
+def test_parts_of_a_batch_change_nothing_but_time(
+    corpus: Corpus,
+    set_threads: Callable[[int], None],
+    monkeypatch: pytest.MonkeyPatch,
+    threads: int,
+    most: int,
 ) -> None:
-    """Also where they cannot share it equally, or are more than the six windows."""
+    """Whether there are many threads, or many windows: also where they cannot be shared equally,
+    or are fewer than the threads.
+    """
     config = small(model__character_dropout=0.3)
     took: list[tuple[float, list[torch.Tensor]]] = []
-    for count in (1, threads):
+    for count, windows in ((1, 6), (threads, most)):
         set_threads(count)
+        monkeypatch.setattr(training_step, "AT_ONCE", windows * config.model.T * config.model.C)
         model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
         torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
         seen: list[tuple[int, int]] = []
@@ -157,10 +167,10 @@ def test_threads_that_share_a_batch_change_nothing_but_time(
         )
         loss, _ = TrainStep(model, corpus.train, config, CPU)(5)
         took.append((loss, [p.grad for p in model.parameters() if p.grad is not None]))
-        assert sum(windows for windows, _ in seen) == 6
-        assert max(windows for windows, _ in seen) == -(-6 // count)
+        assert sum(n for n, _ in seen) == 6
+        assert max(n for n, _ in seen) == min(windows, -(-6 // count))
         assert torch.get_num_threads() == count  # what else this thread computes
-    assert get_ident() not in {thread for _, thread in seen}
+        assert (get_ident() in {thread for _, thread in seen}) == (count == 1)
     torch.testing.assert_close(took[1][0], took[0][0])
     torch.testing.assert_close(took[1][1], took[0][1], rtol=1e-4, atol=1e-7)
 

@@ -20,6 +20,11 @@ from gpt.training.optimizer import learning_rate, make_optimizers
 
 log = logging.getLogger(__name__)
 
+# Numbers in the stream (B T C) that a CPU takes through the model at once. The MLP's activations,
+# four times as many in float32, beyond 32 MB malloc gives back at once, and the system clears them
+# anew each time: a sixth of a step. (`python scripts/bench.py shapes`)
+AT_ONCE = 2**20
+
 
 class TrainStep:
     """Calling it with a step draws that step's batch and updates the model once.
@@ -32,7 +37,7 @@ class TrainStep:
     the gradients, a set for each thread, are added up in the windows' order. Threads that share
     every operation instead wait for each other at each (`python scripts/bench.py shares` measures
     both). With dropout they must, as its masks are drawn one after the other; and compiled, as the
-    compiler does not take two threads at a time.
+    compiler does not take two threads at a time. A large batch is taken a few windows at a time.
     """
 
     def __init__(self, model: GPT, ids: Ids, config: Config, device: torch.device) -> None:
@@ -133,13 +138,17 @@ class TrainStep:
     def _backward(self, forward: Any, x: Tensor, y: Tensor) -> Tensor:
         """Add the gradient of this piece's part of the loss; returns that part."""
         scale = self.scaler.scale(torch.ones((), device=self.device))
-        shares = list(zip(x.chunk(self.shares), y.chunk(self.shares), strict=True))
-        if len(shares) == 1:
-            return self._add(*self._compute(forward, scale, x, y))
         loss = torch.zeros((), device=self.device)
-        threads = max(1, torch.get_num_threads() // len(shares))
+        large = math.ceil(x.numel() * self.config.model.C / AT_ONCE / self.shares)
+        n = self.shares * large if self.device.type == "cpu" else 1
+        parts = list(zip(x.chunk(n), y.chunk(n), strict=True))
+        if self.shares == 1 or len(parts) == 1:
+            for part in parts:
+                loss += self._add(*self._compute(forward, scale, *part))
+            return loss
+        threads = max(1, torch.get_num_threads() // min(len(parts), self.shares))
         futures = [
-            self.pool.submit(self._compute, forward, scale, *share, threads) for share in shares
+            self.pool.submit(self._compute, forward, scale, *part, threads) for part in parts
         ]
         try:
             while futures:  # each is forgotten as it is added, also where one has failed
@@ -154,7 +163,7 @@ class TrainStep:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """What these windows add to the batch's mean loss; the gradients of that, times `scale`.
 
-        By so many threads, if this is one of several shares.
+        By so many threads, if this is one of several parts.
         """
         if threads is not None:
             torch.set_num_threads(threads)  # for what is computed in this thread
