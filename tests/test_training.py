@@ -28,6 +28,7 @@ from gpt.model.transformer import GPT, cross_entropy
 from gpt.run import check_resumable
 from gpt.seeds import derive_seed
 from gpt.stored import write_hashes
+from gpt.text import batches
 from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
@@ -240,6 +241,24 @@ def test_val_loss_scores_each_character_from_those_before_it_in_its_window(
         logits = model(torch.tensor([ids[start:i].tolist()]))[0, -1]
         total -= logits.log_softmax(0)[int(ids[i])].item()
     assert evaluate(model, ids) == pytest.approx(total / (n - 1), rel=1e-5)
+
+
+def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(
+    corpus: Corpus, set_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 2 * 13)
+    model = GPT(small().model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
+    scored, by = [], set()
+    model.register_forward_pre_hook(lambda *_: by.add(get_ident()))
+    for threads in (1, 2, 3, 7):
+        set_threads(threads)
+        by.clear()
+        scored.append(evaluate(model, corpus.ids))
+        assert get_ident() not in by
+        assert 1 <= len(by) <= threads
+        assert torch.get_num_threads() == threads
+    assert scored == [scored[0]] * 4
 
 
 # --- a run ---

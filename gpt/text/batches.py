@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from gpt.seeds import uniforms
 from gpt.text.vocabulary import HIDDEN, Ids
 
-EVAL_CHARACTERS = 8192  # scored at once in an evaluation; bounds its memory
+EVAL_CHARACTERS = 4096  # scored at once in an evaluation, by each thread; bounds its memory
 
 
 def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:

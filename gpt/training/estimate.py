@@ -56,7 +56,7 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     if window(config, 0) < config.model.T:
         per_step += short_steps(config) / config.train.steps * (pace(0) - per_step)
 
-    part = corpus.val[: EVAL_CHARACTERS + 1]
+    part = corpus.val[: EVAL_CHARACTERS * torch.get_num_threads() + 1]
     evaluate(model, part)  # warm up
     scored = _seconds(device, lambda: evaluate(model, part))
     sampled = _seconds(
