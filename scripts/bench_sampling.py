@@ -105,8 +105,10 @@ def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
         found["chars_per_s"] = round(statistics.median(alone))
         found["share_of_copy_bandwidth"] = round(1 / statistics.mean(one[:CHARACTERS]) / bound, 2)
         found["chars_per_s_of_64_with_start"] = round(statistics.median(many))
-        ratios = [b / a for a, b in zip(alone, many, strict=True)]
+        ratios = [b * a / CHARACTERS for a, b in zip(ours, many, strict=True)]
         found["64_at_once_against_1"] = round(statistics.median(ratios), 1)
+        ratios = [b / a for a, b in zip(alone, many, strict=True)]
+        found["64_at_once_against_1_without_its_start"] = round(statistics.median(ratios), 1)
         late, early = one[10_000 - 128 : 10_000 + 128], one[200 - 128 : 200 + 128]
         found["character_10000_against_200"] = round(
             statistics.mean(late) / statistics.mean(early), 2
