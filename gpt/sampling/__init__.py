@@ -1,1 +1,1 @@
-"""A model in, characters out: reader -> decoding (pure functions) -> writer -> generator -> samples."""
+"""A model in, characters out: reader -> decoding (pure functions) -> writer -> generator."""
