@@ -617,9 +617,10 @@ def test_the_pieces_that_fit_are_remembered(
 
 def test_memory_that_really_ends_is_told(text_file: Path) -> None:
     limit = {resource.RLIMIT_AS: 3 * 2**30}
-    code, err = run_limited(text_file, limit, "train.batch_size=2000000", "train.accumulation=1")
+    many = ("train.batch_size=3000", "train.accumulation=1", "model.n_layer=97")
+    code, err = run_limited(text_file, limit, *many)
     assert code == 1
-    assert "not enough memory on cpu for 2000000 windows of 13 characters" in err
+    assert "not enough memory on cpu for 3000 windows of 13 characters" in err
 
 
 # --- strangers' files ---

@@ -13,7 +13,8 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import get_ident
+from threading import Barrier, get_ident
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training import step as training_step
 from gpt.training.estimate import estimate
-from gpt.training.evaluation import evaluate
+from gpt.training.evaluation import Stopped, evaluate
 from gpt.training.loop import Progress, train
 from gpt.training.optimizer import learning_rate
 from gpt.training.step import TrainStep
@@ -249,16 +250,34 @@ def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 2 * 13)
     model = GPT(small().model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
-    scored, by = [], set()
-    model.register_forward_pre_hook(lambda *_: by.add(get_ident()))
+    scored = []
     for threads in (1, 2, 3, 7):
         set_threads(threads)
-        by.clear()
+        together = Barrier(threads)  # passed by none before all are there
+
+        def wait(*_: Any, together: Barrier = together) -> None:
+            together.wait(timeout=30)
+
+        waits = model.register_forward_pre_hook(wait)
+        scored.append(evaluate(model, corpus.ids[: threads * 2 * 13 + 1]))
+        waits.remove()
         scored.append(evaluate(model, corpus.ids))
-        assert get_ident() not in by
-        assert 1 <= len(by) <= threads
         assert torch.get_num_threads() == threads
-    assert scored == [scored[0]] * 4
+    assert scored[1::2] == [scored[1]] * 4
+
+
+def test_an_evaluation_stops_within_a_window_of_each_thread(
+    corpus: Corpus, set_threads: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was once asked to stop only at every fourth window of each thread."""
+    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 13)
+    set_threads(2)
+    model = GPT(small().model, len(corpus.vocabulary))
+    scored: list[int] = []
+    model.register_forward_pre_hook(lambda *_: scored.append(1))
+    with pytest.raises(Stopped):
+        evaluate(model, corpus.ids, lambda: len(scored) >= 5)
+    assert len(scored) in (5, 6)
 
 
 # --- a run ---

@@ -96,7 +96,7 @@ def _in_processes(
 def _start(connection: Connection) -> Popen[bytes]:
     """A process that hears of no Ctrl-C: the one that it writes for does."""
     code = (
-        f"import sys; sys.path[:] = {sys.path!r}; from gpt.sampling import samples; "
+        f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; from gpt.sampling import samples; "
         f"samples.write_share({connection.fileno()})"
     )
     return Popen(

@@ -56,7 +56,8 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     if window(config, 0) < config.model.T:
         per_step += short_steps(config) / config.train.steps * (pace(0) - per_step)
 
-    part = corpus.val[: EVAL_CHARACTERS * torch.get_num_threads() + 1]
+    at_once = max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads()
+    part = corpus.val[: at_once + 1]
     evaluate(model, part)  # warm up
     scored = _seconds(device, lambda: evaluate(model, part))
     sampled = _seconds(

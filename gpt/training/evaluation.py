@@ -30,17 +30,18 @@ def evaluate(model: GPT, ids: Ids, stopped: Callable[[], bool] = lambda: False) 
 
     @torch.inference_mode()
     def score(window: tuple[Tensor, Tensor]) -> float:
+        if stopped():
+            raise Stopped
         x, y = (part.to(device) for part in window)
         return cross_entropy(model(x), y, reduction="sum").item()
 
-    threads = torch.get_num_threads() if device.type == "cpu" else 1
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     windows, total = consecutive_windows(ids, model.config.T), 0.0
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
         while some := list(islice(windows, 4 * threads)):
-            if stopped():
-                raise Stopped
-            total += sum(pool.map(score, some))
+            for loss in (pool.map if device.type == "cpu" else map)(score, some):
+                total += loss
     finally:  # a second Ctrl-C waits for nobody
         pool.shutdown(wait=False, cancel_futures=True)
     return total / (len(ids) - 1)

@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import torch
@@ -20,9 +20,9 @@ from gpt.training.optimizer import learning_rate, make_optimizers
 
 log = logging.getLogger(__name__)
 
-# Numbers in the stream (B T C) that a CPU takes through the model at once. The MLP's activations,
-# four times as many in float32, beyond 32 MB malloc gives back at once, and the system clears them
-# anew each time: a sixth of a step. (`python scripts/bench.py shapes`)
+# Numbers in the stream (B T C) that a thread of a CPU takes through the model at once. The MLP's
+# activations, four times as many, have 16 MB then; those of 32 MB malloc would give back, and the
+# system clear anew each time: a sixth of a step. (`python scripts/bench.py shapes`)
 AT_ONCE = 2**20
 
 
@@ -99,8 +99,10 @@ class TrainStep:
     def _divide_further(self, step: int, reason: str) -> None:
         """More pieces, if that is allowed. Raises TrainingError, with advice, if not."""
         B, T = self._shape(step)
-        more = next((n for n in range(self.pieces + 1, B + 1) if B % n == 0), None)
-        at_once = -(-B // self.pieces)
+        piece = -(-B // self.pieces)
+        at_once = min(piece, self.shares * -(-piece // self._parts(piece, T)))
+        further = range(self.pieces + 1, B + 1)
+        more = next((n for n in further if B % n == 0 and B // n < at_once), None)
         told = f"not enough memory on {self.device} for {at_once} windows of {T} characters"
         if more is None:
             raise TrainingError(f"{told} ({reason:.150}); use a smaller model.T, C or n_layer")
@@ -139,31 +141,39 @@ class TrainStep:
         """Add the gradient of this piece's part of the loss; returns that part."""
         scale = self.scaler.scale(torch.ones((), device=self.device))
         loss = torch.zeros((), device=self.device)
-        large = math.ceil(x.numel() * self.config.model.C / AT_ONCE / self.shares)
-        n = self.shares * large if self.device.type == "cpu" else 1
+        n = self._parts(*x.shape)
         parts = list(zip(x.chunk(n), y.chunk(n), strict=True))
         if self.shares == 1 or len(parts) == 1:
             for part in parts:
                 loss += self._add(*self._compute(forward, scale, *part))
             return loss
         threads = max(1, torch.get_num_threads() // min(len(parts), self.shares))
-        futures = [
-            self.pool.submit(self._compute, forward, scale, *part, threads) for part in parts
-        ]
-        try:
-            while futures:  # each is forgotten as it is added, also where one has failed
+        futures: list[Future[Any]] = []
+        try:  # each is forgotten as it is added, also where one has failed
+            for part in parts:
+                futures.append(self.pool.submit(self._compute, forward, scale, *part, threads))
+                if len(futures) > self.shares:
+                    loss += self._add(*futures.pop(0).result())
+            while futures:
                 loss += self._add(*futures.pop(0).result())
         except Exception:
             wait(futures)  # they hold memory, too
             raise
         return loss
 
+    def _parts(self, B: int, T: int) -> int:
+        """How many parts B windows of T are taken in: some for each thread, none too large."""
+        if self.device.type != "cpu":
+            return 1
+        rounds = math.ceil(B * T * self.config.model.C / AT_ONCE / self.shares)
+        return min(B, self.shares * rounds)
+
     def _compute(
         self, forward: Any, scale: Tensor, x: Tensor, y: Tensor, threads: int | None = None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """What these windows add to the batch's mean loss; the gradients of that, times `scale`.
 
-        By so many threads, if this is one of several parts.
+        By so many threads, if others compute other parts.
         """
         if threads is not None:
             torch.set_num_threads(threads)  # for what is computed in this thread
