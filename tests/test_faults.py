@@ -164,6 +164,7 @@ def stop_in_evaluation(config: Config, corpus: Corpus) -> Interrupted:
     def interrupt(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if not module.training and isinstance(module, GPT) and len(inputs[0]) > 1:
             os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.1)  # for the main thread to hear it: this is one of the evaluation's
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(interrupt)
     try:
