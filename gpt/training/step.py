@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 # Numbers in the stream (B T C) that a thread of a CPU takes through the model at once. The MLP's
 # activations, four times as many, have 16 MB then; those of 32 MB malloc would give back, and the
-# system clear anew each time: a sixth of a step. (`python scripts/bench.py shapes`)
+# system clear anew each time: a sixth of a step (scripts/experiments.md).
 AT_ONCE = 2**20
 
 
