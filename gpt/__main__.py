@@ -14,7 +14,7 @@ def main() -> None:
     thread is waited for, which may have long to compute.
     """
     try:
-        from gpt.cli import main as run
+        from gpt.cli.main import main as run
 
         run()
     except (KeyboardInterrupt, SystemExit) as done:

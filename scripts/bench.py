@@ -44,7 +44,9 @@ def seconds(*command: str, repeats: int = 1) -> float:
 
 def startup() -> dict[str, Any]:
     """Help and a config error against the imports they cannot do without."""
-    wrong = f"import sys; from gpt.cli import main; sys.argv = {['gpt', 'train', '--set', 'x=1']}"
+    wrong = (
+        f"import sys; from gpt.cli.main import main; sys.argv = {['gpt', 'train', '--set', 'x=1']}"
+    )
     caught = "\ntry:\n    main()\nexcept SystemExit as error:\n    assert error.code == 2"
     return {
         "import_typer_s": seconds(sys.executable, "-c", "import typer", repeats=7),
@@ -142,7 +144,7 @@ def threads() -> dict[str, Any]:
     program = (
         "import time, torch\n"
         "from pathlib import Path\n"
-        "from gpt.config import load_config\n"
+        "from gpt.config.load import load_config\n"
         "from gpt.model.transformer import GPT\n"
         "from gpt.text.corpus import load_corpus\n"
         "from gpt.text.sources import open_text\n"
@@ -223,7 +225,7 @@ def optimizer() -> dict[str, Any]:
 
     import torch
 
-    from gpt.config import load_config
+    from gpt.config.load import load_config
     from gpt.model.transformer import GPT
     from gpt.training.optimizer import Muon, make_optimizers
 
@@ -247,7 +249,7 @@ def shares() -> dict[str, Any]:
     """A step whose windows are shared out to the threads, and one whose every operation is."""
     import torch
 
-    from gpt.config import load_config
+    from gpt.config.load import load_config
     from gpt.model.transformer import GPT
     from gpt.training.step import TrainStep
 

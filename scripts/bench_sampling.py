@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from bench_peers import NanoGPT, huggingface_generate
 
-from gpt.checkpoint import Checkpoint, save_checkpoint
-from gpt.config import Config
+from gpt.config.schema import Config
 from gpt.model.transformer import GPT
-from gpt.sampling.decoding import Decoding
-from gpt.sampling.reader import open_reader
-from gpt.sampling.torch_reader import TorchReader
+from gpt.runs.checkpoint import Checkpoint, save_checkpoint
+from gpt.runs.stored import Stored, read_stored
+from gpt.sampling.engine import open_reader
+from gpt.sampling.sampler import Decoding
+from gpt.sampling.torch_engine import TorchReader
 from gpt.sampling.writer import Reader, Writer
-from gpt.stored import Stored, read_stored
 from gpt.text.vocabulary import Vocabulary
 
 CHARACTERS = 1000

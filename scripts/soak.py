@@ -24,22 +24,23 @@ from typing import Any
 
 import torch
 
-import gpt.checkpoint
-import gpt.stored
-from gpt.checkpoint import load_checkpoint, load_training_state
-from gpt.config import Config, load_config
+import gpt.runs.checkpoint
+import gpt.runs.stored
+from gpt.config.load import load_config
+from gpt.config.schema import Config
 from gpt.errors import GPTError
-from gpt.stored import FILES, HASHES, go_back_to_whole, read_stored, write_hashes
+from gpt.runs.checkpoint import load_checkpoint, load_training_state
+from gpt.runs.stored import FILES, HASHES, go_back_to_whole, read_stored, write_hashes
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.text.vocabulary import Vocabulary
-from gpt.training.loop import train
+from gpt.training.trainer import train
 
 CPU = torch.device("cpu")
 DISK: list[tuple[Any, str]] = [  # what a checkpoint is written with
-    (gpt.checkpoint, "sync"),
-    (gpt.checkpoint, "link"),
-    (gpt.checkpoint, "write_hashes"),
+    (gpt.runs.checkpoint, "sync"),
+    (gpt.runs.checkpoint, "link"),
+    (gpt.runs.checkpoint, "write_hashes"),
     (shutil, "rmtree"),
     (Path, "rename"),
     (Path, "replace"),

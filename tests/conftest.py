@@ -10,7 +10,7 @@ from typing import Any
 import hypothesis
 import pytest
 
-from gpt.config import Config
+from gpt.config.schema import Config
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 PANGRAM = "the quick brown fox jumps over the lazy dog; sphinx of black quartz, judge my vow.\n"
@@ -85,7 +85,7 @@ def gpt(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., tuple[int, str, str]]:
     """Run `gpt ARGUMENTS...` in this process: exit code, stdout, stderr."""
-    from gpt.cli import main
+    from gpt.cli.main import main
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gpt", *map(str, arguments)])

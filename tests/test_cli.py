@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpt.config import Config, fields, load_config, to_yaml
-from gpt.stored import write_hashes
+from gpt.config.load import load_config
+from gpt.config.schema import Config, fields
+from gpt.config.yaml import to_yaml
+from gpt.runs.stored import write_hashes
 from gpt.text.display import visible
 from tests.conftest import metrics_of, small
 
@@ -59,7 +61,7 @@ def test_help_and_config_errors_import_no_torch(arguments: list[str], code: int)
         "import atexit, sys\n"
         "atexit.register(lambda: print('TORCH' if 'torch' in sys.modules else 'LIGHT'))\n"
         f"sys.argv = ['gpt', *{arguments!r}]\n"
-        "from gpt.cli import main\n"
+        "from gpt.cli.main import main\n"
         "main()\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -299,7 +301,7 @@ def test_sampling_on_a_cpu_needs_no_torch(trained: Path) -> None:
     """`import torch` takes longer than a thousand characters."""
     program = (
         "import sys\nsys.modules['torch'] = None\nsys.argv = ['gpt', 'sample', '--json']\n"
-        "from gpt.cli import main\nmain()"
+        "from gpt.cli.main import main\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -542,16 +544,16 @@ def test_nothing_goes_on_sampling_when_it_is_stopped(
     """Ctrl-C reaches all of a terminal's processes: those that write samples must not hear it."""
     script = """
 import signal, sys
-from gpt.cli import main
-from gpt.sampling import samples
+from gpt.cli.main import main
+from gpt.sampling import parallel
 signal.signal(signal.SIGINT, signal.default_int_handler)
-samples.ENOUGH, samples.EACH, samples._threads = 0, 2, lambda: 3
+parallel.ENOUGH, parallel.EACH, parallel._threads = 0, 2, lambda: 3
 sys.argv = ["gpt", "sample", sys.argv[1], "--num-samples", "7", "--until-stop", "--stop", "jj"]
-class Told(samples.Popen):
+class Told(parallel.Popen):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
         print("started", flush=True)
-samples.Popen = Told
+parallel.Popen = Told
 main()
 """
     process = subprocess.Popen(

@@ -7,7 +7,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.config import Config, fields, load_config, to_yaml
+from gpt.config.load import load_config
+from gpt.config.schema import Config, fields
+from gpt.config.yaml import to_yaml
 from gpt.errors import ConfigError
 
 

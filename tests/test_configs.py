@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpt.config import Config, fields, load_config
+from gpt.config.load import load_config
+from gpt.config.schema import Config, fields
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_text
-from gpt.training.loop import train
+from gpt.training.trainer import train
 from tests.conftest import metrics_of
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))

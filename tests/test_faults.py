@@ -20,18 +20,19 @@ import pytest
 import torch
 from soak import damaged_files, killed_runs
 
-from gpt.checkpoint import load_checkpoint, load_training_state
-from gpt.config import Config, to_yaml
+from gpt.config.schema import Config
+from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, ConfigError, Interrupted, TrainingError, UsageError
 from gpt.model.transformer import GPT
-from gpt.run import LOCK, locked, make_numbered
-from gpt.stored import HASHES, go_back_to_whole, read_stored, write_hashes
+from gpt.runs.checkpoint import load_checkpoint, load_training_state
+from gpt.runs.folder import LOCK, locked, make_numbered
+from gpt.runs.stored import HASHES, go_back_to_whole, read_stored, write_hashes
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
-from gpt.training.loop import train
-from gpt.training.monitor import Monitor
+from gpt.training.monitor.monitor import Monitor
 from gpt.training.optimizer import learning_rate
 from gpt.training.step import TrainStep
+from gpt.training.trainer import train
 from tests.conftest import metrics_of, small
 from tests.test_training import RISING
 
@@ -285,7 +286,7 @@ def test_two_processes_and_two_environments_give_the_same_bits(
 def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus) -> None:
     train(small(**PART), corpus, Path("r"))
     holder = subprocess.Popen(
-        [sys.executable, "-c", "from pathlib import Path; from gpt.run import locked\n"
+        [sys.executable, "-c", "from pathlib import Path; from gpt.runs.folder import locked\n"
          "with locked(Path('r')): print('held', flush=True); input()"],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
@@ -705,14 +706,14 @@ def test_a_state_that_would_unfold_is_refused(corpus: Corpus) -> None:
 )
 def test_a_hostile_config_is_refused(content: str) -> None:
     Path("x.yaml").write_text(content)
-    from gpt.config import load_config
+    from gpt.config.load import load_config
 
     with pytest.raises(ConfigError):
         load_config(Path("x.yaml"))
 
 
 def test_a_config_larger_than_any_is_not_read() -> None:
-    from gpt.config import load_config
+    from gpt.config.load import load_config
 
     with Path("x.yaml").open("wb") as file:
         file.truncate(2**40)
@@ -752,7 +753,7 @@ def test_checkpoints_come_by_the_clock(corpus: Corpus, monkeypatch: pytest.Monke
     """A step that takes 31 s: every second one is saved, and the last."""
     config = small(train__checkpoint_every="1 min", train__eval_every=100)
     now = [0.0]
-    monkeypatch.setattr("gpt.training.loop.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("gpt.training.trainer.time.perf_counter", lambda: now[0])
     call = TrainStep.__call__
     seen: list[int] = []
 

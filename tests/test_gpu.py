@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt.checkpoint import load_checkpoint
 from gpt.device import select_device, select_precision
+from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
-from gpt.sampling.reader import generate_text
-from gpt.sampling.torch_reader import TorchReader
+from gpt.runs.checkpoint import load_checkpoint
+from gpt.sampling.engine import generate_text
+from gpt.sampling.torch_engine import TorchReader
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
-from gpt.training.estimate import estimate
-from gpt.training.evaluation import evaluate
-from gpt.training.loop import train
+from gpt.training.dry_run import estimate
 from gpt.training.step import TrainStep
+from gpt.training.trainer import train
 from tests.conftest import small
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::UserWarning")]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.errors import GPTError, UsageError
 from gpt.inspection.attention import Attention, attend, attend_text, tile
 from gpt.inspection.output import check_out, write_out

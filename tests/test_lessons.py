@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpt.checkpoint import load_checkpoint
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.lessons import (
     LESSONS,
     averaging,
@@ -30,9 +29,10 @@ from gpt.lessons.telling import tell
 from gpt.lessons.trained import Trained, look_into
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
+from gpt.runs.checkpoint import load_checkpoint
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_text
-from gpt.training.loop import train
+from gpt.training.trainer import train
 from tests.conftest import small
 from tests.test_model import shaken
 

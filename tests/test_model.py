@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gpt.config import ModelConfig
-from gpt.model.attention import CausalSelfAttention, Rotary
+from gpt.config.schema import ModelConfig
+from gpt.model.attention import CausalSelfAttention
+from gpt.model.rotary import Rotary
 from gpt.model.transformer import GPT, MLP, Block, count_parameters, cross_entropy, relu2
 from gpt.text.vocabulary import HIDDEN
 
@@ -161,7 +162,7 @@ def test_the_initial_weights_follow_from_the_generator_alone() -> None:
     again = GPT(config(), V, torch.Generator().manual_seed(5)).state_dict()
     assert all(first[name].equal(again[name]) for name in first)
     other = GPT(config(), V, torch.Generator().manual_seed(6)).state_dict()
-    assert not first["characters.weight"].equal(other["characters.weight"])
+    assert not first["token_embedding.weight"].equal(other["token_embedding.weight"])
 
 
 def test_cross_entropy_is_minus_the_log_of_the_probability_given() -> None:
@@ -190,9 +191,9 @@ def test_parameters_are_counted_by_part() -> None:
     assert sum(counts.values()) == sum(p.numel() for p in model.parameters())
     qkv = H * (2 * HS + VS)
     assert counts == {
-        "characters": V * C,
-        "earlier": 2 * V * C,
-        "positions": T * C,
+        "token_embedding": V * C,
+        "ngram_embeddings": 2 * V * C,
+        "position_embedding": T * C,
         "norms": (2 * 2 + 1) * 2 * C,
         "attention": 2 * (C * qkv + qkv + H * VS * C + C),
         "mlp": 2 * (8 * C * C + 5 * C),
@@ -227,8 +228,8 @@ def gpt2_of(model: GPT) -> torch.nn.Module:
         )
     ).eval()
     part = {
-        "transformer.wte": "characters",
-        "transformer.wpe": "positions",
+        "transformer.wte": "token_embedding",
+        "transformer.wpe": "position_embedding",
         "transformer.ln_f": "norm",
         "lm_head": "head",
     }
@@ -285,7 +286,7 @@ def test_an_embedding_sums_the_vectors_of_the_last_characters(length: int) -> No
     model.blocks[0].register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0]))
     ids = torch.randint(V, (B, length))
     model(ids)
-    tables = [model.characters.weight, *(table.weight for table in model.earlier)]
+    tables = [model.token_embedding.weight, *(table.weight for table in model.ngram_embeddings)]
     for b in range(B):
         for t in range(length):
             rows = [tables[d][ids[b, t - d]] for d in range(4) if d <= t]
@@ -307,7 +308,7 @@ def test_a_hidden_character_adds_nothing_here_or_further_on() -> None:
     ids = torch.randint(V, (B, T))
     hidden = torch.rand(B, T) < 0.4
     x = model.embed(ids.masked_fill(hidden, HIDDEN))
-    tables = [model.characters.weight, *(table.weight for table in model.earlier)]
+    tables = [model.token_embedding.weight, *(table.weight for table in model.ngram_embeddings)]
     for b in range(B):
         for t in range(T):
             seen = [d for d in range(3) if d <= t and not hidden[b, t - d]]

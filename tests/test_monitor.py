@@ -18,14 +18,15 @@ from google.protobuf import text_format
 from PIL import Image
 from tensorboard.plugins.projector import projector_config_pb2
 
-from gpt.checkpoint import load_checkpoint
-from gpt.config import fields, to_yaml
+from gpt.config.schema import fields
+from gpt.config.yaml import to_yaml
 from gpt.inspection.attention import attend, tile
+from gpt.runs.checkpoint import load_checkpoint
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_text
-from gpt.training.loop import train
+from gpt.training.trainer import train
 from tests.conftest import metrics_of, small
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorBoard's own
@@ -98,7 +99,7 @@ def test_the_projector_names_the_characters(text_file: Path) -> None:
     assert labels == ["⇥", "↵", r"\x1b", "␣", "a", "b", "c", r"\u2028", "日", ""]
     vectors = np.loadtxt(Path("r", embedding.tensor_path), delimiter="\t")
     model = load_checkpoint(Path("r"), "last", torch.device("cpu")).model
-    assert vectors == pytest.approx(model.characters.weight.numpy(force=True), rel=1e-5)
+    assert vectors == pytest.approx(model.token_embedding.weight.numpy(force=True), rel=1e-5)
     names = {p.name for p in Path("r").iterdir() if not p.name.startswith("events")}
     assert names == {
         *("checkpoints", "config.yaml", "metrics.jsonl", "provenance.jsonl", ".lock"),

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt.config import ModelConfig, TrainConfig
+from gpt.config.schema import ModelConfig, TrainConfig
 from gpt.model.transformer import GPT
 from gpt.training.optimizer import AdamW, Muon, learning_rate, make_optimizers, orthogonalise
 

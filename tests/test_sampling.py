@@ -15,13 +15,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gpt.config import SampleConfig
+from gpt.cli.repl import HELP, Conversation
+from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
 from gpt.model.cache import Cache
 from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
-from gpt.sampling import samples
-from gpt.sampling.decoding import (
+from gpt.runs.stored import Stored
+from gpt.sampling import parallel
+from gpt.sampling.engine import generate_text, reader_of
+from gpt.sampling.generator import (
+    Piece,
+    check_prompt,
+    encode_prompt,
+    generate,
+    held_back,
+    in_order,
+    whole_samples,
+)
+from gpt.sampling.numpy_engine import NumpyReader
+from gpt.sampling.parallel import write_samples
+from gpt.sampling.sampler import (
     RECENT,
     Decoding,
     apply_temperature,
@@ -33,22 +47,8 @@ from gpt.sampling.decoding import (
     log_softmax,
     penalize_repetition,
 )
-from gpt.sampling.generator import (
-    Piece,
-    check_prompt,
-    encode_prompt,
-    generate,
-    held_back,
-    in_order,
-    whole_samples,
-)
-from gpt.sampling.interactive import HELP, Conversation
-from gpt.sampling.numpy_reader import NumpyReader
-from gpt.sampling.reader import generate_text, reader_of
-from gpt.sampling.samples import write_samples
-from gpt.sampling.torch_reader import TorchReader
+from gpt.sampling.torch_engine import TorchReader
 from gpt.sampling.writer import Reader, Writer
-from gpt.stored import Stored
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import small
 
@@ -358,10 +358,10 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[Popen[bytes]]:
             super().__init__(*arguments, **options)
             started.append(self)
 
-    monkeypatch.setattr(samples, "ENOUGH", 0)
-    monkeypatch.setattr(samples, "EACH", 2)
-    monkeypatch.setattr(samples, "_threads", lambda: 3)
-    monkeypatch.setattr(samples, "Popen", Noted)
+    monkeypatch.setattr(parallel, "ENOUGH", 0)
+    monkeypatch.setattr(parallel, "EACH", 2)
+    monkeypatch.setattr(parallel, "_threads", lambda: 3)
+    monkeypatch.setattr(parallel, "Popen", Noted)
     return started
 
 
@@ -422,7 +422,7 @@ def test_a_model_of_no_numbers_is_told() -> None:
     with pytest.raises(CheckpointError, match="its logits are no finite numbers"):
         generate_text(net, VOCABULARY, length=3, seed=0)
     net.norm.bias.data.fill_(3e38)
-    net.characters.weight.data.fill_(3e38)
+    net.token_embedding.weight.data.fill_(3e38)
     with pytest.raises(CheckpointError, match="its logits are no finite numbers"):
         generate_text(net, VOCABULARY, length=3, seed=0)
 

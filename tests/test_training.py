@@ -21,24 +21,25 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.checkpoint import load_checkpoint, load_training_state, save_checkpoint
-from gpt.config import Config, load_config
+from gpt.config.load import load_config
+from gpt.config.schema import Config
 from gpt.device import autocast, select_device, select_precision
 from gpt.errors import CheckpointError, ConfigError, DeviceError, TrainingError, UsageError
+from gpt.evaluation.loss import Stopped, evaluate
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.run import check_resumable
+from gpt.runs.checkpoint import load_checkpoint, load_training_state, save_checkpoint
+from gpt.runs.folder import check_resumable
+from gpt.runs.stored import write_hashes
 from gpt.seeds import derive_seed
-from gpt.stored import write_hashes
 from gpt.text import batches
 from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training import step as training_step
-from gpt.training.estimate import estimate
-from gpt.training.evaluation import Stopped, evaluate
-from gpt.training.loop import Progress, train
+from gpt.training.dry_run import estimate
 from gpt.training.optimizer import learning_rate
 from gpt.training.step import TrainStep
+from gpt.training.trainer import Progress, train
 from tests.conftest import metrics_of, small
 
 CPU = torch.device("cpu")
@@ -728,7 +729,7 @@ def test_compile_auto_goes_on_without_a_compiler(
 def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
     corpus: Corpus, text_file: Path, number: signal.Signals, code: int
 ) -> None:
-    from gpt.config import to_yaml
+    from gpt.config.yaml import to_yaml
 
     config = small(data__source=str(text_file), train__steps=100_000, train__checkpoint_every=10**6)
     Path("c.yaml").write_text(to_yaml(config.model_copy()))

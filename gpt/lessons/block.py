@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.lessons import heads, normalization
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained

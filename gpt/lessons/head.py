@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gpt.lessons.averaging import causal_softmax
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained
-from gpt.model.attention import Rotary
+from gpt.model.rotary import Rotary
 from gpt.text.display import symbol
 
 

@@ -6,7 +6,7 @@ B batch, T time, C channels, H heads, hs head_size, vs value_size; H * hs need n
 import torch
 from torch import Tensor, nn
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.lessons.head import Head, attend
 from gpt.lessons.page import Page
 from gpt.lessons.scaling import entropy

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.lessons import block, normalization
 from gpt.lessons.page import Page
 from gpt.lessons.positions import add_positions
@@ -13,12 +13,12 @@ from gpt.model.transformer import GPT, Block, count_parameters, cross_entropy
 
 def by_hand(model: GPT, ids: Tensor) -> Tensor:
     """(B, T) ids -> (B, T, V) logits, with the production model's weights."""
-    x = model.characters.weight[ids]  # (B, T, C): a row of the table for each character
-    for distance, table in enumerate(model.earlier, start=1):
+    x = model.token_embedding.weight[ids]  # (B, T, C): a row of the table for each character
+    for distance, table in enumerate(model.ngram_embeddings, start=1):
         assert isinstance(table, torch.nn.Embedding)
         x[:, distance:] += table.weight[ids[:, :-distance]]  # what stands that far before
-    if model.positions is not None:
-        x = add_positions(x, model.positions.weight)
+    if model.position_embedding is not None:
+        x = add_positions(x, model.position_embedding.weight)
     for layer in model.blocks:
         assert isinstance(layer, Block)
         x = block.by_hand(layer, x)

@@ -6,11 +6,11 @@ Learned positions are added to the character's embedding; rotary ones turn its q
 import torch
 from torch import Tensor
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.lessons.head import Head
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained
-from gpt.model.attention import Rotary
+from gpt.model.rotary import Rotary
 from gpt.text.display import symbol
 
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gpt.checkpoint import Checkpoint
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
-from gpt.sampling.reader import generate_text
+from gpt.runs.checkpoint import Checkpoint
+from gpt.sampling.engine import generate_text
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 

@@ -7,14 +7,13 @@ H  heads; each attends for itself (n_head)
 hs head_size: channels of a query and a key      vs value_size: channels of a value
 """
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.model.cache import LayerCache
-from gpt.model.shapes import rotary_angles
+from gpt.model.rotary import Rotary
 
 
 class CausalSelfAttention(nn.Module):
@@ -96,29 +95,3 @@ class CausalSelfAttention(nn.Module):
         y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H * vs)
         out: Tensor = self.dropout(self.projection(y))
         return out
-
-
-class Rotary(nn.Module):
-    """Rotary positions (RoFormer, arXiv:2104.09864, section 3.2.2).
-
-    Channels i and i + hs/2 of a query or key are turned by t * 10000^(-2i/hs), so that the
-    product of a query and a key depends on how far apart they stand, not on where.
-    """
-
-    cos: Tensor
-    sin: Tensor
-
-    def __init__(self, config: ModelConfig) -> None:
-        super().__init__()
-        # by numpy, in float64: torch's threads once gave other last digits, in one start of many
-        angles = rotary_angles(config.T, config.head_size)  # (T, hs / 2)
-        for name, table in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
-            float32 = torch.tensor(table, dtype=torch.float32, device="cpu")
-            self.register_buffer(name, float32, persistent=False)
-
-    def forward(self, x: Tensor, places: slice | Tensor | None = None) -> Tensor:
-        """(B, H, T, hs) -> (B, H, T, hs), of characters at `places`, by default 0 to T - 1."""
-        places = slice(x.shape[-2]) if places is None else places
-        cos, sin = (table[places].to(x.dtype) for table in (self.cos, self.sin))
-        a, b = x.chunk(2, dim=-1)  # (B, H, T, hs / 2)
-        return torch.cat([a * cos - b * sin, a * sin + b * cos], dim=-1)

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.text.vocabulary import HIDDEN
 
 

@@ -3,17 +3,17 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 
 
 def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
     """What `GPT(config, vocabulary_size).state_dict()` holds."""
     C, V = config.C, vocabulary_size
     queries, values = config.n_head * config.head_size, config.n_head * config.value_size
-    shapes: dict[str, tuple[int, ...]] = {"characters.weight": (V, C)}
-    shapes |= {f"earlier.{i}.weight": (V, C) for i in range(config.ngram - 1)}
+    shapes: dict[str, tuple[int, ...]] = {"token_embedding.weight": (V, C)}
+    shapes |= {f"ngram_embeddings.{i}.weight": (V, C) for i in range(config.ngram - 1)}
     if config.positions == "learned":
-        shapes["positions.weight"] = (config.T, C)
+        shapes["position_embedding.weight"] = (config.T, C)
     for i in range(config.n_layer):
         block = {
             "attention_norm": ((C,), (C,)),

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.cache import Cache, LayerCache
 from gpt.text.vocabulary import HIDDEN
@@ -85,7 +85,7 @@ class Block(nn.Module):
         return x
 
 
-class Characters(nn.Embedding):
+class TokenEmbedding(nn.Embedding):
     """A vector for each id, and zeros for HIDDEN."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -109,11 +109,13 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.characters = Characters(vocabulary_size, config.C)
-        self.earlier = nn.ModuleList(
-            Characters(vocabulary_size, config.C) for _ in range(config.ngram - 1)
+        self.token_embedding = TokenEmbedding(vocabulary_size, config.C)
+        self.ngram_embeddings = nn.ModuleList(
+            TokenEmbedding(vocabulary_size, config.C) for _ in range(config.ngram - 1)
         )
-        self.positions = nn.Embedding(config.T, config.C) if config.positions == "learned" else None
+        self.position_embedding = (
+            nn.Embedding(config.T, config.C) if config.positions == "learned" else None
+        )
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.norm = nn.LayerNorm(config.C)
@@ -144,16 +146,18 @@ class GPT(nn.Module):
     def embed(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T) ids -> (B, T, C): what each character, those just before it and its place add."""
         T = ids.shape[1]
-        x: Tensor = self.characters(ids)  # (B, T, C)
-        for distance, table in enumerate(self.earlier, start=1):
+        x: Tensor = self.token_embedding(ids)  # (B, T, C)
+        for distance, table in enumerate(self.ngram_embeddings, start=1):
             if cache is not None and T == 1:
                 before = cache.before(distance)
             else:  # moved right; before the first stands nothing
                 before = F.pad(ids, (distance, 0), value=HIDDEN)[:, :T]
             x = x + table(before)
-        if self.positions is not None:
+        if self.position_embedding is not None:
             places = slice(T) if cache is None else cache.places
-            x = x + self.positions.weight[places].view(-1, T, x.shape[-1])  # (T, C) to each of B
+            x = x + self.position_embedding.weight[places].view(
+                -1, T, x.shape[-1]
+            )  # (T, C) to each of B
         return x
 
     def _initialize(self, generator: torch.Generator | None) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpt.errors import UsageError
-from gpt.sampling.decoding import Decoding
+from gpt.sampling.sampler import Decoding
 from gpt.sampling.writer import Reader, Writer
 from gpt.text.vocabulary import Vocabulary
 

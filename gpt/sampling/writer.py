@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.errors import CheckpointError
-from gpt.sampling.decoding import RECENT, Decoding, choose, log_softmax
+from gpt.sampling.sampler import RECENT, Decoding, choose, log_softmax
 from gpt.seeds import uniforms
 
 DRAWN = 256  # numbers at a time

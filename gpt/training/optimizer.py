@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.config import TrainConfig
+from gpt.config.schema import TrainConfig
 from gpt.model.transformer import GPT, Block
 
 # (a, b, c) of each step: the polynomials of degree 5 that together bring singular values from 0.02

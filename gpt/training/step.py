@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.config import Config
+from gpt.config.schema import Config
 from gpt.device import autocast, compile_model, select_precision
 from gpt.errors import TrainingError
 from gpt.model.transformer import GPT, cross_entropy

@@ -19,7 +19,7 @@ from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
 from gpt import STARTED
-from gpt.config import Config, fields
+from gpt.config.schema import Config, fields
 from gpt.files import write_atomically
 from gpt.inspection.attention import tile
 from gpt.text.display import symbol, visible

@@ -4,10 +4,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt.runs.stored import Stored
 from gpt.sampling.generator import encode_prompt, generate
-from gpt.sampling.numpy_reader import NumpyReader
+from gpt.sampling.numpy_engine import NumpyReader
 from gpt.sampling.writer import Reader
-from gpt.stored import Stored
 from gpt.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def open_reader(stored: Stored, device: str, B: int) -> Reader:
         return NumpyReader(stored.config.model, stored.weights, B)
     import torch
 
-    from gpt.checkpoint import model_of
-    from gpt.sampling.torch_reader import TorchReader
+    from gpt.runs.checkpoint import model_of
+    from gpt.sampling.torch_engine import TorchReader
 
     return TorchReader(model_of(stored, torch.device(device)), B)
 
@@ -57,7 +57,7 @@ def _may_have_gpu() -> bool:
 def reader_of(model: "GPT", B: int) -> Reader:
     """A reader of B texts for a model in memory, where it is."""
     if next(model.parameters()).device.type != "cpu":
-        from gpt.sampling.torch_reader import TorchReader
+        from gpt.sampling.torch_engine import TorchReader
 
         return TorchReader(model, B)
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}

@@ -14,20 +14,22 @@ from pydantic import ConfigDict, Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
 
 from gpt import STARTED
-from gpt.checkpoint import (
+from gpt.config.schema import Config, TrainConfig
+from gpt.config.yaml import to_yaml
+from gpt.device import generator, repeat_exactly, select_device
+from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
+from gpt.evaluation.loss import Stopped, evaluate
+from gpt.files import write_atomically
+from gpt.inspection.attention import attend
+from gpt.model.transformer import GPT
+from gpt.runs.checkpoint import (
     Checkpoint,
     load_checkpoint,
     load_training_state,
     mend_best,
     save_checkpoint,
 )
-from gpt.config import Config, TrainConfig, to_yaml
-from gpt.device import generator, repeat_exactly, select_device
-from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
-from gpt.files import write_atomically
-from gpt.inspection.attention import attend
-from gpt.model.transformer import GPT
-from gpt.run import (
+from gpt.runs.folder import (
     check_free,
     check_plain,
     check_resumable,
@@ -36,15 +38,14 @@ from gpt.run import (
     make_numbered,
     note_start,
 )
-from gpt.sampling.decoding import Decoding
-from gpt.sampling.reader import generate_text
-from gpt.stored import go_back_to_whole
+from gpt.runs.stored import go_back_to_whole
+from gpt.sampling.engine import generate_text
+from gpt.sampling.sampler import Decoding
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
-from gpt.training.evaluation import Stopped, evaluate
-from gpt.training.interrupt import StopRequest
-from gpt.training.monitor import Monitor
+from gpt.training.monitor.monitor import Monitor
 from gpt.training.optimizer import learning_rate
+from gpt.training.signals import StopRequest
 from gpt.training.step import TrainStep, is_finite
 
 log = logging.getLogger(__name__)
@@ -284,7 +285,7 @@ class _Loop:
                 "val_loss": self.progress.val_loss,
                 "best_val_loss": self.progress.best_val_loss,
             }
-            vectors = self.step.model.characters.weight  # (V, C)
+            vectors = self.step.model.token_embedding.weight  # (V, C)
             self.monitor.embedding(vectors, self.corpus.vocabulary.characters)
             self.monitor.finish(scores)
         return Outcome(

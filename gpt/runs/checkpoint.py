@@ -21,11 +21,12 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from gpt.config import Config, to_yaml
+from gpt.config.schema import Config
+from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError
 from gpt.files import sync
 from gpt.model.transformer import GPT
-from gpt.stored import Stored, damaged, link, read_stored, write_hashes
+from gpt.runs.stored import Stored, damaged, link, read_stored, write_hashes
 from gpt.text.vocabulary import Vocabulary
 
 STATE_HOLDS = ("collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch FloatStorage")

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.config import ModelConfig
+from gpt.config.schema import ModelConfig
 from gpt.model.shapes import rotary_angles
 
 Floats = NDArray[np.float32]
@@ -31,15 +31,18 @@ class NumpyReader:
     def __init__(self, config: ModelConfig, weights: Mapping[str, Floats], B: int) -> None:
         T, H = config.T, config.n_head
         self.config, self.T = config, T
-        tables = ["characters.weight", *(f"earlier.{i}.weight" for i in range(config.ngram - 1))]
-        nothing = len(weights["characters.weight"])  # the id before the first: a row of zeros
+        tables = [
+            "token_embedding.weight",
+            *(f"ngram_embeddings.{i}.weight" for i in range(config.ngram - 1)),
+        ]
+        nothing = len(weights["token_embedding.weight"])  # the id before the first: a row of zeros
         self.positions = None
         with np.errstate(over="ignore", invalid="ignore"):
             self.tables = np.stack(
                 [np.pad(_centred(weights[table], 1), ((0, 1), (0, 0))) for table in tables]
             )
             if config.positions == "learned":
-                self.positions = _centred(weights["positions.weight"], 1)
+                self.positions = _centred(weights["position_embedding.weight"], 1)
             self.blocks = [_block(config, weights, f"blocks.{i}.") for i in range(config.n_layer)]
             self.head = _Linear.of(weights, "head", norm="norm")
         angles = rotary_angles(T, config.head_size)

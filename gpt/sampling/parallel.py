@@ -18,9 +18,9 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 from gpt.errors import GPTError
+from gpt.runs.stored import Stored
+from gpt.sampling.engine import device_for, open_reader, work
 from gpt.sampling.generator import Piece, generate
-from gpt.sampling.reader import device_for, open_reader, work
-from gpt.stored import Stored
 
 ENOUGH = 3e11  # bytes of weights to go through that are worth the start of processes
 EACH = 16  # texts for each process at least: fewer are faster in one
@@ -96,8 +96,8 @@ def _in_processes(
 def _start(connection: Connection) -> Popen[bytes]:
     """A process that hears of no Ctrl-C: the one that it writes for does."""
     code = (
-        f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; from gpt.sampling import samples; "
-        f"samples.write_share({connection.fileno()})"
+        f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; from gpt.sampling import parallel; "
+        f"parallel.write_share({connection.fileno()})"
     )
     return Popen(
         [sys.executable, "-c", code],

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.config import SampleConfig
+from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 
 NEVER = -np.inf

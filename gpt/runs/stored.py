@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from gpt.config import Config, load_config
+from gpt.config.load import load_config
+from gpt.config.schema import Config
 from gpt.errors import CheckpointError, ConfigError
 from gpt.files import sync
 from gpt.model.shapes import parameter_shapes

@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 
 from gpt import __version__
-from gpt.config import Config, fields
+from gpt.config.schema import Config, fields
 from gpt.errors import ConfigError, TrainingError, UsageError
 
 log = logging.getLogger(__name__)

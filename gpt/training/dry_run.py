@@ -10,13 +10,13 @@ from functools import partial
 
 import torch
 
-from gpt.config import Config
+from gpt.config.schema import Config
 from gpt.device import generator, select_device
+from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, count_parameters
-from gpt.sampling.reader import generate_text
+from gpt.sampling.engine import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
-from gpt.training.evaluation import evaluate
 from gpt.training.step import TrainStep, short_steps, window
 
 WARMUP_STEPS, TIMED_STEPS, SAMPLED = 2, 7, 16

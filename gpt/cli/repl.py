@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gpt.errors import UsageError
-from gpt.sampling.decoding import Decoding
 from gpt.sampling.generator import check_prompt, encode_prompt, generate
+from gpt.sampling.sampler import Decoding
 from gpt.sampling.writer import Reader
 from gpt.text.vocabulary import Vocabulary
 

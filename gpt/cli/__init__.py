@@ -1,0 +1,1 @@
+"""The commands, a file each: parse, call one function, print. Only this folder imports typer."""

@@ -1,0 +1,53 @@
+"""`gpt attend`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gpt.cli.options import AnyDevice, DebugFlag, RunName, Which, WhichOfRun
+from gpt.errors import UsageError
+
+
+def attend(
+    run: RunName = None,
+    text: Annotated[
+        str, typer.Option(help="The text that the model reads, at most model.T characters.")
+    ] = ...,  # type: ignore[assignment]
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE",
+            help="A picture of all heads (.png), or a page to explore them in a browser (.html).",
+        ),
+    ] = ...,  # type: ignore[assignment]
+    device: AnyDevice = "auto",
+    checkpoint: WhichOfRun = Which.best,
+    debug: DebugFlag = False,
+) -> None:
+    """Show which earlier characters each head looks at, and what the model expects next."""
+    from gpt.inspection.output import check_out, write_out
+    from gpt.runs.folder import find_run
+
+    check_out(out)
+    if not text:
+        raise UsageError("--text: expected at least one character, got none")
+    folder = find_run(run)
+
+    from gpt.device import select_device
+    from gpt.inspection.attention import attend_text
+    from gpt.runs.checkpoint import load_checkpoint
+
+    loaded = load_checkpoint(folder, checkpoint.value, select_device(device))
+    attention = attend_text(loaded.model, loaded.vocabulary, text)
+    title = f"{folder.resolve().name}, step {loaded.step}"
+    if out.suffix.lower() == ".png":
+        from gpt.inspection.picture import png
+
+        content = png(attention, text, title)
+    else:
+        from gpt.inspection.page import html
+
+        content = html(attention, text, title, loaded.vocabulary)
+    write_out(out, content)
+    typer.echo(out)

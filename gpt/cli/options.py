@@ -1,0 +1,53 @@
+"""What several commands share: the types of their options, and how they show text."""
+
+import enum
+import logging
+import sys
+from typing import Annotated
+
+import typer
+
+from gpt.text.display import visible
+
+log = logging.getLogger("gpt")
+
+
+class Which(enum.StrEnum):
+    """The checkpoint of a run to take."""
+
+    best = "best"
+    last = "last"
+
+
+class Unknown(enum.StrEnum):
+    """What becomes of the characters of a prompt that the vocabulary lacks."""
+
+    refuse = "refuse"
+    drop = "drop"
+
+
+def _debug(asked: bool) -> None:
+    if asked:
+        log.setLevel(logging.DEBUG)
+
+
+DebugFlag = Annotated[
+    bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_debug)
+]
+RunName = Annotated[
+    str | None,
+    typer.Argument(help="A run's folder, or its name under runs/; by default the newest run."),
+]
+AnyDevice = Annotated[
+    str, typer.Option(help="auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.")
+]
+WhichOfRun = Annotated[
+    Which, typer.Option(help="The model with the lowest val loss, or the newest.")
+]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+
+
+def show(text: str) -> None:
+    """Write at once; what goes to a terminal is made safe, what goes to a file stays as it is."""
+    sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
+    sys.stdout.flush()

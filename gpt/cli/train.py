@@ -1,0 +1,186 @@
+"""`gpt train`."""
+
+import json
+import math
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from gpt.cli.options import DebugFlag, JsonFlag, show
+from gpt.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpt.config.schema import Config
+    from gpt.training.dry_run import Estimate
+    from gpt.training.trainer import Outcome
+
+
+class TrainCommand(TyperCommand):
+    """Ends the help with every setting of a config."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """See TyperCommand."""
+        from gpt.config.schema import Config, fields
+
+        rows = [(f"{key} [{value}]", text) for key, text, value in fields(Config())]
+        with formatter.section("Settings (in the config file, or by --set; defaults in brackets)"):
+            formatter.write_dl(rows, col_max=36)
+
+
+def train(
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            help="The text, in place of data.source: python-docs, tinyshakespeare, or the path of "
+            "a UTF-8 file."
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A YAML file of settings; those it leaves out have their defaults."),
+    ] = None,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="SECTION.KEY=VALUE",
+            help="Change one setting, such as train.steps=500; repeat for more.",
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="In place of the config's device: auto, cpu, cuda, cuda:N, mps."),
+    ] = None,
+    run_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder for the run, new or empty; by default runs/NAME, after the config "
+            "file, with a number if that is taken."
+        ),
+    ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(
+            metavar="[RUN]",
+            help="Go on with a run from its last checkpoint: its folder, or its name under runs/; "
+            "by default the newest.",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that is in the folder.")
+    ] = False,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Train nothing: print the resolved config, and the parameters, memory and time "
+            "that a short probe foretells.",
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> None:
+    """Train a model on a text, and print a sample of what it has learnt."""
+    from gpt.config.load import load_config
+    from gpt.runs.folder import RUNS, check_free, check_plain, find_run, locked
+
+    changes = [*(overrides or []), *([f"device={device}"] if device is not None else [])]
+    if resume is not None:
+        if config or run_dir or overwrite:
+            raise UsageError(
+                "--resume goes on in the run's folder with the run's config; leave out --config, "
+                "--run-dir and --overwrite, and change settings by --set"
+            )
+        from gpt.runs.stored import go_back_to_whole
+
+        run = find_run(resume or None)
+        check_plain(run)
+        with locked(run):
+            go_back_to_whole(run)
+        settings = load_config(run / "checkpoints" / "last" / "config.yaml", changes, text)
+    else:
+        settings = load_config(config, changes, text)
+        run = run_dir or RUNS / (config.stem if config else "run")
+        if not dry_run and (run_dir or overwrite):
+            check_free(run, overwrite=overwrite)
+
+    from gpt.text.corpus import load_corpus
+    from gpt.text.sources import open_text
+
+    corpus = load_corpus(open_text(settings.data.source))
+    corpus.check_fits(settings.model.T)
+    if dry_run:
+        from gpt.training.dry_run import estimate
+
+        _print_estimate(settings, estimate(settings, corpus), as_json)
+        return
+
+    from gpt.training.trainer import train as train_model
+
+    outcome = train_model(
+        settings,
+        corpus,
+        run,
+        resume=resume is not None,
+        overwrite=overwrite,
+        numbered=not (run_dir or overwrite or resume is not None),
+    )
+    _print_outcome(outcome, settings, as_json)
+
+
+def _print_outcome(outcome: "Outcome", config: "Config", as_json: bool) -> None:
+    """The run's scores and a sample of its best model; how to watch it and sample more."""
+    from gpt.runs.stored import read_stored
+    from gpt.sampling.generator import encode_prompt, in_order, whole_samples
+    from gpt.sampling.parallel import write_samples
+    from gpt.sampling.sampler import Decoding
+
+    best = read_stored(Path(outcome.run), "best")
+    pieces = write_samples(
+        best,
+        "auto",
+        [encode_prompt("", best.vocabulary)],
+        length=config.sample.length,
+        decoding=Decoding.of(config.sample),
+        seed=config.seed,
+    )
+    if as_json:
+        typer.echo(json.dumps(asdict(outcome) | {"sample": whole_samples(pieces, [""])[0].text}))
+        return
+    bits = outcome.best_val_loss / math.log(2)
+    typer.echo(
+        f"\n{outcome.reason}: step {outcome.step} after {outcome.elapsed_s:.0f} s; best val loss "
+        f"{outcome.best_val_loss:.4f} ({bits:.3f} bits per character) at step {outcome.best_step}"
+    )
+    folder = shlex.quote(str(Path(outcome.run).parent))
+    typer.echo(f"watch:   tensorboard --logdir {folder}")
+    typer.echo(f"sample:  gpt sample {shlex.quote(outcome.run)}\n")
+    for text in in_order(pieces, [""]):
+        show(text)
+
+
+def _print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:
+    from gpt.config.yaml import to_yaml
+
+    if as_json:
+        typer.echo(json.dumps({"config": config.model_dump()} | asdict(estimate)))
+        return
+    total = sum(estimate.parameters.values())
+    typer.echo(to_yaml(config))
+    typer.echo(f"parameters  {total:>12,}")
+    for part, count in estimate.parameters.items():
+        typer.echo(f"  {part:<10}{count:>12,}")
+    typer.echo(
+        f"memory      {estimate.peak_bytes / 2**20:>12,.0f} MiB at most in the probe on "
+        f"{estimate.device}, {estimate.state_bytes / 2**20:,.1f} of it weights, gradients and the "
+        f"optimizers' averages"
+    )
+    typer.echo(
+        f"time        {estimate.seconds:>12,.0f} s: {config.train.steps:,} steps of "
+        f"{1000 * estimate.seconds_per_step:,.1f} ms ({estimate.precision}), and evaluations of "
+        f"{estimate.seconds_per_evaluation:,.1f} s"
+    )

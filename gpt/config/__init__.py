@@ -1,0 +1,1 @@
+"""One typed tree of settings: defaults -> YAML -> `--set`. Imports no torch."""

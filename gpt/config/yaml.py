@@ -1,0 +1,123 @@
+"""The YAML dialect of configs: the scalars of YAML 1.2, safe, without aliases or duplicate keys.
+
+The only module that imports yaml.
+"""
+
+import json
+import re
+import reprlib
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from gpt.config.schema import Config, fields
+from gpt.errors import ConfigError
+
+LONGEST_FILE = 2**20  # bytes
+DEEPEST = 20  # levels of keys; a hundred thousand take minutes to read
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """Safe YAML with the scalars of YAML 1.2 and without duplicate keys.
+
+    YAML 1.1, which PyYAML speaks, reads `3e-4` as a string, `no` as false, `010` as 8,
+    `1:30` as 90 and `2026-01-01` as a date; none of these is what its writer meant.
+    """
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = key_node.value
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(
+                    None, None, "expected a plain word as a key", key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key!r} stands here twice", key_node.start_mark
+                )
+            seen.add(key)
+        return dict(super().construct_mapping(node, deep))
+
+
+_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(~|null|Null|NULL|)$"), None)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(0|[1-9][0-9_]*)$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\.[0-9]+|(0|[1-9][0-9_]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
+    list("-+.0123456789"),
+)
+
+
+def parse(text: str, origin: str) -> Any:
+    """The value of a YAML text. Raises ConfigError, which names its `origin`, for what is not."""
+    try:
+        depth = 0
+        for event in yaml.parse(text, Loader=_Loader):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if depth > DEEPEST:
+                raise ConfigError(f"{origin}: expected at most {DEEPEST} levels, got more")
+            if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for gigabytes
+                raise yaml.MarkedYAMLError(
+                    problem="aliases (*name) are not read here",
+                    problem_mark=event.start_mark,  # type: ignore[arg-type]
+                )
+        return yaml.load(text, Loader=_Loader)
+    except ConfigError:
+        raise
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{origin}{place}: not valid YAML: {error.problem}") from None
+    except Exception as error:  # PyYAML's constructors fail in many ways on hostile tags
+        reason = str(error) or type(error).__name__
+        raise ConfigError(f"{origin}: not valid YAML: {reason}") from None
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a config file. Raises ConfigError if it cannot be read or is none."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(LONGEST_FILE + 1)
+        if len(content) > LONGEST_FILE:
+            raise ConfigError(f"{path}: expected a config of at most 1 MiB, got a larger file")
+        text = content.decode("utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: no such config file; see the ones under configs/") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: expected UTF-8 text, got {error}") from None
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot read the config: {error.strerror}") from None
+    tree = parse(text, str(path))
+    if tree is None:  # an empty file, or nothing but comments
+        return {}
+    if not isinstance(tree, dict):
+        raise ConfigError(
+            f"{path}: expected keys such as `model:` and `train:`, got {reprlib.repr(tree)}"
+        )
+    return tree
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved config as a YAML file that `load_config` reads back, each key explained."""
+    lines, section = [], ""
+    for key, description, value in fields(config):
+        *parents, name = key.split(".")
+        if parents and parents[0] != section:
+            section = parents[0]
+            lines.append(f"\n{section}:")
+        text = "null" if value is None else yaml.safe_dump(value, width=10**6, allow_unicode=True)
+        text = text.removesuffix("\n").removesuffix("\n...")
+        if parse(text, key) != value:  # a text named 1e5 is a number to us, not to the dumper
+            text = json.dumps(value)
+        lines.append(f"{'  ' * len(parents)}{name}: {text}".ljust(32) + f"  # {description}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""A model and a text in, numbers out."""

@@ -1,0 +1,1 @@
+"""What people watch: the bar, metrics.jsonl, TensorBoard."""
