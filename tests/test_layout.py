@@ -9,7 +9,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
     "__init__", "errors", "files", "seeds", "device", "config", "text", "model", "runs",
-    "sampling", "evaluation", "inspection", "training", "lessons", "cli", "__main__",
+    "sampling", "evaluation", "inspection", "training", "lessons", "api", "cli",
+    "__main__",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
