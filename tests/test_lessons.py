@@ -274,13 +274,13 @@ def test_entropy_worked_out_by_hand() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A trained run, on a text of its own."""
+    """A trained run, on a text of its own; dropout is for training, and not for looking into it."""
     folder = tmp_path_factory.mktemp("trained")
     text = folder / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog\n" * 53)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        model = {"qkv_bias": True, "positions": "learned", "attention_scale": 1.5}
+        model = {"qkv_bias": True, "positions": "learned", "attention_scale": 1.5, "dropout": 0.5}
         config = small(train__steps=40, **{f"model__{key}": v for key, v in model.items()})
         train(config, load_corpus(open_text(str(text))), folder / "run")
     return folder / "run"

@@ -21,6 +21,7 @@ from gpt.errors import CheckpointError, GPTError, UsageError
 from gpt.model.cache import Cache
 from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
+from gpt.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from gpt.runs.stored import Stored
 from gpt.sampling import parallel
 from gpt.sampling.engine import generate_text, reader_of
@@ -529,6 +530,21 @@ def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(
 def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
     pieces = generate(Script("abcabdab"), VOCABULARY, [[0]], length=8, seed=0, stops=["abd", "dab"])
     assert [(piece.text, piece.stop) for piece in pieces] == [("abc", None), ("", "abd")]
+
+
+def test_what_is_loaded_drops_nothing_out(elsewhere: Path) -> None:
+    """A model that was trained with dropout once gave other logits at each call."""
+    net = model(dropout=0.5)
+    config = small(model=net.config.model_dump())
+    save_checkpoint(elsewhere, Checkpoint(0, net, config, VOCABULARY), {}, is_best=True)
+    loaded = load_checkpoint(elsewhere, "best", torch.device("cpu")).model
+    ids = torch.arange(V)[None]
+    with torch.no_grad():
+        assert loaded(ids).equal(loaded(ids))
+        torch.testing.assert_close(loaded(ids), net(ids))
+    engine = TorchReader(loaded, 1)
+    engine.read([0], [[1, 2]])
+    np.testing.assert_allclose(engine.next([3])[0], last_logits(net, [1, 2, 3]), atol=1e-4)
 
 
 def test_log_probabilities_are_the_models_own() -> None:

@@ -82,12 +82,12 @@ def load_checkpoint(run: Path, which: str, device: torch.device) -> Checkpoint:
 
 
 def model_of(stored: Stored, device: torch.device) -> GPT:
-    """The model with these weights, on `device`."""
+    """The model with these weights, on `device` and in evaluation mode."""
     with torch.device("meta"):  # draw no weights only to replace them
         model = GPT(stored.config.model, len(stored.vocabulary))
     weights = {name: torch.from_numpy(array) for name, array in stored.weights.items()}
     model.load_state_dict(weights, assign=True)
-    return model.to(device)
+    return model.to(device).eval()
 
 
 def load_training_state(run: Path) -> dict[str, Any]:
