@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.errors import GPTError, UsageError
-from gpt.inspection.attention import Attention, attend, attend_text, tile
+from gpt.errors import CheckpointError, GPTError, UsageError
+from gpt.evaluation.attention import Attention, attend, attend_text
 from gpt.inspection.output import check_out, write_out
 from gpt.inspection.page import html
 from gpt.inspection.picture import draw, png
+from gpt.inspection.tile import tile
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
 from gpt.text.display import symbol
@@ -101,6 +102,16 @@ def test_a_text_is_refused_with_the_reason() -> None:
     ]:
         with pytest.raises(UsageError, match=message):
             attend_text(model(), vocabulary, text)
+
+
+def test_weights_that_give_nan_are_refused() -> None:
+    """A run with weights of 1e30 made a page with NaN in it, and exit code 0."""
+    gpt = model()
+    with torch.no_grad():
+        for parameter in gpt.parameters():
+            parameter.mul_(1e30)
+    with pytest.raises(CheckpointError, match="logits are NaN or infinite; take another check"):
+        attend_text(gpt, Vocabulary("abcdefghijklmnopq"), "abc")
 
 
 def test_a_tile_has_layers_down_and_heads_across() -> None:

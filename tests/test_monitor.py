@@ -20,7 +20,8 @@ from tensorboard.plugins.projector import projector_config_pb2
 
 from gpt.config.schema import fields
 from gpt.config.yaml import to_yaml
-from gpt.inspection.attention import attend, tile
+from gpt.evaluation.attention import attend
+from gpt.inspection.tile import tile
 from gpt.runs.checkpoint import load_checkpoint
 from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus

@@ -35,7 +35,7 @@ def attend(
     folder = find_run(run)
 
     from gpt.device import select_device
-    from gpt.inspection.attention import attend_text
+    from gpt.evaluation.attention import attend_text
     from gpt.runs.checkpoint import load_checkpoint
 
     loaded = load_checkpoint(folder, checkpoint.value, select_device(device))

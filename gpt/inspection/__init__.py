@@ -1,1 +1,1 @@
-"""A model in, pictures out: attention (the figures) -> picture (PNG), page (HTML)."""
+"""Numbers in, pictures out: picture (PNG) and page (HTML) of attention, tile (TensorBoard)."""

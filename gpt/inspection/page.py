@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gpt.inspection.attention import Attention
+from gpt.evaluation.attention import Attention
 from gpt.text.batches import to_torch
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary

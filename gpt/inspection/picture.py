@@ -8,7 +8,7 @@ from matplotlib import font_manager
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from gpt.inspection.attention import Attention
+from gpt.evaluation.attention import Attention
 from gpt.text.display import escaped, symbol
 
 WIDTH, SMALLEST, LARGEST = 14.0, 1.7, 7.0  # inches: of the whole picture; of the side of one map

@@ -18,9 +18,9 @@ from gpt.config.schema import Config, TrainConfig
 from gpt.config.yaml import to_yaml
 from gpt.device import generator, repeat_exactly, select_device
 from gpt.errors import CheckpointError, Interrupted, TrainingError, UsageError
+from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate
 from gpt.files import write_atomically
-from gpt.inspection.attention import attend
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import (
     Checkpoint,

@@ -21,7 +21,7 @@ from tqdm import tqdm
 from gpt import STARTED
 from gpt.config.schema import Config, fields
 from gpt.files import write_atomically
-from gpt.inspection.attention import tile
+from gpt.inspection.tile import tile
 from gpt.text.display import symbol, visible
 
 log = logging.getLogger(__name__)
