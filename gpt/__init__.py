@@ -1,26 +1,36 @@
-"""A character-level GPT that you train, watch and sample from the command line.
+"""A character-level GPT that you train, watch and sample from the command line or from Python.
 
 The modules follow the way of the data; each imports only from those above its own:
 
-    errors, files, seeds, config what can go wrong, safe writing, all chance, what was asked for
-    device, run                  where it runs, the folder it writes
+    errors, files, seeds, device what can go wrong, safe writing, all chance, where it computes
+    config                       what was asked for
     text                         characters in, batches out
     model                        batches in, logits out
-    stored, checkpoint           a model on disk, whole or not at all
+    runs                         a run on disk: its folder and its checkpoints
     sampling                     a model in, characters out
-    inspection                   a model in, pictures out
+    evaluation                   a model and a text in, numbers out
+    inspection                   numbers in, pictures out
     training                     batches in, checkpoints out
     lessons                      the same attention built up from averaging
+    api                          what notebooks and the commands call; `gpt.load`, `gpt.train`
     cli                          the commands
 """
 
-import os
 import time
+from typing import TYPE_CHECKING, Any
 
-# An OpenMP thread that spins as it waits starves the one it waits for when the cores are shared
-# with anything else, and one that sleeps at once is slow to wake: it is to spin for some
-# microseconds. scripts/bench.py threads measures it. Read when torch is loaded.
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+if TYPE_CHECKING:
+    from gpt.api import Model, load, resume, train
 
-STARTED = time.perf_counter()  # as near to the start of the process as Python gets
+__all__ = ["Model", "load", "resume", "train"]
 __version__ = "0.1.0"
+STARTED = time.perf_counter()  # as near to the start of the process as Python gets
+
+
+def __getattr__(name: str) -> Any:
+    """Find what `gpt.api` offers when it is first asked for: `import gpt` alone loads nothing."""
+    if name not in __all__:
+        raise AttributeError(f"module 'gpt' has no attribute {name!r}")
+    from gpt import api
+
+    return getattr(api, name)

@@ -13,6 +13,10 @@ def main() -> None:
     Ctrl-C while it is still being loaded ends it without a traceback; and whenever it does, no
     thread is waited for, which may have long to compute.
     """
+    # An OpenMP thread that spins as it waits starves the one it waits for when the cores are shared
+    # with anything else, and one that sleeps at once is slow to wake: it is to spin for some
+    # microseconds. scripts/bench.py threads measures it. Read when torch is loaded.
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         from gpt.cli.main import main as run
 

@@ -85,71 +85,41 @@ def train(
     debug: DebugFlag = False,
 ) -> None:
     """Train a model on a text, and print a sample of what it has learnt."""
-    from gpt.config.load import load_config
-    from gpt.runs.folder import RUNS, check_free, check_plain, find_run, locked
+    from gpt import api
 
     changes = [*(overrides or []), *([f"device={device}"] if device is not None else [])]
-    if resume is not None:
-        if config or run_dir or overwrite:
-            raise UsageError(
-                "--resume goes on in the run's folder with the run's config; leave out --config, "
-                "--run-dir and --overwrite, and change settings by --set"
-            )
-        from gpt.runs.stored import go_back_to_whole
-
-        run = find_run(resume or None)
-        check_plain(run)
-        with locked(run):
-            go_back_to_whole(run)
-        settings = load_config(run / "checkpoints" / "last" / "config.yaml", changes, text)
-    else:
-        settings = load_config(config, changes, text)
-        run = run_dir or RUNS / (config.stem if config else "run")
-        if not dry_run and (run_dir or overwrite):
-            check_free(run, overwrite=overwrite)
-
-    from gpt.text.corpus import load_corpus
-    from gpt.text.sources import open_text
-
-    corpus = load_corpus(open_text(settings.data.source))
-    corpus.check_fits(settings.model.T)
+    if resume is not None and (config or run_dir or overwrite or dry_run):
+        raise UsageError(
+            "--resume continues in the run's folder with the run's config; leave out --config, "
+            "--run-dir, --overwrite and --dry-run, and change settings by --set"
+        )
     if dry_run:
-        from gpt.training.dry_run import estimate
-
-        _print_estimate(settings, estimate(settings, corpus), as_json)
+        _print_estimate(*api.estimate(config, text=text, settings=changes), as_json)
         return
-
-    from gpt.training.trainer import train as train_model
-
-    outcome = train_model(
-        settings,
-        corpus,
-        run,
-        resume=resume is not None,
-        overwrite=overwrite,
-        numbered=not (run_dir or overwrite or resume is not None),
-    )
-    _print_outcome(outcome, settings, as_json)
+    if resume is not None:
+        outcome = api.resume(resume or None, text=text, settings=changes)
+    else:
+        outcome = api.train(
+            config, text=text, settings=changes, run_dir=run_dir, overwrite=overwrite
+        )
+    _print_outcome(outcome, as_json)
 
 
-def _print_outcome(outcome: "Outcome", config: "Config", as_json: bool) -> None:
+def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
     """The run's scores and a sample of its best model; how to watch it and sample more."""
-    from gpt.runs.stored import read_stored
-    from gpt.sampling.generator import encode_prompt, in_order, whole_samples
-    from gpt.sampling.parallel import write_samples
-    from gpt.sampling.sampler import Decoding
+    from gpt import api
+    from gpt.sampling.generator import in_order, whole_samples
 
-    best = read_stored(Path(outcome.run), "best")
-    pieces = write_samples(
-        best,
-        "auto",
-        [encode_prompt("", best.vocabulary)],
+    config = api.load(outcome.run, "last").config  # its rules may have been changed by a resume
+    chunks = api.load(outcome.run).sample(
+        [""],
         length=config.sample.length,
-        decoding=Decoding.of(config.sample),
         seed=config.seed,
+        temperature=config.sample.temperature,
+        top_k=config.sample.top_k,
     )
     if as_json:
-        typer.echo(json.dumps(asdict(outcome) | {"sample": whole_samples(pieces, [""])[0].text}))
+        typer.echo(json.dumps(asdict(outcome) | {"sample": whole_samples(chunks, [""])[0].text}))
         return
     bits = outcome.best_val_loss / math.log(2)
     typer.echo(
@@ -159,7 +129,7 @@ def _print_outcome(outcome: "Outcome", config: "Config", as_json: bool) -> None:
     folder = shlex.quote(str(Path(outcome.run).parent))
     typer.echo(f"watch:   tensorboard --logdir {folder}")
     typer.echo(f"sample:  gpt sample {shlex.quote(outcome.run)}\n")
-    for text in in_order(pieces, [""]):
+    for text in in_order(chunks, [""]):
         show(text)
 
 

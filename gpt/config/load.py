@@ -14,15 +14,18 @@ from gpt.errors import ConfigError
 
 
 def load_config(
-    path: Path | None, overrides: Sequence[str] = (), source: str | None = None
+    base: Path | Config | None, overrides: Sequence[str] = (), source: str | None = None
 ) -> Config:
-    """Defaults, then the YAML file, then `section.key=value` overrides, then the text named.
+    """Defaults, then a YAML file or config, then `section.key=value` overrides, then the text.
 
     Raises:
         ConfigError: the file is missing or not YAML, or a key or value is wrong; all wrong
             keys are told at once, each with its dotted path.
     """
-    tree = read_yaml(path) if path is not None else {}
+    if isinstance(base, Config):
+        tree = base.model_dump(exclude_unset=True)
+    else:
+        tree = read_yaml(base) if base is not None else {}
     overridden = {_override(tree, assignment) for assignment in overrides}
     if source is not None:
         overridden.add(_put(tree, "data.source", source))
@@ -31,7 +34,7 @@ def load_config(
     except ValidationError as error:
         raise ConfigError(
             "\n".join(
-                f"{'command line' if key in overridden else path or 'command line'}: {message}"
+                f"{'command line' if key in overridden else base or 'command line'}: {message}"
                 for key, message in _explain(error)
             )
         ) from None

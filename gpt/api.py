@@ -1,0 +1,292 @@
+"""What a notebook and the commands both call: train a model, load a run, use what it learnt.
+
+    import gpt
+
+    outcome = gpt.train("quickstart", text="my.txt", settings={"train.steps": 200})
+    model = gpt.load(outcome.run)
+    for chunk in model.generate("To be", length=300, seed=1):
+        print(chunk, end="")
+
+Importing it loads no torch, and neither does sampling on a CPU. Nothing here installs a signal
+handler or needs the main thread.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt.errors import UsageError
+from gpt.runs.folder import RUNS, check_free, check_plain, find_run, locked
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from gpt.config.schema import Config
+    from gpt.evaluation.attention import Attention
+    from gpt.model.transformer import GPT
+    from gpt.runs.stored import Stored
+    from gpt.sampling.generator import Piece
+    from gpt.text.corpus import Corpus
+    from gpt.training.dry_run import Estimate
+    from gpt.training.trainer import Outcome
+
+Settings = Mapping[str, Any]
+
+
+class Model:
+    """The trained model of a run: `generate`, `logits`, `loss` and `attention` of any text.
+
+    Several can be loaded at once. torch is loaded by the first call that needs it.
+    """
+
+    def __init__(self, run: Path, checkpoint: "Stored", device: str) -> None:
+        self.run, self.checkpoint, self.device = run, checkpoint, device
+        self.step, self.config = checkpoint.step, checkpoint.config
+        self.vocabulary = checkpoint.vocabulary
+
+    def __repr__(self) -> str:
+        return f"<gpt.Model {self.run.name}, step {self.step}>"
+
+    @cached_property
+    def module(self) -> "GPT":
+        """The model as a torch module in evaluation mode, on the device."""
+        from gpt.device import select_device
+        from gpt.runs.checkpoint import model_of
+
+        return model_of(self.checkpoint, select_device(self.device))
+
+    def generate(self, prompt: str = "", **options: Any) -> Iterator[str]:
+        """Yield the text that the model writes after the prompt, as it comes.
+
+        The options are those of `sample`.
+        """
+        for chunk in self.sample([prompt], **options):
+            yield chunk.text
+
+    def sample(
+        self,
+        prompts: Sequence[str],
+        *,
+        num_samples: int = 1,
+        length: int | None = None,
+        seed: int | None = None,
+        stops: Sequence[str] = (),
+        until_stop: bool = False,
+        drop_unknown: bool = False,
+        **rules: float | None,
+    ) -> Iterator["Piece"]:
+        """Yield chunks of `num_samples` samples of each prompt as they are written, side by side.
+
+        Args:
+            length: characters of a sample; default `sample.length` of the run's config.
+            seed: the draws follow from it, and from each sample's number; default the run's seed.
+            stops: strings that end a sample, and are not part of it.
+            until_stop: continue until a stop string, however long that takes, or to `length`.
+            drop_unknown: whether to leave out characters that the vocabulary lacks.
+            rules: temperature, top_k, top_p, min_p, repetition_penalty; None is the config's.
+
+        Raises:
+            UsageError: a prompt or stop string has characters that the vocabulary lacks.
+            DeviceError: there is no such device.
+        """
+        from gpt.sampling.generator import check_known, check_prompt, encode_prompt
+        from gpt.sampling.parallel import write_samples
+        from gpt.sampling.sampler import Decoding
+
+        defaults = self.config.sample
+        for text in stops:
+            check_known(text, self.vocabulary, "a stop string with them would never come")
+        known = [check_prompt(p, self.vocabulary, drop_unknown=drop_unknown) for p in prompts]
+        encoded = [encode_prompt(prompt, self.vocabulary) for prompt in known]
+        return write_samples(
+            self.checkpoint,
+            self.device,
+            [ids for ids in encoded for _ in range(num_samples)],
+            numbers=[number for _ in encoded for number in range(num_samples)],
+            length=defaults.length if length is None and not until_stop else length,
+            seed=self.config.seed if seed is None else seed,
+            stops=list(stops),
+            decoding=Decoding.of(defaults, **rules),
+        )
+
+    def logits(self, text: str) -> "Tensor":
+        """(T, V): row t predicts the character after the text's character t, counted from 0.
+
+        Raises:
+            UsageError: the text is empty, longer than `model.T`, or has unknown characters.
+        """
+        import torch
+
+        ids = self._encode(text)
+        if not 0 < len(ids) <= self.config.model.T:
+            raise UsageError(
+                f"expected a text of 1 to model.T = {self.config.model.T} characters, got "
+                f"{len(ids)}"
+            )
+        with torch.inference_mode():
+            logits: Tensor = self.module(ids[None].to(self._torch_device))[0]
+        return logits.float().cpu()
+
+    def loss(self, text: str) -> float:
+        """The model's loss on a text of any length, in nats per character.
+
+        The text is cut into consecutive windows of `model.T` characters, as for `val_loss`.
+
+        Raises:
+            UsageError: the text has fewer than two characters, or unknown ones.
+        """
+        from gpt.evaluation.loss import evaluate
+
+        ids = self._encode(text)
+        if len(ids) < 2:
+            raise UsageError(f"expected a text of at least 2 characters, got {len(ids)}")
+        return evaluate(self.module, ids.numpy())
+
+    def attention(self, text: str) -> "Attention":
+        """The attention weights (n_layer, H, T, T) of a text, and what the model predicts (T, V).
+
+        Raises:
+            UsageError: the text is longer than `model.T`, or has unknown characters.
+        """
+        from gpt.evaluation.attention import attend_text
+
+        return attend_text(self.module, self.vocabulary, text)
+
+    @property
+    def _torch_device(self) -> Any:
+        return next(self.module.parameters()).device
+
+    def _encode(self, text: str) -> "Tensor":
+        from gpt.sampling.generator import check_known
+        from gpt.text.batches import to_torch
+
+        check_known(text, self.vocabulary)
+        return to_torch(self.vocabulary.encode(text))
+
+
+def load(run: str | Path | None = None, checkpoint: str = "best", device: str = "auto") -> Model:
+    """The model of a run: its folder, its name under `runs/`, or by default the newest run.
+
+    Args:
+        run: the run.
+        checkpoint: `best` (the lowest val loss) or `last`.
+        device: auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.
+
+    Raises:
+        UsageError: there is no such run.
+        CheckpointError: the checkpoint is missing, damaged or not one of ours.
+    """
+    from gpt.runs.stored import read_stored
+
+    folder = find_run(None if run is None else str(run))
+    return Model(folder, read_stored(folder, checkpoint), device)
+
+
+def train(
+    config: "Config | str | Path | None" = None,
+    *,
+    text: str | None = None,
+    settings: Settings | Sequence[str] = (),
+    run_dir: str | Path | None = None,
+    overwrite: bool = False,
+) -> "Outcome":
+    """Train a model on a text in a new run folder.
+
+    Args:
+        config: a Config, or the path of a YAML file; default all settings at their defaults.
+        text: a named text or the path of a file, in place of `data.source`.
+        settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
+        run_dir: the run's folder; default `runs/NAME`, with a number if that is taken.
+        overwrite: replace the run that is in the folder.
+
+    Raises:
+        ConfigError: the file, a key or a value is wrong.
+        TextError: the text cannot be read.
+        Interrupted: training was told to stop, and its state is saved.
+        TrainingError: training cannot continue; the run's checkpoints are as they were.
+    """
+    settled = _resolve(config, text, settings)
+    run = Path(run_dir) if run_dir else RUNS / _name(config)
+    if run_dir or overwrite:
+        check_free(run, overwrite=overwrite)
+    corpus = _corpus(settled)
+
+    from gpt.training.trainer import train as train_model
+
+    numbered = not (run_dir or overwrite)
+    return train_model(settled, corpus, run, overwrite=overwrite, numbered=numbered)
+
+
+def resume(
+    run: str | Path | None = None,
+    *,
+    text: str | None = None,
+    settings: Settings | Sequence[str] = (),
+) -> "Outcome":
+    """Resume a run from its last checkpoint, with the run's config but for those settings.
+
+    Raises:
+        ConfigError: a setting would make it another run.
+        UsageError: there is no such run, its text changed, or it has no steps left.
+        CheckpointError: no checkpoint of the run can be read.
+    """
+    folder = find_run(None if run is None else str(run))
+    settled = _resolve(_saved_config(folder), text, settings)
+    corpus = _corpus(settled)
+
+    from gpt.training.trainer import train as train_model
+
+    return train_model(settled, corpus, folder, resume=True)
+
+
+def estimate(
+    config: "Config | str | Path | None" = None,
+    *,
+    text: str | None = None,
+    settings: Settings | Sequence[str] = (),
+) -> tuple["Config", "Estimate"]:
+    """The resolved config, and what training by it would take: parameters, memory, time.
+
+    Raises:
+        ConfigError, TextError: see `train`.
+    """
+    settled = _resolve(config, text, settings)
+    corpus = _corpus(settled)
+
+    from gpt.training.dry_run import estimate as probe
+
+    return settled, probe(settled, corpus)
+
+
+def _saved_config(run: Path) -> Path:
+    from gpt.runs.stored import go_back_to_whole
+
+    check_plain(run)
+    with locked(run):
+        go_back_to_whole(run)
+    return run / "checkpoints" / "last" / "config.yaml"
+
+
+def _resolve(
+    config: "Config | str | Path | None", text: str | None, settings: Settings | Sequence[str]
+) -> "Config":
+    from gpt.config.load import load_config
+
+    if isinstance(settings, Mapping):
+        settings = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    return load_config(Path(config) if isinstance(config, str) else config, settings, text)
+
+
+def _name(config: "Config | str | Path | None") -> str:
+    return Path(config).stem if isinstance(config, str | Path) else "run"
+
+
+def _corpus(config: "Config") -> "Corpus":
+    from gpt.text.corpus import load_corpus
+    from gpt.text.sources import open_text
+
+    corpus = load_corpus(open_text(config.data.source))
+    corpus.check_fits(config.model.T)
+    return corpus

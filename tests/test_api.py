@@ -1,0 +1,96 @@
+"""What a notebook relies on: `gpt.train`, `gpt.load` and what a loaded model gives."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import gpt
+from gpt.errors import ConfigError, UsageError
+from tests.conftest import PANGRAM, small
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 11 steps, trained from Python."""
+    folder = tmp_path_factory.mktemp("api")
+    text = folder / "pangram.txt"
+    text.write_text(PANGRAM * 29, "utf-8")
+    outcome = gpt.train(small(), text=str(text), run_dir=folder / "run")
+    return Path(outcome.run)
+
+
+def test_generate_streams_what_the_command_line_prints(run: Path) -> None:
+    text = "".join(gpt.load(run).generate("the ", length=31, seed=7))
+    command = [sys.executable, "-m", "gpt", "sample", str(run), "--prompt", "the "]
+    done = subprocess.run(
+        [*command, "--length", "31", "--seed", "7"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == f"the {text}\n"
+    assert len(text) == 31
+
+
+def test_the_loss_of_a_text_is_that_of_its_logits(run: Path) -> None:
+    model = gpt.load(run)
+    text = "the lazy dog."  # 13 characters: one window of T = 13 holds all but the last
+    logits = model.logits(text)
+    assert logits.shape == (13, len(model.vocabulary))
+    nats = [
+        -math.log(logits[t].double().softmax(-1)[model.vocabulary.characters.index(c)])
+        for t, c in enumerate(text[1:])
+    ]
+    assert model.loss(text) == pytest.approx(sum(nats) / 12, rel=1e-5)
+
+
+def test_the_loss_of_the_val_split_is_the_runs_val_loss(run: Path) -> None:
+    text = PANGRAM * 29
+    outcome = gpt.load(run, "last")
+    records = (run / "metrics.jsonl").read_text("utf-8").splitlines()
+    (last,) = [record for record in records if '"step": 11' in record and "val_loss" in record]
+    val_loss = float(last.split('"val_loss": ')[1].rstrip("}").split(",")[0])
+    assert outcome.loss(text[int(0.9 * len(text)) :]) == pytest.approx(val_loss, rel=1e-6)
+
+
+def test_attention_has_a_row_of_weights_for_each_character(run: Path) -> None:
+    weights = gpt.load(run).attention("a quick fox").weights
+    assert weights.shape == (2, 3, 11, 11)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 11))
+
+
+def test_two_models_are_loaded_at_once(run: Path, tmp_path: Path) -> None:
+    other = gpt.train(small(seed=3), text=str(run.parent / "pangram.txt"), run_dir=tmp_path / "b")
+    a, b = gpt.load(run), gpt.load(other.run)
+    before = a.logits("the ")
+    assert not torch.equal(before, b.logits("the "))
+    assert torch.equal(before, a.logits("the "))
+
+
+def test_settings_are_changed_by_a_mapping(run: Path, tmp_path: Path) -> None:
+    outcome = gpt.train(
+        small(),
+        text=str(run.parent / "pangram.txt"),
+        settings={"train.steps": 3, "sample.top_k": None},
+        run_dir=tmp_path / "short",
+    )
+    assert outcome.step == 3
+    resumed = gpt.resume(outcome.run, settings={"train.steps": 5})
+    assert resumed.step == 5
+
+
+def test_what_is_wrong_is_raised_as_one_message(run: Path) -> None:
+    model = gpt.load(run)
+    with pytest.raises(UsageError, match="outside the model's vocabulary: 9"):
+        model.logits("9")
+    with pytest.raises(
+        UsageError, match=r"expected a text of 1 to model\.T = 13 characters, got 14"
+    ):
+        model.logits("the quick brow")
+    with pytest.raises(UsageError, match="at least 2 characters, got 1"):
+        model.loss("t")
+    with pytest.raises(ConfigError, match=r"did you mean train\.steps"):
+        gpt.train(settings={"train.step": 3})
+    with pytest.raises(UsageError, match="nowhere"):
+        gpt.load("nowhere")
