@@ -13,7 +13,7 @@ from gpt.config.schema import ModelConfig
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.rotary import Rotary
 from gpt.model.transformer import GPT, MLP, Block, count_parameters, cross_entropy, relu2
-from gpt.text.vocabulary import HIDDEN
+from gpt.text.vocabulary import MASKED
 
 B, T, C, H, HS, VS, V = 3, 11, 29, 5, 14, 17, 37  # no two alike
 
@@ -303,15 +303,15 @@ def test_rotary_tables_are_right_to_their_last_digit() -> None:
             assert rotary.sin[t, i].item() == pytest.approx(math.sin(angle), abs=6e-8)
 
 
-def test_a_hidden_character_adds_nothing_here_or_further_on() -> None:
+def test_a_masked_token_adds_nothing_to_any_embedding() -> None:
     model = shaken(GPT(config(ngram=3), V))
     ids = torch.randint(V, (B, T))
-    hidden = torch.rand(B, T) < 0.4
-    x = model.embed(ids.masked_fill(hidden, HIDDEN))
+    masked = torch.rand(B, T) < 0.4
+    x = model.embed(ids.masked_fill(masked, MASKED))
     tables = [model.token_embedding.weight, *(table.weight for table in model.ngram_embeddings)]
     for b in range(B):
         for t in range(T):
-            seen = [d for d in range(3) if d <= t and not hidden[b, t - d]]
+            seen = [d for d in range(3) if d <= t and not masked[b, t - d]]
             expected = sum((tables[d][ids[b, t - d]] for d in seen), start=torch.zeros(C))
             torch.testing.assert_close(x[b, t], expected)
 

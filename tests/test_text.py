@@ -17,12 +17,14 @@ from hypothesis import strategies as st
 
 from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.seeds import uniforms
-from gpt.text import sources
-from gpt.text.batches import _shuffled, batch, consecutive_windows, hide
+from gpt.text import download, sources
+from gpt.text.batches import batch, consecutive_windows, token_dropout
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
-from gpt.text.sources import TINYSHAKESPEARE, Download, Text, locate, open_text, read_file
-from gpt.text.vocabulary import HIDDEN, Vocabulary
+from gpt.text.download import TINYSHAKESPEARE, Download, locate
+from gpt.text.shuffle import shuffled
+from gpt.text.sources import Text, open_text, read_file
+from gpt.text.vocabulary import MASKED, Vocabulary
 from tests.conftest import SHARED_DATA
 
 any_text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -119,7 +121,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
         def log_message(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(sources.time, "sleep", lambda _: None)
+    monkeypatch.setattr(download.time, "sleep", lambda _: None)
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -137,7 +139,7 @@ def fetch(server: HTTPServer, *answers: tuple[int, bytes]) -> bytes:
 def test_a_download_is_kept_in_the_cache(server: HTTPServer) -> None:
     assert fetch(server, (200, CONTENT)) == CONTENT
     assert fetch(server) == CONTENT  # no second answer is needed
-    assert [path.name for path in sources.cache_dir().iterdir()] == ["play.txt"]
+    assert [path.name for path in download.cache_dir().iterdir()] == ["play.txt"]
 
 
 def test_a_broken_answer_is_asked_for_again(server: HTTPServer) -> None:
@@ -157,11 +159,11 @@ def test_a_wrong_answer_is_refused_at_once(
 ) -> None:
     with pytest.raises(TextError, match=f"cannot download play.*{reason}.*put the file at"):
         fetch(server, answer)
-    assert not sources.cache_dir().exists()
+    assert not download.cache_dir().exists()
 
 
 def test_offline_says_what_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources.time, "sleep", lambda _: None)
+    monkeypatch.setattr(download.time, "sleep", lambda _: None)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
@@ -244,7 +246,7 @@ def test_a_corpus_holds_every_character_of_the_text(text: str, size: int) -> Non
 def test_the_encoded_text_is_found_again_and_a_changed_text_is_not_mistaken_for_it() -> None:
     name = write(b"abcabc")
     load_corpus(open_text(name))
-    (kept,) = (sources.cache_dir() / "corpora").iterdir()
+    (kept,) = (download.cache_dir() / "corpora").iterdir()
     before = kept.stat().st_mtime_ns
     load_corpus(open_text(name))
     assert kept.stat().st_mtime_ns == before
@@ -256,7 +258,7 @@ def test_a_damaged_cache_is_written_anew(damage: str) -> None:
     """Changed ids were once trained on, under the hash of the text."""
     name = write(b"abcabc")
     load_corpus(open_text(name))
-    (kept,) = (sources.cache_dir() / "corpora").iterdir()
+    (kept,) = (download.cache_dir() / "corpora").iterdir()
     written = kept.read_bytes()
     if damage == "short":
         np.save(kept, np.zeros(5, np.uint8))
@@ -281,7 +283,7 @@ def test_a_text_that_changes_while_it_is_read_is_told(second: list[str]) -> None
     readings = iter([["abc"], second])
     with pytest.raises(TextError, match="changed while it was being read"):
         load_corpus(Text("t", lambda: iter(next(readings))))
-    assert list((sources.cache_dir() / "corpora").iterdir()) == []
+    assert list((download.cache_dir() / "corpora").iterdir()) == []
 
 
 def test_T_must_fit_into_the_shorter_split() -> None:
@@ -311,15 +313,18 @@ def test_a_batch_follows_from_seed_and_step_alone() -> None:
     assert not batch(ids, 5, 7, seed=4, step=11)[0].equal(first)
 
 
-def test_hidden_characters_are_drawn_one_by_one_as_a_pure_function_of_seed_and_step() -> None:
+def test_token_dropout_draws_each_token_independently_from_seed_and_step() -> None:
     ids = torch.arange(101 * 103).view(101, 103)
-    x = hide(ids, 0.3, seed=3, step=11)
-    hidden = x == HIDDEN
-    assert x[~hidden].equal(ids[~hidden])
-    for mean in (hidden.float().mean(), (hidden[1:] & hidden[:-1]).float().mean() ** 0.5):
+    x = token_dropout(ids, 0.3, seed=3, step=11)
+    dropped = x == MASKED
+    assert x[~dropped].equal(ids[~dropped])
+    for mean in (dropped.float().mean(), (dropped[1:] & dropped[:-1]).float().mean() ** 0.5):
         assert mean.item() == pytest.approx(0.3, abs=0.02)  # four deviations; independent, too
-    assert hide(ids, 0.3, seed=3, step=11).equal(x)
-    for other in (hide(ids, 0.3, seed=4, step=11), hide(ids, 0.3, seed=3, step=12)):
+    assert token_dropout(ids, 0.3, seed=3, step=11).equal(x)
+    for other in (
+        token_dropout(ids, 0.3, seed=4, step=11),
+        token_dropout(ids, 0.3, seed=3, step=12),
+    ):
         assert not other.equal(x)
 
 
@@ -354,7 +359,7 @@ def test_any_window_stands_at_any_place_of_a_pass_as_often() -> None:
     places, passes = np.arange(20), 4001
     counts = np.zeros((20, 20))
     for number in range(passes):
-        counts[places, _shuffled(places, 20, uniforms(1, "batch", number))] += 1
+        counts[places, shuffled(places, 20, uniforms(1, "batch", number))] += 1
     mean = passes / 20
     assert abs(counts - mean).max() < 5.5 * mean**0.5
 

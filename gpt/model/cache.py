@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.text.vocabulary import HIDDEN
+from gpt.text.vocabulary import MASKED
 
 
 class Cache:
@@ -51,9 +51,9 @@ class Cache:
         self.ends += t
 
     def before(self, distance: int) -> Tensor:
-        """The ids (B, 1) so far before those being read; HIDDEN where the text begins later."""
+        """The ids (B, 1) so far before those being read; MASKED where the text begins later."""
         places = self.ends[:, None] - distance
-        return self.ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, HIDDEN)
+        return self.ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, MASKED)
 
     def set_lengths(self, lengths: list[int]) -> None:
         """Forget what comes after the first `lengths[b]` characters of text b."""

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from gpt.config.schema import ModelConfig
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.cache import Cache, LayerCache
-from gpt.text.vocabulary import HIDDEN
+from gpt.text.vocabulary import MASKED
 
 
 class SquaredReLU(torch.autograd.Function):
@@ -86,12 +86,12 @@ class Block(nn.Module):
 
 
 class TokenEmbedding(nn.Embedding):
-    """A vector for each id, and zeros for HIDDEN."""
+    """A vector for each id, and zeros for MASKED."""
 
     def forward(self, input: Tensor) -> Tensor:
         """(B, T) -> (B, T, C)."""
         vectors = super().forward(input.clamp(min=0))
-        return vectors.masked_fill((input == HIDDEN)[..., None], 0.0)
+        return vectors.masked_fill((input == MASKED)[..., None], 0.0)
 
 
 class GPT(nn.Module):
@@ -125,7 +125,7 @@ class GPT(nn.Module):
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T) ids -> (B, T, V) logits; row t speaks of the character after t.
 
-        HIDDEN ids add nothing to the stream.
+        MASKED ids add nothing to the stream.
 
         With a cache, the ids go on from what has been read into it, and are read into it too.
         Raises ValueError for more than `config.T` characters.
@@ -151,7 +151,7 @@ class GPT(nn.Module):
             if cache is not None and T == 1:
                 before = cache.before(distance)
             else:  # moved right; before the first stands nothing
-                before = F.pad(ids, (distance, 0), value=HIDDEN)[:, :T]
+                before = F.pad(ids, (distance, 0), value=MASKED)[:, :T]
             x = x + table(before)
         if self.position_embedding is not None:
             places = slice(T) if cache is None else cache.places

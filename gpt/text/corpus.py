@@ -9,7 +9,8 @@ import numpy as np
 
 from gpt.errors import ConfigError, TextError
 from gpt.files import sync
-from gpt.text.sources import Text, cache_dir
+from gpt.text.download import cache_dir
+from gpt.text.sources import Text
 from gpt.text.vocabulary import Ids, Vocabulary
 
 DIGEST_BYTES = hashlib.sha256().digest_size

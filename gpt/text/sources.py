@@ -1,22 +1,13 @@
-"""Where a text comes from: a named source or a UTF-8 file, read in pieces of bounded size."""
+"""Where a text comes from: a named source or a UTF-8 file, read in chunks of bounded size."""
 
 import codecs
-import hashlib
 import importlib
-import logging
-import os
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from http.client import HTTPException
 from pathlib import Path
 
 from gpt.errors import TextError
-from gpt.files import write_atomically
-
-log = logging.getLogger(__name__)
+from gpt.text.download import TINYSHAKESPEARE, locate
 
 CHUNK_BYTES = 1 << 22
 
@@ -27,25 +18,6 @@ class Text:
 
     name: str
     chunks: Callable[[], Iterator[str]]
-
-
-@dataclass(frozen=True)
-class Download:
-    """A file at a pinned address, known by its size in bytes and its SHA-256."""
-
-    name: str
-    url: str
-    size: int
-    sha256: str
-
-
-TINYSHAKESPEARE = Download(
-    name="tinyshakespeare",
-    url="https://raw.githubusercontent.com/karpathy/char-rnn/"
-    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
-    size=1_115_394,
-    sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-)
 
 
 def open_text(source: str) -> Text:
@@ -69,13 +41,8 @@ def open_text(source: str) -> Text:
     return Text(source, lambda: read_file(path))
 
 
-def cache_dir() -> Path:
-    """Where downloads and encoded texts are kept: `$XDG_CACHE_HOME/gpt` or `~/.cache/gpt`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gpt"
-
-
 def read_file(path: Path) -> Iterator[str]:
-    """The characters of a UTF-8 file, in pieces; a byte-order mark at its start is dropped.
+    """The characters of a UTF-8 file, in chunks; a byte-order mark at its start is dropped.
 
     Line ends are kept as they stand. Raises TextError where the bytes are not UTF-8, with
     the offset of the first wrong one.
@@ -84,13 +51,13 @@ def read_file(path: Path) -> Iterator[str]:
     offset = 0  # of the first byte that the decoder has not turned into characters
     try:
         with path.open("rb") as file:
-            while piece := file.read(CHUNK_BYTES):
+            while raw := file.read(CHUNK_BYTES):
                 if offset == 0:
-                    offset = len(codecs.BOM_UTF8) if piece.startswith(codecs.BOM_UTF8) else 0
-                    piece = piece[offset:]
-                pending = len(decoder.getstate()[0])  # of a character cut in two by the last piece
-                chunk = decoder.decode(piece)
-                offset += pending + len(piece) - len(decoder.getstate()[0])
+                    offset = len(codecs.BOM_UTF8) if raw.startswith(codecs.BOM_UTF8) else 0
+                    raw = raw[offset:]
+                pending = len(decoder.getstate()[0])  # of a character cut in two by the last raw
+                chunk = decoder.decode(raw)
+                offset += pending + len(raw) - len(decoder.getstate()[0])
                 yield chunk
             decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
@@ -100,58 +67,6 @@ def read_file(path: Path) -> Iterator[str]:
         ) from None
     except OSError as error:
         raise TextError(f"{path}: cannot read the text: {error.strerror}") from None
-
-
-def locate(download: Download, *, retries: int = 3, timeout_s: float = 20) -> Path:
-    """The file under `data/`, else in the cache, else downloaded into the cache.
-
-    Raises:
-        TextError: the file is not the pinned one, or it cannot be downloaded.
-    """
-    beside = Path("data") / f"{download.name}.txt"
-    cached = cache_dir() / f"{download.name}.txt"
-    for path in (beside, cached):
-        if path.is_file():
-            if _sha256(path.read_bytes()) != download.sha256:
-                raise TextError(
-                    f"{path}: this is not {download.name} (expected {_pinned(download)}); "
-                    f"remove it, or train on it by its path"
-                )
-            return path
-    log.info("downloading %s from %s", download.name, download.url)
-    content = _fetch(download, beside, retries, timeout_s)
-    try:
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(cached, [content])
-    except OSError as error:
-        raise TextError(f"{cached}: cannot keep the download: {error.strerror}") from None
-    return cached
-
-
-def _fetch(download: Download, beside: Path, retries: int, timeout_s: float) -> bytes:
-    reason = ""
-    for attempt in range(retries):
-        if attempt:
-            time.sleep(2 ** (attempt - 1))
-        try:
-            with urllib.request.urlopen(download.url, timeout=timeout_s) as response:
-                content = bytes(response.read(download.size + 1))
-        except (OSError, HTTPException) as error:
-            reason = str(error)
-            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
-                break  # asking again will not help
-            continue
-        if len(content) < download.size:
-            reason = f"the connection ended after {len(content):,} bytes"
-            continue
-        if _sha256(content) == download.sha256:
-            return content
-        reason = f"what came is another file, with SHA-256 {_sha256(content)[:8]}..."
-        break
-    raise TextError(
-        f"cannot download {download.name} from {download.url}: {reason}; put the file at {beside} "
-        f"({_pinned(download)}), or train on python-docs, which needs no network"
-    )
 
 
 def _python_docs() -> Iterator[str]:
@@ -174,11 +89,3 @@ def _other_encoding(path: Path) -> str:
 
 def _kind(path: Path) -> str:
     return "folder" if path.is_dir() else "pipe or device"
-
-
-def _pinned(download: Download) -> str:
-    return f"{download.size:,} bytes, SHA-256 {download.sha256}"
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

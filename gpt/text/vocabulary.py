@@ -1,4 +1,4 @@
-"""The vocabulary: the sorted distinct characters of a text; an id is a place in that order."""
+"""The vocabulary: the sorted distinct characters of a text; an id is an index into it."""
 
 import json
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ import numpy as np
 from gpt.errors import CheckpointError
 
 CODE_POINTS = 0x110000  # Unicode ends at U+10FFFF
-HIDDEN = -1  # stands in a text for the id of a character that is not to be seen
+MASKED = -1  # in place of an id: a token whose embedding is zero (dropped out, or padding)
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
 

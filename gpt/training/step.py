@@ -14,7 +14,7 @@ from gpt.device import autocast, compile_model, select_precision
 from gpt.errors import TrainingError
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.seeds import derive_seed
-from gpt.text.batches import batch, hide
+from gpt.text.batches import batch, token_dropout
 from gpt.text.vocabulary import Ids
 from gpt.training.optimizer import learning_rate, make_optimizers
 
@@ -29,7 +29,7 @@ AT_ONCE = 2**20
 class TrainStep:
     """Calling it with a step draws that step's batch and updates the model once.
 
-    The batch, its hidden characters and the dropout masks are pure functions of (seed, step), so a
+    The batch, its token dropout and the dropout masks are pure functions of (seed, step), so a
     step repeats exactly, whatever ran before it; `state_dict` holds all that one step leaves to
     the next.
 
@@ -128,7 +128,7 @@ class TrainStep:
         config, pieces, (B, T) = self.config, self.pieces, self._shape(step)
         x, y = batch(self.ids, B, T, seed=config.seed, step=step)
         if config.model.character_dropout:
-            x = hide(x, config.model.character_dropout, seed=config.seed, step=step)
+            x = token_dropout(x, config.model.character_dropout, seed=config.seed, step=step)
         if self.device.type == "cuda":
             x, y = x.pin_memory(), y.pin_memory()
         for x_piece, y_piece in zip(x.chunk(pieces), y.chunk(pieces), strict=True):
