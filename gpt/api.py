@@ -12,7 +12,7 @@ handler or needs the main thread.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -191,6 +191,8 @@ def train(
     settings: Settings | Sequence[str] = (),
     run_dir: str | Path | None = None,
     overwrite: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Outcome":
     """Train a model on a text in a new run folder.
 
@@ -200,11 +202,14 @@ def train(
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
         run_dir: the run's folder; default `runs/NAME`, with a number if that is taken.
         overwrite: replace the run that is in the folder.
+        should_stop: asked after each step and, from any thread, before each window of an
+            evaluation; once it returns True, the state is saved and Interrupted raised.
+        on_event: called with a dict of what happens; `gpt.training.trainer.train` lists them.
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
         TextError: the text cannot be read.
-        Interrupted: training was told to stop, and its state is saved.
+        Interrupted: `should_stop` returned True, and the state is saved.
         TrainingError: training cannot continue; the run's checkpoints are as they were.
     """
     settled = _resolve(config, text, settings)
@@ -216,7 +221,15 @@ def train(
     from gpt.training.trainer import train as train_model
 
     numbered = not (run_dir or overwrite)
-    return train_model(settled, corpus, run, overwrite=overwrite, numbered=numbered)
+    return train_model(
+        settled,
+        corpus,
+        run,
+        overwrite=overwrite,
+        numbered=numbered,
+        should_stop=should_stop,
+        on_event=on_event,
+    )
 
 
 def resume(
@@ -224,8 +237,12 @@ def resume(
     *,
     text: str | None = None,
     settings: Settings | Sequence[str] = (),
+    should_stop: Callable[[], bool] = lambda: False,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Outcome":
     """Resume a run from its last checkpoint, with the run's config but for those settings.
+
+    `should_stop` and `on_event` are those of `train`.
 
     Raises:
         ConfigError: a setting would make it another run.
@@ -238,7 +255,9 @@ def resume(
 
     from gpt.training.trainer import train as train_model
 
-    return train_model(settled, corpus, folder, resume=True)
+    return train_model(
+        settled, corpus, folder, resume=True, should_stop=should_stop, on_event=on_event
+    )
 
 
 def estimate(

@@ -40,8 +40,6 @@ class TrainingError(GPTError):
 
 
 class Interrupted(GPTError):
-    """A signal stopped the run after its state was saved."""
+    """The run was asked to stop, and its state is saved; by a signal, 128 + its number."""
 
-    def __init__(self, signal_number: int, message: str) -> None:
-        super().__init__(message)
-        self.exit_code = 128 + signal_number
+    exit_code = INTERRUPTED

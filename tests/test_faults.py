@@ -27,6 +27,7 @@ from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import load_checkpoint, load_training_state
 from gpt.runs.folder import LOCK, locked, make_numbered
 from gpt.runs.stored import HASHES, go_back_to_whole, read_stored, write_hashes
+from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training.monitor.monitor import Monitor
@@ -124,13 +125,10 @@ def test_a_run_that_had_enough_is_finished(corpus: Corpus) -> None:
     assert train(small(), corpus, Path("r"), resume=True).step == 11
 
 
-def test_a_run_stopped_before_its_first_evaluation_is_not_finished(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_stopped_before_its_first_evaluation_is_not_finished(corpus: Corpus) -> None:
     """Nothing is known yet but the loss of guessing, though that is below the target."""
-    with monkeypatch.context() as patch, pytest.raises(Interrupted):
-        patch.setattr(Monitor, "advance", lambda _: os.kill(os.getpid(), signal.SIGTERM))
-        train(small(**PART), corpus, Path("r"))
+    with pytest.raises(Interrupted):
+        train(small(**PART), corpus, Path("r"), should_stop=lambda: Path("r/checkpoints").exists())
     assert read_stored(Path("r"), "last").step == 1
     assert train(small(**PART), corpus, Path("r"), resume=True).step == 4
 
@@ -160,57 +158,62 @@ def test_no_whole_checkpoint_is_told(corpus: Corpus) -> None:
 
 
 def stop_in_evaluation(config: Config, corpus: Corpus) -> Interrupted:
-    """Train in `r` until a SIGTERM comes in the first evaluation."""
+    """Train in `r` until a stop is requested in the first evaluation."""
+    windows: list[int] = []
 
-    def interrupt(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+    def count(module: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         if not module.training and isinstance(module, GPT) and len(inputs[0]) > 1:
-            os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.1)  # for the main thread to hear it: this is one of the evaluation's
+            windows.append(len(inputs[0]))
 
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(interrupt)
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
     try:
         with pytest.raises(Interrupted) as stopped:
-            train(config, corpus, Path("r"))
+            train(config, corpus, Path("r"), should_stop=lambda: bool(windows))
     finally:
         hook.remove()
     return stopped.value
 
 
-def test_a_signal_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
-    corpus: Corpus,
+def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It once waited for the evaluation's end: minutes, on a large text."""
+    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 26)  # the val split is many batches
     config = small()
     train(config, corpus, Path("whole"))
 
     stopped = stop_in_evaluation(config, corpus)
     assert "stopped at step 4, saved" in str(stopped)
-    assert stopped.exit_code == 143
     assert metrics_of(Path("r"))[-1]["step"] == 3
     train(config, corpus, Path("r"), resume=True)
     assert metrics_of(Path("r")) == metrics_of(Path("whole"))
     assert weights_of(Path("r")) == weights_of(Path("whole"))
 
 
-def test_a_signal_just_after_an_evaluation_saves_too(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_just_after_an_evaluation_saves_too(corpus: Corpus) -> None:
     """It once said `saved`, of a step that was neither due nor the best."""
-    record = Monitor.record
+    evaluated: list[int] = []
 
-    def interrupted(self: Monitor, step: int, metrics: dict[str, float]) -> None:
-        record(self, step, metrics)
-        if step == 10:
-            os.kill(os.getpid(), signal.SIGTERM)
+    def note(event: dict[str, Any]) -> None:
+        if event["kind"] == "evaluation":
+            evaluated.append(event["step"])
 
-    monkeypatch.setattr(Monitor, "record", interrupted)
     with pytest.raises(Interrupted, match="stopped at step 10, saved"):
-        train(small(train__checkpoint_every=100, **RISING), corpus, Path("r"))
+        train(
+            small(train__checkpoint_every=100, **RISING),
+            corpus,
+            Path("r"),
+            should_stop=lambda: 10 in evaluated,
+            on_event=note,
+        )
     assert read_stored(Path("r"), "last").step == 10
     assert read_stored(Path("r"), "best").step < 10
 
 
-def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(corpus: Corpus) -> None:
+def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 26)
     config = small(train__steps=3, train__eval_every=3)
     train(config, corpus, Path("whole"))
 
@@ -484,7 +487,7 @@ def test_a_step_that_is_no_number_is_not_taken_and_told(
     train(small(), corpus, Path("r"))
     events = [(r["step"], r["event"]) for r in metrics_of(Path("r")) if "event" in r]
     assert [step for step, _ in events] == [6, 7]
-    assert "step 6 not taken: the loss is 3." in events[0][1]
+    assert "step 6 skipped: the loss is 3." in events[0][1]
     steps = [r["step"] for r in metrics_of(Path("r")) if "train_loss" in r]
     assert steps == list(range(1, 12))
     assert all(
@@ -501,7 +504,7 @@ def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(
     outcome = train(small(), corpus, Path("r"))
     assert outcome.reason == "all steps done"
     records = metrics_of(Path("r"))
-    (back,) = (r for r in records if r.get("event", "").startswith("went back"))
+    (back,) = (r for r in records if r.get("event", "").startswith("rolled back"))
     assert back["step"] == 4
     assert "from step 8" in back["event"]
     rates = {r["step"]: r["lr"] for r in records if "lr" in r}
@@ -518,21 +521,23 @@ def test_a_run_goes_back_to_before_the_steps_that_were_not_taken(
     """Saved in their midst, a checkpoint once led from one such step to the next."""
     poison(monkeypatch, lambda step, scale: step >= 6 and scale == 1)
     train(small(train__eval_every=100, train__checkpoint_every=4), corpus, Path("r"))
-    backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("went back")]
+    backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("rolled back")]
     assert [(r["step"], "from step 9" in r["event"]) for r in backs] == [(4, True)]
 
 
-def test_a_signal_in_the_last_bad_step_is_not_forgotten(
+def test_a_stop_in_the_last_bad_step_is_not_forgotten(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    bad_steps: list[int] = []
+
     def bad(step: int, scale: float) -> bool:
-        if step == 7 and scale == 1:
-            os.kill(os.getpid(), signal.SIGTERM)
+        if step >= 5 and scale == 1:
+            bad_steps.append(step)
         return step >= 5 and scale == 1
 
     poison(monkeypatch, bad)
     with pytest.raises(Interrupted, match="stopped at step 5, saved"):
-        train(small(), corpus, Path("r"))
+        train(small(), corpus, Path("r"), should_stop=lambda: 7 in bad_steps)
     train(small(), corpus, Path("r"), resume=True)
     assert metrics_of(Path("r"))[-1]["step"] == 11
 
@@ -541,7 +546,7 @@ def test_weights_that_are_no_numbers_are_never_saved(corpus: Corpus) -> None:
     """They once were, as the last good checkpoint, and the run was stuck."""
     config = small(train__optimizer="adamw", train__learning_rate=1e39, train__warmup_steps=0,
                    train__checkpoint_every=1)  # fmt: skip
-    with pytest.raises(TrainingError, match="went back 3 times"):
+    with pytest.raises(TrainingError, match="rolled back 3 times"):
         train(config, corpus, Path("r"))
     assert read_stored(Path("r"), "last").step == 0
 
@@ -550,10 +555,10 @@ def test_a_run_that_never_heals_stops_with_advice_and_keeps_its_checkpoint(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison(monkeypatch, lambda step, _: step >= 5)
-    with pytest.raises(TrainingError, match=r"went back 3 times .*lower train.learning_rate"):
+    with pytest.raises(TrainingError, match=r"rolled back 3 times .*lower train.learning_rate"):
         train(small(), corpus, Path("r"))
     assert read_stored(Path("r"), "last").step == 4
-    backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("went back")]
+    backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("rolled back")]
     assert len(backs) == 1, "the others are repeats, and told only as they happen"
 
 

@@ -38,8 +38,9 @@ from gpt.text.sources import open_text
 from gpt.training import step as training_step
 from gpt.training.dry_run import estimate
 from gpt.training.optimizer import learning_rate
+from gpt.training.progress import Progress
 from gpt.training.step import TrainStep
-from gpt.training.trainer import Progress, train
+from gpt.training.trainer import train
 from tests.conftest import metrics_of, small
 
 CPU = torch.device("cpu")
@@ -277,7 +278,7 @@ def test_an_evaluation_stops_within_a_window_of_each_thread(
     scored: list[int] = []
     model.register_forward_pre_hook(lambda *_: scored.append(1))
     with pytest.raises(Stopped):
-        evaluate(model, corpus.ids, lambda: len(scored) >= 5)
+        evaluate(model, corpus.ids, should_stop=lambda: len(scored) >= 5)
     assert len(scored) in (5, 6)
 
 
@@ -549,7 +550,7 @@ def test_patience_ends_a_run_and_is_off_by_default(corpus: Corpus) -> None:
 
 def test_a_loss_that_is_no_number_stops_the_run_and_harms_no_checkpoint(corpus: Corpus) -> None:
     config = small(train__learning_rate=1e30, train__warmup_steps=0, train__grad_clip=0.0)
-    with pytest.raises(TrainingError, match=r"went back 3 times.*lower train.learning_rate"):
+    with pytest.raises(TrainingError, match=r"rolled back 3 times.*lower train.learning_rate"):
         train(config, corpus, Path("r"))
     for tensor in weights_of(Path("r")).values():
         assert tensor.isfinite().all()

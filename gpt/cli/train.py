@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand
 
 from gpt.cli.options import DebugFlag, JsonFlag, show
+from gpt.cli.signals import StopSignals
 from gpt.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,12 +97,20 @@ def train(
     if dry_run:
         _print_estimate(*api.estimate(config, text=text, settings=changes), as_json)
         return
-    if resume is not None:
-        outcome = api.resume(resume or None, text=text, settings=changes)
-    else:
-        outcome = api.train(
-            config, text=text, settings=changes, run_dir=run_dir, overwrite=overwrite
-        )
+    with StopSignals() as signals:
+        if resume is not None:
+            outcome = api.resume(
+                resume or None, text=text, settings=changes, should_stop=signals.should_stop
+            )
+        else:
+            outcome = api.train(
+                config,
+                text=text,
+                settings=changes,
+                run_dir=run_dir,
+                overwrite=overwrite,
+                should_stop=signals.should_stop,
+            )
     _print_outcome(outcome, as_json)
 
 

@@ -13,35 +13,49 @@ from gpt.text.vocabulary import Ids
 
 
 class Stopped(Exception):
-    """An evaluation was told to stop before its end."""
+    """An evaluation was asked to stop before its end."""
 
 
-def evaluate(model: GPT, ids: Ids, stopped: Callable[[], bool] = lambda: False) -> float:
+def evaluate(
+    model: GPT,
+    ids: Ids,
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[int], object] = lambda characters: None,
+) -> float:
     """Mean nats per character of `ids`, each but the first scored exactly once.
 
     The text is cut into consecutive windows of T characters (the last may be shorter), and each
-    character is foretold from those before it in its window. Nothing random in it; in float32,
-    whatever the model was trained in. Raises Stopped as soon as `stopped` says so.
+    character is predicted from those before it in its window. Nothing random in it; in float32,
+    whatever the model was trained in.
+
+    `should_stop` is asked before each window, from any thread; `on_progress` is called in this
+    thread with the number of characters scored since its last call.
 
     On a CPU each thread scores windows of its own, as in training.
+
+    Raises:
+        Stopped: `should_stop` returned True before the last window.
     """
     device = next(model.parameters()).device
     model.eval()
 
     @torch.inference_mode()
-    def score(window: tuple[Tensor, Tensor]) -> float:
-        if stopped():
+    def score(window: tuple[Tensor, Tensor]) -> tuple[float, int]:
+        if should_stop():
             raise Stopped
         x, y = (part.to(device) for part in window)
-        return cross_entropy(model(x), y, reduction="sum").item()
+        return cross_entropy(model(x), y, reduction="sum").item(), y.numel()
 
     windows, total = consecutive_windows(ids, model.config.T), 0.0
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
         while some := list(islice(windows, 4 * threads)):
-            for loss in (pool.map if device.type == "cpu" else map)(score, some):
+            for loss, characters in (pool.map if device.type == "cpu" else map)(score, some):
                 total += loss
+                on_progress(characters)
     finally:  # a second Ctrl-C waits for nobody
         pool.shutdown(wait=False, cancel_futures=True)
+        torch.set_num_threads(threads)  # the pool's one would be that of threads made later
     return total / (len(ids) - 1)

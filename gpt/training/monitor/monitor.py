@@ -213,7 +213,7 @@ def _hush(failed: threading.ExceptHookArgs) -> None:
 
 
 def _keep_records_until(path: Path, step: int) -> None:
-    """Drop the records after `step`, a last line that was cut off, and that the run went back.
+    """Drop the records after `step`, a last line that was cut off, and that the run rolled back.
 
     (It will again, for the same reason.) Line by line: a long run's file may be large.
     """
@@ -224,7 +224,7 @@ def _keep_records_until(path: Path, step: int) -> None:
                 try:
                     record = json.loads(line)
                     if record["step"] < step or (
-                        record["step"] == step and not record.get("event", "").startswith("went")
+                        record["step"] == step and not record.get("event", "").startswith("rolled")
                     ):
                         yield line.rstrip(b"\n") + b"\n"
                 except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
