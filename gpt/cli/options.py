@@ -2,6 +2,7 @@
 
 import enum
 import logging
+import shutil
 import sys
 from typing import Annotated
 
@@ -45,6 +46,11 @@ WhichOfRun = Annotated[
     Which, typer.Option(help="The model with the lowest val loss, or the newest.")
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+
+
+def terminal_width() -> int:
+    """Columns to write in: those of the terminal, at most 100; 80 where there is none."""
+    return min(shutil.get_terminal_size().columns, 100)
 
 
 def show(text: str) -> None:

@@ -1,17 +1,17 @@
-"""The model built up from averaging, one runnable step a file; `gpt explain` tells them.
+"""The model built up from averaging, one runnable step a file; `gpt explain` shows them.
 
 Each module holds the step itself - the naive form and the better one - and, below it, `explain`,
-which runs it on small tensors. `page` is what a lesson is told on, `trained` a model to look into,
-`telling` finds and tells them.
+which runs it on small tensors and writes the page. `page` is the page of a lesson, `build` makes
+it from a lesson's name, `trained` holds a trained model and its activations.
 """
 
 LESSONS = {  # in the order in which they build on each other
-    "averaging": "the past averaged: a loop, a triangular matrix, a masked softmax",
+    "averaging": "the past averaged: loop, triangular matrix, masked softmax",
     "scaling": "why scores are divided by the square root of head_size",
     "head": "one head: queries, keys and values",
     "heads": "many heads: a list of them, or one matrix product",
     "normalization": "BatchNorm and LayerNorm: over which numbers to take the mean",
-    "positions": "attention knows no order until positions are added",
+    "positions": "attention ignores order until positions are added",
     "block": "residual stream, LayerNorm, attention, MLP",
     "model": "the whole model by hand, and the one that is trained",
 }

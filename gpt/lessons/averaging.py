@@ -1,4 +1,4 @@
-"""The past, averaged: the simplest way for a character to hear from those before it.
+"""The past, averaged: the simplest way for a position to use the characters before it.
 
 Three ways to one result. The third is attention already, with scores that are all zero.
 """
@@ -46,40 +46,52 @@ def example(seed: int) -> Tensor:
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
-    """Tell it."""
+    """Write the page."""
     x = example(seed)
     B, T, C = x.shape
-    page.say(
-        f"""A character should know of those before it, and of none after it. The plainest way is
-        to average the past. Here are {B} texts of {T} characters, each character {C} numbers of
-        noise; this is the first text, and its averages."""
+    page.paragraph(
+        f"""To predict the next character, each position may use the characters up to it, and none
+        after it: the model is causal. The simplest way is to average the past. Here is a batch of
+        B = {B} texts of T = {T} characters, each character a vector of C = {C} channels of noise;
+        this is the first text, and its averages."""
     )
-    places = [f"t={t}" for t in range(T)]
+    positions = [f"t={t}" for t in range(T)]
     both = torch.cat([x[0], by_loop(x)[0]], dim=1)
-    page.table("a character, and the mean of the past", both, places, ["x", "x", "mean", "mean"])
-    page.say(
-        """A loop over places is slow. The same sums are one matrix product with a triangle of
-        ones, each row divided by its sum; and a row of equal weights is what softmax makes of
-        equal scores, once the future's are -inf."""
+    page.table(
+        "each position's vector x, and the mean of the vectors up to it",
+        both,
+        positions,
+        ["x", "x", "mean", "mean"],
     )
-    page.table("the weights", causal_softmax(torch.zeros(T, T)), places, places)
+    page.paragraph(
+        """A loop over positions is slow. The same averages are one matrix product with a lower
+        triangular matrix of ones, each row divided by its sum. And softmax makes rows of equal
+        weights out of equal scores, once the scores of the future are masked with -inf."""
+    )
+    page.table(
+        "the weights: query position (row), key position (column)",
+        causal_softmax(torch.zeros(T, T)),
+        positions,
+        positions,
+    )
     page.check("loop = triangular matrix product", by_loop(x), by_matmul(x))
     page.check("loop = masked softmax", by_loop(x), by_softmax(x))
-    page.say(
-        """In the softmax form the weights need not stay equal: let the scores depend on the
-        characters, and each chooses what it listens to. That is attention."""
+    page.paragraph(
+        """In the softmax form the weights need not be equal: let the scores depend on the
+        characters, and each position attends to some of them more than to others. That is
+        attention."""
     )
     if trained is not None:
         rows, columns = trained.names()
-        far = []
+        distances = []
         for _, q, k, v in trained.heads():
             mean = causal_softmax(torch.zeros(q.shape[-2], q.shape[-2])) @ v
             out = causal_softmax(q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5) @ v
-            far.append((out - mean).norm(dim=(-2, -1)) / mean.norm(dim=(-2, -1)))
-        page.say(trained.introduction())
+            distances.append((out - mean).norm(dim=(-2, -1)) / mean.norm(dim=(-2, -1)))
+        page.paragraph(trained.introduction())
         page.table(
-            "how far each head's output is from the average of its values, as a share of it",
-            torch.cat(far),
+            "distance of each head's output from the average of its values, relative to that",
+            torch.cat(distances),
             rows,
             columns,
         )

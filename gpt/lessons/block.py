@@ -1,6 +1,7 @@
 """The block: what is repeated to make a deep model.
 
-A stream runs through all blocks; attention and MLP each read a normalised copy of it and add to it.
+The residual stream runs through all blocks; attention and MLP each take a normalised copy of it as
+input, and add their output to it.
 """
 
 import math
@@ -26,23 +27,23 @@ def relu2(x: Tensor) -> Tensor:
 
 
 def by_hand(block: Block, x: Tensor) -> Tensor:
-    """(B, T, C) -> (B, T, C): the production block's weights in this project's lessons."""
-    normal = normalization.take_apart(block.attention_norm)(x)
-    x = x + heads.take_apart(block.attention)(normal)  # gather from the past
-    normal = normalization.take_apart(block.mlp_norm)(x)
-    bend = {"gelu": gelu, "relu2": relu2}[block.mlp.activation]
-    hidden = bend(normal @ block.mlp.expand.weight.T + block.mlp.expand.bias)  # (B, T, 4 C)
-    return x + hidden @ block.mlp.projection.weight.T + block.mlp.projection.bias  # think it over
+    """(B, T, C) -> (B, T, C): the lessons' forms with the production block's weights."""
+    normalized = normalization.take_apart(block.attention_norm)(x)
+    x = x + heads.take_apart(block.attention)(normalized)
+    normalized = normalization.take_apart(block.mlp_norm)(x)
+    activation = {"gelu": gelu, "relu2": relu2}[block.mlp.activation]
+    hidden = normalized @ block.mlp.expand.weight.T + block.mlp.expand.bias  # (B, T, 4 C)
+    return x + activation(hidden) @ block.mlp.projection.weight.T + block.mlp.projection.bias
 
 
 def deep(x: Tensor, layers: list[Tensor], *, residual: bool, normalise: bool) -> list[float]:
     """The standard deviation of the stream after each of many layers (C, C) with GELU."""
-    norm, spread = normalization.LayerNorm(x.shape[-1]), []
+    norm, deviations = normalization.LayerNorm(x.shape[-1]), []
     for weight in layers:
         y = gelu((norm(x) if normalise else x) @ weight)
         x = x + y if residual else y
-        spread.append(float(x.std()))
-    return spread
+        deviations.append(float(x.std()))
+    return deviations
 
 
 def example(seed: int) -> tuple[Tensor, Block]:
@@ -52,14 +53,15 @@ def example(seed: int) -> tuple[Tensor, Block]:
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
-    """Tell it."""
+    """Write the page."""
     x, block = example(seed)
     layers = [torch.randn(16, 16) / 4 for _ in range(12)]
-    page.say(
-        """Attention gathers; an MLP then thinks over what was gathered, each character for itself.
-        Both are put into a block, and blocks are stacked. But layer upon layer of noise makes the
-        numbers fade, and gradients with them. Two remedies: add each result to a stream instead of
-        replacing it, and let each part read a normalised copy. The spread after 12 layers:"""
+    page.paragraph(
+        """Attention moves information between positions; the MLP then computes on each position
+        separately. Both make up a block, and blocks are stacked. But through many random layers
+        activations shrink, and gradients with them. Two remedies: a residual connection, which
+        adds each output to a stream instead of replacing it, and LayerNorm, which normalises each
+        input. The standard deviation over 12 layers:"""
     )
     shown = [0, 2, 5, 8, 11]
     table = [
@@ -67,25 +69,32 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         for residual, normalise in ((False, False), (True, False), (True, True))
     ]
     page.table(
-        "standard deviation of the stream", torch.tensor(table)[:, shown],
-        ["plain layers", "residual", "residual + LayerNorm"], [f"layer {i + 1}" for i in shown],
-    )  # fmt: skip
-    page.say(
-        """Plain layers fade; residual ones alone grow ever faster, since each adds in proportion to
-        what is there; with LayerNorm each adds about the same amount. The block of the production
-        model is those pieces, and these few lines of arithmetic are the block:"""
+        "standard deviation of the residual stream",
+        torch.tensor(table)[:, shown],
+        ["plain layers", "residual", "residual + LayerNorm"],
+        [f"layer {i + 1}" for i in shown],
+    )
+    page.paragraph(
+        """With plain layers it vanishes; with residual connections alone it grows exponentially,
+        since each layer adds in proportion to its input; with LayerNorm each layer adds about the
+        same amount. The production model's block consists of these parts, and a few lines of
+        arithmetic compute the same:"""
     )
     page.check("the block by hand = the production block", by_hand(block, x), block(x))
     if trained is not None:
-        page.say(trained.introduction())
+        page.paragraph(trained.introduction())
         rows, _ = trained.names()
         table = []
         for layer, x in zip(trained.blocks, trained.streams, strict=True):
-            gathered = layer.attention(layer.attention_norm(x))
-            thought = layer.mlp(layer.mlp_norm(x + gathered))
-            table.append([float(part.norm(dim=-1).mean()) for part in (x, gathered, thought)])
-        page.table("mean length of the stream, and of what is added to it", torch.tensor(table),
-                   rows, ["stream", "attention", "MLP"])  # fmt: skip
+            attended = layer.attention(layer.attention_norm(x))
+            computed = layer.mlp(layer.mlp_norm(x + attended))
+            table.append([float(part.norm(dim=-1).mean()) for part in (x, attended, computed)])
+        page.table(
+            "mean norm of the residual stream, and of what each part adds to it",
+            torch.tensor(table),
+            rows,
+            ["stream", "attention", "MLP"],
+        )
         page.check(
             "its last block by hand = the production block", by_hand(layer, x), layer(x), 1e-3
         )

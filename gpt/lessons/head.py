@@ -1,6 +1,6 @@
-"""One head: each character asks (query), is asked (key), and answers (value).
+"""One head of attention: queries, keys and values.
 
-B batch, T time, d_in channels that come in, hs head_size, vs value_size.
+B batch, T time, d_in input channels, hs head_size, vs value_size.
 """
 
 import torch
@@ -38,8 +38,8 @@ class ParameterHead(nn.Module):
 class Head(nn.Module):
     """The better form: linear layers, which draw their weights on a sensible scale.
 
-    Causal, it is a decoder's head; not causal, an encoder's; given a `context`, it asks of one
-    text and hears from another: cross-attention.
+    Causal, it is a decoder's head; not causal, an encoder's. With a `context` it is
+    cross-attention: queries from one text, keys and values from another.
     """
 
     def __init__(
@@ -50,25 +50,26 @@ class Head(nn.Module):
         *,
         bias: bool = False,
         causal: bool = True,
-        normal: bool = False,
-        sharper: float = 1.0,
+        qk_norm: bool = False,
+        attention_scale: float = 1.0,
         rotary: Rotary | None = None,
     ) -> None:
         super().__init__()
         self.query = nn.Linear(d_in, head_size, bias=bias)
         self.key = nn.Linear(d_in, head_size, bias=bias)
         self.value = nn.Linear(d_in, value_size or head_size, bias=bias)
-        self.causal, self.normal, self.sharper, self.rotary = causal, normal, sharper, rotary
+        self.causal, self.rotary = causal, rotary
+        self.qk_norm, self.attention_scale = qk_norm, attention_scale
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """x (B, T, d_in), context (B, S, d_in) -> output (B, T, vs) and weights (B, T, S)."""
         context = x if context is None else context
         q, k, v = self.query(x), self.key(context), self.value(context)
-        if self.normal:  # the mean taken off, and of variance 1: no score can run away
+        if self.qk_norm:  # mean 0 and variance 1: no score can grow without bound
             q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
-        return attend(self.sharper * q, k, v, causal=self.causal)
+        return attend(self.attention_scale * q, k, v, causal=self.causal)
 
 
 def example(seed: int) -> tuple[Tensor, Head]:
@@ -78,27 +79,31 @@ def example(seed: int) -> tuple[Tensor, Head]:
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
-    """Tell it."""
+    """Write the page."""
     x, head = example(seed)
-    places = [f"t={t}" for t in range(x.shape[1])]
+    positions = [f"t={t}" for t in range(x.shape[1])]
     _, weights = head(x)
-    page.say(
-        """Averaging treats all of the past alike. In a head each character sends out a query, what
-        it looks for, and a key, what it is. Where a query meets a fitting key, their product is
-        large, and so is the weight of that character's value, what it has to say. Query, key and
-        value are three linear layers of the character."""
+    page.paragraph(
+        """Averaging weighs all of the past equally. In a head each position computes a query (what
+        it looks for), a key (what it contains) and a value (what it passes on), by three linear
+        layers. Where the dot product of a query and a key is large, so is the attention weight of
+        that key's value: each position attends to those whose keys match its query."""
     )
-    page.table("weights of the first text: who listens (row) to whom (column)", weights[0],
-               places, places)  # fmt: skip
+    page.table(
+        "attention weights of the first text: query position (row), key position (column)",
+        weights[0],
+        positions,
+        positions,
+    )
     page.check("each row sums to 1", weights.sum(-1), torch.ones(weights.shape[:-1]))
     page.check("nothing from the future", weights.triu(1), torch.zeros_like(weights))
     with torch.no_grad():
-        silent = Head(32, 16)
-        silent.load_state_dict(head.state_dict())
-        silent.query.weight.zero_()
+        uniform = Head(32, 16)
+        uniform.load_state_dict(head.state_dict())
+        uniform.query.weight.zero_()
     page.check(
-        "a head whose queries are zero = the average of the past's values",
-        silent(x)[0],
+        "a head whose queries are zero = the average of the values up to each position",
+        uniform(x)[0],
         causal_softmax(torch.zeros(8, 8)) @ head.value(x),
     )
     by_hand = ParameterHead(32, 16)
@@ -108,23 +113,30 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             getattr(by_hand, name).copy_(getattr(head, name).weight.T)
             getattr(encoder, name).weight.copy_(getattr(head, name).weight)
     page.check("three matrices by hand = three linear layers", by_hand(x)[0], encoder(x)[0])
-    page.say(
-        """Without the mask every character hears the whole text: an encoder. With queries from one
-        text and keys and values from another it is cross-attention: here 3 characters ask 8."""
+    page.paragraph(
+        """Without the causal mask every position attends to the whole text: an encoder. With
+        queries from one text and keys and values from another it is cross-attention: here 3
+        queries attend to 8 keys."""
     )
-    page.table("weights of cross-attention", encoder(x[:1, :3], context=x[:1])[1][0],
-               [f"ask {t}" for t in range(3)], places)  # fmt: skip
+    page.table(
+        "attention weights of cross-attention",
+        encoder(x[:1, :3], context=x[:1])[1][0],
+        [f"query {t}" for t in range(3)],
+        positions,
+    )
     if trained is not None:
         attention, q, k, v = next(trained.heads())
         _, weights = attend(q, k, v, causal=True)
         shown = min(12, len(trained.text))
-        page.say(trained.introduction())
+        page.paragraph(trained.introduction())
         page.table(
-            f"layer 1, head 1: what {trained.text[-1]!r} hears of the {shown} characters up to it",
+            f"layer 1, head 1: attention weights of the last query, {trained.text[-1]!r}, on the "
+            f"last {shown} keys",
             weights[0, 0, -1, -shown:],
             columns=[symbol(c) for c in trained.text[-shown:]],
         )
         page.check(
-            "this lesson's head = the production model's", weights,
+            "this lesson's head = the production model's",
+            weights,
             attention.explicit(trained.inputs[0])[1],
-        )  # fmt: skip
+        )

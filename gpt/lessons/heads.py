@@ -1,4 +1,4 @@
-"""Many heads: each looks for something else; what they find is put side by side and mixed.
+"""Multi-head attention: several heads in parallel, their outputs concatenated and projected.
 
 B batch, T time, C channels, H heads, hs head_size, vs value_size; H * hs need not be C.
 """
@@ -23,8 +23,8 @@ class ListOfHeads(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        side_by_side = torch.cat([head(x)[0] for head in self.heads], dim=-1)  # (B, T, H * vs)
-        out: Tensor = self.projection(side_by_side)
+        concatenated = torch.cat([head(x)[0] for head in self.heads], dim=-1)  # (B, T, H * vs)
+        out: Tensor = self.projection(concatenated)
         return out
 
 
@@ -59,8 +59,8 @@ def take_apart(attention: CausalSelfAttention) -> ListOfHeads:
         Head(
             *(C, q_size, v_size),
             bias=biased,
-            normal=attention.qk_norm,
-            sharper=attention.scale * q_size**0.5,
+            qk_norm=attention.qk_norm,
+            attention_scale=attention.scale * q_size**0.5,
             rotary=attention.rotary,
         )
         for _ in range(attention.n_head)
@@ -87,29 +87,34 @@ def example(seed: int) -> tuple[Tensor, CausalSelfAttention]:
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
-    """Tell it."""
+    """Write the page."""
     x, attention = example(seed)
     apart = take_apart(attention)
     fused = FusedHeads(16, 8, 32, 24)
     fused.qkv.load_state_dict(attention.qkv.state_dict())
     fused.projection.load_state_dict(attention.projection.state_dict())
-    page.say(
-        """One head makes one choice at each place. A text asks for several at once: the vowel
-        before, the start of the word, the speaker. So there are many heads, each with its own
-        queries, keys and values; their outputs are put side by side and projected back to the
-        width of the stream. Here 8 heads have keys of size 32 and values of size 24, from 16
-        channels: neither size needs to be C / n_head."""
+    page.paragraph(
+        """One head has one attention pattern at each position. Predicting text needs several at
+        once: the vowel before, the start of the word, the speaker. So there are many heads, each
+        with its own queries, keys and values; their outputs are concatenated and projected back to
+        the C channels of the residual stream. Here 8 heads have keys of size 32 and values of size
+        24, from 16 channels: neither size needs to be C / n_head."""
     )
     page.check("a list of 8 heads = one fused product", apart(x), fused(x))
     page.check("one fused product = the production model's attention", fused(x), attention(x))
     page.check(
-        "any shorter text gives the same beginning", attention(x)[:, :5], attention(x[:, :5])
+        "a shorter text gives the same output at each of its positions",
+        attention(x)[:, :5],
+        attention(x[:, :5]),
     )
-    page.say("Eight heads, eight opinions, even untrained. Bits of choice that each has left:")
+    page.paragraph("Even untrained, the heads attend differently. The entropy of their weights:")
     weights = attention.explicit(x)[1]  # (B, H, T, T)
     columns = [f"head {head + 1}" for head in range(8)]
-    page.table("entropy of its weights, averaged over places", entropy(weights).mean((0, 2)),
-               columns=columns)  # fmt: skip
+    page.table(
+        "entropy of each head's attention weights (bits), averaged over query positions",
+        entropy(weights).mean((0, 2)),
+        columns=columns,
+    )
     if trained is not None:
         rows, columns = trained.names()
         attentions = [block.attention for block in trained.blocks]
@@ -117,9 +122,13 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             entropy(attention.explicit(inputs)[1]).mean((0, 2))
             for attention, inputs in zip(attentions, trained.inputs, strict=True)
         ]
-        page.say(trained.introduction())
-        page.table("entropy of each head in bits", torch.stack(table), rows, columns)
-        page.say("A head near 0 bits looks at one character; one of many bits averages.")
+        page.paragraph(trained.introduction())
+        page.table(
+            "entropy of each head's attention weights (bits)", torch.stack(table), rows, columns
+        )
+        page.paragraph(
+            "A head near 0 bits attends to one character; with many bits it averages over many."
+        )
         page.check(
             "a list of its heads = the production model's attention",
             take_apart(attentions[-1])(trained.inputs[-1]),

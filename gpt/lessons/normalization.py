@@ -1,8 +1,8 @@
 """Normalisation: bring numbers to mean 0 and variance 1, over the batch or over the channels.
 
-BatchNorm (arXiv:1502.03167) looks down the columns, over the examples of a batch; so what an
-example becomes depends on its neighbours, and running averages stand in for them outside training.
-LayerNorm (arXiv:1607.06450) looks along the rows, over the channels of one example; it needs
+BatchNorm (arXiv:1502.03167) normalises the columns, over the examples of a batch; so the output
+for an example depends on the others, and running statistics replace theirs in evaluation mode.
+LayerNorm (arXiv:1607.06450) normalises the rows, over the channels of one example; it needs
 neither. `correction` 1 is the unbiased variance of the notebooks, 0 that of torch's layers.
 """
 
@@ -24,14 +24,14 @@ class BatchNorm:
         self.momentum, self.correction, self.training = momentum, correction, True
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(B, C) -> (B, C); in training it also remembers the batch's mean and variance."""
+        """(B, C) -> (B, C); in training it also updates the running mean and variance."""
         mean, var = self.running_mean, self.running_var
         if self.training:
             mean, var = x.mean(dim=0), x.var(dim=0, correction=self.correction)
-            self._remember(mean, x.var(dim=0, correction=1))
+            self._update(mean, x.var(dim=0, correction=1))
         return self.gamma * (x - mean) / torch.sqrt(var + EPS) + self.beta
 
-    def _remember(self, mean: Tensor, var: Tensor) -> None:
+    def _update(self, mean: Tensor, var: Tensor) -> None:
         """Move the running averages a little towards this batch; the variance is the unbiased."""
         self.running_mean = (1 - self.momentum) * self.running_mean + self.momentum * mean
         self.running_var = (1 - self.momentum) * self.running_var + self.momentum * var
@@ -65,43 +65,49 @@ def example(seed: int) -> Tensor:
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
-    """Tell it."""
+    """Write the page."""
     x = example(seed)
     batch_norm, layer_norm = BatchNorm(100), LayerNorm(100)
     by_batch, by_layer = batch_norm(x), layer_norm(x)
-    page.say(
-        """Numbers that pass through many layers drift: too large, too small, off centre. To
-        normalise is to take off the mean and divide by the standard deviation. The question is
-        whose mean. Here are 32 examples of 100 channels."""
+    page.paragraph(
+        """Activations drift through many layers: too large, too small, off centre. To normalise is
+        to subtract the mean and divide by the standard deviation. The question is over which
+        numbers to take them. Here are 32 examples of 100 channels."""
     )
     means = [[t[:, 0].mean(), t[:, 0].std(), t[0].mean(), t[0].std()] for t in (by_batch, by_layer)]
     page.table(
-        "what comes out", torch.tensor(means), ["BatchNorm", "LayerNorm"],
+        "mean and standard deviation of the output",
+        torch.tensor(means),
+        ["BatchNorm", "LayerNorm"],
         ["column 0: mean", "std", "row 0: mean", "std"],
-    )  # fmt: skip
-    page.say(
-        """BatchNorm makes the columns alike: a channel over all examples. LayerNorm makes the rows
-        alike: one example over its channels. A text model takes LayerNorm: an example must not
-        depend on which others are in its batch, nor a character on those after it."""
+    )
+    page.paragraph(
+        """BatchNorm normalises each column: a channel over all examples. LayerNorm normalises each
+        row: one example over its channels. A language model uses LayerNorm: an example must not
+        depend on which others are in its batch, nor a position on those after it."""
     )
     torch_batch, torch_layer = torch.nn.BatchNorm1d(100), torch.nn.LayerNorm(100)
     ours = BatchNorm(100, correction=0)
     page.check("BatchNorm by hand = torch's, in training", ours(x), torch_batch(x))
     ours.training = False
-    page.check("and outside it, from the running averages", ours(x), torch_batch.eval()(x))
+    page.check("and in evaluation, from the running statistics", ours(x), torch_batch.eval()(x))
     page.check("LayerNorm by hand = torch's", LayerNorm(100, correction=0)(x), torch_layer(x))
-    page.check("LayerNorm does not care who else is there", by_layer[:1], layer_norm(x[:1]))
+    page.check("LayerNorm does not depend on the other examples", by_layer[:1], layer_norm(x[:1]))
     page.check_differ("BatchNorm does", by_batch[:2], BatchNorm(100)(x[:2]))
     if trained is not None:
-        page.say(trained.introduction())
+        page.paragraph(trained.introduction())
         before = trained.streams
         rows, _ = trained.names()
         table = [
             [s.mean(), s.std(), n.mean(), n.std()]
             for s, n in zip(before, trained.inputs, strict=True)
         ]
-        page.table("the stream before each attention, and after its LayerNorm", torch.tensor(table),
-                   rows, ["mean", "std", "norm: mean", "std"])  # fmt: skip
+        page.table(
+            "the residual stream before each attention, and after its LayerNorm",
+            torch.tensor(table),
+            rows,
+            ["mean", "std", "norm: mean", "std"],
+        )
         page.check(
             "LayerNorm by hand = the production model's",
             take_apart(trained.blocks[-1].attention_norm)(before[-1]),

@@ -1,6 +1,6 @@
-"""Positions: attention sees a set, not a sequence, until it is told where each character stands.
+"""Positions: without them attention is permutation equivariant: a set goes in, not a sequence.
 
-Learned positions are added to the character's embedding; rotary ones turn its queries and keys.
+Learned positions are added to the token embedding; rotary ones rotate queries and keys.
 """
 
 import torch
@@ -15,30 +15,30 @@ from gpt.text.display import symbol
 
 
 def add_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """The plain form: (B, T, C) characters + (T, C) places; the same character differs by place."""
+    """Learned positions: embeddings (B, T, C) + positions (T, C), a vector for each position."""
     return x + positions[: x.shape[1]]
 
 
 def shuffle_past(x: Tensor, seed: int) -> Tensor:
-    """(B, T, ...) with all places but the last in another order."""
+    """(B, T, ...) with all positions but the last in another order."""
     past = torch.arange(x.shape[1] - 1)
-    order = past.roll(1 + seed % max(1, len(past) - 1))  # never the order that it was
+    order = past.roll(1 + seed % max(1, len(past) - 1))  # never the same order
     return torch.cat([x[:, order], x[:, -1:]], dim=1)
 
 
 def example(seed: int) -> tuple[Tensor, Head, Tensor]:
-    """Noise (1, 8, 16), a head of size 6, and places (8, 16)."""
+    """Noise (1, 8, 16), a head of size 6, and positions (8, 16)."""
     torch.manual_seed(seed)
     return torch.randn(1, 8, 16), Head(16, 6), torch.randn(8, 16)
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
-    """Tell it."""
-    x, head, places = example(seed)
+    """Write the page."""
+    x, head, learned = example(seed)
     shuffled = shuffle_past(x, seed)
-    page.say(
-        """A head weighs the past by what it says, not by when it was said. Put the past in another
-        order, and the last character hears exactly the same."""
+    page.paragraph(
+        """A head computes its weights from what the characters are, not from where they are. With
+        the past in another order, the output at the last position is exactly the same."""
     )
     page.check(
         "without positions the order of the past does not matter",
@@ -48,36 +48,36 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     encoder = Head(16, 6, causal=False)
     order = torch.randperm(8)
     page.check(
-        "and without the mask: permuted in, permuted out",
+        "and without the causal mask: permuted inputs give permuted outputs",
         encoder(x[:, order])[0],
         encoder(x)[0][:, order],
     )
-    page.say(
-        "'dog bites man' is not 'man bites dog'. So each place gets a vector of its own, added:"
+    page.paragraph(
+        "'dog bites man' is not 'man bites dog'. So a learned vector for each position is added:"
     )
     page.check_differ(
-        "with positions added, it matters",
-        head(add_positions(x, places))[0][:, -1],
-        head(add_positions(shuffled, places))[0][:, -1],
+        "with positions added, the order matters",
+        head(add_positions(x, learned))[0][:, -1],
+        head(add_positions(shuffled, learned))[0][:, -1],
     )
     rotary = Rotary(ModelConfig(T=8, C=16, n_head=1, head_size=6))
     q, k = torch.randn(2, 1, 1, 1, 6).expand(2, 1, 1, 8, 6)  # the same query and key everywhere
     scores = (rotary(q) @ rotary(k).transpose(-2, -1))[0, 0]  # (T, T)
-    page.say(
-        """Rotary positions add nothing: they turn each query and key by an angle that grows with
-        its place, so that their product depends on how far apart the two stand. The scores of one
-        query and one key, put at every pair of places:"""
+    page.paragraph(
+        """Rotary positions add nothing: they rotate each query and key by an angle proportional to
+        its position, so that their dot product depends on the distance between the two. The scores
+        of one query and one key, at every pair of positions:"""
     )
     names = [f"t={t}" for t in range(8)]
-    page.table("query at (row), key at (column)", scores, names, names)
-    page.check("the same at the same distance", scores[1:, 1:], scores[:-1, :-1])
+    page.table("scores: query position (row), key position (column)", scores, names, names)
+    page.check("equal scores at equal distance", scores[1:, 1:], scores[:-1, :-1])
     if trained is not None and len(trained.text) > 2:  # a past of one has no order
         before = trained.model(trained.ids)[0, -1].softmax(-1)
         after = trained.model(shuffle_past(trained.ids, seed))[0, -1].softmax(-1)
-        page.say(trained.introduction())
+        page.paragraph(trained.introduction())
         likely = before.topk(min(6, len(before))).indices
         page.table(
-            "probability of the next character, with its past in order and shuffled",
+            "predicted probability of the next character, with the past in order and shuffled",
             torch.stack([before[likely], after[likely]]),
             ["in order", "shuffled"],
             [symbol(trained.vocabulary.characters[i]) for i in likely],

@@ -1,8 +1,8 @@
 """Why scores are divided by the square root of head_size.
 
 A query times a key is a sum of head_size products. Of unit variance each, they have a sum of
-variance head_size, and softmax makes of such wide scores almost a single choice, through which no
-gradient flows ("Attention Is All You Need", arXiv:1706.03762, section 3.2.1, footnote 4).
+variance head_size, and the softmax of such large scores is nearly one-hot, with gradients that
+vanish ("Attention Is All You Need", arXiv:1706.03762, section 3.2.1, footnote 4).
 """
 
 import math
@@ -37,7 +37,7 @@ def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, 
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """(..., T) weights that sum to 1 -> (...) bits: 0 for a single choice, log2 T for all alike."""
+    """(..., T) weights that sum to 1 -> (...) bits: 0 if one-hot, log2 T if all are equal."""
     bits: Tensor = torch.special.entr(weights).sum(dim=-1) / math.log(2)
     return bits
 
@@ -50,11 +50,12 @@ def example(seed: int) -> tuple[Tensor, Tensor]:
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
-    """Tell it."""
+    """Write the page."""
     q, k = example(seed)
-    page.say(
-        """How well a query fits a key is their dot product: the sum of head_size products. Here
-        queries and keys are noise of variance 1, with head_size 16; see what the sum does."""
+    page.paragraph(
+        """The score of a query and a key is their dot product: the sum of head_size products. Here
+        queries and keys are noise of variance 1, with head_size 16; the variance of the sum is
+        about 16."""
     )
     variances = [q.var(), k.var(), raw_scores(q, k).var(), scaled_scores(q, k).var()]
     names = ["q", "k", "q.k", "scaled"]
@@ -67,9 +68,9 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         ["q.k", "q.k / sqrt(dimension)"],
         [str(d) for d in dimensions],
     )
-    page.say(
-        """Why it matters: softmax is a soft choice only while its scores are small. The same
-        five scores, and eight times them:"""
+    page.paragraph(
+        """Why it matters: softmax is diffuse only while its scores are small; large ones make it
+        nearly one-hot. The same five scores, and eight times them:"""
     )
     scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
     soft = torch.stack([scores.softmax(-1), (8 * scores).softmax(-1)])
@@ -81,7 +82,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     if trained is not None:
         rows, columns = trained.names()
-        page.say(trained.introduction())
+        page.paragraph(trained.introduction())
         for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
             variances, bits = [], []
             for _, queries, keys, _ in trained.heads():
@@ -89,6 +90,12 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
                 past = torch.tril(torch.ones_like(layer[0])) == 1
                 variances.append(layer[:, past].var(dim=-1, correction=0))
                 bits.append(entropy(causal_softmax(layer)).mean(dim=-1))
-            page.table(f"variance of its scores, {form} the scale", torch.stack(variances),
-                       rows, columns)  # fmt: skip
-            page.table(f"bits of choice left, {form} the scale", torch.stack(bits), rows, columns)
+            page.table(
+                f"variance of the scores, {form} the scale", torch.stack(variances), rows, columns
+            )
+            page.table(
+                f"entropy of the attention weights (bits), {form} the scale",
+                torch.stack(bits),
+                rows,
+                columns,
+            )

@@ -1,4 +1,4 @@
-"""A trained model to look into: the text it wrote, and what its heads made of it."""
+"""A trained model and its activations on a text that it generated."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,11 +32,11 @@ class Trained:
 
     @property
     def inputs(self) -> list[Tensor]:
-        """What each attention reads of the stream, (1, T, C) each."""
+        """The input of each attention: the normalised residual stream, (1, T, C) each."""
         return [block.attention_norm(x) for block, x in zip(self.blocks, self.streams, strict=True)]
 
     def heads(self) -> Iterator[tuple[CausalSelfAttention, Tensor, Tensor, Tensor]]:
-        """Of each layer: its attention, queries and keys (1, H, T, hs) and values (1, H, T, vs).
+        """For each layer: its attention, queries and keys (1, H, T, hs) and values (1, H, T, vs).
 
         The queries are times `attention_scale`: the scores are q k / sqrt(hs), as in the lessons.
         """
@@ -51,17 +51,17 @@ class Trained:
         return rows, [f"head {head + 1}" for head in range(config.n_head)]
 
     def introduction(self) -> str:
-        """A sentence that says what the numbers after it are of."""
+        """A sentence that introduces the model and the text."""
         return (
-            f"Now the same in the trained model {self.name}, which was given {len(self.text)} "
-            f"characters of its own writing, from {self.text[:40]!r} on."
+            f"The same in the trained model {self.name}, on {len(self.text)} characters that it "
+            f"generated, beginning with {self.text[:40]!r}."
         )
 
 
 @torch.no_grad()
-def look_into(name: str, checkpoint: Checkpoint, seed: int) -> Trained:
-    """Let a model write T characters, then read them, and keep what enters each attention."""
-    model, vocabulary = checkpoint.model, checkpoint.vocabulary
+def trained_model(name: str, checkpoint: Checkpoint, seed: int) -> Trained:
+    """Generate T characters, and record the residual stream before each block on them."""
+    model, vocabulary = checkpoint.model.eval(), checkpoint.vocabulary  # no dropout
     text = generate_text(model, vocabulary, length=model.config.T, seed=seed)
     ids = to_torch(vocabulary.encode(text)).unsqueeze(0)
     streams: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Find a lesson and let it tell itself."""
+"""Make the page of a lesson."""
 
 from importlib import import_module
 from itertools import pairwise
@@ -11,12 +11,12 @@ from gpt.lessons.trained import Trained
 
 
 @torch.no_grad()
-def tell(name: str, seed: int, trained: Trained | None = None) -> Page:
+def build_page(name: str, seed: int, trained: Trained | None = None) -> Page:
     """The page of a lesson of `LESSONS`, its tensors drawn from the seed.
 
-    With a trained model the page ends with what the lesson's eyes see in that model.
+    With a trained model the page ends with the same quantities computed in that model.
     """
-    onward = dict(pairwise(LESSONS))
-    page = Page(name, LESSONS[name], f"gpt/lessons/{name}.py", onward.get(name))
+    following = dict(pairwise(LESSONS))
+    page = Page(name, LESSONS[name], f"gpt/lessons/{name}.py", following.get(name))
     import_module(f"gpt.lessons.{name}").explain(page, seed, trained)
     return page
