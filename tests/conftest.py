@@ -1,9 +1,12 @@
 """What the tests share: small texts, small settings, the command line in this process."""
 
 import json
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +14,45 @@ import hypothesis
 import pytest
 
 from gpt.config.schema import Config
+from tests import program
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 PANGRAM = "the quick brown fox jumps over the lazy dog; sphinx of black quartz, judge my vow.\n"
+
+COMMAND = (sys.executable, program.__file__)  # the command `gpt`, as a program of its own
+# runs the command behind it with the signals of a terminal, whatever nohup or a shell took away
+IN_A_TERMINAL = (
+    sys.executable,
+    "-c",
+    "import os, signal, sys\n"
+    "for name in ('SIGHUP', 'SIGINT', 'SIGTERM'):\n"
+    "    signal.signal(getattr(signal, name), signal.SIG_DFL)\n"
+    "os.execvp(sys.argv[1], sys.argv[1:])",
+)
+HANGS_S = 600  # what takes longer hangs, on however busy a machine
 
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")
 
 
-def pytest_configure() -> None:
-    """Ctrl-C means what it does in a terminal, also where the tests run in the background."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--auto-precision",
+        choices=("bf16", "fp32"),
+        help="what `precision: auto` means on the CPU; by default, what this CPU does best",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Signals mean what they do in a terminal, also where the tests run in the background.
+
+    Except SIGHUP: `nohup pytest` is to outlive its terminal.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if precision := config.getoption("--auto-precision"):
+        os.environ[program.AUTO_PRECISION] = precision
+    program.set_auto_precision()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,6 +81,24 @@ def set_threads() -> Iterator[Callable[[int], None]]:
     before = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(before)
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Start a program as from a terminal; it ends, with all that it started, when the test does."""
+    started = []
+
+    def start(*command: object, **options: Any) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*IN_A_TERMINAL, *map(str, command)], text=True, start_new_session=True, **options
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with process, suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 @pytest.fixture

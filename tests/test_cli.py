@@ -15,9 +15,10 @@ from gpt.config.schema import Config, fields
 from gpt.config.yaml import to_yaml
 from gpt.runs.stored import write_hashes
 from gpt.text.display import visible
-from tests.conftest import metrics_of, small
+from tests.conftest import HANGS_S, metrics_of, small
 
 Gpt = Callable[..., tuple[int, str, str]]
+Start = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
@@ -510,43 +511,49 @@ def test_bad_input_of_attend(
     assert not Path("a.png").exists()
 
 
-def test_a_second_ctrl_c_ends_training_whatever_its_threads_compute(text_file: Path) -> None:
+def test_a_second_ctrl_c_ends_training_whatever_its_threads_compute(
+    text_file: Path, start: Start
+) -> None:
     """Python waits for its threads at the exit: once for the rest of the step."""
     script = """
-import os, signal, sys, time, torch
+import sys, time, torch
 from gpt.__main__ import main
 from gpt.model.transformer import GPT
-signal.signal(signal.SIGINT, signal.default_int_handler)
 torch.set_num_threads(2)
-def interrupt(module, inputs):
+def compute_for_long(module, inputs):
     if isinstance(module, GPT) and module.training:
-        threads.append(module)
-        time.sleep(0.5 * len(threads))
-        os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(100)
-threads = []
-torch.nn.modules.module.register_module_forward_pre_hook(interrupt)
+        print("computing", flush=True)
+        time.sleep(10**6)
+torch.nn.modules.module.register_module_forward_pre_hook(compute_for_long)
 sys.argv = ["gpt", "train", sys.argv[1], "--set", "train.steps=9", "--set", "device=cpu"]
 main()
 """
-    command = [sys.executable, "-c", script, str(text_file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 130, done.stderr
-    assert "stopped at once; a run keeps its last checkpoint" in done.stderr
-    assert "Traceback" not in done.stderr
+    command = (sys.executable, "-c", script, text_file)
+    process = start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout
+    assert process.stderr
+    assert process.stdout.readline() == "computing\n"
+    process.send_signal(signal.SIGINT)
+    for line in process.stderr:
+        if "stopping" in line:  # the first is heard
+            break
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=HANGS_S)
+    assert process.returncode == 130, err
+    assert "stopped at once; a run keeps its last checkpoint" in err
+    assert "Traceback" not in err
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 @pytest.mark.parametrize("after", ["process", "character"])
 def test_nothing_goes_on_sampling_when_it_is_stopped(
-    trained: Path, how: signal.Signals, after: str
+    trained: Path, start: Start, how: signal.Signals, after: str
 ) -> None:
     """Ctrl-C reaches all of a terminal's processes: those that write samples must not hear it."""
     script = """
-import signal, sys
+import sys
 from gpt.cli.main import main
 from gpt.sampling import parallel
-signal.signal(signal.SIGINT, signal.default_int_handler)
 parallel.ENOUGH, parallel.EACH, parallel._threads = 0, 2, lambda: 3
 sys.argv = ["gpt", "sample", sys.argv[1], "--num-samples", "7", "--until-stop", "--stop", "jj"]
 class Told(parallel.Popen):
@@ -556,12 +563,8 @@ class Told(parallel.Popen):
 parallel.Popen = Told
 main()
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", script, str(trained)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
+    command = (sys.executable, "-c", script, trained)
+    process = start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout
     heading, *started = [process.stdout.readline() for _ in range(4)]
     if after == "character":
@@ -570,6 +573,6 @@ main()
         os.killpg(process.pid, how)
     else:
         process.kill()
-    _, err = process.communicate(timeout=60)  # until all that might write there are gone
-    assert (heading, started) == (b"--- 1 of 7 ---\n", [b"started\n"] * 3)
-    assert (process.returncode, b"Traceback" in err) == (130 if how == signal.SIGINT else -9, False)
+    _, err = process.communicate(timeout=HANGS_S)  # until all that might write there are gone
+    assert (heading, started) == ("--- 1 of 7 ---\n", ["started\n"] * 3)
+    assert (process.returncode, "Traceback" in err) == (130 if how == signal.SIGINT else -9, False)

@@ -34,7 +34,7 @@ from gpt.training.monitor.monitor import Monitor
 from gpt.training.optimizer import learning_rate
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
-from tests.conftest import metrics_of, small
+from tests.conftest import COMMAND, HANGS_S, metrics_of, small
 from tests.test_training import RISING
 
 CPU = torch.device("cpu")
@@ -225,49 +225,57 @@ def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(
     assert metrics_of(Path("r")) == metrics_of(Path("whole"))
 
 
-def start(text_file: Path, *before: str, **options: Any) -> subprocess.Popen[str]:
-    """A long run that has made its first steps."""
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def training(start: Start, text_file: Path) -> Start:
+    """Start a long run, after a word such as nohup; given back once it has made its first steps."""
     config = small(data__source=str(text_file), train__steps=10**6, train__checkpoint_every=10**6)
     Path("c.yaml").write_text(to_yaml(config))
-    command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--run-dir", "r"]
-    process = subprocess.Popen([*before, *command], text=True, **options)
+
+    def started(*before: str, **options: Any) -> subprocess.Popen[str]:
+        process = start(
+            *before, *COMMAND, "train", "--config", "c.yaml", "--run-dir", "r", **options
+        )
+        wait_for_records(process, 3)
+        return process
+
+    return started
+
+
+def wait_for_records(process: subprocess.Popen[str], count: int) -> None:
     metrics = Path("r/metrics.jsonl")
-    while not metrics.exists() or metrics.read_text().count("\n") < 3:
+    while not metrics.exists() or metrics.read_text().count("\n") < count:
         assert process.poll() is None
         time.sleep(0.02)
-    return process
 
 
-def test_a_terminal_that_is_closed_loses_nothing(text_file: Path) -> None:
+def test_a_terminal_that_is_closed_loses_nothing(training: Start) -> None:
     """Writing to the closed terminal once ended the run before it was saved."""
     leader, follower = os.openpty()
-    process = start(text_file, stdin=follower, stdout=follower, stderr=follower)
+    process = training(stdin=follower, stdout=follower, stderr=follower)
     os.close(follower)
     os.close(leader)
     process.send_signal(signal.SIGHUP)
-    assert process.wait(60) == 129
+    assert process.wait(HANGS_S) == 129
     assert read_stored(Path("r"), "last").step >= 2
 
 
-def test_a_pipe_that_is_closed_loses_nothing(text_file: Path) -> None:
+def test_a_pipe_that_is_closed_loses_nothing(training: Start) -> None:
     """`gpt train 2>&1 | tee log`, and Ctrl-C for both."""
-    process = start(text_file, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = training(stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert process.stdout is not None
     process.stdout.close()
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait(HANGS_S) == 130
     assert read_stored(Path("r"), "last").step >= 2
 
 
-def test_nohup_is_obeyed(text_file: Path) -> None:
-    process = start(text_file, "nohup", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    lines = Path("r/metrics.jsonl").read_text().count("\n")
+def test_nohup_is_obeyed(training: Start) -> None:
+    process = training("nohup", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     process.send_signal(signal.SIGHUP)
-    while Path("r/metrics.jsonl").read_text().count("\n") < lines + 9:
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
+    wait_for_records(process, Path("r/metrics.jsonl").read_text().count("\n") + 9)
 
 
 @pytest.mark.parametrize("threads", ["1", "2"])
@@ -277,7 +285,7 @@ def test_two_processes_and_two_environments_give_the_same_bits(
     Path("c.yaml").write_text(to_yaml(small(data__source=str(text_file))))
     for run, seed in (("a", "0"), ("b", "77")):
         environment = os.environ | {"PYTHONHASHSEED": seed, "OMP_NUM_THREADS": threads, "LANG": "C"}
-        command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--run-dir", run]
+        command = [*COMMAND, "train", "--config", "c.yaml", "--run-dir", run]
         subprocess.run(command, env=environment, check=True, capture_output=True)
     assert weights_of(Path("a")) == weights_of(Path("b"))
     assert metrics_of(Path("a")) == metrics_of(Path("b"))
@@ -286,13 +294,13 @@ def test_two_processes_and_two_environments_give_the_same_bits(
 # --- one process at a time, and where it came from ---
 
 
-def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus) -> None:
+def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus, start: Start) -> None:
     train(small(**PART), corpus, Path("r"))
-    holder = subprocess.Popen(
-        [sys.executable, "-c", "from pathlib import Path; from gpt.runs.folder import locked\n"
-         "with locked(Path('r')): print('held', flush=True); input()"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    script = (
+        "from pathlib import Path; from gpt.runs.folder import locked\n"
+        "with locked(Path('r')): print('held', flush=True); input()"
+    )
+    holder = start(sys.executable, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     expected = f"r is being written by another process .process {holder.pid} on "
@@ -344,8 +352,8 @@ def test_a_lock_is_let_go(tmp_path: Path) -> None:
 
 def test_a_run_says_where_it_came_from(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/gpt", "train", "my text.txt"])
-    train(small(**PART), corpus, Path("r"))
-    train(small(), corpus, Path("r"), resume=True)
+    train(small(train__precision="fp32", **PART), corpus, Path("r"))
+    train(small(train__precision="fp32"), corpus, Path("r"), resume=True)
     first, second = map(json.loads, Path("r/provenance.jsonl").read_text().splitlines())
     assert (first["step"], second["step"], first["seed"]) == (0, 4, 1337)
     assert first["text_sha256"] == corpus.sha256
@@ -359,15 +367,22 @@ def test_a_run_says_where_it_came_from(corpus: Corpus, monkeypatch: pytest.Monke
 # --- disks ---
 
 
+def gpt_limited(limits: dict[int, int], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`gpt ARGUMENTS...` in a process that may have so much of each resource."""
+    set_limits = (
+        "import os, resource, sys\n"
+        f"for kind, most in {limits}.items(): resource.setrlimit(kind, (most, most))\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    command = [sys.executable, "-c", set_limits, *COMMAND, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
 def run_limited(text_file: Path, limits: dict[int, int], *changes: str) -> tuple[int, str]:
     """`gpt train` in a process with these limits: its exit code and what it said."""
     Path("c.yaml").write_text(to_yaml(small(data__source=str(text_file))))
-    command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--run-dir", "r"]
-    done = subprocess.run(
-        [*command, *(part for change in changes for part in ("--set", change))],
-        capture_output=True, text=True,
-        preexec_fn=lambda: [resource.setrlimit(k, (v, v)) for k, v in limits.items()],
-    )  # fmt: skip
+    changed = (part for change in changes for part in ("--set", change))
+    done = gpt_limited(limits, "train", "--config", "c.yaml", "--run-dir", "r", *changed)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr
 
@@ -379,11 +394,8 @@ def test_a_file_that_may_not_grow_leaves_the_last_checkpoint_whole(
     train(small(data__source=str(text_file), **PART), corpus, Path("r"))
     before = weights_of(Path("r"))
     size = Path("r/checkpoints/last/model.safetensors").stat().st_size
-    command = [sys.executable, "-m", "gpt", "train", "--resume", "r"]
-    done = subprocess.run(
-        [*command, "--set", "train.stop_at_val_loss=null"], capture_output=True, text=True,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1)),
-    )  # fmt: skip
+    resume = ("train", "--resume", "r", "--set", "train.stop_at_val_loss=null")
+    done = gpt_limited({resource.RLIMIT_FSIZE: size - 1}, *resume)
     assert done.returncode == 1, done.stderr
     told = "cannot save step 4 in r (File too large); its checkpoints are as they were"
     assert told in done.stderr

@@ -8,7 +8,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
@@ -41,7 +40,7 @@ from gpt.training.optimizer import learning_rate
 from gpt.training.progress import Progress
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
-from tests.conftest import metrics_of, small
+from tests.conftest import COMMAND, HANGS_S, metrics_of, small
 
 CPU = torch.device("cpu")
 
@@ -258,7 +257,7 @@ def test_the_val_loss_is_the_same_digits_by_any_number_of_threads(
         together = Barrier(threads)  # passed by none before all are there
 
         def wait(*_: Any, together: Barrier = together) -> None:
-            together.wait(timeout=30)
+            together.wait(timeout=HANGS_S)
 
         waits = model.register_forward_pre_hook(wait)
         scored.append(evaluate(model, corpus.ids[: threads * 2 * 13 + 1]))
@@ -728,20 +727,24 @@ def test_compile_auto_goes_on_without_a_compiler(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
-    corpus: Corpus, text_file: Path, number: signal.Signals, code: int
+    corpus: Corpus,
+    text_file: Path,
+    start: Callable[..., subprocess.Popen[str]],
+    number: signal.Signals,
+    code: int,
 ) -> None:
     from gpt.config.yaml import to_yaml
 
     config = small(data__source=str(text_file), train__steps=100_000, train__checkpoint_every=10**6)
     Path("c.yaml").write_text(to_yaml(config.model_copy()))
-    command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--run-dir", "r"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = (*COMMAND, "train", "--config", "c.yaml", "--run-dir", "r")
+    process = start(*command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     metrics = Path("r/metrics.jsonl")
     while not metrics.exists() or metrics.read_text().count("\n") < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.02)
     os.kill(process.pid, number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == code, err
     assert "Traceback" not in err
     step = load_checkpoint(Path("r"), "last", CPU).step
