@@ -4,6 +4,11 @@ A message says what was expected, what was got and what to do, in one piece, so 
 command line can print it as it stands.
 """
 
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
 INTERRUPTED = 130  # exit code: by a second Ctrl-C, or by one where nothing is to be saved
 
 
@@ -43,3 +48,23 @@ class Interrupted(GPTError):
     """The run was asked to stop, and its state is saved; by a signal, 128 + its number."""
 
     exit_code = INTERRUPTED
+
+
+def command(*arguments: str) -> str:
+    """A command of this program, for a message, as the shell that started it understands it.
+
+    `gpt` if the shell finds that, else its path; from Python or a notebook, `python -m gpt`.
+    """
+    program = Path(sys.argv[0])
+    if program.name in ("gpt", "gpt.exe"):
+        return shlex.join([as_typed(program), *arguments])
+    return shlex.join([as_typed(Path(sys.executable)), "-m", "gpt", *arguments])
+
+
+def as_typed(program: Path) -> str:
+    """The name of a program if the shell finds it by that, else its path."""
+    found = shutil.which(program.name)
+    by_name = program.parent == Path() or (
+        found is not None and Path(found).parent == program.parent.absolute()
+    )
+    return program.name if by_name else str(program)

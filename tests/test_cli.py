@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import Config, fields
 from gpt.config.yaml import to_yaml
@@ -98,7 +100,9 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
     best = min(r["val_loss"] for r in metrics_of(Path("runs/small")) if "val_loss" in r)
     assert lines[0].startswith("all steps done: step 11 after ")
     assert f"best val loss {best:.4f}" in lines[0]
-    assert lines[1:3] == ["watch:   tensorboard --logdir runs", "sample:  gpt sample runs/small"]
+    assert lines[1].startswith("watch:   ")
+    assert lines[1].endswith("tensorboard --logdir runs")
+    assert lines[2] == "sample:  gpt sample runs/small"
     assert len(lines[4]) == 17
     assert "2,407 characters, 31 distinct; writing runs/small" in err
     assert [line.split(":")[0] for line in err.splitlines()[1:]] == [
@@ -107,11 +111,42 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
     assert "\r" not in err  # no bar where there is no terminal
 
 
+@pytest.mark.parametrize("on_path", [True, False])
+def test_the_commands_it_ends_with_exist_in_the_same_shell(
+    config_file: Path, tmp_path: Path, on_path: bool
+) -> None:
+    """After `.venv/bin/gpt train`, `gpt sample` was advised, which that shell did not find."""
+    program = tmp_path / "my programs" / "gpt"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nfrom gpt.__main__ import main\nmain()\n")
+    program.chmod(0o755)
+    folders = [str(program.parent)] if on_path else []
+    environment = os.environ | {"PATH": os.pathsep.join([*folders, "/usr/bin", "/bin"])}
+    started = "gpt" if on_path else shlex.quote(str(program))
+
+    def shell(command: str) -> str:
+        done = subprocess.run(
+            command, shell=True, capture_output=True, text=True, env=environment, check=True
+        )
+        return done.stdout
+
+    out = shell(f"{started} train --config {config_file}")
+    advised = dict(line.split(": ", 1) for line in out.splitlines()[2:4])
+    assert shell(advised["sample"].strip() + " --length 7")
+    assert shell(advised["watch"].strip() + " --help")
+    assert advised["sample"].strip() == f"{started} sample runs/small"
+
+
 def test_train_json_is_one_object(gpt: Gpt, config_file: Path) -> None:
     code, out, _ = gpt("train", "--config", config_file, "--json")
     result = json.loads(out)
     assert code == 0
     assert (result["step"], result["run"], len(result["sample"])) == (11, "runs/small", 17)
+    assert load_config(Path(result["config"])) == load_config(config_file)
+    assert result["text"].endswith("pangram.txt")
+    weights = api.load(result["run"]).checkpoint.weights
+    assert result["parameters"] == sum(array.size for array in weights.values())
+    assert (result["seed"], result["seconds"] > 0) == (1337, True)
     assert result["best_val_loss"] <= result["val_loss"]
 
 

@@ -399,7 +399,7 @@ def test_a_file_that_may_not_grow_leaves_the_last_checkpoint_whole(
     assert done.returncode == 1, done.stderr
     told = "cannot save step 4 in r (File too large); its checkpoints are as they were"
     assert told in done.stderr
-    assert "go on with: gpt train --resume r" in done.stderr
+    assert done.stderr.rstrip().endswith("-m gpt train --resume r")
     assert weights_of(Path("r")) == before
     assert not list(Path("r/checkpoints").glob(".step-*"))
 

@@ -748,9 +748,9 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
     assert process.returncode == code, err
     assert "Traceback" not in err
     step = load_checkpoint(Path("r"), "last", CPU).step
-    assert err.splitlines()[-1] == (
-        f"gpt: stopped at step {step}, saved; go on with: gpt train --resume r"
-    )
+    told, advice = err.splitlines()[-1].split("; resume with: ")
+    assert told == f"gpt: stopped at step {step}, saved"
+    assert advice.endswith("-m gpt train --resume r")
     assert out == ""
     longer = load_config(Path("r/config.yaml"))
     stop = {"train": longer.train.model_copy(update={"stop_at_val_loss": 99.0, "eval_every": 1})}

@@ -3,6 +3,7 @@
 import json
 import math
 import shlex
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +13,7 @@ from typer.core import TyperCommand
 
 from gpt.cli.options import DebugFlag, JsonFlag, show
 from gpt.cli.signals import StopSignals
-from gpt.errors import UsageError
+from gpt.errors import UsageError, as_typed, command
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
@@ -135,11 +136,18 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
         f"\n{outcome.reason}: step {outcome.step} after {outcome.elapsed_s:.0f} s; best val loss "
         f"{outcome.best_val_loss:.4f} ({bits:.3f} bits per character) at step {outcome.best_step}"
     )
-    folder = shlex.quote(str(Path(outcome.run).parent))
-    typer.echo(f"watch:   tensorboard --logdir {folder}")
-    typer.echo(f"sample:  gpt sample {shlex.quote(outcome.run)}\n")
+    typer.echo(f"watch:   {_tensorboard(str(Path(outcome.run).parent))}")
+    typer.echo(f"sample:  {command('sample', outcome.run)}\n")
     for text in in_order(chunks, [""]):
         show(text)
+
+
+def _tensorboard(folder: str) -> str:
+    """The command that shows the runs of a folder, by the TensorBoard of this Python."""
+    program = Path(sys.executable).with_name("tensorboard")
+    if program.exists() or program.with_suffix(".exe").exists():
+        return shlex.join([as_typed(program), "--logdir", folder])
+    return shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", folder])
 
 
 def _print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import shlex
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -15,11 +14,11 @@ from gpt import STARTED
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import generator, repeat_exactly, select_device
-from gpt.errors import Interrupted, TrainingError
+from gpt.errors import Interrupted, TrainingError, command
 from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate
 from gpt.files import write_atomically
-from gpt.model.transformer import GPT
+from gpt.model.transformer import GPT, count_parameters
 from gpt.runs.checkpoint import Checkpoint, save_checkpoint
 from gpt.runs.folder import check_free, check_plain, empty, locked, make_numbered, note_start
 from gpt.sampling.engine import generate_text
@@ -49,12 +48,17 @@ class Outcome:
     """How a run ended."""
 
     run: str
+    text: str
+    config: str  # the path of the resolved config
+    seed: int
+    parameters: int
     reason: str
     step: int
     val_loss: float
     best_val_loss: float
     best_step: int
-    elapsed_s: float
+    elapsed_s: float  # of training, over all resumes
+    seconds: float  # of this call
 
 
 def train(
@@ -149,6 +153,7 @@ class Trainer:
         should_stop: Callable[[], bool],
         on_event: Callable[[dict[str, Any]], object] | None,
     ) -> None:
+        self.began = time.perf_counter()
         self.config, self.corpus, self.run = config, corpus, run
         self.check_in_place = check_in_place
         self.on_event = on_event or (lambda event: None)
@@ -257,8 +262,8 @@ class Trainer:
             self._save_checkpoint()
         if stop and not self.reason_to_stop:
             raise Interrupted(
-                f"stopped at step {self.step}, saved; go on with: "
-                f"gpt train --resume {shlex.quote(str(self.run))}"
+                f"stopped at step {self.step}, saved; resume with: "
+                f"{command('train', '--resume', str(self.run))}"
             )
 
     def finish(self) -> Outcome:
@@ -272,10 +277,15 @@ class Trainer:
         self.monitor.finish(scores)
         return Outcome(
             run=str(self.run),
+            text=self.corpus.name,
+            config=str(self.run / "config.yaml"),
+            seed=self.config.seed,
+            parameters=sum(count_parameters(self.update.model).values()),
             reason=self.reason_to_stop,
             step=self.step,
             best_step=self.progress.best_step,
             elapsed_s=round(time.perf_counter() - STARTED, 1),
+            seconds=round(time.perf_counter() - self.began, 1),
             **scores,
         )
 
@@ -389,8 +399,8 @@ class Trainer:
         except OSError as error:
             raise TrainingError(
                 f"cannot save step {self.step} in {self.run} ({error.strerror or error}); its "
-                f"checkpoints are as they were. When there is room, go on with: "
-                f"gpt train --resume {shlex.quote(str(self.run))}"
+                f"checkpoints are as they were. When there is room, resume with: "
+                f"{command('train', '--resume', str(self.run))}"
             ) from error
         self.unsaved, self.saved_at_step, self.saved_at = False, self.step, time.perf_counter()
         path = str(self.run / "checkpoints" / f"step-{self.step}")
