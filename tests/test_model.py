@@ -12,7 +12,15 @@ from torch import Tensor
 from gpt.config.schema import ModelConfig
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.rotary import Rotary
-from gpt.model.transformer import GPT, MLP, Block, count_parameters, cross_entropy, relu2
+from gpt.model.transformer import (
+    GPT,
+    MLP,
+    Block,
+    count_parameters,
+    cross_entropy,
+    initialize,
+    relu2,
+)
 from gpt.text.vocabulary import MASKED
 
 B, T, C, H, HS, VS, V = 3, 11, 29, 5, 14, 17, 37  # no two alike
@@ -163,6 +171,30 @@ def test_the_initial_weights_follow_from_the_generator_alone() -> None:
     assert all(first[name].equal(again[name]) for name in first)
     other = GPT(config(), V, torch.Generator().manual_seed(6)).state_dict()
     assert not first["token_embedding.weight"].equal(other["token_embedding.weight"])
+
+
+def test_a_parameter_without_a_rule_of_initialisation_is_refused() -> None:
+    """It would silently keep torch's own draw."""
+    model = GPT(config(), V)
+    model.gate = torch.nn.Parameter(torch.zeros(C))
+    with pytest.raises(ValueError, match=r"rule of initialisation .*none for \['gate'\]"):
+        initialize(model)
+
+
+def test_a_new_model_leaves_torchs_random_numbers_alone() -> None:
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    GPT(config(), V, torch.Generator().manual_seed(5))
+    assert torch.rand(3).equal(expected)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_a_new_model_embeds_with_variance_one_half(positions: str) -> None:
+    """Whatever the number of tables whose rows are added up."""
+    model = GPT(config(positions=positions, C=499, ngram=3), V, torch.Generator().manual_seed(5))
+    ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(5))
+    assert model.embed(ids)[:, 2:].var().item() == pytest.approx(0.5, rel=0.1)
 
 
 def test_cross_entropy_is_minus_the_log_of_the_probability_given() -> None:

@@ -3,6 +3,8 @@
 B batch, T time, C channels, V vocabulary size; see attention.py for the letters of a head.
 """
 
+import re
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -109,18 +111,19 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        self.token_embedding = TokenEmbedding(vocabulary_size, config.C)
-        self.ngram_embeddings = nn.ModuleList(
-            TokenEmbedding(vocabulary_size, config.C) for _ in range(config.ngram - 1)
-        )
-        self.position_embedding = (
-            nn.Embedding(config.T, config.C) if config.positions == "learned" else None
-        )
-        self.dropout = nn.Dropout(config.dropout)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.norm = nn.LayerNorm(config.C)
-        self.head = nn.Linear(config.C, vocabulary_size, bias=False)
-        self._initialize(generator)
+        with torch.random.fork_rng(devices=[]):  # torch draws weights that are replaced below
+            self.token_embedding = TokenEmbedding(vocabulary_size, config.C)
+            self.ngram_embeddings = nn.ModuleList(
+                TokenEmbedding(vocabulary_size, config.C) for _ in range(config.ngram - 1)
+            )
+            self.position_embedding = (
+                nn.Embedding(config.T, config.C) if config.positions == "learned" else None
+            )
+            self.dropout = nn.Dropout(config.dropout)
+            self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+            self.norm = nn.LayerNorm(config.C)
+            self.head = nn.Linear(config.C, vocabulary_size, bias=False)
+        initialize(self, generator)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T) ids -> (B, T, V) logits; row t speaks of the character after t.
@@ -160,21 +163,35 @@ class GPT(nn.Module):
             )  # (T, C) to each of B
         return x
 
-    def _initialize(self, generator: torch.Generator | None) -> None:
-        """A stream of variance 1/2 that every block hands on as it is, until it has learnt to add.
 
-        The tables whose rows are added up share that variance; what a layer makes of a normalised
-        stream has variance 1/2 too; what adds to the stream begins at zero, and so does the head.
-        """
-        tables = [m for m in self.modules() if isinstance(m, nn.Embedding)]
-        for name, parameter in self.named_parameters():
-            if name == "head.weight" or name.endswith(("projection.weight", "bias")):
-                nn.init.zeros_(parameter)
-            elif name.endswith(("qkv.weight", "expand.weight")):
-                fan_in = parameter.shape[1]
-                nn.init.normal_(parameter, std=(0.5 / fan_in) ** 0.5, generator=generator)
-        for table in tables:
-            nn.init.normal_(table.weight, std=(0.5 / len(tables)) ** 0.5, generator=generator)
+def initialize(model: nn.Module, generator: torch.Generator | None = None) -> None:
+    """Set every parameter by the first rule that its name matches; draws follow the rules' order.
+
+    A stream of variance 1/2 that every block hands on as it is, until it has learnt to add: the
+    tables whose rows are added up share that variance; what a layer makes of a normalised stream
+    has variance 1/2 too; what adds to the stream begins at zero, and so does the head.
+
+    Raises ValueError for a parameter that no rule covers.
+    """
+    tables = sum(isinstance(module, nn.Embedding) for module in model.modules())
+    rules: dict[str, Callable[[Tensor], object]] = {
+        r".*(qkv|expand)\.weight": lambda p: nn.init.normal_(
+            p, std=(0.5 / p.shape[1]) ** 0.5, generator=generator
+        ),
+        r"\w+_embeddings?(\.\d+)?\.weight": lambda p: nn.init.normal_(
+            p, std=(0.5 / tables) ** 0.5, generator=generator
+        ),
+        r".*norm\.weight": nn.init.ones_,
+        r"head\.weight|.*projection\.weight|.*bias": nn.init.zeros_,
+    }
+    left = dict(model.named_parameters())
+    for pattern, fill in rules.items():
+        for name in [name for name in left if re.fullmatch(pattern, name)]:
+            fill(left.pop(name))
+    if left:
+        raise ValueError(
+            f"expected a rule of initialisation for every parameter, none for {[*left]}"
+        )
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
