@@ -2,13 +2,16 @@
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Lock
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gpt.errors import DeviceError
+from gpt.errors import DeviceError, GPTError
 from gpt.seeds import derive_seed
 
 log = logging.getLogger(__name__)
@@ -21,9 +24,7 @@ def select_device(name: str) -> torch.device:
         DeviceError: this machine, or this build of torch, has no such device.
     """
     if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
     try:
         device = torch.device(name)
     except RuntimeError:
@@ -48,12 +49,47 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
     """
     if name != "auto":
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
+    if has_fast_bf16(device):
+        return torch.bfloat16
+    return torch.float16 if device.type == "cuda" else torch.float32
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether the chip multiplies bfloat16 itself, and so faster than float32."""
     if device.type == "cuda":
-        has_bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
-        return torch.bfloat16 if has_bf16 else torch.float16
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     able = torch.cpu.get_capabilities()
-    has_bf16 = device.type == "cpu" and (able.get("avx512_bf16") or able.get("amx_bf16"))
-    return torch.bfloat16 if has_bf16 else torch.float32
+    return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
+
+
+_setting_threads = Lock()
+
+
+def set_threads_here(count: int) -> None:
+    """Let torch compute with so many threads in this thread, and in no other.
+
+    torch.set_num_threads also decides what threads started later begin with. That is set back by a
+    thread made for it, as the number of the thread that sets it changes, too.
+    """
+    if torch.get_num_threads() == count:  # and what this thread begins with is decided by now
+        return
+    with _setting_threads, ThreadPoolExecutor(1) as new_thread:
+        default = new_thread.submit(torch.get_num_threads).result()
+        torch.set_num_threads(count)
+        new_thread.submit(torch.set_num_threads, default).result()
+
+
+def move(ids: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on `device`; CUDA copies it while it computes, which takes pinned memory."""
+    if device.type == "cuda":
+        return ids.pin_memory().to(device, non_blocking=True)
+    return ids.to(device)
+
+
+def free_cached_memory(device: torch.device) -> None:
+    """Give the memory that torch keeps for later back to the device."""
+    if device.type != "cpu":
+        torch.accelerator.empty_cache()
 
 
 def repeat_exactly() -> None:
@@ -62,9 +98,11 @@ def repeat_exactly() -> None:
     torch.use_deterministic_algorithms(True)
 
 
-def autocast(device: torch.device, precision: torch.dtype) -> torch.autocast:
+def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[object]:
     """The context in which a forward pass computes in `precision`."""
-    return torch.autocast(device.type, dtype=precision, enabled=precision != torch.float32)
+    if precision == torch.float32:
+        return nullcontext()
+    return torch.autocast(device.type, dtype=precision)
 
 
 def compile_model(
@@ -73,8 +111,9 @@ def compile_model(
     """The model, compiled if `mode` says so: `on`, `off`, or `auto` (on CUDA, where it works).
 
     A compiler fails only when it is first used, so `rehearse` is called with the compiled model
-    and is to put a batch through it, forward and backward, just as training will. `auto` leaves a
-    CPU alone: compiling takes longer there than it saves in a run of minutes.
+    and is to put batches of each shape through it, forward and backward, just as training will; an
+    error of our own that it raises, such as of memory, says nothing about the compiler. `auto`
+    leaves a CPU alone: compiling takes longer there than it saves in a run of minutes.
 
     Raises:
         DeviceError: `on`, and the compiler does not work here.
@@ -84,6 +123,8 @@ def compile_model(
     try:
         compiled = torch.compile(model)
         rehearse(compiled)
+    except GPTError:
+        raise
     except Exception as error:  # a compiler can fail in any way: no g++, this Python, this chip
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if mode == "on":
@@ -91,7 +132,7 @@ def compile_model(
                 f"train.compile on: torch.compile fails here ({reason}); install a C++ compiler, "
                 f"or use train.compile auto or off"
             ) from error
-        log.warning("torch.compile does not work here (%s); going on without it", reason)
+        log.warning("torch.compile does not work here (%s); continuing without it", reason)
         return model
     finally:
         model.zero_grad(set_to_none=True)
@@ -101,3 +142,12 @@ def compile_model(
 def generator(seed: int, purpose: str, step: int) -> torch.Generator:
     """A generator seeded by `derive_seed`; it draws on the CPU, the same for any device."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, step))
+
+
+@contextmanager
+def seeded(seed: int, device: torch.device) -> Iterator[None]:
+    """torch draws from `seed` on the CPU and on `device`, and afterwards as if nothing had been."""
+    devices = [] if device.type == "cpu" else [device]
+    with torch.random.fork_rng(devices, device_type=device.type):
+        torch.manual_seed(seed)
+        yield

@@ -245,12 +245,13 @@ def optimizer() -> dict[str, Any]:
     return medians | {"making_torch_adamw_s": round(making, 2)}
 
 
-def shares() -> dict[str, Any]:
-    """A step whose windows are shared out to the threads, and one whose every operation is."""
+def workers() -> dict[str, Any]:
+    """A step whose windows are divided among workers, and one whose every operation is."""
     import torch
 
     from gpt.config.load import load_config
     from gpt.model.transformer import GPT
+    from gpt.training.gradients import CHUNK_NUMBERS, PlainBackward
     from gpt.training.step import TrainStep
 
     ids = torch.randint(65, (10**6,), dtype=torch.uint8).numpy()
@@ -262,15 +263,16 @@ def shares() -> dict[str, Any]:
     ]:
         config = load_config(CONFIGS / f"{name}.yaml", [*changes, "device=cpu"])
         step = TrainStep(GPT(config.model, 65), ids, config, torch.device("cpu"))
-        if step.shares == 1:
+        if torch.get_num_threads() == 1:
             return {"threads": 1}
-        times: dict[int, list[float]] = {step.shares: [], 1: []}
+        ways = step.gradients, PlainBackward(step.loss, config.model.C, CHUNK_NUMBERS)
+        times: tuple[list[float], list[float]] = [], []
         for i in range(12):
-            for step.shares, taken in times.items():
+            for step.gradients, taken in zip(ways, times, strict=True):
                 began = time.perf_counter()
                 step(i)
                 taken.append(time.perf_counter() - began)
-        windows, operations = (taken[2:] for taken in times.values())
+        windows, operations = (taken[2:] for taken in times)
         ratio = statistics.median(o / w for o, w in zip(operations, windows, strict=True))
         table[name] = {
             "windows_ms": round(1000 * statistics.median(windows), 1),
@@ -287,7 +289,7 @@ def sampling(peer: NanoGPT | None) -> dict[str, Any]:
     return measure(peer)
 
 
-OURS = (startup, quickstart, fast, cpu, best, threads, shares, peak, shapes, scaling, optimizer)
+OURS = (startup, quickstart, fast, cpu, best, threads, workers, peak, shapes, scaling, optimizer)
 PARTS = {part.__name__: part for part in OURS}
 
 

@@ -31,7 +31,7 @@ from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training.monitor.monitor import Monitor
-from gpt.training.optimizer import learning_rate
+from gpt.training.schedule import learning_rate
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import COMMAND, HANGS_S, metrics_of, small
@@ -473,7 +473,7 @@ def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
 
 def poison(monkeypatch: pytest.MonkeyPatch, bad: Callable[[int, float], bool]) -> None:
     """The gradients of a step are NaN where `bad` says so of (step, scale of learning rates)."""
-    original, call = TrainStep._gradients, TrainStep.__call__
+    original, call = TrainStep._backward, TrainStep.__call__
     scales = [1.0]
 
     def noted(self: TrainStep, step: int, scale: float = 1.0) -> tuple[float, float]:
@@ -488,7 +488,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, bad: Callable[[int, float], bool]) -
                     parameter.grad.fill_(float("nan"))
         return loss
 
-    monkeypatch.setattr(TrainStep, "_gradients", gradients)
+    monkeypatch.setattr(TrainStep, "_backward", gradients)
     monkeypatch.setattr(TrainStep, "__call__", noted)
 
 
@@ -577,58 +577,61 @@ def test_a_run_that_never_heals_stops_with_advice_and_keeps_its_checkpoint(
 # --- memory ---
 
 
-def greedy(monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
-    """A device whose memory holds so many windows."""
-    original = TrainStep._backward
+@contextmanager
+def memory_for(windows: int) -> Iterator[None]:
+    """A device whose memory holds so many windows while it trains."""
 
-    def backward(self: TrainStep, forward: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        if len(x) > rows:
+    def check(module: torch.nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        if isinstance(module, GPT) and module.training and len(inputs[0]) > windows:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB.")
-        return original(self, forward, x, y)
 
-    monkeypatch.setattr(TrainStep, "_backward", backward)
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(check)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 def test_when_memory_ends_the_setting_that_fits_is_named(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus,
 ) -> None:
-    greedy(monkeypatch, 3)
     expected = r"not enough memory on cpu for 6 windows of 13 characters .*train.accumulation=2"
-    with pytest.raises(TrainingError, match=expected):
-        train(small(), corpus, Path("r"))
-    train(small(train__accumulation=2), corpus, Path("r"), overwrite=True)
+    with memory_for(3):
+        with pytest.raises(TrainingError, match=expected):
+            train(small(), corpus, Path("r"))
+        train(small(train__accumulation=2), corpus, Path("r"), overwrite=True)
 
 
 def test_auto_batch_keeps_the_batch_and_goes_on(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    corpus: Corpus, caplog: pytest.LogCaptureFixture
 ) -> None:
     train(small(train__accumulation=3), corpus, Path("by-hand"))
-    greedy(monkeypatch, 2)
-    train(small(train__auto_batch=True), corpus, Path("r"))
-    assert "going on with train.accumulation 3" in caplog.text
+    with memory_for(2):
+        train(small(train__auto_batch=True), corpus, Path("r"))
+    assert "continuing with train.accumulation 3" in caplog.text
     assert weights_of(Path("r")) == weights_of(Path("by-hand"))
-    greedy(monkeypatch, 0)
-    with pytest.raises(TrainingError, match=r"for 1 windows .*smaller model.T, C or n_layer"):
+    with (
+        memory_for(0),
+        pytest.raises(TrainingError, match=r"for 1 windows .*smaller model.T, C or n_layer"),
+    ):
         train(small(train__auto_batch=True), corpus, Path("x"))
 
 
-def test_short_windows_too_are_computed_in_as_many_pieces_as_it_takes(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_short_windows_too_are_computed_in_as_many_micro_batches_as_it_takes(
+    corpus: Corpus, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Of three short windows in place of one long, none was thought to be divisible."""
-    greedy(monkeypatch, 2)
     short = {"model__T": 12, "train__first_window": 4, "train__batch_size": 1}
-    with pytest.raises(TrainingError, match=r"for 3 windows of 4 .* with train.auto_batch=true"):
-        train(small(**short), corpus, Path("r"))
-    assert train(small(**short, train__auto_batch=True), corpus, Path("s")).step == 11
+    advice = r"for 3 windows of 4 .* with train.auto_batch=true"
+    with memory_for(2):
+        with pytest.raises(TrainingError, match=advice):
+            train(small(**short), corpus, Path("r"))
+        assert train(small(**short, train__auto_batch=True), corpus, Path("s")).step == 11
     assert "not enough memory on cpu for 3 windows of 4 characters" in caplog.text
 
 
-def test_the_pieces_that_fit_are_remembered(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        greedy(patch, 2)
+def test_the_micro_batches_that_fit_are_remembered(corpus: Corpus) -> None:
+    with memory_for(2):
         train(small(train__auto_batch=True, **PART), corpus, Path("r"))
     train(small(train__auto_batch=True), corpus, Path("r"), resume=True)
     assert load_training_state(Path("r"))["step"]["pieces"] == 3

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from gpt.config.schema import ModelConfig, TrainConfig
 from gpt.model.transformer import GPT
-from gpt.training.optimizer import AdamW, Muon, learning_rate, make_optimizers, orthogonalise
+from gpt.training.optimizer import AdamW, Muon, make_optimizers, orthogonalise
+from gpt.training.schedule import learning_rate
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -30,12 +31,12 @@ def test_adamw_is_torchs() -> None:
     mine = AdamW(ours, 0.3, (0.8, 0.95), weight_decay=0.2)
     reference = torch.optim.AdamW(theirs, lr=0.3, betas=(0.8, 0.95), weight_decay=0.2, fused=True)
     for step in range(13):
-        share = 1 / (1 + step)
+        lr_factor = 1 / (1 + step)
         for parameters in (ours, theirs):
             for i, p in enumerate(parameters):
                 p.grad = drawn(*p.shape, seed=100 * i + step)
-        reference.param_groups[0]["lr"] = share * 0.3
-        mine.step(share)
+        reference.param_groups[0]["lr"] = lr_factor * 0.3
+        mine.step(lr_factor)
         reference.step()
         assert all(a.equal(b) for a, b in zip(ours, theirs, strict=True))
 
@@ -69,12 +70,12 @@ def test_muon_worked_out_by_hand() -> None:
     muon = Muon([p], [[5, 7, 2]], learning_rate=0.1, weight_decay=0.5)
     momentum, expected = torch.zeros(14, 3), p.detach().clone()
     squares = [torch.zeros(5), torch.zeros(7), torch.zeros(3)]  # of the longer side
-    for step, share in enumerate((0.5, 1.0, 0.2)):
+    for step, lr_factor in enumerate((0.5, 1.0, 0.2)):
         p.grad = drawn(14, 3, seed=step + 1)
-        muon.step(share)
+        muon.step(lr_factor)
         momentum = 0.95 * momentum + 0.05 * p.grad
         direction = 0.05 * p.grad + 0.95 * momentum
-        rate = share * 0.1
+        rate = lr_factor * 0.1
         expected *= 1 - rate * 0.5
         for i, rows in enumerate([slice(0, 5), slice(5, 12), slice(12, 14)]):
             part = orthogonalise(direction[rows][None])[0]
@@ -123,6 +124,26 @@ def test_muon_leaves_alone_what_has_no_gradient_yet() -> None:
     assert p.equal(before)
 
 
+def test_a_parameter_without_a_gradient_is_left_alone_and_the_others_keep_their_state() -> None:
+    """AdamW once gave each gradient the state of the parameter before it; Muon failed."""
+    shapes = [(5, 3), (7, 2), (11, 3)]
+    for make in (
+        lambda ps: AdamW(ps, 0.3, (0.8, 0.95), weight_decay=0.2),
+        lambda ps: Muon(ps, [[2, 3], [7], [11]][-len(ps) :], 0.3, weight_decay=0.2),
+    ):
+        some, alone = ([torch.nn.Parameter(drawn(*shape)) for shape in shapes] for _ in "ab")
+        first, others = make(some), make(alone[1:])
+        for step in range(3):
+            for p, q in zip(some[1:], alone[1:], strict=True):
+                p.grad = q.grad = drawn(*p.shape, seed=step)
+            first.step(0.7)
+            others.step(0.7)
+        assert some[0].equal(drawn(5, 3))
+        for p, q in zip(some[1:], alone[1:], strict=True):
+            torch.testing.assert_close(p, q)
+        make(alone).step(0.7)
+
+
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_each_parameter_has_one_optimizer(optimizer: str) -> None:
     model = tiny()
@@ -131,28 +152,36 @@ def test_each_parameter_has_one_optimizer(optimizer: str) -> None:
     assert sorted(taken) == sorted(id(p) for p in model.parameters())
 
 
-def test_only_matrices_decay_and_muon_takes_those_of_the_blocks() -> None:
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_only_matrices_decay(optimizer: str) -> None:
+    """And beside Muon only those of the blocks. Without a gradient, decay alone moves weights."""
     model = tiny()
-    names = {id(p): name for name, p in model.named_parameters()}
-    decayed, free = make_optimizers(model, TrainConfig(optimizer="adamw", weight_decay=0.3))
-    assert isinstance(decayed, AdamW)
-    assert isinstance(free, AdamW)
-    assert (decayed.weight_decay, free.weight_decay) == (0.3, 0.0)
-    assert all(p.ndim == 2 for p in decayed.parameters)
-    assert all("norm" in names[id(p)] or "bias" in names[id(p)] for p in free.parameters)
+    for parameter in model.parameters():
+        torch.nn.init.ones_(parameter)
+        parameter.grad = torch.zeros_like(parameter)
+    rates = {"learning_rate": 0.1, "muon_learning_rate": 0.1, "weight_decay": 0.3}
+    config = TrainConfig.model_validate({"optimizer": optimizer} | rates)
+    for each in make_optimizers(model, config):
+        each.step(0.5)
+    for name, parameter in model.named_parameters():
+        decays = parameter.ndim == 2 and (optimizer == "adamw" or name.startswith("blocks."))
+        expected = 1 - 0.5 * 0.1 * 0.3 if decays else 1.0
+        torch.testing.assert_close(parameter.detach(), torch.full(parameter.shape, expected))
 
-    muon, rest = make_optimizers(model, TrainConfig(optimizer="muon", weight_decay=0.3))
-    assert isinstance(muon, Muon)
-    assert isinstance(rest, AdamW)
-    assert (muon.weight_decay, rest.weight_decay) == (0.3, 0.0)
-    kinds = {names[id(p)].split(".", 2)[2] for p in muon.parameters}
-    assert kinds == {
-        "attention.qkv.weight",
-        "attention.projection.weight",
-        "mlp.expand.weight",
-        "mlp.projection.weight",
-    }
-    assert muon.rows[0] == [70, 70, 85]  # queries, keys, values
+
+def test_muon_takes_queries_keys_and_values_of_a_matrix_each_for_itself() -> None:
+    model = tiny()
+    for parameter in model.parameters():
+        parameter.grad = drawn(*parameter.shape)
+    qkv = model.blocks[0].attention.qkv.weight
+    parts = qkv.detach().clone().split([70, 70, 85])
+    assert qkv.grad is not None
+    for part, gradient in zip(parts, qkv.grad.split([70, 70, 85]), strict=True):
+        part.grad = gradient.clone()
+        Muon([part], [[len(part)]], 0.02, 0.1).step(1.0)
+    for each in make_optimizers(model, TrainConfig(muon_learning_rate=0.02, weight_decay=0.1)):
+        each.step(1.0)
+    torch.testing.assert_close(qkv.detach(), torch.cat(parts))
 
 
 def test_a_muon_that_remembered_no_squares_goes_on() -> None:

@@ -11,8 +11,9 @@ import subprocess
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier, get_ident
+from threading import Barrier
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from hypothesis import strategies as st
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config
-from gpt.device import autocast, select_device, select_precision
+from gpt.device import autocast, select_device, select_precision, set_threads_here
 from gpt.errors import CheckpointError, ConfigError, DeviceError, TrainingError, UsageError
 from gpt.evaluation.loss import Stopped, evaluate
 from gpt.model.transformer import GPT, cross_entropy
@@ -34,10 +35,11 @@ from gpt.text import batches
 from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
-from gpt.training import step as training_step
+from gpt.training import gradients as training_gradients
 from gpt.training.dry_run import estimate
-from gpt.training.optimizer import learning_rate
+from gpt.training.gradients import PlainBackward
 from gpt.training.progress import Progress
+from gpt.training.schedule import learning_rate
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import COMMAND, HANGS_S, metrics_of, small
@@ -80,6 +82,7 @@ def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Co
         train__learning_rate=0.01,
         train__decay="linear",
         train__optimizer="adamw",
+        train__precision="fp32",
     )
     model = GPT(config.model, len(corpus.vocabulary))
     torch.nn.init.normal_(model.head.weight)
@@ -132,58 +135,147 @@ def test_an_estimate_takes_steps_with_short_windows_and_with_long_ones(corpus: C
 
 def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:
     models = []
-    for pieces in (1, 3):
-        config = small(train__accumulation=pieces)
+    for micro_batches in (1, 3):
+        config = small(train__accumulation=micro_batches, train__precision="fp32")
         models.append(GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2)))
         step = TrainStep(models[-1], corpus.train, config, CPU)
         losses = torch.tensor([step(i)[0] for i in range(5)])
-        if pieces == 1:
+        if micro_batches == 1:
             expected = losses
     torch.testing.assert_close(losses, expected)
     for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
+def gradients_of(step: TrainStep, number: int = 5) -> tuple[float, list[torch.Tensor]]:
+    """The loss and the gradients of a step."""
+    loss, _ = step(number)
+    return loss, [p.grad for p in step.model.parameters() if p.grad is not None]
+
+
 @pytest.mark.parametrize(
-    ("threads", "most"), [(2, 6), (3, 6), (7, 6), (11, 6), (1, 2), (2, 2), (3, 1)]
+    ("threads", "windows"), [(2, 6), (3, 6), (7, 6), (11, 6), (1, 2), (2, 2), (3, 1), (67, 6)]
 )
-def test_parts_of_a_batch_change_nothing_but_time(
+def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
     corpus: Corpus,
     set_threads: Callable[[int], None],
     monkeypatch: pytest.MonkeyPatch,
     threads: int,
-    most: int,
+    windows: int,
 ) -> None:
-    """Whether there are many threads, or many windows: also where they cannot be shared equally,
+    """Whether there are many threads, or many windows: also where they cannot be divided equally,
     or are fewer than the threads.
     """
-    config = small(model__character_dropout=0.3)
-    took: list[tuple[float, list[torch.Tensor]]] = []
-    for count, windows in ((1, 6), (threads, most)):
+    config = small(model__character_dropout=0.3, train__precision="fp32")
+    results: list[tuple[float, list[torch.Tensor]]] = []
+    for count, at_once in ((1, 6), (threads, windows)):
         set_threads(count)
-        monkeypatch.setattr(training_step, "AT_ONCE", windows * config.model.T * config.model.C)
+        monkeypatch.setattr(
+            training_gradients, "CHUNK_NUMBERS", at_once * config.model.T * config.model.C
+        )
         model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
         torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
-        seen: list[tuple[int, int]] = []
+        seen: list[int] = []
         model.register_forward_pre_hook(
-            lambda _model, inputs, seen=seen: seen.append((len(inputs[0]), get_ident()))
+            lambda _model, inputs, seen=seen: seen.append(len(inputs[0]))
         )
-        loss, _ = TrainStep(model, corpus.train, config, CPU)(5)
-        took.append((loss, [p.grad for p in model.parameters() if p.grad is not None]))
-        assert sum(n for n, _ in seen) == 6
-        assert max(n for n, _ in seen) == min(windows, -(-6 // count))
-        assert torch.get_num_threads() == count  # what else this thread computes
-        assert (get_ident() in {thread for _, thread in seen}) == (count == 1)
-    torch.testing.assert_close(took[1][0], took[0][0])
-    torch.testing.assert_close(took[1][1], took[0][1], rtol=1e-4, atol=1e-7)
+        results.append(gradients_of(TrainStep(model, corpus.train, config, CPU)))
+        assert sum(seen) == 6
+        assert max(seen) == min(at_once, -(-6 // min(count, training_gradients.MAX_WORKERS)))
+    torch.testing.assert_close(results[1][0], results[0][0])
+    torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-4, atol=1e-7)
 
 
-def test_an_error_in_a_thread_ends_the_step_and_keeps_nothing_of_it(corpus: Corpus) -> None:
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_step_changes_neither_torchs_threads_nor_its_random_numbers(
+    corpus: Corpus, set_threads: Callable[[int], None], threads: int
+) -> None:
+    """Its workers once decided how many threads those started later computed with."""
+    set_threads(threads)
+    for dropout in (0.0, 0.3):
+        config = small(model__dropout=dropout)
+        torch.manual_seed(1)
+        expected = torch.rand(3)
+        torch.manual_seed(1)
+        model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
+        TrainStep(model, corpus.train, config, CPU)(0)
+        assert torch.rand(3).equal(expected)
+        assert torch.get_num_threads() == threads
+        with ThreadPoolExecutor(1) as started_later:
+            assert started_later.submit(torch.get_num_threads).result() == threads
+
+
+def test_a_worker_computes_with_its_threads_alone(set_threads: Callable[[int], None]) -> None:
+    set_threads(5)
+
+    def count_after_computing() -> int:
+        set_threads_here(3)
+        torch.ones(7, 11) @ torch.ones(11, 13)
+        return torch.get_num_threads()
+
+    with ThreadPoolExecutor(1) as worker:
+        assert worker.submit(count_after_computing).result() == 3
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_frozen_parameters_stay_what_they_are_and_the_others_learn(
+    corpus: Corpus, set_threads: Callable[[int], None], threads: int, optimizer: str
+) -> None:
+    """The gradient of a frozen parameter was asked for, which is an error to autograd."""
+    set_threads(threads)
+    config = small(train__optimizer=optimizer, train__precision="fp32")
+    model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
+    frozen = {"token_embedding.weight", "blocks.0.attention.qkv.weight", "blocks.1.mlp.expand.bias"}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name not in frozen)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    step = TrainStep(model, corpus.train, config, CPU)
+    for i in range(3):
+        step(i)
+    changed = {name for name, p in model.named_parameters() if not p.equal(before[name])}
+    assert changed == before.keys() - frozen
+
+
+def test_plain_backward_runs_the_hooks_of_distributed_training(corpus: Corpus) -> None:
+    """Here one that doubles every gradient, where others would be averaged in."""
+    config = small(train__precision="fp32")
+    model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
+    x, y = batch(corpus.train, 6, 13, seed=1, step=0)
+    cross_entropy(model(x), y).backward()
+    expected = [2 * p.grad for p in model.parameters() if p.grad is not None]
+    model.zero_grad()
+
+    def double(
+        _: object, bucket: torch.distributed.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
+        doubled: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        doubled.set_result(2 * bucket.buffer())
+        return doubled
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{Path('store').resolve()}", rank=0, world_size=1
+    )
+    try:
+        distributed = torch.nn.parallel.DistributedDataParallel(model)
+        distributed.register_comm_hook(None, double)
+        backward = PlainBackward(lambda x, y: cross_entropy(distributed(x), y), config.model.C)
+        backward(x, y, torch.ones(()))
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.testing.assert_close([p.grad for p in model.parameters()], expected)
+
+
+def test_an_error_in_a_worker_ends_the_step_and_keeps_nothing_of_it(
+    corpus: Corpus, set_threads: Callable[[int], None]
+) -> None:
     """The error once kept all that the threads had computed, when there was no memory to spare."""
+    set_threads(3)
     config = small()
     model = GPT(config.model, len(corpus.vocabulary))
-    step = TrainStep(model, corpus.train, config, CPU)
-    step.shares, made = 3, []
+    step, made = TrainStep(model, corpus.train, config, CPU), []
 
     def fail_once(_model: GPT, _inputs: object, logits: torch.Tensor) -> None:
         made.append(weakref.ref(logits))
@@ -674,14 +766,24 @@ def test_a_device_that_is_not_here_is_told() -> None:
             select_device("mps")
 
 
-@pytest.mark.parametrize("has_bf16", [True, False])
-def test_precision_follows_the_device(has_bf16: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("device", "has_bf16", "auto"),
+    [
+        ("cpu", True, torch.bfloat16),
+        ("cpu", False, torch.float32),
+        ("cuda", True, torch.bfloat16),
+        ("cuda", False, torch.float16),
+    ],
+)
+def test_auto_precision_follows_the_chip(
+    device: str, has_bf16: bool, auto: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    capabilities = {"avx2": True, "avx512_bf16": has_bf16, "amx_bf16": False}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
-    cuda = torch.device("cuda")
-    assert select_precision("auto", CPU) == torch.float32
-    assert select_precision("auto", cuda) == (torch.bfloat16 if has_bf16 else torch.float16)
-    assert select_precision("fp32", cuda) == torch.float32
-    assert select_precision("bf16", CPU) == torch.bfloat16
+    assert select_precision("auto", torch.device(device)) == auto
+    assert select_precision("fp32", torch.device(device)) == torch.float32
+    assert select_precision("bf16", torch.device(device)) == torch.bfloat16
 
 
 def test_seeds_differ_by_seed_purpose_and_step() -> None:

@@ -17,7 +17,8 @@ from gpt.model.transformer import GPT, count_parameters
 from gpt.sampling.engine import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
-from gpt.training.step import TrainStep, short_steps, window
+from gpt.training.schedule import short_steps, window_length
+from gpt.training.step import TrainStep
 
 WARMUP_STEPS, TIMED_STEPS, SAMPLED = 2, 7, 16
 
@@ -53,7 +54,7 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
         return statistics.median(times[WARMUP_STEPS:])
 
     per_step = pace(config.train.steps)  # windows of T
-    if window(config, 0) < config.model.T:
+    if window_length(0, config) < config.model.T:
         per_step += short_steps(config) / config.train.steps * (pace(0) - per_step)
 
     at_once = max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads()

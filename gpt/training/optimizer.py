@@ -1,11 +1,10 @@
-"""AdamW, Muon and the learning rate of each step.
+"""AdamW and Muon.
 
-Both optimizers are written out here. torch.optim's load torch's compiler as they are made, which
+Both are written out here. torch.optim's load torch's compiler as they are made, which
 takes 2 s, and its Muon takes one matrix at a time, in bfloat16, which on a CPU that has none costs
 four times this one. (`python scripts/bench.py optimizer`)
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,14 +24,17 @@ POLAR_EXPRESS = (
 
 
 class Optimizer:
-    """Parameters, and what is remembered of each from step to step: `state`, lists by name."""
+    """Parameters, and what is kept of each from step to step: `state`, lists of tensors by name.
+
+    A parameter without a gradient is left alone, and so is its state.
+    """
 
     def __init__(self, parameters: Sequence[Tensor], **state: list[Tensor]) -> None:
         self.parameters, self.state = list(parameters), state
         self.param_groups = [{"params": self.parameters}]  # where torch.amp.GradScaler looks
 
-    def step(self, share: float) -> None:
-        """Move every parameter by its gradient, at `share` of the peak learning rate."""
+    def step(self, lr_factor: float) -> None:
+        """Update every parameter by its gradient, at `lr_factor` times the peak learning rate."""
         raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
@@ -73,14 +75,21 @@ class AdamW(Optimizer):
         self.learning_rate, self.betas, self.weight_decay = learning_rate, betas, weight_decay
 
     @torch.no_grad()
-    def step(self, share: float) -> None:
+    def step(self, lr_factor: float) -> None:
         """See Optimizer.step."""
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
-        mean, square, steps = self.state["mean"], self.state["square"], self.state["steps"]
+        state = zip(self.state["mean"], self.state["square"], self.state["steps"], strict=True)
+        updated = [
+            (p, p.grad, *of_p)
+            for p, of_p in zip(self.parameters, state, strict=True)
+            if p.grad is not None
+        ]
+        if not updated:
+            return
+        parameters, gradients, mean, square, steps = zip(*updated, strict=True)
         torch._foreach_add_(steps, 1)
         torch._fused_adamw_(
-            *(self.parameters, gradients, mean, square, [], steps),
-            lr=share * self.learning_rate,
+            *(parameters, gradients, mean, square, [], steps),
+            lr=lr_factor * self.learning_rate,
             beta1=self.betas[0],
             beta2=self.betas[1],
             weight_decay=self.weight_decay,
@@ -99,7 +108,7 @@ class Muon(Optimizer):
     for itself. Products are computed in `dtype`.
     """
 
-    MOMENTUM, MEMORY = 0.95, 0.95  # of gradients; of how far the neurons moved
+    MOMENTUM, BETA2 = 0.95, 0.95  # of the gradients' mean; of the neurons' mean square
 
     def __init__(
         self,
@@ -113,7 +122,7 @@ class Muon(Optimizer):
         super().__init__(
             parameters,
             momentum=[torch.zeros_like(p) for p in parameters],
-            square=[torch.zeros_like(of_neurons(part)) for part in parts],
+            square=[torch.zeros_like(mean_of_neurons(part)) for part in parts],
         )
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
@@ -123,31 +132,34 @@ class Muon(Optimizer):
         super().load_state_dict({"square": self.state["square"]} | state)
 
     @torch.no_grad()
-    def step(self, share: float) -> None:
+    def step(self, lr_factor: float) -> None:
         """See Optimizer.step; Nesterov momentum, decoupled weight decay."""
-        rate = share * self.learning_rate
+        rate = lr_factor * self.learning_rate
         squares = iter(self.state["square"])
         by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}  # one product for all of it
         for p, momentum, rows in zip(
             self.parameters, self.state["momentum"], self.rows, strict=True
         ):
-            assert p.grad is not None
+            of_p = [next(squares) for _ in rows]
+            if p.grad is None:
+                continue
             momentum.lerp_(p.grad, 1 - self.MOMENTUM)
             direction = p.grad.lerp(momentum, self.MOMENTUM)
             p.mul_(1 - rate * self.weight_decay)
-            for matrix, step in zip(*(torch.split(t, rows) for t in (p, direction)), strict=True):
-                by_shape.setdefault(matrix.shape, []).append((matrix, step, next(squares)))
+            matrices, directions = torch.split(p, rows), torch.split(direction, rows)
+            for matrix, step, square in zip(matrices, directions, of_p, strict=True):
+                by_shape.setdefault(matrix.shape, []).append((matrix, step, square))
         for (height, width), same in by_shape.items():
-            matrices, directions, remembered = zip(*same, strict=True)
+            matrices, directions, mean_squares = zip(*same, strict=True)
             steps = orthogonalise(torch.stack(directions).to(self.dtype)).float()
-            torch._foreach_lerp_(remembered, [*of_neurons(steps.square())], 1 - self.MEMORY)
-            even = steps / (torch.stack(remembered).sqrt() + 1e-8)
-            even *= length(steps) / (length(even) + 1e-8)  # as long as before in all
+            torch._foreach_lerp_(mean_squares, [*mean_of_neurons(steps.square())], 1 - self.BETA2)
+            even = steps / (torch.stack(mean_squares).sqrt() + 1e-8)
+            even *= frobenius_norm(steps) / (frobenius_norm(even) + 1e-8)  # the norm as before
             for matrix, step in zip(matrices, even, strict=True):
                 matrix.sub_(step, alpha=rate * max(1, height / width) ** 0.5)
 
 
-def of_neurons(matrices: Tensor) -> Tensor:
+def mean_of_neurons(matrices: Tensor) -> Tensor:
     """(..., height, width) -> the mean of each row if they are tall, else of each column.
 
     The longer side of an MLP's matrices is its neurons; dimensions are kept, with size 1.
@@ -155,8 +167,8 @@ def of_neurons(matrices: Tensor) -> Tensor:
     return matrices.mean(-1 if matrices.shape[-2] >= matrices.shape[-1] else -2, keepdim=True)
 
 
-def length(matrices: Tensor) -> Tensor:
-    """(N, height, width) -> (N, 1, 1): the root of the sum of the squares of each."""
+def frobenius_norm(matrices: Tensor) -> Tensor:
+    """(N, height, width) -> (N, 1, 1)."""
     norms: Tensor = torch.linalg.matrix_norm(matrices, keepdim=True)
     return norms
 
@@ -169,7 +181,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # x x^T is the smaller square
-    x = x / (1.01 * length(x) + 1e-7)
+    x = x / (1.01 * frobenius_norm(x) + 1e-7)
     for a, b, c in POLAR_EXPRESS:
         square = x @ x.mT  # (N, s, s)
         x = torch.baddbmm(x, torch.baddbmm(square, square, square, beta=b, alpha=c), x, beta=a)
@@ -179,13 +191,14 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 def make_optimizers(
     model: GPT, config: TrainConfig, dtype: torch.dtype = torch.float32
 ) -> list[Optimizer]:
-    """AdamW for all parameters; or Muon for the blocks' matrices, and AdamW for the rest.
+    """AdamW for all that is trained; or Muon for the blocks' matrices, and AdamW for the rest.
 
     Biases and LayerNorms do not decay, and neither, beside Muon, do the vectors of characters.
     Muon computes its products in `dtype`.
     """
-    matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2}
-    vectors = [p for p in model.parameters() if p.ndim < 2]
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    matrices = {name: p for name, p in trained.items() if p.ndim == 2}
+    vectors = [p for p in trained.values() if p.ndim < 2]
     betas = (config.beta1, config.beta2)
     if config.optimizer == "adamw":
         return [
@@ -203,16 +216,3 @@ def make_optimizers(
         Muon([*in_blocks.values()], rows, rate, decay, dtype),
         AdamW([*rest, *vectors], config.learning_rate, betas, 0.0),
     ]
-
-
-def learning_rate(step: int, config: TrainConfig) -> float:
-    """The rate of update `step`, counted from 0: a linear rise, then the fall of `config.decay`.
-
-    The last step of the rise is at the peak, and so is the first of the fall, which would be at
-    `min_learning_rate` one step after the last. (AdamW's; Muon's is in proportion.)
-    """
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    done = min(1.0, (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps))
-    left = 1 - done if config.decay == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return config.min_learning_rate + left * (config.learning_rate - config.min_learning_rate)

@@ -26,10 +26,10 @@ from gpt.sampling.sampler import Decoding
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.training.monitor.monitor import Monitor
-from gpt.training.optimizer import learning_rate
 from gpt.training.progress import Progress
 from gpt.training.resume import RunState, resume_from, roll_back
-from gpt.training.step import TrainStep, is_finite
+from gpt.training.schedule import learning_rate
+from gpt.training.step import TrainStep
 
 log = logging.getLogger(__name__)
 
@@ -326,7 +326,7 @@ class Trainer:
 
     def _count_skipped(self, loss: float, norm: float) -> None:
         """Count and report a skipped step. Raises Diverged after a few in a row."""
-        if is_finite(loss, norm, scaled=self.update.scaler.is_enabled()):
+        if not self.update.is_failure(loss, norm):
             self.progress.bad_in_a_row = 0
             return
         self.progress.bad_in_a_row += 1

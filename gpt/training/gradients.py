@@ -1,0 +1,132 @@
+"""The gradient of a micro-batch, added to the parameters' .grad.
+
+Two ways, behind `Gradients`: plain backward; and, on a CPU, workers that each take some of the
+windows through the whole model.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from gpt.config.schema import Config
+from gpt.device import set_threads_here
+from gpt.model.transformer import GPT
+
+# Numbers in the residual stream (B T C) that a thread of a CPU takes through the model at once. The
+# MLP's activations, four times as many, have 16 MB then; those of 32 MB malloc would give back, and
+# the system clear anew each time: a sixth of a step (scripts/experiments.md).
+CHUNK_NUMBERS = 2**20
+MAX_WORKERS = 8  # each holds a gradient of every parameter until it is added to the sum
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""x, y (B, T) -> what these windows add to the mean loss of the whole batch, ()."""
+
+
+class Gradients(Protocol):
+    """A way to compute the gradients of a micro-batch."""
+
+    def __call__(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        """Add to .grad the gradient of these windows' loss, times `scale`; returns that loss."""
+
+    def windows_at_once(self, B: int, T: int) -> int:
+        """How many of B windows of T are in memory at the same time."""
+
+
+class PlainBackward:
+    """`loss.backward()`, which leaves gradients in .grad through autograd's hooks, as DDP needs.
+
+    `chunk_numbers` bounds B T C of what is computed at once, for a model of C channels.
+    """
+
+    def __init__(self, loss: Loss, C: int, chunk_numbers: float = math.inf) -> None:
+        self.loss, self.C, self.chunk_numbers = loss, C, chunk_numbers
+
+    def __call__(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        """See Gradients."""
+        total = torch.zeros((), device=x.device)
+        for chunk in _chunks(x, y, self._count(*x.shape)):
+            loss = self.loss(*chunk)
+            loss.backward(scale)  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
+
+    def windows_at_once(self, B: int, T: int) -> int:
+        """See Gradients."""
+        return -(-B // self._count(B, T))
+
+    def _count(self, B: int, T: int) -> int:
+        return min(B, max(1, math.ceil(B * T * self.C / self.chunk_numbers)))
+
+
+class ThreadedBackward:
+    """Each worker takes some windows through the whole model; gradients are added in their order.
+
+    Threads that share every operation instead wait for each other at each (`python scripts/bench.py
+    workers` measures both). There are at most MAX_WORKERS, so at most that many gradients and one
+    more of each parameter, on any number of cores; further threads share the workers' operations.
+    """
+
+    def __init__(self, loss: Loss, parameters: Sequence[Tensor], C: int, threads: int) -> None:
+        self.loss, self.parameters, self.C, self.threads = loss, parameters, C, threads
+        self.workers = min(threads, MAX_WORKERS)
+        self.pool = ThreadPoolExecutor(self.workers)
+
+    def __call__(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+        """See Gradients."""
+        chunks = list(_chunks(x, y, self._count(*x.shape)))
+        threads = max(1, self.threads // min(len(chunks), self.workers))
+        total = torch.zeros(())
+        futures: list[Future[tuple[Tensor, tuple[Tensor, ...]]]] = []
+        try:  # each is forgotten as it is added, also where one has failed
+            for chunk in chunks:
+                futures.append(self.pool.submit(self._compute, *chunk, scale, threads))
+                if len(futures) > self.workers:
+                    total += self._add(*futures.pop(0).result())
+            while futures:
+                total += self._add(*futures.pop(0).result())
+        except Exception:
+            wait(futures)  # they hold memory, too
+            raise
+        return total
+
+    def windows_at_once(self, B: int, T: int) -> int:
+        """See Gradients."""
+        return min(B, self.workers * -(-B // self._count(B, T)))
+
+    def _count(self, B: int, T: int) -> int:
+        """How many chunks B windows of T are taken in: some for each worker, none too large."""
+        rounds = math.ceil(B * T * self.C / CHUNK_NUMBERS / self.workers)
+        return min(B, self.workers * rounds)
+
+    def _compute(
+        self, x: Tensor, y: Tensor, scale: Tensor, threads: int
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        set_threads_here(threads)
+        loss = self.loss(x, y)
+        return loss.detach(), torch.autograd.grad(loss, self.parameters, scale)
+
+    def _add(self, loss: Tensor, gradients: Iterable[Tensor]) -> Tensor:
+        """Add these gradients to the model's; the loss is handed on."""
+        for p, gradient in zip(self.parameters, gradients, strict=True):
+            # laid out as p is: AdamW's kernel does not ask
+            p.grad = gradient.contiguous() if p.grad is None else p.grad.add_(gradient)
+        return loss
+
+
+def make_gradients(loss: Loss, model: GPT, config: Config, device: torch.device) -> Gradients:
+    """Workers on a CPU, but not with dropout, whose masks are drawn one after the other, nor
+    compiled, as the compiler does not take two threads at a time; else plain backward.
+    """
+    C, threads, on_cpu = config.model.C, torch.get_num_threads(), device.type == "cpu"
+    if on_cpu and threads > 1 and not config.model.dropout and config.train.compile != "on":
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return ThreadedBackward(loss, trained, C, threads)
+    return PlainBackward(loss, C, CHUNK_NUMBERS if on_cpu else math.inf)
+
+
+def _chunks(x: Tensor, y: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(x.chunk(count), y.chunk(count), strict=True)
