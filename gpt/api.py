@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.errors import UsageError
 from gpt.runs.folder import RUNS, check_free, check_plain, find_run, locked
+from gpt.text.newlines import unify_newlines
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,6 +97,7 @@ class Model:
         from gpt.sampling.sampler import Decoding
 
         defaults = self.config.sample
+        prompts, stops = [*map(self._unified, prompts)], [*map(self._unified, stops)]
         for text in stops:
             check_known(text, self.vocabulary, "a stop string with them would never come")
         known = [check_prompt(p, self.vocabulary, drop_unknown=drop_unknown) for p in prompts]
@@ -107,7 +109,7 @@ class Model:
             numbers=[number for _ in encoded for number in range(num_samples)],
             length=defaults.length if length is None and not until_stop else length,
             seed=self.config.seed if seed is None else seed,
-            stops=list(stops),
+            stops=stops,
             decoding=Decoding.of(defaults, **rules),
         )
 
@@ -152,16 +154,20 @@ class Model:
         """
         from gpt.evaluation.attention import attend_text
 
-        return attend_text(self.module, self.vocabulary, text)
+        return attend_text(self.module, self.vocabulary, self._unified(text))
 
     @property
     def _torch_device(self) -> Any:
         return next(self.module.parameters()).device
 
+    def _unified(self, text: str) -> str:
+        return unify_newlines(text, self.config.data.newlines)
+
     def _encode(self, text: str) -> "Tensor":
         from gpt.sampling.generator import check_known
         from gpt.text.batches import to_torch
 
+        text = self._unified(text)
         check_known(text, self.vocabulary)
         return to_torch(self.vocabulary.encode(text))
 
@@ -306,6 +312,6 @@ def _corpus(config: "Config") -> "Corpus":
     from gpt.text.corpus import load_corpus
     from gpt.text.sources import open_text
 
-    corpus = load_corpus(open_text(config.data.source))
+    corpus = load_corpus(open_text(config.data.source), config.data.newlines)
     corpus.check_fits(config.model.T)
     return corpus

@@ -2,7 +2,9 @@
 
 import hashlib
 import importlib
+import io
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -22,6 +24,7 @@ from gpt.text.batches import batch, consecutive_windows, token_dropout
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.download import TINYSHAKESPEARE, Download, locate
+from gpt.text.newlines import unified, unify_newlines
 from gpt.text.shuffle import shuffled
 from gpt.text.sources import Text, open_text, read_file
 from gpt.text.vocabulary import MASKED, Vocabulary
@@ -46,7 +49,7 @@ def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int) ->
         assert "".join(read_file(Path("text.txt"))) == text.removeprefix("\ufeff")
 
 
-def test_line_ends_stay_and_a_byte_order_mark_goes() -> None:
+def test_a_file_is_read_with_its_line_ends_and_without_its_byte_order_mark() -> None:
     write("\ufeffa\r\nb\rc\n\ufeff".encode())
     assert "".join(read_file(Path("text.txt"))) == "a\r\nb\rc\n\ufeff"
 
@@ -56,6 +59,8 @@ def test_line_ends_stay_and_a_byte_order_mark_goes() -> None:
     ("content", "offset"),
     [
         (b"abc\xffdef", 3),
+        ("caf\xe9".encode("latin-1"), 3),
+        (b"a\xed\xa0\xbd\xed\xb8\x80", 1),
         ("grün".encode("latin-1"), 2),
         ("日本".encode()[:-1], 3),
         ("é€".encode() + b"\x80", 5),
@@ -72,9 +77,23 @@ def test_bytes_that_are_no_utf8_are_told_with_their_offset(
         list(open_text(name).chunks())
 
 
-def test_utf16_is_recognised() -> None:
-    with pytest.raises(TextError, match="looks like UTF-16"):
-        list(open_text(write("hello".encode("utf-16"))).chunks())
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("hello".encode("utf-16"), "it looks like UTF-16: iconv -f UTF-16 -t UTF-8 text.txt >"),
+        (b"gr\xfcn", "it may be Latin-1: iconv -f LATIN1 -t UTF-8 text.txt > utf8.txt"),
+        ("\U0001f600\U0001f600".encode()[:-1], "the file ends in the middle of a character; fetch"),
+        (b"\xed\xa0\xbd\xed\xb8\x80", "it looks like CESU-8 (surrogates, as Java and Oracle write"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1 << 22])
+def test_what_is_no_utf8_comes_with_advice_that_helps(
+    content: bytes, advice: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file cut short and CESU-8 were both advised to be converted from Latin-1."""
+    monkeypatch.setattr(sources, "CHUNK_BYTES", size)
+    with pytest.raises(TextError, match=re.escape(advice)):
+        list(open_text(write(content)).chunks())
 
 
 def test_what_is_no_readable_file_is_told() -> None:
@@ -99,6 +118,34 @@ def test_python_docs_need_nothing_but_python() -> None:
     text = "".join(open_text("python-docs").chunks())
     assert len(text) > 400_000
     assert all(topic in text for topic in topics.values())
+
+
+# --- line ends ---
+
+lines = st.text(st.sampled_from("ab\r\n")) | any_text
+
+
+@given(text=lines, size=st.integers(1, 5))
+def test_line_ends_become_LF_wherever_a_chunk_ends(text: str, size: int) -> None:
+    """A CR at the end of a chunk and the LF at the start of the next are one line end."""
+    chunks = [text[i : i + size] for i in range(0, len(text), size)]
+    read = list(unified(chunks, "lf"))
+    oracle = io.StringIO(text, newline=None).read()  # Python's own universal newlines
+    assert "".join(chunk for chunk, _ in read) == oracle == unify_newlines(text, "lf")
+    assert sum(changed for _, changed in read) == len(re.findall(r"\r\n?", text))
+
+
+def test_a_text_from_windows_is_the_same_corpus(caplog: pytest.LogCaptureFixture) -> None:
+    """Its CR were learnt as characters, and stood in every sample."""
+    caplog.set_level("INFO", "gpt")
+    unix = load_corpus(open_text(write(b"ab\ncd\n\nef\n" * 7)))
+    assert caplog.messages == []
+    windows = load_corpus(open_text(write(b"ab\r\ncd\r\n\r\nef\r\n" * 7, "windows.txt")))
+    assert windows.ids.tolist() == unix.ids.tolist()
+    assert (windows.sha256, windows.vocabulary) == (unix.sha256, unix.vocabulary)
+    assert caplog.messages == [
+        "windows.txt: 28 line ends (CRLF or CR) are read as LF; data.newlines=keep would keep them"
+    ]
 
 
 # --- downloading ---
@@ -232,11 +279,11 @@ def test_ids_take_as_few_bytes_as_they_can(V: int, dtype: str) -> None:
     assert corpus.ids.tolist() == list(range(V))
 
 
-@given(text=any_text.filter(bool), size=st.integers(1, 7))
+@given(text=lines.filter(bool), size=st.integers(1, 7))
 def test_a_corpus_holds_every_character_of_the_text(text: str, size: int) -> None:
     chunks = [text[i : i + size] for i in range(0, len(text), size)]
-    corpus = load_corpus(Text("t", lambda: iter(chunks)))
-    assert corpus.vocabulary.decode(corpus.ids) == text
+    corpus = load_corpus(Text("t", lambda: iter(chunks)), "keep")
+    assert corpus.vocabulary.decode(corpus.ids) == text == unify_newlines(text, "keep")
     assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
     cut = int(0.9 * len(text))
     assert corpus.vocabulary.decode(corpus.train) == text[:cut]
@@ -284,6 +331,15 @@ def test_a_text_that_changes_while_it_is_read_is_told(second: list[str]) -> None
     with pytest.raises(TextError, match="changed while it was being read"):
         load_corpus(Text("t", lambda: iter(next(readings))))
     assert list((download.cache_dir() / "corpora").iterdir()) == []
+
+
+@pytest.mark.parametrize("length", [1, 2, 10])
+def test_a_text_too_short_for_any_T_is_refused(length: int) -> None:
+    """Of a text of one character it said: expected fewer than 0."""
+    corpus = load_corpus(open_text(write(b"a" * length)))
+    with pytest.raises(TextError, match=rf"text\.txt: expected at least 11 .*, got {length};"):
+        corpus.check_fits(1)
+    load_corpus(open_text(write(b"a" * 11))).check_fits(1)
 
 
 def test_T_must_fit_into_the_shorter_split() -> None:

@@ -123,10 +123,14 @@ def sample(
     )
     from gpt.sampling.parallel import write_samples
     from gpt.sampling.sampler import Decoding
+    from gpt.text.newlines import unify_newlines
 
     stored = read_stored(folder, checkpoint.value)
     vocabulary, defaults = stored.vocabulary, stored.config.sample
     drop = unknown is Unknown.drop
+    rule = stored.config.data.newlines
+    prompts = [unify_newlines(text, rule) for text in prompts]
+    stop = [unify_newlines(text, rule) for text in stop or []]
     length_or_default = defaults.length if length is None else length
     for text in stop or []:
         check_known(text, vocabulary, "a --stop with them would never come")

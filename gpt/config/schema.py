@@ -25,6 +25,7 @@ def _text_name(name: str) -> str:
     return name
 
 
+Newlines = Literal["lf", "keep"]
 LARGEST = 10**9  # a guard against slips of the finger, long before memory ends
 MOST_LAYERS = 10_000  # or tables of characters: their names are listed before a model is read
 LARGEST_TABLE = 2**24  # of rotary angles, which a model makes before it has any weight
@@ -51,6 +52,9 @@ class DataConfig(Section):
     source: TextName = Field(
         "python-docs",
         description="the text: python-docs, tinyshakespeare, or the path of a UTF-8 file",
+    )
+    newlines: Newlines = Field(
+        "lf", description="lf: CRLF and CR are read as LF, also in prompts; keep: as they are"
     )
 
 

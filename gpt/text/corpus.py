@@ -1,24 +1,35 @@
 """A text as one long array of ids on disk, split into train and val."""
 
 import hashlib
+import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from gpt.config.schema import Newlines
 from gpt.errors import ConfigError, TextError
 from gpt.files import sync
 from gpt.text.download import cache_dir
+from gpt.text.newlines import unified
 from gpt.text.sources import Text
 from gpt.text.vocabulary import Ids, Vocabulary
 
+log = logging.getLogger(__name__)
+
+SHORTEST_TEXT = 11  # characters: its val split has two, one to read and one to predict
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The ids of a text, memory-mapped: a text of any size takes no memory to speak of."""
+    """The ids of a text, memory-mapped: a text of any size takes no memory to speak of.
+
+    `sha256` is of the characters that the ids stand for (line ends unified, no byte-order mark) in
+    UTF-8, so it changes exactly when the ids or the vocabulary do.
+    """
 
     name: str
     ids: Ids
@@ -36,8 +47,18 @@ class Corpus:
         return self.ids[int(0.9 * len(self.ids)) :]
 
     def check_fits(self, T: int) -> None:
-        """Raises ConfigError if a split is too short for a window of T characters and the next."""
+        """Both splits must hold a window of T characters and the next.
+
+        Raises:
+            ConfigError: they do not hold one of this T.
+            TextError: they would hold one of no T.
+        """
         shortest = min(len(self.train), len(self.val))
+        if shortest < 2:
+            raise TextError(
+                f"{self.name}: expected at least {SHORTEST_TEXT} characters (90 % are train, 10 % "
+                f"val), got {len(self.ids)}; use a longer text"
+            )
         if shortest <= T:
             raise ConfigError(
                 f"model.T: expected fewer than the {shortest:,} characters of the shortest split "
@@ -46,31 +67,37 @@ class Corpus:
             )
 
 
-def load_corpus(text: Text) -> Corpus:
-    """Read a text twice, in pieces: once for its characters, once to write their ids.
+def load_corpus(text: Text, newlines: Newlines = "lf") -> Corpus:
+    """Read a text twice, in chunks: once for its vocabulary, once to write its ids.
 
-    The array lies in the cache under the text's SHA-256 (of its UTF-8 bytes), so a second run on
-    the same text finds it, and a changed text never meets an old array. A damaged one is written
-    anew.
+    The array is cached under the corpus's SHA-256, so a second run on the same text finds it, and
+    a changed text never meets an old array. A damaged one is rewritten.
 
     Raises:
         TextError: the text is empty, unreadable or not UTF-8, or the cache cannot be written.
     """
-    digest, length = hashlib.sha256(), 0
+    digest, length, changed = hashlib.sha256(), 0, 0
     seen = set[str]()
-    for chunk in text.chunks():
+    for chunk, line_ends in unified(text.chunks(), newlines):
         digest.update(chunk.encode())
         length += len(chunk)
+        changed += line_ends
         seen |= set(Vocabulary.of(chunk).characters)
     if not length:
         raise TextError(f"{text.name}: expected some text, got an empty file")
+    if changed:
+        log.info(
+            f"{text.name}: {changed:,} line ends (CRLF or CR) are read as LF; "
+            f"data.newlines=keep would keep them"
+        )
     vocabulary = Vocabulary("".join(sorted(seen)))
     path = cache_dir() / "corpora" / f"{digest.hexdigest()}.npy"
     try:
         try:
             ids = _read_ids(path, vocabulary, length)
         except (OSError, ValueError, EOFError):  # not there, or not what was written
-            _write_ids(text, vocabulary, length, digest.hexdigest(), path)
+            chunks = (chunk for chunk, _ in unified(text.chunks(), newlines))
+            _write_ids(chunks, text.name, vocabulary, length, digest.hexdigest(), path)
             ids = _read_ids(path, vocabulary, length)
     except (OSError, ValueError, EOFError) as error:
         raise TextError(
@@ -92,10 +119,17 @@ def _read_ids(path: Path, vocabulary: Vocabulary, length: int) -> Ids:
     return ids
 
 
-def _write_ids(text: Text, vocabulary: Vocabulary, length: int, sha256: str, path: Path) -> None:
-    """Write the ids beside their place and rename them into it: there whole or not at all.
+def _write_ids(
+    chunks: Iterator[str],
+    name: str,
+    vocabulary: Vocabulary,
+    length: int,
+    sha256: str,
+    path: Path,
+) -> None:
+    """Write the ids beside their place and rename them into it: there complete or not at all.
 
-    Behind the array, where numpy does not look, stands the SHA-256 of its ids.
+    After the array, where numpy does not look, comes the SHA-256 of its ids.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -104,7 +138,7 @@ def _write_ids(text: Text, vocabulary: Vocabulary, length: int, sha256: str, pat
         with temporary.open("wb") as file:  # not by a memory map: a full disk would kill us
             header = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": (length,)}
             np.lib.format.write_array_header_1_0(file, header)
-            for chunk in text.chunks():
+            for chunk in chunks:
                 digest.update(chunk.encode())
                 ids = vocabulary.encode(chunk).tobytes()
                 of_ids.update(ids)
@@ -115,6 +149,6 @@ def _write_ids(text: Text, vocabulary: Vocabulary, length: int, sha256: str, pat
         sync(temporary)
         temporary.replace(path)
     except KeyError:
-        raise TextError(f"{text.name}: changed while it was being read; start again") from None
+        raise TextError(f"{name}: changed while it was being read; start again") from None
     finally:
         temporary.unlink(missing_ok=True)

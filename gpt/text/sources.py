@@ -2,6 +2,7 @@
 
 import codecs
 import importlib
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def read_file(path: Path) -> Iterator[str]:
     except UnicodeDecodeError as error:
         raise TextError(
             f"{path}: expected UTF-8 text, got byte 0x{error.object[error.start]:02x} at offset "
-            f"{offset + error.start}{_other_encoding(path)}"
+            f"{offset + error.start}; {_advice(path, error)}"
         ) from None
     except OSError as error:
         raise TextError(f"{path}: cannot read the text: {error.strerror}") from None
@@ -79,12 +80,24 @@ def _python_docs() -> Iterator[str]:
     yield "\n\n".join(topics[name] for name in sorted(topics))
 
 
-def _other_encoding(path: Path) -> str:
+def _advice(path: Path, error: UnicodeDecodeError) -> str:
     with path.open("rb") as file:
         start = file.read(2)
+    convert = f"-t UTF-8 {shlex.quote(str(path))} > utf8.txt"
     if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        return f"; it looks like UTF-16: iconv -f UTF-16 -t UTF-8 {path} > utf8.txt"
-    return "; convert it first, e.g. iconv -f LATIN1 -t UTF-8"
+        return f"it looks like UTF-16: iconv -f UTF-16 {convert}"
+    wrong = error.object[error.start : error.start + 2]
+    if wrong[:1] == b"\xed" and wrong[1:] >= b"\xa0":
+        return (
+            f"it looks like CESU-8 (surrogates, as Java and Oracle write them): "
+            f"uconv -f CESU-8 {convert}"
+        )
+    if error.reason == "unexpected end of data":
+        return (
+            f"the file ends in the middle of a character; fetch it again if it was cut short, or "
+            f"if it is Latin-1: iconv -f LATIN1 {convert}"
+        )
+    return f"it may be Latin-1: iconv -f LATIN1 {convert}"
 
 
 def _kind(path: Path) -> str:
