@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.text.batches import consecutive_windows
+from gpt.text.batches import consecutive_windows, spread_windows
 from gpt.text.vocabulary import Ids
 
 
@@ -20,6 +20,7 @@ def evaluate(
     model: GPT,
     ids: Ids,
     *,
+    characters: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[int], object] = lambda characters: None,
 ) -> float:
@@ -28,6 +29,8 @@ def evaluate(
     The text is cut into consecutive windows of T characters (the last may be shorter), and each
     character is predicted from those before it in its window. Nothing random in it; in float32,
     whatever the model was trained in.
+
+    With `characters`, about so many of them are scored: some of those windows, evenly spread.
 
     `should_stop` is asked before each window, from any thread; `on_progress` is called in this
     thread with the number of characters scored since its last call.
@@ -47,15 +50,19 @@ def evaluate(
         x, y = (part.to(device) for part in window)
         return cross_entropy(model(x), y, reduction="sum").item(), y.numel()
 
-    windows, total = consecutive_windows(ids, model.config.T), 0.0
+    T, total, scored = model.config.T, 0.0, 0
+    if characters is None or characters >= len(ids) - 1:
+        windows = consecutive_windows(ids, T)
+    else:
+        windows = spread_windows(ids, T, characters)
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
     try:
         while some := list(islice(windows, 4 * threads)):
-            for loss, characters in (pool.map if device.type == "cpu" else map)(score, some):
-                total += loss
-                on_progress(characters)
+            for loss, count in (pool.map if device.type == "cpu" else map)(score, some):
+                total, scored = total + loss, scored + count
+                on_progress(count)
     finally:  # a second Ctrl-C waits for nobody
         pool.shutdown(wait=False, cancel_futures=True)
         torch.set_num_threads(threads)  # the pool's one would be that of threads made later
-    return total / (len(ids) - 1)
+    return total / scored

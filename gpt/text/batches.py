@@ -77,6 +77,22 @@ def consecutive_windows(ids: Ids, T: int) -> Iterator[tuple[torch.Tensor, torch.
         yield to_torch(ids[whole:-1]).view(1, -1), to_torch(ids[whole + 1 :]).view(1, -1)
 
 
+def spread_windows(
+    ids: Ids, T: int, characters: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """About so many characters, evenly spread: x and y, (B, T), of some `consecutive_windows`.
+
+    At least one window, and at most all of T.
+    """
+    windows = (len(ids) - 1) // T
+    n = max(1, min(windows, characters // T))
+    starts = np.arange(n) * windows // n * T
+    B = max(1, EVAL_CHARACTERS // T)
+    for i in range(0, n, B):
+        chosen = to_torch(ids[starts[i : i + B, None] + np.arange(T + 1)])  # (B, T + 1)
+        yield chosen[:, :-1], chosen[:, 1:]
+
+
 def to_torch(ids: Ids) -> torch.Tensor:
     """The same ids as int64, as torch's embeddings expect."""
     return torch.from_numpy(ids.astype(np.int64))
