@@ -7,6 +7,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from gpt.device import set_threads_here
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.text.batches import consecutive_windows, spread_windows
 from gpt.text.vocabulary import Ids
@@ -56,7 +57,7 @@ def evaluate(
     else:
         windows = spread_windows(ids, T, characters)
     threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
     try:
         while some := list(islice(windows, 4 * threads)):
             for loss, count in (pool.map if device.type == "cpu" else map)(score, some):
@@ -64,5 +65,4 @@ def evaluate(
                 on_progress(count)
     finally:  # a second Ctrl-C waits for nobody
         pool.shutdown(wait=False, cancel_futures=True)
-        torch.set_num_threads(threads)  # the pool's one would be that of threads made later
     return total / scored
