@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gpt.evaluation.attention import Attention
     from gpt.model.transformer import GPT
     from gpt.runs.stored import Stored
-    from gpt.sampling.generator import Piece
+    from gpt.sampling.stopping import Chunk
     from gpt.text.corpus import Corpus
     from gpt.training.dry_run import Estimate
     from gpt.training.trainer import Outcome
@@ -77,12 +77,12 @@ class Model:
         until_stop: bool = False,
         drop_unknown: bool = False,
         **rules: float | None,
-    ) -> Iterator["Piece"]:
+    ) -> Iterator["Chunk"]:
         """Yield chunks of `num_samples` samples of each prompt as they are written, side by side.
 
         Args:
             length: characters of a sample; default `sample.length` of the run's config.
-            seed: the draws follow from it, and from each sample's number; default the run's seed.
+            seed: the draws follow from it, and from each sample's index; default the run's seed.
             stops: strings that end a sample, and are not part of it.
             until_stop: continue until a stop string, however long that takes, or to `length`.
             drop_unknown: whether to leave out characters that the vocabulary lacks.
@@ -92,9 +92,9 @@ class Model:
             UsageError: a prompt or stop string has characters that the vocabulary lacks.
             DeviceError: there is no such device.
         """
-        from gpt.sampling.generator import check_known, check_prompt, encode_prompt
-        from gpt.sampling.parallel import write_samples
-        from gpt.sampling.sampler import Decoding
+        from gpt.sampling.parallel import generate_samples
+        from gpt.sampling.prompt import check_known, check_prompt, encode_prompt
+        from gpt.sampling.sampler import SamplingRules
 
         defaults = self.config.sample
         prompts, stops = [*map(self._unified, prompts)], [*map(self._unified, stops)]
@@ -102,15 +102,15 @@ class Model:
             check_known(text, self.vocabulary, "a stop string with them would never come")
         known = [check_prompt(p, self.vocabulary, drop_unknown=drop_unknown) for p in prompts]
         encoded = [encode_prompt(prompt, self.vocabulary) for prompt in known]
-        return write_samples(
+        return generate_samples(
             self.checkpoint,
             self.device,
             [ids for ids in encoded for _ in range(num_samples)],
-            numbers=[number for _ in encoded for number in range(num_samples)],
+            indices=[index for _ in encoded for index in range(num_samples)],
             length=defaults.length if length is None and not until_stop else length,
             seed=self.config.seed if seed is None else seed,
             stops=stops,
-            decoding=Decoding.of(defaults, **rules),
+            rules=SamplingRules.from_config(defaults, **rules),
         )
 
     def logits(self, text: str) -> "Tensor":
@@ -164,7 +164,7 @@ class Model:
         return unify_newlines(text, self.config.data.newlines)
 
     def _encode(self, text: str) -> "Tensor":
-        from gpt.sampling.generator import check_known
+        from gpt.sampling.prompt import check_known
         from gpt.text.batches import to_torch
 
         text = self._unified(text)

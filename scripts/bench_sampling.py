@@ -18,10 +18,10 @@ from gpt.config.schema import Config
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import Checkpoint, save_checkpoint
 from gpt.runs.stored import Stored, read_stored
-from gpt.sampling.engine import open_reader
-from gpt.sampling.sampler import Decoding
-from gpt.sampling.torch_engine import TorchReader
-from gpt.sampling.writer import Reader, Writer
+from gpt.sampling.engine import Engine, open_engine
+from gpt.sampling.generate import Generator
+from gpt.sampling.sampler import SamplingRules
+from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.vocabulary import Vocabulary
 
 CHARACTERS = 1000
@@ -52,12 +52,12 @@ def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
 
 def paces(open_: Any, B: int, characters: int) -> list[float]:
     """Seconds for each character of B texts that are written side by side."""
-    reader: Reader = open_(B)
-    writer = Writer(reader, [[0]] * B, Decoding(), seed=1, step=0, numbers=range(B))
+    engine: Engine = open_(B)
+    generator = Generator(engine, [[0]] * B, SamplingRules(), seed=1, step=0, indices=range(B))
     times = []
     for _ in range(characters):
         began = time.perf_counter()
-        writer.write()
+        generator.step()
         times.append(time.perf_counter() - began)
     return times
 
@@ -82,7 +82,7 @@ def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
             stored = read_stored(run, "best")
 
             def one_text(characters: int, stored: Stored = stored) -> list[float]:
-                return paces(lambda B: open_reader(stored, "cpu", B), 1, characters)
+                return paces(lambda B: open_engine(stored, "cpu", B), 1, characters)
 
             command = [sys.executable, "-m", "gpt", "sample", str(run), "--device", "cpu"]
             command += ["--length", str(CHARACTERS), "--num-samples"]
@@ -125,7 +125,7 @@ def cuda(shape: dict[str, int]) -> dict[str, Any]:
     model = GPT(config.model, len(VOCABULARY), torch.Generator().manual_seed(1)).cuda()
     found: dict[str, Any] = {}
     for B in (1, 256):
-        times = paces(lambda B: TorchReader(model, B), B, 2 * shape["T"])
+        times = paces(lambda B: TorchEngine(model, B), B, 2 * shape["T"])
         found[f"cuda_chars_per_s_of_{B}"] = round(B / statistics.mean(times[shape["T"] :]))
         try:
             theirs = huggingface_generate(shape, len(VOCABULARY), B)

@@ -589,7 +589,7 @@ def test_nothing_goes_on_sampling_when_it_is_stopped(
 import sys
 from gpt.cli.main import main
 from gpt.sampling import parallel
-parallel.ENOUGH, parallel.EACH, parallel._threads = 0, 2, lambda: 3
+parallel.PARALLEL_BYTES, parallel.SAMPLES_EACH, parallel._threads = 0, 2, lambda: 3
 sys.argv = ["gpt", "sample", sys.argv[1], "--num-samples", "7", "--until-stop", "--stop", "jj"]
 class Told(parallel.Popen):
     def __init__(self, *arguments, **options):

@@ -10,8 +10,8 @@ from gpt.device import select_device, select_precision
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import load_checkpoint
-from gpt.sampling.engine import generate_text
-from gpt.sampling.torch_engine import TorchReader
+from gpt.sampling.generate import generate_text
+from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training.dry_run import estimate
@@ -75,22 +75,22 @@ def test_a_recorded_step_gives_the_logits_of_the_whole_text() -> None:
     """Texts of three lengths, read past the recording, replaced, and dropped."""
     net = GPT(small().model, 11, torch.Generator().manual_seed(1))
     torch.nn.init.normal_(net.head.weight)
-    reader = TorchReader(deepcopy(net).cuda(), 3)
+    engine = TorchEngine(deepcopy(net).cuda(), 3)
     texts: list[list[int]] = [[1, 2, 3], [], [4]]
-    reader.read([0, 1, 2], texts)
+    engine.prefill([0, 1, 2], texts)
     for step in range(9):
         if step == 6:
             texts[0] = [5, 6]
-            reader.read([0], [texts[0]])
+            engine.prefill([0], [texts[0]])
         if step == 8:
             texts = [texts[2], texts[0]]
-            reader.keep([2, 0])
+            engine.select([2, 0])
         new = [(3 * step + b) % 11 for b in range(len(texts))]
         texts = [[*text, id_] for text, id_ in zip(texts, new, strict=True)]
-        got = torch.from_numpy(reader.next(new))
+        got = torch.from_numpy(engine.decode(new))
         expected = torch.stack([net(torch.tensor([text]))[0, -1] for text in texts])
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-3)
-        assert (reader.graph is not None) == (3 <= step < 8)
+        assert (engine.graph is not None) == (3 <= step < 8)
 
 
 def test_an_estimate_counts_the_devices_memory(corpus: Corpus) -> None:

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gpt.cli.repl import HELP, Conversation
+from gpt.cli.repl import HELP, Repl
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
 from gpt.model.cache import Cache
@@ -24,21 +24,14 @@ from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
 from gpt.runs.stored import Stored
 from gpt.sampling import parallel
-from gpt.sampling.engine import generate_text, reader_of
-from gpt.sampling.generator import (
-    Piece,
-    check_prompt,
-    encode_prompt,
-    generate,
-    held_back,
-    in_order,
-    whole_samples,
-)
-from gpt.sampling.numpy_engine import NumpyReader
-from gpt.sampling.parallel import write_samples
+from gpt.sampling.engine import Engine, engine_of
+from gpt.sampling.generate import Generator, generate, generate_text
+from gpt.sampling.numpy_engine import NumpyEngine
+from gpt.sampling.parallel import generate_samples
+from gpt.sampling.prompt import check_prompt, encode_prompt
 from gpt.sampling.sampler import (
-    RECENT,
-    Decoding,
+    PENALTY_CHARACTERS,
+    SamplingRules,
     apply_temperature,
     choose,
     draw,
@@ -48,8 +41,9 @@ from gpt.sampling.sampler import (
     log_softmax,
     penalize_repetition,
 )
-from gpt.sampling.torch_engine import TorchReader
-from gpt.sampling.writer import Reader, Writer
+from gpt.sampling.samples import collect, in_order
+from gpt.sampling.stopping import Chunk, held_back
+from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import small
 
@@ -83,11 +77,11 @@ def sample(prompt: str = "", length: int = 29, **options: Any) -> str:
     return generate_text(model(), VOCABULARY, prompt, **({"length": length, "seed": 5} | options))
 
 
-def readers(net: GPT, B: int) -> list[Reader]:
-    return [reader_of(net, B), TorchReader(net, B)]
+def engines(net: GPT, B: int) -> list[Engine]:
+    return [engine_of(net, B), TorchEngine(net, B)]
 
 
-# --- decoding: slow oracles, one character at a time ---
+# --- rules: slow oracles, one character at a time ---
 
 
 @given(logits=logits_of, k=st.integers(1, 29))
@@ -150,18 +144,20 @@ def test_log_probabilities_are_torchs(logits: NDArray[np.float64]) -> None:
 
 @given(logits=logits_of, u=st.floats(0, 1, exclude_max=True))
 def test_greedy_and_top_1_take_the_likeliest(logits: NDArray[np.float64], u: float) -> None:
-    for decoding in (
-        Decoding(temperature=0),
-        Decoding(top_k=1),
-        Decoding(top_p=0),
-        Decoding(min_p=1),
+    for rules in (
+        SamplingRules(temperature=0),
+        SamplingRules(top_k=1),
+        SamplingRules(top_p=0),
+        SamplingRules(min_p=1),
     ):
-        assert logits[0, choose(logits, np.array([u]), decoding)[0]] == logits.max()
+        assert logits[0, choose(logits, np.array([u]), rules)[0]] == logits.max()
 
 
 @pytest.mark.parametrize("temperature", [1e-40, 1e-320, 1e300])
 def test_any_temperature_will_do(temperature: float) -> None:
-    chosen = choose(np.array([[1.0, 3.0, 2.0]]), np.array([0.5]), Decoding(temperature=temperature))
+    chosen = choose(
+        np.array([[1.0, 3.0, 2.0]]), np.array([0.5]), SamplingRules(temperature=temperature)
+    )
     assert chosen.tolist() == [1]
 
 
@@ -183,7 +179,7 @@ def test_a_draw_is_where_the_summed_probabilities_pass_the_number(
 def test_characters_are_drawn_as_often_as_the_softmax_says() -> None:
     logits, n = np.array([[0.0, 1.0, 2.0, -1.0]]), 4001
     uniforms = np.random.default_rng(0).random(n)
-    chosen = choose(logits.repeat(n, axis=0), uniforms, Decoding(temperature=0.7))
+    chosen = choose(logits.repeat(n, axis=0), uniforms, SamplingRules(temperature=0.7))
     expected = torch.tensor(logits[0] / 0.7).softmax(0).numpy()
     errors = np.abs(np.bincount(chosen) / n - expected)
     assert errors.max() < 4 * (0.25 / n) ** 0.5  # four standard errors
@@ -192,24 +188,24 @@ def test_characters_are_drawn_as_often_as_the_softmax_says() -> None:
 def test_a_row_is_drawn_as_if_it_were_alone() -> None:
     rng = np.random.default_rng(0)
     logits, uniforms = rng.normal(size=(7, 11)), rng.random(7)
-    decoding = Decoding(1.3, 0.9, top_k=5, top_p=0.9, min_p=0.01)
+    rules = SamplingRules(1.3, 0.9, top_k=5, top_p=0.9, min_p=0.01)
     recent = [[row, row + 3] for row in range(7)]
-    together = choose(logits, uniforms, decoding, recent)
+    together = choose(logits, uniforms, rules, recent)
     alone = [
-        choose(logits[b : b + 1], uniforms[b : b + 1], decoding, recent[b : b + 1])[0]
+        choose(logits[b : b + 1], uniforms[b : b + 1], rules, recent[b : b + 1])[0]
         for b in range(7)
     ]
     assert together.tolist() == alone
 
 
-def test_decoding_is_as_configured_but_for_what_is_asked() -> None:
+def test_rules_is_as_configured_but_for_what_is_asked() -> None:
     config = SampleConfig(temperature=0.3, top_k=7)
-    assert Decoding.of(config) == Decoding(temperature=0.3, top_k=7)
-    changed = Decoding.of(config, temperature=0.0, top_k=None, top_p=0.5)
-    assert changed == Decoding(temperature=0.0, top_k=7, top_p=0.5)
+    assert SamplingRules.from_config(config) == SamplingRules(temperature=0.3, top_k=7)
+    changed = SamplingRules.from_config(config, temperature=0.0, top_k=None, top_p=0.5)
+    assert changed == SamplingRules(temperature=0.0, top_k=7, top_p=0.5)
 
 
-# --- readers: what they know of a text is what the whole model says of it ---
+# --- engines: what they know of a text is what the whole model says of it ---
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -231,32 +227,32 @@ def test_readers_give_the_logits_of_the_whole_text(
     net, B = model(**shape), data.draw(st.integers(1, 5))
     id_ = st.integers(0, V - 1)
     texts = [data.draw(st.lists(id_, max_size=T - 5)) for _ in range(B)]
-    pair = readers(net, B)
-    for reader in pair:
-        reader.read(list(range(B)), texts)
+    pair = engines(net, B)
+    for engine in pair:
+        engine.prefill(list(range(B)), texts)
     for step in range(5):
         if step == 2:
             texts[0] = data.draw(st.lists(id_, max_size=T - 5))
-            for reader in pair:
-                reader.read([0], [texts[0]])
+            for engine in pair:
+                engine.prefill([0], [texts[0]])
         if step == 3:
             texts = [texts[0]] * B
-            for reader in pair:
-                reader.copy(0, list(range(1, B)))
+            for engine in pair:
+                engine.fork(0, list(range(1, B)))
         if step == 4:
             kept = data.draw(st.lists(st.sampled_from(range(B)), min_size=1, unique=True))
             texts = [texts[row] for row in kept]
-            for reader in pair:
-                reader.keep(kept)
+            for engine in pair:
+                engine.select(kept)
         new = [data.draw(id_) for _ in texts]
         texts = [[*text, id_] for text, id_ in zip(texts, new, strict=True)]
         expected = np.stack([last_logits(net, text) for text in texts])
-        for reader in pair:
-            np.testing.assert_allclose(reader.next(new), expected, rtol=1e-3, atol=1e-3)
+        for engine in pair:
+            np.testing.assert_allclose(engine.decode(new), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_model_on_the_cpu_is_read_by_numpy() -> None:
-    assert isinstance(reader_of(model(), 3), NumpyReader)
+    assert isinstance(engine_of(model(), 3), NumpyEngine)
 
 
 def test_a_cache_takes_no_more_than_T_characters_and_one_at_a_time() -> None:
@@ -282,10 +278,12 @@ def test_each_character_sees_the_context_that_the_docstring_says(
     """The uncached model on exactly that context; prompts of three lengths, one past T."""
     net = model(positions=positions, T=context)
     prompts = [[1, 2, 3, 4] * (context // 4 + 1), [5], [7, 8, 2]]
-    writer = Writer(readers(net, 3)[which], prompts, Decoding(), seed=3, step=0, numbers=range(3))
+    generator = Generator(
+        engines(net, 3)[which], prompts, SamplingRules(), seed=3, step=0, indices=range(3)
+    )
     contexts = [prompt[-context:] for prompt in prompts]
     for _ in range(41):
-        ids, log_probabilities = writer.write()
+        ids, log_probabilities = generator.step()
         for b in range(3):
             if len(contexts[b]) > context:
                 contexts[b] = contexts[b][-max(context // 8, min(context // 2, 16), 1) :]
@@ -296,9 +294,9 @@ def test_each_character_sees_the_context_that_the_docstring_says(
 
 def test_both_readers_write_the_same_text() -> None:
     texts = []
-    for reader in readers(model(), 2):
-        pieces = generate(reader, VOCABULARY, [[1, 2], [3]], length=67, seed=5)
-        texts.append([s.text for s in whole_samples(pieces, ["", ""])])
+    for engine in engines(model(), 2):
+        chunks = generate(engine, VOCABULARY, [[1, 2], [3]], length=67, seed=5)
+        texts.append([s.text for s in collect(chunks, ["", ""])])
     assert texts[0] == texts[1]
 
 
@@ -310,7 +308,9 @@ def test_greedy_text_is_the_likeliest_of_each_context() -> None:
             seen = seen[-(T // 2) :]
         text.append(int(last_logits(net, seen).argmax()))
         seen.append(text[-1])
-    assert sample("abc", length=40, decoding=Decoding(temperature=0)) == VOCABULARY.decode(text[3:])
+    assert sample("abc", length=40, rules=SamplingRules(temperature=0)) == VOCABULARY.decode(
+        text[3:]
+    )
 
 
 def test_the_same_seed_tells_the_same_text() -> None:
@@ -326,8 +326,8 @@ def test_a_samples_draws_are_its_own() -> None:
     ids = [encode_prompt(prompt, VOCABULARY) for prompt in prompts]
 
     def written(B: int, **options: Any) -> list[str]:
-        pieces = generate(reader_of(model(), B), VOCABULARY, ids[:B], length=53, seed=5, **options)
-        return [sample.text for sample in whole_samples(pieces, prompts[:B])]
+        chunks = generate(engine_of(model(), B), VOCABULARY, ids[:B], length=53, seed=5, **options)
+        return [sample.text for sample in collect(chunks, prompts[:B])]
 
     together = written(4)
     assert together[0] != together[1]
@@ -341,10 +341,10 @@ def test_a_sample_follows_from_its_own_prompt_and_number() -> None:
     """More samples of one prompt once changed those of the next."""
     prompts = ["ab", "ab", "c", "c"]
     ids = [encode_prompt(prompt, VOCABULARY) for prompt in prompts]
-    pieces = generate(
-        reader_of(model(), 4), VOCABULARY, ids, length=19, seed=5, numbers=[0, 1, 0, 1]
+    chunks = generate(
+        engine_of(model(), 4), VOCABULARY, ids, length=19, seed=5, indices=[0, 1, 0, 1]
     )
-    texts = [sample.text for sample in whole_samples(pieces, prompts)]
+    texts = [sample.text for sample in collect(chunks, prompts)]
     assert texts[0] != texts[1]
     assert [texts[0], texts[2]] == [sample("ab", length=19), sample("c", length=19)]
 
@@ -359,8 +359,8 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[Popen[bytes]]:
             super().__init__(*arguments, **options)
             started.append(self)
 
-    monkeypatch.setattr(parallel, "ENOUGH", 0)
-    monkeypatch.setattr(parallel, "EACH", 2)
+    monkeypatch.setattr(parallel, "PARALLEL_BYTES", 0)
+    monkeypatch.setattr(parallel, "SAMPLES_EACH", 2)
     monkeypatch.setattr(parallel, "_threads", lambda: 3)
     monkeypatch.setattr(parallel, "Popen", Noted)
     return started
@@ -375,11 +375,11 @@ def test_many_samples_come_from_processes_and_are_those_of_one(
     processes: list[Popen[bytes]],
 ) -> None:
     prompts = ["ab", "ab", "c", "", "defghij", "c", "a"]
-    ids, numbers = [encode_prompt(prompt, VOCABULARY) for prompt in prompts], [0, 1, 0, 1, 2, 3, 0]
-    options: dict[str, Any] = {"length": 61, "seed": 5, "stops": ["aj", "b"], "numbers": numbers}
-    got = whole_samples(write_samples(stored(model()), "cpu", ids, **options), prompts)
-    alone = generate(reader_of(model(), 7), VOCABULARY, ids, **options)
-    expected = whole_samples(alone, prompts)
+    ids, indices = [encode_prompt(prompt, VOCABULARY) for prompt in prompts], [0, 1, 0, 1, 2, 3, 0]
+    options: dict[str, Any] = {"length": 61, "seed": 5, "stops": ["aj", "b"], "indices": indices}
+    got = collect(generate_samples(stored(model()), "cpu", ids, **options), prompts)
+    alone = generate(engine_of(model(), 7), VOCABULARY, ids, **options)
+    expected = collect(alone, prompts)
     assert len(processes) == 3
     assert len({sample.stop for sample in expected}) > 1
     for one, other in zip(got, expected, strict=True):
@@ -390,10 +390,10 @@ def test_many_samples_come_from_processes_and_are_those_of_one(
 def test_processes_end_with_the_samples_they_are_for(processes: list[Popen[bytes]]) -> None:
     """Whoever stops listening, at whatever moment, leaves none behind."""
     for heard in (1, 50):
-        pieces = write_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
-        assert len([next(pieces) for _ in range(heard)]) == heard
+        chunks = generate_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
+        assert len([next(chunks) for _ in range(heard)]) == heard
         assert [process.poll() for process in processes[-3:]] == [None] * 3
-        pieces.close()  # type: ignore[attr-defined]
+        chunks.close()  # type: ignore[attr-defined]
         assert [process.poll() for process in processes[-3:]] == [-signal.SIGKILL] * 3
 
 
@@ -402,29 +402,29 @@ def test_what_ends_a_process_is_told(
 ) -> None:
     broken = model()
     broken.norm.bias.data[3] = math.nan
-    with pytest.raises(CheckpointError, match="its logits are no finite numbers"):
-        list(write_samples(stored(broken), "cpu", [[3]] * 7, length=3, seed=5))
-    pieces = write_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
-    next(pieces)
+    with pytest.raises(CheckpointError, match="its logits are NaN or infinite"):
+        list(generate_samples(stored(broken), "cpu", [[3]] * 7, length=3, seed=5))
+    chunks = generate_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
+    next(chunks)
     processes[-2].kill()
     with pytest.raises(GPTError, match=r"cannot start, or was ended.*; use fewer --num-samples"):
-        for _ in pieces:
+        for _ in chunks:
             pass
     assert None not in [process.poll() for process in processes]
     monkeypatch.setattr(sys, "executable", "nowhere")
     with pytest.raises(GPTError, match=r"cannot start.*nowhere.* OMP_NUM_THREADS=1"):
-        list(write_samples(stored(model()), "cpu", [[3]] * 7, length=3, seed=5))
+        list(generate_samples(stored(model()), "cpu", [[3]] * 7, length=3, seed=5))
 
 
 def test_a_model_of_no_numbers_is_told() -> None:
     """It once wrote blank lines, in silence."""
     net = model()
     net.norm.bias.data[3] = math.nan
-    with pytest.raises(CheckpointError, match="its logits are no finite numbers"):
+    with pytest.raises(CheckpointError, match="its logits are NaN or infinite"):
         generate_text(net, VOCABULARY, length=3, seed=0)
     net.norm.bias.data.fill_(3e38)
     net.token_embedding.weight.data.fill_(3e38)
-    with pytest.raises(CheckpointError, match="its logits are no finite numbers"):
+    with pytest.raises(CheckpointError, match="its logits are NaN or infinite"):
         generate_text(net, VOCABULARY, length=3, seed=0)
 
 
@@ -433,25 +433,27 @@ def test_a_prompt_is_read_once_for_all_its_samples() -> None:
     reads: list[int] = []
 
     class Counting(Script):
-        def read(self, rows: list[int], texts: list[list[int]]) -> None:
+        def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
             reads.append(len(rows))
 
-        def copy(self, row: int, rows: list[int]) -> None:
+        def fork(self, row: int, rows: list[int]) -> None:
             reads.append(-len(rows))
 
-        def next(self, ids: list[int]) -> NDArray[np.float32]:
+        def decode(self, ids: list[int]) -> NDArray[np.float32]:
             return np.zeros((len(ids), V), np.float32)
 
-    reader = Counting("")
-    Writer(reader, [[1, 2]] * 3 + [[1, 3]] * 2, Decoding(), seed=0, step=0, numbers=range(5))
+    engine = Counting("")
+    Generator(
+        engine, [[1, 2]] * 3 + [[1, 3]] * 2, SamplingRules(), seed=0, step=0, indices=range(5)
+    )
     assert reads == [2, -2, -1]
 
 
 def test_the_longest_of_several_stops_is_taken() -> None:
     """Whichever came first on the command line once decided which characters were shown."""
     for stops in (["d", "cd"], ["cd", "d"]):
-        pieces = generate(Script("abcd"), VOCABULARY, [[0]], length=4, seed=0, stops=stops)
-        whole = whole_samples(pieces, [""])[0]
+        chunks = generate(Script("abcd"), VOCABULARY, [[0]], length=4, seed=0, stops=stops)
+        whole = collect(chunks, [""])[0]
         assert (whole.text, whole.stop) == ("ab", "cd")
 
 
@@ -466,9 +468,9 @@ def test_a_sample_disturbs_no_other_draw() -> None:
 
 def test_the_penalty_looks_back_on_64_characters() -> None:
     """What --help says; an endless penalty makes each of the last ones rarest."""
-    assert RECENT == 64
-    decoding = Decoding(repetition_penalty=100.0, temperature=0)
-    text = sample("a", length=V - 1, decoding=decoding)
+    assert PENALTY_CHARACTERS == 64
+    rules = SamplingRules(repetition_penalty=100.0, temperature=0)
+    text = sample("a", length=V - 1, rules=rules)
     assert sorted("a" + text) == sorted(VOCABULARY.characters)
 
 
@@ -489,20 +491,20 @@ def test_what_may_be_the_beginning_of_a_stop_is_held_back(text: str, stops: list
 
 
 class Script:
-    """A reader of a model that writes one text, whatever it reads."""
+    """A engine of a model that writes one text, whatever it reads."""
 
     def __init__(self, text: str) -> None:
         self.T, self.ids = 5, iter(VOCABULARY.encode(text).tolist())
 
-    def read(self, rows: list[int], texts: list[list[int]]) -> None:
+    def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
         assert rows == list(range(len(rows)))
 
-    def copy(self, row: int, rows: list[int]) -> None:
+    def fork(self, row: int, rows: list[int]) -> None:
         raise AssertionError(rows)
 
-    keep = copy  # type: ignore[assignment]
+    select = fork  # type: ignore[assignment]
 
-    def next(self, ids: list[int]) -> NDArray[np.float32]:
+    def decode(self, ids: list[int]) -> NDArray[np.float32]:
         return np.log(np.eye(V, dtype=np.float32)[[next(self.ids)]] + 1e-30)
 
 
@@ -513,23 +515,23 @@ class Script:
 def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(
     text: str, stops: list[str]
 ) -> None:
-    pieces = list(generate(Script(text), VOCABULARY, [[0]], length=len(text), seed=0, stops=stops))
+    chunks = list(generate(Script(text), VOCABULARY, [[0]], length=len(text), seed=0, stops=stops))
     ends = (n for n in range(len(text) + 1) if text[:n].endswith(tuple(stops)))
     first = min(ends, default=None) if stops else None
-    whole = whole_samples(pieces, [""])[0]
+    whole = collect(chunks, [""])[0]
     if first is None:
         assert (whole.text, whole.stop) == (text, None)
     else:
         longest = max((s for s in stops if text[:first].endswith(s)), key=len)
         assert (whole.text, whole.stop) == (text[: first - len(longest)], longest)
     assert len(whole.log_probabilities) == len(whole.text)
-    assert [piece.ended for piece in pieces] == [False] * (len(pieces) - 1) + [True]
-    assert all(len(piece.text) == len(piece.log_probabilities) for piece in pieces)
+    assert [chunk.ended for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert all(len(chunk.text) == len(chunk.log_probabilities) for chunk in chunks)
 
 
 def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
-    pieces = generate(Script("abcabdab"), VOCABULARY, [[0]], length=8, seed=0, stops=["abd", "dab"])
-    assert [(piece.text, piece.stop) for piece in pieces] == [("abc", None), ("", "abd")]
+    chunks = generate(Script("abcabdab"), VOCABULARY, [[0]], length=8, seed=0, stops=["abd", "dab"])
+    assert [(chunk.text, chunk.stop) for chunk in chunks] == [("abc", None), ("", "abd")]
 
 
 def test_what_is_loaded_drops_nothing_out(elsewhere: Path) -> None:
@@ -542,17 +544,17 @@ def test_what_is_loaded_drops_nothing_out(elsewhere: Path) -> None:
     with torch.no_grad():
         assert loaded(ids).equal(loaded(ids))
         torch.testing.assert_close(loaded(ids), net(ids))
-    engine = TorchReader(loaded, 1)
-    engine.read([0], [[1, 2]])
-    np.testing.assert_allclose(engine.next([3])[0], last_logits(net, [1, 2, 3]), atol=1e-4)
+    engine = TorchEngine(loaded, 1)
+    engine.prefill([0], [[1, 2]])
+    np.testing.assert_allclose(engine.decode([3])[0], last_logits(net, [1, 2, 3]), atol=1e-4)
 
 
 def test_log_probabilities_are_the_models_own() -> None:
     """At temperature 1 and before any rule, whatever was drawn by."""
     net, ids = model(), encode_prompt("ab", VOCABULARY)
-    decoding = Decoding(temperature=0.5, top_k=3)
-    pieces = generate(reader_of(net, 1), VOCABULARY, [ids], length=9, seed=1, decoding=decoding)
-    got = whole_samples(pieces, ["ab"])[0]
+    rules = SamplingRules(temperature=0.5, top_k=3)
+    chunks = generate(engine_of(net, 1), VOCABULARY, [ids], length=9, seed=1, rules=rules)
+    got = collect(chunks, ["ab"])[0]
     seen = list(ids)
     for character, log_probability in zip(got.text, got.log_probabilities, strict=True):
         (id_,) = encode_prompt(character, VOCABULARY)
@@ -563,27 +565,27 @@ def test_log_probabilities_are_the_models_own() -> None:
 
 @pytest.mark.parametrize("B", [1, 3])
 def test_a_length_of_zero_is_the_prompt(B: int) -> None:
-    pieces = list(generate(reader_of(model(), B), VOCABULARY, [[1]] * B, length=0, seed=0))
-    assert pieces == [Piece(b, "", [], ended=True) for b in range(B)]
+    chunks = list(generate(engine_of(model(), B), VOCABULARY, [[1]] * B, length=0, seed=0))
+    assert chunks == [Chunk(b, "", [], ended=True) for b in range(B)]
 
 
 def test_without_a_length_it_goes_on() -> None:
-    pieces = generate(reader_of(model(), 1), VOCABULARY, [[1]], length=None, seed=0)
-    assert len("".join(next(pieces).text for _ in range(999))) == 999
+    chunks = generate(engine_of(model(), 1), VOCABULARY, [[1]], length=None, seed=0)
+    assert len("".join(next(chunks).text for _ in range(999))) == 999
 
 
 def test_samples_are_shown_in_order_the_first_as_it_comes() -> None:
-    def pieces() -> Iterator[Piece]:
-        yield Piece(0, "a", [0.0])
-        yield Piece(1, "x", [0.0], ended=True)
-        yield Piece(2, "r", [0.0])
-        yield Piece(0, "b", [0.0], ended=True)
-        yield Piece(2, "s", [0.0], ended=True)
+    def chunks() -> Iterator[Chunk]:
+        yield Chunk(0, "a", [0.0])
+        yield Chunk(1, "x", [0.0], ended=True)
+        yield Chunk(2, "r", [0.0])
+        yield Chunk(0, "b", [0.0], ended=True)
+        yield Chunk(2, "s", [0.0], ended=True)
 
-    shown = in_order(pieces(), ["P", "Q", ""])
+    shown = in_order(chunks(), ["P", "Q", ""])
     assert [next(shown), next(shown)] == ["--- 1 of 3 ---\nP", "a"]
     assert "".join(shown) == "b\n--- 2 of 3 ---\nQx\n--- 3 of 3 ---\nrs\n"
-    assert "".join(in_order(iter([Piece(0, "a", [0.0], ended=True)]), ["P"])) == "Pa\n"
+    assert "".join(in_order(iter([Chunk(0, "a", [0.0], ended=True)]), ["P"])) == "Pa\n"
 
 
 # --- prompts ---
@@ -628,8 +630,8 @@ def converse(*lines: str | type[BaseException], **options: Any) -> str:
             return line
         raise line
 
-    settings_ = {"length": 7, "seed": 5, "decoding": Decoding()} | options
-    Conversation(reader_of(model(), 1), VOCABULARY, **settings_).hold(read, shown.append)
+    settings_ = {"length": 7, "seed": 5, "rules": SamplingRules()} | options
+    Repl(engine_of(model(), 1), VOCABULARY, **settings_).run(read, shown.append)
     assert shown[0] == HELP + "\n"
     return "".join(shown[1:])
 
@@ -641,7 +643,7 @@ def test_each_line_is_a_prompt_with_draws_of_its_own() -> None:
 
 
 def test_commands_change_how_the_next_text_is_drawn() -> None:
-    text = sample("ab", length=3, seed=9, decoding=Decoding(temperature=0.2))
+    text = sample("ab", length=3, seed=9, rules=SamplingRules(temperature=0.2))
     shown = converse("/length 3", "/temperature 0.2", "/seed 9", "ab", "/help")
     assert shown.endswith(f"> ab{text}\n> {HELP}\n> \n")
 
@@ -662,9 +664,9 @@ def test_an_unknown_character_ends_no_conversation() -> None:
 
 def test_ctrl_c_stops_the_text_and_no_more() -> None:
     class Stopping(Script):
-        def next(self, ids: list[int]) -> NDArray[np.float32]:
+        def decode(self, ids: list[int]) -> NDArray[np.float32]:
             try:
-                return super().next(ids)
+                return super().decode(ids)
             except StopIteration:
                 raise KeyboardInterrupt from None
 
@@ -677,6 +679,6 @@ def test_ctrl_c_stops_the_text_and_no_more() -> None:
             raise EOFError
         return line
 
-    Conversation(Stopping("cd"), VOCABULARY, None, 5, Decoding()).hold(read, shown.append)
+    Repl(Stopping("cd"), VOCABULARY, None, 5, SamplingRules()).run(read, shown.append)
     assert "".join(shown[1:]) == "> abcd\n> \n"
     assert converse(KeyboardInterrupt, "ab").startswith("> \n> ab")

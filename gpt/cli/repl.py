@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from gpt.errors import UsageError
-from gpt.sampling.generator import check_prompt, encode_prompt, generate
-from gpt.sampling.sampler import Decoding
-from gpt.sampling.writer import Reader
+from gpt.sampling.engine import Engine
+from gpt.sampling.generate import generate
+from gpt.sampling.prompt import check_prompt, encode_prompt
+from gpt.sampling.sampler import SamplingRules
 from gpt.text.vocabulary import Vocabulary
 
 HELP = """Type the beginning of a text; the model goes on from it.
@@ -20,19 +21,19 @@ Ctrl-C stops the text, Ctrl-D leaves."""
 
 
 @dataclass
-class Conversation:
+class Repl:
     """A model, how text is drawn from it, and how many texts it has written since the last seed."""
 
-    reader: Reader
+    engine: Engine
     vocabulary: Vocabulary
     length: int | None
     seed: int
-    decoding: Decoding
+    rules: SamplingRules
     stops: list[str] = field(default_factory=list)
     drop_unknown: bool = False
     texts: int = 0
 
-    def hold(self, read: Callable[[str], str], show: Callable[[str], object]) -> None:
+    def run(self, read: Callable[[str], str], show: Callable[[str], object]) -> None:
         """Read lines until there are no more; each is a command or a prompt.
 
         A KeyboardInterrupt stops the text that is being written, or drops a half-typed line.
@@ -62,7 +63,7 @@ class Conversation:
             if command == "help":
                 return HELP + "\n"
             if command == "temperature":
-                self.decoding = replace(self.decoding, temperature=float(value))
+                self.rules = replace(self.rules, temperature=float(value))
             elif command == "seed" and int(value) >= 0:
                 self.seed, self.texts = int(value), 0
             elif command == "length" and int(value) >= 0:
@@ -80,15 +81,15 @@ class Conversation:
         prompt = check_prompt(prompt, self.vocabulary, drop_unknown=self.drop_unknown)
         self.texts += 1
         show(prompt)
-        for piece in generate(
-            self.reader,
+        for chunk in generate(
+            self.engine,
             self.vocabulary,
             [encode_prompt(prompt, self.vocabulary)],
             length=self.length,
             seed=self.seed,
             step=self.texts - 1,
-            decoding=self.decoding,
+            rules=self.rules,
             stops=self.stops,
         ):
-            show(piece.text)
+            show(chunk.text)
         show("\n")

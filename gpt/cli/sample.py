@@ -114,15 +114,10 @@ def sample(
     folder = find_run(run)
 
     from gpt.runs.stored import read_stored
-    from gpt.sampling.generator import (
-        check_known,
-        check_prompt,
-        encode_prompt,
-        in_order,
-        whole_samples,
-    )
-    from gpt.sampling.parallel import write_samples
-    from gpt.sampling.sampler import Decoding
+    from gpt.sampling.parallel import generate_samples
+    from gpt.sampling.prompt import check_known, check_prompt, encode_prompt
+    from gpt.sampling.sampler import SamplingRules
+    from gpt.sampling.samples import collect, in_order
     from gpt.text.newlines import unify_newlines
 
     stored = read_stored(folder, checkpoint.value)
@@ -138,7 +133,7 @@ def sample(
         "length": None if until_stop and length is None else length_or_default,
         "seed": stored.config.seed if seed is None else seed,
         "stops": stop or [],
-        "decoding": Decoding.of(
+        "rules": SamplingRules.from_config(
             defaults,
             temperature=temperature,
             top_k=top_k,
@@ -148,23 +143,23 @@ def sample(
         ),
     }
     if interactive:
-        from gpt.cli.repl import Conversation
-        from gpt.sampling.engine import device_for, open_reader
+        from gpt.cli.repl import Repl
+        from gpt.sampling.engine import device_for, open_engine
 
-        reader = open_reader(stored, device_for(stored, device, 1, options["length"]), 1)
-        Conversation(reader, vocabulary, drop_unknown=drop, **options).hold(input, show)
+        engine = open_engine(stored, device_for(stored, device, 1, options["length"]), 1)
+        Repl(engine, vocabulary, drop_unknown=drop, **options).run(input, show)
         return
     prompts = [check_prompt(text, vocabulary, drop_unknown=drop) for text in prompts]
-    numbers = [number for _ in prompts for number in range(num_samples)]
+    indices = [index for _ in prompts for index in range(num_samples)]
     prompts = [text for text in prompts for _ in range(num_samples)]
     encoded = [encode_prompt(text, vocabulary) for text in prompts]
-    pieces = write_samples(stored, device, encoded, numbers=numbers, **options)
+    chunks = generate_samples(stored, device, encoded, indices=indices, **options)
     if as_json:
         head = {"run": str(folder), "step": stored.step, "seed": options["seed"]}
-        samples = [asdict(sample) for sample in whole_samples(pieces, prompts)]
+        samples = [asdict(sample) for sample in collect(chunks, prompts)]
         typer.echo(json.dumps(head | {"samples": samples}))
     else:
-        for text in in_order(pieces, prompts):
+        for text in in_order(chunks, prompts):
             show(text)
 
 

@@ -118,7 +118,7 @@ def train(
 def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
     """The run's scores and a sample of its best model; how to watch it and sample more."""
     from gpt import api
-    from gpt.sampling.generator import in_order, whole_samples
+    from gpt.sampling.samples import collect, in_order
 
     config = api.load(outcome.run, "last").config  # its rules may have been changed by a resume
     chunks = api.load(outcome.run).sample(
@@ -129,7 +129,7 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
         top_k=config.sample.top_k,
     )
     if as_json:
-        typer.echo(json.dumps(asdict(outcome) | {"sample": whole_samples(chunks, [""])[0].text}))
+        typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
         return
     bits = outcome.best_val_loss / math.log(2)
     typer.echo(

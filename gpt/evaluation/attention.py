@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gpt.errors import CheckpointError, UsageError
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
-from gpt.sampling.generator import check_known
+from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
 from gpt.runs.checkpoint import Checkpoint
-from gpt.sampling.engine import generate_text
+from gpt.sampling.generate import generate_text
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 

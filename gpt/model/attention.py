@@ -41,10 +41,10 @@ class CausalSelfAttention(nn.Module):
         """(B, T, C) -> (B, T, C). With a cache, x attends to what is in it too, and joins it."""
         T = x.shape[1]
         if cache is not None:
-            q, k, v = self.heads(x, cache.texts.places)
-            k, v = cache.extend(k, v)
+            q, k, v = self.heads(x, cache.parent.positions)
+            k, v = cache.append(k, v)
             y = F.scaled_dot_product_attention(
-                q, k, v, cache.texts.mask, is_causal=T > 1, scale=self.scale
+                q, k, v, cache.parent.mask, is_causal=T > 1, scale=self.scale
             )
             return self.join(y)
         q, k, v = self.heads(x)

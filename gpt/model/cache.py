@@ -1,4 +1,4 @@
-"""What need not be computed twice: the keys and values of the characters already read."""
+"""The key-value cache: what need not be computed again for the characters so far."""
 
 import torch
 from torch import Tensor
@@ -8,23 +8,24 @@ from gpt.text.vocabulary import MASKED
 
 
 class Cache:
-    """B texts as far as a model has read them, each at its own place, with room for T characters.
+    """Keys and values of B texts, each with a length of its own, with room for T characters.
 
-    `model(ids, cache)` with ids (B, t) reads the first t characters of each text into an empty
-    cache, and with ids (B, 1) the next character of each. Its logits are those of the whole texts.
+    `model(ids, cache)` with ids (B, t) prefills an empty cache with the first t characters of each
+    text, and with ids (B, 1) appends one character to each. Its logits are those of the whole
+    texts.
     """
 
     def __init__(self, config: ModelConfig, B: int, device: torch.device) -> None:
         self.T = config.T
-        self.lengths = [0] * B  # characters read of each text
-        self.ends = torch.zeros(B, dtype=torch.long, device=device)  # the same, where the model is
+        self.lengths = [0] * B  # characters of each text
+        self.lengths_there = torch.zeros(B, dtype=torch.long, device=device)  # where the model is
         self.ids = torch.zeros(B, config.T, dtype=torch.long, device=device)
         self.layers = [LayerCache(self, config, B, device) for _ in range(config.n_layer)]
-        self.places: slice | Tensor = slice(0, 0)  # of the characters being read
+        self.positions: slice | Tensor = slice(0, 0)  # of the characters being appended
         self.mask: Tensor | None = None  # (B, 1, 1, T): which characters each text has
 
     def begin(self, ids: Tensor) -> None:
-        """Take in the ids (B, t) that are about to be read.
+        """Take in the ids (B, t) whose keys and values are about to be appended.
 
         Raises ValueError if there is no room for them, or for t > 1 unless the cache is empty.
         """
@@ -34,60 +35,61 @@ class Cache:
                 f"expected one character more, and at most T = {self.T} in all; got {t} after "
                 f"{longest}"
             )
-        if self.ids.device.type == "cpu" and longest == min(self.lengths):  # no need for a mask
-            self.places, self.mask = slice(longest, longest + t), None
-            self.ids[:, self.places] = ids
+        if ids.is_cpu and longest == min(self.lengths):  # no need for a mask
+            self.positions, self.mask = slice(longest, longest + t), None
+            self.ids[:, self.positions] = ids
         elif t > 1:
-            self.places, self.mask = slice(0, t), None
+            self.positions, self.mask = slice(0, t), None
             self.ids[:, :t] = ids
-        else:  # shapes that never change, and nothing that the device must tell us
-            self.places = self.ends.view(-1, 1, 1)
-            self.ids.scatter_(1, self.ends[:, None], ids)
-            self.mask = torch.arange(self.T, device=ids.device) <= self.places[..., None]
+        else:  # shapes that never change, and no synchronisation
+            self.positions = self.lengths_there.view(-1, 1, 1)
+            self.ids.scatter_(1, self.lengths_there[:, None], ids)
+            self.mask = torch.arange(self.T, device=ids.device) <= self.positions[..., None]
 
     def end(self, t: int) -> None:
-        """They have been read."""
+        """The keys and values of t characters have been appended."""
         self.lengths = [length + t for length in self.lengths]
-        self.ends += t
+        self.lengths_there += t
 
     def before(self, distance: int) -> Tensor:
-        """The ids (B, 1) so far before those being read; MASKED where the text begins later."""
-        places = self.ends[:, None] - distance
-        return self.ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, MASKED)
+        """The ids (B, 1) that far before the one being appended; MASKED before the first."""
+        positions = self.lengths_there[:, None] - distance
+        return self.ids.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, MASKED)
 
     def set_lengths(self, lengths: list[int]) -> None:
         """Forget what comes after the first `lengths[b]` characters of text b."""
         self.lengths = lengths
-        self.ends.copy_(torch.tensor(lengths))
+        self.lengths_there.copy_(torch.tensor(lengths))
 
     def tensors(self) -> list[Tensor]:
-        """All it knows of each text, (B, ...)."""
+        """All that is cached of each text, (B, ...)."""
         return [
-            self.ends,
+            self.lengths_there,
             self.ids,
             *(t for layer in self.layers for t in (layer.keys, layer.values)),
         ]
 
-    def put(self, rows: list[int], other: "Cache") -> None:
+    def replace(self, rows: list[int], other: "Cache") -> None:
         """Replace the texts in these rows by those of another cache."""
-        index = torch.tensor(rows, device=self.ids.device)
+        index = torch.tensor(rows, dtype=torch.long, device=self.ids.device)
         for row, length in zip(rows, other.lengths, strict=True):
             self.lengths[row] = length
         for mine, new in zip(self.tensors(), other.tensors(), strict=True):
             mine.index_copy_(0, index, new)
 
-    def copy(self, row: int, rows: list[int]) -> None:
-        """Replace the texts in these rows by that in one row."""
+    def fork(self, row: int, rows: list[int]) -> None:
+        """Replace the texts in `rows` by that in `row`."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.ids.device)
         for other in rows:
             self.lengths[other] = self.lengths[row]
         for tensor in self.tensors():
-            tensor[rows] = tensor[row].clone()
+            tensor.index_copy_(0, index, tensor[torch.full_like(index, row)])
 
-    def keep(self, rows: list[int]) -> None:
+    def select(self, rows: list[int]) -> None:
         """Drop the texts in the other rows."""
-        index = torch.tensor(rows, device=self.ids.device)
+        index = torch.tensor(rows, dtype=torch.long, device=self.ids.device)
         self.lengths = [self.lengths[row] for row in rows]
-        self.ends, self.ids = self.ends[index], self.ids[index]
+        self.lengths_there, self.ids = self.lengths_there[index], self.ids[index]
         for layer in self.layers:
             layer.keys, layer.values = layer.keys[index], layer.values[index]
 
@@ -96,19 +98,19 @@ class LayerCache:
     """The part of one layer: keys (B, H, T, hs) and values (B, H, T, vs)."""
 
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:
-        self.texts = cache
+        self.parent = cache
         self.keys, self.values = (
             torch.zeros(B, config.n_head, config.T, size, device=device)
             for size in (config.head_size, config.value_size)
         )
 
-    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Put in those of the characters being read; return all so far (or T, to be masked)."""
-        places = self.texts.places
-        if isinstance(places, slice):
-            self.keys[:, :, places], self.values[:, :, places] = keys, values
-            return self.keys[:, :, : places.stop], self.values[:, :, : places.stop]
-        index = places[..., None]  # (B, 1, 1, 1)
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append (B, H, t, size) each; return all so far (or T, to be masked)."""
+        positions = self.parent.positions
+        if isinstance(positions, slice):
+            self.keys[:, :, positions], self.values[:, :, positions] = keys, values
+            return self.keys[:, :, : positions.stop], self.values[:, :, : positions.stop]
+        index = positions[..., None]  # (B, 1, 1, 1)
         self.keys.scatter_(2, index.expand_as(keys), keys)
         self.values.scatter_(2, index.expand_as(values), values)
         return self.keys, self.values

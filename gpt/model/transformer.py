@@ -130,7 +130,7 @@ class GPT(nn.Module):
 
         MASKED ids add nothing to the stream.
 
-        With a cache, the ids go on from what has been read into it, and are read into it too.
+        With a cache, the ids continue the texts in it, and are appended to them.
         Raises ValueError for more than `config.T` characters.
         """
         T = ids.shape[1]
@@ -157,7 +157,7 @@ class GPT(nn.Module):
                 before = F.pad(ids, (distance, 0), value=MASKED)[:, :T]
             x = x + table(before)
         if self.position_embedding is not None:
-            places = slice(T) if cache is None else cache.places
+            places = slice(T) if cache is None else cache.positions
             x = x + self.position_embedding.weight[places].view(
                 -1, T, x.shape[-1]
             )  # (T, C) to each of B

@@ -1,1 +1,1 @@
-"""A model in, characters out: reader -> decoding (pure functions) -> writer -> generator."""
+"""A model in, characters out: prompt -> engine (logits) -> sampler (ids) -> generate (text)."""

@@ -1,137 +1,144 @@
-"""Samples of a stored model: a few are written side by side in this process, many in several.
+"""Samples of a checkpoint: a few are generated side by side in this process, many in several.
 
 Threads of one Python would wait for each other at every one of a character's many small
-operations. Processes, each with a share of the texts and one thread, do not.
+operations. Processes, each with some of the texts and one thread, do not. They are started as
+programs of their own, and speak over their stdin and stdout.
 """
 
 import os
+import pickle
+import subprocess
 import sys
 import traceback
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection, wait
-from subprocess import DEVNULL, Popen
+from subprocess import PIPE, Popen
 from time import monotonic
-from typing import Any
+from typing import IO, Any, cast
 
 from threadpoolctl import ThreadpoolController
 
 from gpt.errors import GPTError
 from gpt.runs.stored import Stored
-from gpt.sampling.engine import device_for, open_reader, work
-from gpt.sampling.generator import Piece, generate
+from gpt.sampling.engine import bytes_to_read, device_for, open_engine
+from gpt.sampling.generate import generate
+from gpt.sampling.stopping import Chunk
 
-ENOUGH = 3e11  # bytes of weights to go through that are worth the start of processes
-EACH = 16  # texts for each process at least: fewer are faster in one
-REPORT_EVERY = 0.02  # seconds: more often than anyone sees
+PARALLEL_BYTES = 3e11  # of weights to read, which are worth the start of processes
+SAMPLES_EACH = 16  # for each process at least: fewer are faster in one
+REPORT_SECONDS = 0.02  # more often than anyone sees
 ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS"), "1"
 )
+PROGRAM = (
+    f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; from gpt.sampling import parallel; "
+    f"parallel.work()"
+)
 
 
-def write_samples(
-    stored: Stored, device: str, prompts: list[list[int]], **options: Any
-) -> Iterator[Piece]:
-    """Let a stored model go on with each prompt, on `device`; for the options see `generate`.
+def generate_samples(
+    checkpoint: Stored, device: str, prompts: list[list[int]], **options: Any
+) -> Iterator[Chunk]:
+    """Continue each prompt, on `device`; for the options see `generate`.
 
     Raises:
+        CheckpointError: the model's logits are NaN or infinite.
         DeviceError: there is no such device.
         GPTError: a process for some of the samples cannot start, or was ended.
     """
     B, length = len(prompts), options["length"]
-    device = device_for(stored, device, B, length)
-    n = min(_threads(), B // EACH) if work(stored, B, length) > ENOUGH else 1
+    device = device_for(checkpoint, device, B, length)
+    large = bytes_to_read(checkpoint, B, length) > PARALLEL_BYTES
+    n = min(_threads(), B // SAMPLES_EACH) if large else 1
     if device == "cpu" and n > 1:
-        return _in_processes(n, stored, prompts, **options)
-    return generate(open_reader(stored, device, B), stored.vocabulary, prompts, **options)
+        return _in_processes(n, checkpoint, prompts, **options)
+    return generate(open_engine(checkpoint, device, B), checkpoint.vocabulary, prompts, **options)
 
 
 def _threads() -> int:
-    """How many numpy multiplies matrices with: as it was told, or as many as there are cores."""
+    """How many threads numpy multiplies matrices with."""
     pools = ThreadpoolController().select(user_api="blas").info()
     return max((pool["num_threads"] or 1 for pool in pools), default=os.cpu_count() or 1)
 
 
 def _in_processes(
-    n: int, stored: Stored, prompts: list[list[int]], **options: Any
-) -> Iterator[Piece]:
-    """The pieces of all samples as n processes report them."""
+    n: int, checkpoint: Stored, prompts: list[list[int]], **options: Any
+) -> Iterator[Chunk]:
+    """The chunks of all samples as n processes report them."""
     rows = range(len(prompts))
-    numbers = options.pop("numbers", None) or rows
-    workers: dict[Connection, Popen[bytes]] = {}
+    indices = options.pop("indices", None) or rows
+    workers: list[Popen[bytes]] = []
     try:
         for _ in range(n):
-            ours, theirs = Pipe()
-            with theirs:
-                workers[ours] = _start(theirs)
-        for i, connection in enumerate(workers):
-            connection.send(
-                (stored, rows[i::n], prompts[i::n], options | {"numbers": numbers[i::n]})
-            )
-        writing = list(workers)
-        while writing:
-            for ready in wait(writing):
-                assert isinstance(ready, Connection)
-                report = ready.recv()
+            workers.append(_start())
+        for i, worker in enumerate(workers):
+            job = checkpoint, rows[i::n], prompts[i::n], options | {"indices": indices[i::n]}
+            _send(job, cast(IO[bytes], worker.stdin))
+        working = list(workers)
+        while working:
+            for worker in list(working):  # all generate at the same pace, and report often
+                report = pickle.load(cast(IO[bytes], worker.stdout))
                 if isinstance(report, Exception):
                     raise report
                 if report is None:
-                    writing.remove(ready)
+                    working.remove(worker)
                 else:
                     yield from report
-    except (EOFError, OSError) as error:
+    except (EOFError, OSError, pickle.UnpicklingError) as error:
         raise GPTError(
             f"a process for some of the samples cannot start, or was ended ({error or 'it left'}), "
-            f"perhaps for want of memory; use fewer --num-samples, or OMP_NUM_THREADS=1 to write "
-            f"all of them in one"
+            f"perhaps for want of memory; use fewer --num-samples, or OMP_NUM_THREADS=1 to use "
+            f"one process"
         ) from error
     finally:
-        for connection, worker in workers.items():
-            connection.close()
+        for worker in workers:
             worker.kill()
-            worker.wait()
+            worker.communicate()
 
 
-def _start(connection: Connection) -> Popen[bytes]:
-    """A process that hears of no Ctrl-C: the one that it writes for does."""
-    code = (
-        f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; from gpt.sampling import parallel; "
-        f"parallel.write_share({connection.fileno()})"
-    )
+def _start() -> Popen[bytes]:
+    """A process that gets no Ctrl-C: the one that it works for does."""
     return Popen(
-        [sys.executable, "-c", code],
-        stdin=DEVNULL,
-        pass_fds=[connection.fileno()],
+        [sys.executable, "-c", PROGRAM],
+        stdin=PIPE,
+        stdout=PIPE,
         env=os.environ | ONE_THREAD,
         start_new_session=True,
+        creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
     )
 
 
-def write_share(descriptor: int) -> None:
-    """What each process does: report lists of pieces as they are written, last None or an error."""
-    with Connection(descriptor) as connection, suppress(EOFError, OSError):  # nobody listens
+def work() -> None:
+    """The program of a process: report chunks as they are generated, then None or an error."""
+    to_parent = sys.stdout.buffer
+    try:
+        checkpoint, rows, prompts, options = pickle.load(sys.stdin.buffer)
         try:
-            stored, rows, prompts, options = connection.recv()
-            reader = open_reader(stored, "cpu", len(rows))
-            for report in _reports(generate(reader, stored.vocabulary, prompts, **options)):
-                for piece in report:
-                    piece.sample = rows[piece.sample]
-                connection.send(report)
-            connection.send(None)
+            engine = open_engine(checkpoint, "cpu", len(rows))
+            for report in _reports(generate(engine, checkpoint.vocabulary, prompts, **options)):
+                for chunk in report:
+                    chunk.sample = rows[chunk.sample]
+                _send(report, to_parent)
+            _send(None, to_parent)
         except (EOFError, OSError):
             raise
         except Exception as error:
             error.add_note(traceback.format_exc())
-            connection.send(error)
+            _send(error, to_parent)
+    except (EOFError, OSError, pickle.UnpicklingError):  # the parent is gone
+        os._exit(1)
 
 
-def _reports(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
-    """The pieces, as many at a time as come within REPORT_EVERY seconds."""
+def _send(message: object, pipe: IO[bytes]) -> None:
+    pickle.dump(message, pipe)
+    pipe.flush()
+
+
+def _reports(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
+    """The chunks, as many at a time as come within REPORT_SECONDS."""
     report, reported = [], monotonic()
-    for piece in pieces:
-        report.append(piece)
-        if monotonic() - reported > REPORT_EVERY:
+    for chunk in chunks:
+        report.append(chunk)
+        if monotonic() - reported > REPORT_SECONDS:
             yield report
             report, reported = [], monotonic()
     yield report

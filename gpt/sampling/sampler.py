@@ -12,15 +12,15 @@ from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 
 NEVER = -np.inf
-RECENT = 64  # characters that a repetition penalty looks back upon
+PENALTY_CHARACTERS = 64  # the last ones of a text, which a repetition penalty is for
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int_]
 
 
 @dataclass(frozen=True)
-class Decoding:
-    """How characters are drawn; the rules are applied in this order."""
+class SamplingRules:
+    """How characters are sampled; the rules are applied in this order."""
 
     repetition_penalty: float = 1.0
     temperature: float = 1.0
@@ -33,14 +33,14 @@ class Decoding:
             raise UsageError(f"temperature: expected a number from 0 on, got {self.temperature}")
 
     @classmethod
-    def of(cls, config: SampleConfig, **changes: float | None) -> "Decoding":
-        """As the config says, but for those changes that are not None."""
+    def from_config(cls, config: SampleConfig, **changes: float | None) -> "SamplingRules":
+        """Those of the config, but for the changes that are not None."""
         given = {key: value for key, value in changes.items() if value is not None}
         return replace(cls(temperature=config.temperature, top_k=config.top_k), **given)  # type: ignore[arg-type]
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """The logarithms of the probabilities: what is left once each row's exponentials sum to 1."""
+    """The log-probabilities: logits of which each row's exponentials sum to 1."""
     logits = logits - logits.max(-1, keepdims=True)
     sums: Floats = np.exp(logits).sum(-1, keepdims=True)
     return logits - np.log(sums)
@@ -59,7 +59,7 @@ def penalize_repetition(logits: Floats, recent: list[list[int]], penalty: float)
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """Divide by the temperature: below 1 the likely become likelier, above 1 less so."""
+    """Divide by the temperature: below 1 more predictable, above 1 more random."""
     with np.errstate(over="ignore"):  # to -inf: never
         cooled: Floats = (logits - logits.max(-1, keepdims=True)) / temperature
     return cooled
@@ -75,9 +75,9 @@ def keep_top_k(logits: Floats, k: int) -> Floats:
 
 
 def keep_top_p(logits: Floats, p: float) -> Floats:
-    """The fewest likeliest characters whose probabilities sum to p at least ("nucleus").
+    """The fewest likeliest characters whose probabilities sum to p at least.
 
-    arXiv:1904.09751, section 3.1. Of equals at the edge, all stay.
+    Nucleus sampling, arXiv:1904.09751, section 3.1. Of equals at the edge, all stay.
     """
     ordered = np.sort(logits)[:, ::-1]
     probabilities = np.exp(log_softmax(ordered))
@@ -95,7 +95,8 @@ def keep_min_p(logits: Floats, p: float) -> Floats:
 def draw(logits: Floats, uniforms: Floats) -> Ints:
     """Ids (B,) from the softmax of each row, one for each number in [0, 1) of `uniforms` (B,).
 
-    The id at which the summed probabilities pass the number: no row looks at another.
+    The id at which the cumulative probability passes the number (inverse transform sampling). No
+    row depends on another.
     """
     sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
     total = sums[:, -1:]
@@ -106,22 +107,23 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
 
 
 def choose(
-    logits: Floats, uniforms: Floats, decoding: Decoding, recent: list[list[int]] | None = None
+    logits: Floats, uniforms: Floats, rules: SamplingRules, recent: list[list[int]] | None = None
 ) -> Ints:
     """The ids (B,) that follow: the rules applied to logits (B, V), then a draw for each row.
 
-    Temperature 0 takes the likeliest. `recent`, ids of each row, is for a penalty other than 1.
+    Temperature 0 takes the likeliest (greedy). `recent`, ids of each row, is for a repetition
+    penalty.
     """
-    if decoding.repetition_penalty != 1 and recent is not None:
-        logits = penalize_repetition(logits, recent, decoding.repetition_penalty)
-    if decoding.temperature == 0:
+    if rules.repetition_penalty != 1 and recent is not None:
+        logits = penalize_repetition(logits, recent, rules.repetition_penalty)
+    if rules.temperature == 0:
         likeliest: Ints = logits.argmax(-1)
         return likeliest
-    logits = apply_temperature(logits, decoding.temperature)
-    if decoding.top_k is not None:
-        logits = keep_top_k(logits, decoding.top_k)
-    if decoding.top_p < 1:
-        logits = keep_top_p(logits, decoding.top_p)
-    if decoding.min_p > 0:
-        logits = keep_min_p(logits, decoding.min_p)
+    logits = apply_temperature(logits, rules.temperature)
+    if rules.top_k is not None:
+        logits = keep_top_k(logits, rules.top_k)
+    if rules.top_p < 1:
+        logits = keep_top_p(logits, rules.top_p)
+    if rules.min_p > 0:
+        logits = keep_min_p(logits, rules.min_p)
     return draw(logits, uniforms)

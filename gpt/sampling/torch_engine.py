@@ -1,20 +1,22 @@
-"""A torch model that reads texts as they grow; on a GPU, where numpy cannot follow."""
+"""The engine for any device of torch; on a GPU, which numpy cannot use."""
+
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from gpt.model.cache import Cache
 from gpt.model.transformer import GPT
 
-EAGER_STEPS = 3  # before CUDA may record one
+EAGER_STEPS = 3  # before CUDA may capture one
 
 
-class TorchReader:
-    """Reads B texts, each at its own place, and keeps the keys and values of all.
+class TorchEngine:
+    """B texts, each with a length of its own, and the keys and values of all their characters.
 
-    On CUDA one step is recorded and played back (a CUDA graph): the many small kernels of one
-    character are started by a single call.
+    A character costs one synchronisation with the device: the logits come to the CPU.
     """
 
     def __init__(self, model: GPT, B: int) -> None:
@@ -22,49 +24,64 @@ class TorchReader:
         self.device = next(model.parameters()).device
         self.cache = Cache(model.config, B, self.device)
         self.ids = torch.zeros(B, 1, dtype=torch.long, device=self.device)
-        self.logits = torch.empty(0)
-        self.graph: torch.cuda.CUDAGraph | None = None
-        self.eager_steps = 0
+        self._logits = replayed(self._forward, self.device)
 
     @torch.inference_mode()
-    def read(self, rows: list[int], texts: list[list[int]]) -> None:
-        """Put these texts, of any lengths up to T, in place of those in these rows."""
+    def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
+        """Replace the texts in these rows by those, of any lengths up to T."""
         lengths = [len(text) for text in texts]
         fresh = Cache(self.model.config, len(rows), self.device)
-        if longest := max(lengths):  # the shorter ones are filled up, and that is forgotten
-            filled = [text + [0] * (longest - len(text)) for text in texts]
-            self.model(torch.tensor(filled, device=self.device), fresh)
+        if longest := max(lengths):  # shorter ones are padded; `set_lengths` forgets the padding
+            padded = [text + [0] * (longest - len(text)) for text in texts]
+            self.model(torch.tensor(padded, device=self.device), fresh)
             fresh.set_lengths(lengths)
-        self.cache.put(rows, fresh)
+        self.cache.replace(rows, fresh)
 
     @torch.inference_mode()
-    def next(self, ids: list[int]) -> NDArray[np.float32]:
-        """Read one character more of each text: the logits (B, V) of those that follow."""
+    def decode(self, ids: list[int]) -> NDArray[np.float32]:
+        """Append one character to each text: the logits (B, V) of the next."""
+        lengths = [length + 1 for length in self.cache.lengths]
         self.ids.copy_(torch.tensor(ids)[:, None])
-        if self.graph is not None:
-            self.graph.replay()
-            self.cache.lengths = [length + 1 for length in self.cache.lengths]
-        elif self.device.type == "cuda" and self.eager_steps == EAGER_STEPS:
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):  # records, and computes nothing yet
-                self._step()
-            self.graph = graph
-            self.graph.replay()
-        else:
-            self._step()
-            self.eager_steps += 1
-        logits: NDArray[np.float32] = self.logits.cpu().numpy()
+        logits: NDArray[np.float32] = self._logits().cpu().numpy()
+        self.cache.lengths = lengths  # a graph that is replayed changes only what is on the device
         return logits
 
     @torch.inference_mode()
-    def copy(self, row: int, rows: list[int]) -> None:
-        """Put the text in one row in place of those in others."""
-        self.cache.copy(row, rows)
+    def fork(self, row: int, rows: list[int]) -> None:
+        """Replace the texts in `rows` by that in `row`."""
+        self.cache.fork(row, rows)
 
-    def keep(self, rows: list[int]) -> None:
-        """Go on with these texts only."""
-        self.cache.keep(rows)
-        self.ids, self.graph, self.eager_steps = self.ids[rows], None, 0
+    @torch.inference_mode()
+    def select(self, rows: list[int]) -> None:
+        """Drop all texts but those in these rows, which become rows 0, 1, 2 and so on."""
+        self.cache.select(rows)
+        self.ids = self.ids[: len(rows)]
+        self._logits = replayed(self._forward, self.device)
 
-    def _step(self) -> None:
-        self.logits = self.model(self.ids, self.cache)[:, -1].float()
+    def _forward(self) -> Tensor:
+        logits: Tensor = self.model(self.ids, self.cache)
+        return logits[:, -1].float()
+
+
+def replayed(step: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
+    """The step; on CUDA it is captured as a graph at its fourth call, and replayed from then on.
+
+    A step takes no arguments: it reads and writes the same tensors at each call. So the many small
+    kernels of one character are started by a single call.
+    """
+    if device.type != "cuda":
+        return step
+    graph, output, calls = torch.cuda.CUDAGraph(), torch.empty(0), 0
+
+    def run() -> Tensor:
+        nonlocal output, calls
+        calls += 1
+        if calls <= EAGER_STEPS:
+            return step()
+        if calls == EAGER_STEPS + 1:
+            with torch.cuda.graph(graph):  # captures, and computes nothing yet
+                output = step()
+        graph.replay()
+        return output
+
+    return run

@@ -14,7 +14,7 @@ from gpt.config.schema import Config
 from gpt.device import generator, select_device
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, count_parameters
-from gpt.sampling.engine import generate_text
+from gpt.sampling.generate import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.schedule import short_steps, window_length

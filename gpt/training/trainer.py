@@ -21,8 +21,8 @@ from gpt.files import write_atomically
 from gpt.model.transformer import GPT, count_parameters
 from gpt.runs.checkpoint import Checkpoint, save_checkpoint
 from gpt.runs.folder import check_free, check_plain, empty, locked, make_numbered, note_start
-from gpt.sampling.engine import generate_text
-from gpt.sampling.sampler import Decoding
+from gpt.sampling.generate import generate_text
+from gpt.sampling.sampler import SamplingRules
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.training.monitor.monitor import Monitor
@@ -372,7 +372,7 @@ class Trainer:
                 model,
                 self.corpus.vocabulary,
                 length=length,
-                decoding=Decoding.of(self.config.sample),
+                rules=SamplingRules.from_config(self.config.sample),
                 seed=self.config.seed,
                 step=self.step,
             )
