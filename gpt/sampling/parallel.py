@@ -5,23 +5,29 @@ operations. Processes, each with some of the texts and one thread, do not. They 
 programs of their own, and speak over their stdin and stdout.
 """
 
+import json
 import os
-import pickle
 import subprocess
 import sys
-import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from subprocess import PIPE, Popen
 from time import monotonic
-from typing import IO, Any, cast
+from typing import Any
 
+from safetensors.numpy import load, save
 from threadpoolctl import ThreadpoolController
 
-from gpt.errors import GPTError
+from gpt.config.schema import ModelConfig
+from gpt.errors import CheckpointError, GPTError
 from gpt.runs.stored import Stored
 from gpt.sampling.engine import bytes_to_read, device_for, open_engine
 from gpt.sampling.generate import generate
+from gpt.sampling.numpy_engine import NumpyEngine
+from gpt.sampling.sampler import SamplingRules
 from gpt.sampling.stopping import Chunk
+from gpt.text.vocabulary import Vocabulary
 
 PARALLEL_BYTES = 3e11  # of weights to read, which are worth the start of processes
 SAMPLES_EACH = 16  # for each process at least: fewer are faster in one
@@ -65,34 +71,37 @@ def _in_processes(
 ) -> Iterator[Chunk]:
     """The chunks of all samples as n processes report them."""
     rows = range(len(prompts))
-    indices = options.pop("indices", None) or rows
+    options["indices"] = options.get("indices") or rows
     workers: list[Popen[bytes]] = []
     try:
         for _ in range(n):
             workers.append(_start())
         for i, worker in enumerate(workers):
-            job = checkpoint, rows[i::n], prompts[i::n], options | {"indices": indices[i::n]}
-            _send(job, cast(IO[bytes], worker.stdin))
+            assert worker.stdin is not None
+            with worker.stdin as pipe:
+                pipe.writelines(_job(checkpoint, [*rows[i::n]], prompts, **options))
         working = list(workers)
         while working:
             for worker in list(working):  # all generate at the same pace, and report often
-                report = pickle.load(cast(IO[bytes], worker.stdout))
-                if isinstance(report, Exception):
-                    raise report
+                assert worker.stdout is not None
+                report = json.loads(worker.stdout.readline() or '{"error": "it left"}')
                 if report is None:
                     working.remove(worker)
+                elif "error" in report:
+                    raise OSError(report["error"])
+                elif "refused" in report:
+                    raise CheckpointError(report["refused"])
                 else:
-                    yield from report
-    except (EOFError, OSError, pickle.UnpicklingError) as error:
+                    yield from (Chunk(**chunk) for chunk in report["chunks"])
+    except (OSError, ValueError) as error:  # or half a line
         raise GPTError(
-            f"a process for some of the samples cannot start, or was ended ({error or 'it left'}), "
-            f"perhaps for want of memory; use fewer --num-samples, or OMP_NUM_THREADS=1 to use "
-            f"one process"
+            f"a process for some of the samples cannot start, or was ended ({error}), perhaps for "
+            f"want of memory; use fewer --num-samples, or OMP_NUM_THREADS=1 to use one process"
         ) from error
     finally:
         for worker in workers:
-            worker.kill()
-            worker.communicate()
+            with suppress(BrokenPipeError), worker:
+                worker.kill()
 
 
 def _start() -> Popen[bytes]:
@@ -107,30 +116,55 @@ def _start() -> Popen[bytes]:
     )
 
 
+def _job(
+    checkpoint: Stored,
+    rows: list[int],
+    prompts: list[list[int]],
+    indices: Sequence[int],
+    rules: SamplingRules | None = None,
+    **options: Any,
+) -> tuple[bytes, bytes]:
+    """What a process for the samples in these rows is sent: a line of JSON, and the weights."""
+    job = {
+        "config": checkpoint.config.model.model_dump(),
+        "characters": checkpoint.vocabulary.characters,
+        "rows": rows,
+        "prompts": [prompts[row] for row in rows],
+        "indices": [indices[row] for row in rows],
+        "rules": asdict(rules or SamplingRules()),
+        "options": options,
+    }
+    return f"{json.dumps(job)}\n".encode(), save(checkpoint.weights)
+
+
 def work() -> None:
-    """The program of a process: report chunks as they are generated, then None or an error."""
-    to_parent = sys.stdout.buffer
+    """The program of a process: a line of JSON for each report, the last one null or an error."""
     try:
-        checkpoint, rows, prompts, options = pickle.load(sys.stdin.buffer)
         try:
-            engine = open_engine(checkpoint, "cpu", len(rows))
-            for report in _reports(generate(engine, checkpoint.vocabulary, prompts, **options)):
-                for chunk in report:
-                    chunk.sample = rows[chunk.sample]
-                _send(report, to_parent)
-            _send(None, to_parent)
-        except (EOFError, OSError):
+            for report in _work(json.loads(sys.stdin.buffer.readline()), sys.stdin.buffer.read()):
+                print(json.dumps(report), flush=True)
+        except BrokenPipeError:
             raise
         except Exception as error:
-            error.add_note(traceback.format_exc())
-            _send(error, to_parent)
-    except (EOFError, OSError, pickle.UnpicklingError):  # the parent is gone
+            kind = "refused" if isinstance(error, CheckpointError) else "error"
+            print(json.dumps({kind: str(error) or type(error).__name__}), flush=True)
+    except BrokenPipeError:  # the parent is gone
         os._exit(1)
 
 
-def _send(message: object, pipe: IO[bytes]) -> None:
-    pickle.dump(message, pipe)
-    pipe.flush()
+def _work(job: dict[str, Any], weights: bytes) -> Iterator[dict[str, Any] | None]:
+    config, rows = ModelConfig.model_validate(job["config"]), job["rows"]
+    chunks = generate(
+        NumpyEngine(config, load(weights), len(rows)),
+        Vocabulary(job["characters"]),
+        job["prompts"],
+        rules=SamplingRules(**job["rules"]),
+        indices=job["indices"],
+        **job["options"],
+    )
+    for report in _reports(chunks):
+        yield {"chunks": [asdict(chunk) | {"sample": rows[chunk.sample]} for chunk in report]}
+    yield None
 
 
 def _reports(chunks: Iterable[Chunk]) -> Iterator[list[Chunk]]:
