@@ -46,10 +46,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Signals mean what they do in a terminal, also where the tests run in the background.
 
-    Except SIGHUP: `nohup pytest` is to outlive its terminal.
+    Except SIGHUP: `nohup pytest` is to outlive its terminal. SIGTERM ends the tests as Ctrl-C does,
+    and with them what they started.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if precision := config.getoption("--auto-precision"):
         os.environ[program.AUTO_PRECISION] = precision
     program.set_auto_precision()

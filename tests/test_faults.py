@@ -37,6 +37,8 @@ from gpt.training.trainer import train
 from tests.conftest import COMMAND, HANGS_S, metrics_of, small
 from tests.test_training import RISING
 
+pytestmark = pytest.mark.precision
+
 CPU = torch.device("cpu")
 PART = {"train__stop_at_val_loss": 99.0}  # ends at the first evaluation, step 4
 

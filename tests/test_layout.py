@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,17 @@ def test_no_two_modules_import_each_other_in_a_circle() -> None:
     for module in graph:
         visit(module, ())
     assert done >= set(graph)
+
+
+def test_importing_gpt_loads_no_large_library_and_leaves_the_environment_alone() -> None:
+    """It once set GOMP_SPINCOUNT, for whatever else the notebook computes."""
+    program = (
+        "import os, sys; before = dict(os.environ); import gpt\n"
+        "assert dict(os.environ) == before\n"
+        "print(*{'torch', 'pydantic', 'numpy', 'yaml', 'typer'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("\n", "")
 
 
 @pytest.mark.parametrize(("library", "only"), [("yaml", "gpt.config.yaml"), ("typer", "gpt.cli")])

@@ -30,6 +30,8 @@ from gpt.text.sources import open_text
 from gpt.training.trainer import train
 from tests.conftest import metrics_of, small
 
+pytestmark = pytest.mark.precision
+
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorBoard's own
 
 

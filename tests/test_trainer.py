@@ -13,6 +13,8 @@ from gpt.text.sources import open_text
 from gpt.training.trainer import train
 from tests.conftest import metrics_of, small
 
+pytestmark = pytest.mark.precision
+
 
 @pytest.fixture
 def corpus(text_file: Path) -> Corpus:

@@ -44,6 +44,8 @@ from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import COMMAND, HANGS_S, metrics_of, small
 
+pytestmark = pytest.mark.precision
+
 CPU = torch.device("cpu")
 
 
