@@ -96,11 +96,11 @@ def probe(config: str, *changes: str) -> dict[str, Any]:
     weights = parts["attention"] + parts["mlp"] + parts["head"]
     heads = model["n_layer"] * model["n_head"]
     flops = 6 * weights + 6 * heads * model["T"] * (model["head_size"] + model["value_size"])
-    chars_per_s = train["batch_size"] * model["T"] / got["seconds_per_step"]
+    chars_per_s = train["batch_size"] * model["T"] / got["costs"]["step"]["seconds"]
     return {
         "precision": got["precision"],
         "parameters": sum(parts.values()),
-        "ms_per_step": round(1000 * got["seconds_per_step"], 1),
+        "ms_per_step": round(1000 * got["costs"]["step"]["seconds"], 1),
         "chars_per_s": round(chars_per_s),
         "gflop_per_s": round(flops * chars_per_s / 1e9, 1),
         "peak_mib": round(got["peak_bytes"] / 2**20),
@@ -289,7 +289,48 @@ def sampling(peer: NanoGPT | None) -> dict[str, Any]:
     return measure(peer)
 
 
-OURS = (startup, quickstart, fast, cpu, best, threads, workers, peak, shapes, scaling, optimizer)
+def dryrun() -> dict[str, Any]:
+    """The seconds of a run that --dry-run estimates, and those that it takes: whole processes."""
+    table: dict[str, Any] = {}
+    for name, (config, *changes) in DRY_RUNS.items():
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "gpt", "train", "--config"]
+            command += [str(CONFIGS / f"{config}.yaml")]
+            command += [part for change in changes for part in ("--set", change)]
+            if name == "22_mb":
+                text = Path(folder, "long.txt")
+                text.write_text(20 * locate(TINYSHAKESPEARE).read_text("utf-8"), "utf-8")
+                command.append(str(text))
+            dry = subprocess.run([*command, "--dry-run", "--json"], check=True, capture_output=True)
+            told = json.loads(dry.stdout)["seconds"]
+            taken = seconds(*command, "--run-dir", str(Path(folder, "run")))
+        table[name] = {"told_s": round(told, 1), "taken_s": round(taken, 1)}
+        table[name]["ratio"] = round(told / taken, 2)
+    return table
+
+
+DRY_RUNS = {
+    "quickstart": ["quickstart"],
+    "shakespeare_fast": ["shakespeare_fast"],
+    "shakespeare_cpu": ["shakespeare_cpu", "train.steps=500"],
+    "22_mb": ["quickstart", "train.steps=60", "train.eval_every=30"],
+}
+
+
+OURS = (
+    dryrun,
+    startup,
+    quickstart,
+    fast,
+    cpu,
+    best,
+    threads,
+    workers,
+    peak,
+    shapes,
+    scaling,
+    optimizer,
+)
 PARTS = {part.__name__: part for part in OURS}
 
 

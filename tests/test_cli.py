@@ -205,25 +205,6 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
     assert (code, "leave out --config, --run-dir" in err) == (2, True)
 
 
-def test_dry_run_trains_nothing_and_foretells(gpt: Gpt, config_file: Path) -> None:
-    arguments = ("train", "--config", config_file, "--dry-run")
-    code, out, err = gpt(*arguments)
-    assert code == 0, err
-    for words in ("T: 13", "# context length", "attention", "MiB", "steps of", "evaluations of"):
-        assert words in out
-    assert not Path("runs").exists()
-    foretold = json.loads(gpt(*arguments, "--json")[1])
-    assert foretold["config"]["model"]["T"] == 13
-    V, C = 31, 24
-    assert foretold["parameters"]["head"] == V * C
-    # of each parameter its weight, gradient and two averages; Muon, in the blocks, keeps only one
-    total = sum(foretold["parameters"].values())
-    assert 12 * total < foretold["state_bytes"] < 16 * total
-    assert foretold["peak_bytes"] > foretold["state_bytes"]
-    steps, evaluations = foretold["seconds_per_step"], foretold["seconds_per_evaluation"]
-    assert foretold["seconds"] == pytest.approx(11 * steps + 4 * evaluations)
-
-
 # --- bad input: one message, the right code, no traceback ---
 
 

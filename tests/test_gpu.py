@@ -94,6 +94,6 @@ def test_a_recorded_step_gives_the_logits_of_the_whole_text() -> None:
 
 
 def test_an_estimate_counts_the_devices_memory(corpus: Corpus) -> None:
-    foretold = estimate(small(device="cuda", train__compile="off"), corpus)
-    assert foretold.device == "cuda"
-    assert 0 < foretold.state_bytes < foretold.peak_bytes < 2**30
+    estimated = estimate(small(device="cuda", train__compile="off"), corpus)
+    assert estimated.device == "cuda"
+    assert 0 < estimated.state_bytes < estimated.peak_bytes < 2**30

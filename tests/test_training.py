@@ -36,7 +36,6 @@ from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training import gradients as training_gradients
-from gpt.training.dry_run import estimate
 from gpt.training.gradients import PlainBackward
 from gpt.training.progress import Progress
 from gpt.training.schedule import learning_rate
@@ -116,23 +115,6 @@ def test_short_windows_come_first_and_hold_as_many_characters(corpus: Corpus) ->
         assert {shape[1] for shape in shapes} == {T}
         assert sum(shape[0] for shape in shapes) == B
         shapes.clear()
-
-
-def test_an_estimate_takes_steps_with_short_windows_and_with_long_ones(corpus: Corpus) -> None:
-    """It used to time the first steps only, whose windows are short, and foretold too little."""
-    seen: list[int] = []
-
-    def note(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
-        if isinstance(module, GPT) and module.training:
-            seen.append(inputs[0].shape[1])
-
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
-    try:
-        estimate(small(model__T=12, train__first_window=4, train__steps=30), corpus)
-    finally:
-        hook.remove()
-    assert set(seen) == {4, 12}
-    assert seen.count(4) == seen.count(12)
 
 
 def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:

@@ -4,7 +4,8 @@ import json
 import math
 import shlex
 import sys
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,9 +80,13 @@ def train(
         bool,
         typer.Option(
             "--dry-run",
-            help="Train nothing: print the resolved config, and the parameters, memory and time "
-            "that a short probe foretells.",
+            help="Train nothing: print the parameters, and the memory and time that a run would "
+            "take, measured on a short part of it.",
         ),
+    ] = False,
+    show_config: Annotated[
+        bool,
+        typer.Option("--show-config", help="With --dry-run: print the resolved config as well."),
     ] = False,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
@@ -95,8 +100,11 @@ def train(
             "--resume continues in the run's folder with the run's config; leave out --config, "
             "--run-dir, --overwrite and --dry-run, and change settings by --set"
         )
+    if show_config and not dry_run:
+        raise UsageError("--show-config goes with --dry-run; a run's config is in its config.yaml")
     if dry_run:
-        _print_estimate(*api.estimate(config, text=text, settings=changes), as_json)
+        settled, estimate = api.estimate(config, text=text, settings=changes)
+        _print_estimate(settled, _with_start(estimate), as_json, show_config)
         return
     with StopSignals() as signals:
         if resume is not None:
@@ -150,24 +158,45 @@ def _tensorboard(folder: str) -> str:
     return shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", folder])
 
 
-def _print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:
-    from gpt.config.yaml import to_yaml
+def _with_start(estimate: "Estimate") -> "Estimate":
+    """The same with the time that this process took before the probe: imports, the text."""
+    import psutil
 
+    from gpt.training.dry_run import Cost
+
+    start = time.time() - psutil.Process().create_time() - estimate.probe_seconds
+    costs = {"start": Cost(1, start)} | estimate.costs
+    return replace(estimate, costs=costs, seconds=start + estimate.seconds)
+
+
+def _print_estimate(
+    config: "Config", estimate: "Estimate", as_json: bool, show_config: bool
+) -> None:
+    """Parameters, memory and time, and what takes it; then the config, if it is asked for."""
     if as_json:
         typer.echo(json.dumps({"config": config.model_dump()} | asdict(estimate)))
         return
     total = sum(estimate.parameters.values())
-    typer.echo(to_yaml(config))
-    typer.echo(f"parameters  {total:>12,}")
+    typer.echo(f"parameters  {total:,}")
     for part, count in estimate.parameters.items():
-        typer.echo(f"  {part:<10}{count:>12,}")
+        typer.echo(f"  {part:<18}{count:>13,}")
+    mib = 2**20
+    typer.echo(f"memory      {estimate.peak_bytes / mib:,.0f} MiB at most")
+    typer.echo(f"  {'model, optimizer':<18}{estimate.state_bytes / mib:>13,.1f} MiB")
     typer.echo(
-        f"memory      {estimate.peak_bytes / 2**20:>12,.0f} MiB at most in the probe on "
-        f"{estimate.device}, {estimate.state_bytes / 2**20:,.1f} of it weights, gradients and the "
-        f"optimizers' averages"
+        f"time        {_duration(estimate.seconds)} on {estimate.device} in {estimate.precision}"
     )
-    typer.echo(
-        f"time        {estimate.seconds:>12,.0f} s: {config.train.steps:,} steps of "
-        f"{1000 * estimate.seconds_per_step:,.1f} ms ({estimate.precision}), and evaluations of "
-        f"{estimate.seconds_per_evaluation:,.1f} s"
-    )
+    for name, cost in estimate.costs.items():
+        times = f"{cost.count:,} x " if cost.count > 1 else ""
+        typer.echo(f"  {name:<18}{times + _duration(cost.seconds):>15}")
+    if show_config:
+        from gpt.config.yaml import to_yaml
+
+        typer.echo(f"\n{to_yaml(config)}")
+
+
+def _duration(seconds: float) -> str:
+    for unit, size, least in (("h", 3600, 2), ("min", 60, 2), ("s", 1, 1)):
+        if seconds >= least * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{1000 * seconds:.1f} ms"

@@ -1,85 +1,146 @@
-"""What a run would take - parameters, memory, time - from a short probe of the real thing."""
+"""What a run would take - parameters, memory, time - measured on a short part of it."""
 
-import resource
-import statistics
-import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from types import TracebackType
 
+import psutil
 import torch
 
 from gpt.config.schema import Config
 from gpt.device import generator, select_device
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, count_parameters
+from gpt.runs.checkpoint import Checkpoint, save_checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.schedule import short_steps, window_length
 from gpt.training.step import TrainStep
 
-WARMUP_STEPS, TIMED_STEPS, SAMPLED = 2, 7, 16
+WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at least
+TIMED_SECONDS = 1.5  # of steps of one length, of an evaluation: less says little
+SAMPLED_CHARACTERS = 200
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Something that a run does so many times."""
+
+    count: int
+    seconds: float  # each
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes and seconds that a run is expected to take; `parameters` by part."""
+    """Bytes and seconds that a run is expected to take; `parameters` by part.
+
+    `state_bytes` is weights, gradients and the optimizers' averages; `peak_bytes` the most that
+    the process (on CUDA: the device) held in the probe, which took `probe_seconds`. `seconds` is
+    the sum of `costs`.
+    """
 
     device: str
     precision: str
     parameters: dict[str, int]
     state_bytes: int
     peak_bytes: int
-    seconds_per_step: float
-    seconds_per_evaluation: float
+    costs: dict[str, Cost]
     seconds: float
+    probe_seconds: float
 
 
 def estimate(config: Config, corpus: Corpus) -> Estimate:
-    """Take a few steps with a throwaway model, score and sample a little, and extrapolate.
-
-    `state_bytes` is weights, gradients and the optimizers' averages; `peak_bytes` what the probe's
-    process (on CUDA: the device) held at most.
-    """
-    device = select_device(config.device)
-    draws = generator(config.seed, "init", 0)
-    model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
-    step = TrainStep(model, corpus.train, config, device)
-
-    def pace(first: int) -> float:
-        steps = range(first, first + WARMUP_STEPS + TIMED_STEPS)
-        times = [_seconds(device, partial(step, i)) for i in steps]
-        return statistics.median(times[WARMUP_STEPS:])
-
-    per_step = pace(config.train.steps)  # windows of T
-    if window_length(0, config) < config.model.T:
-        per_step += short_steps(config) / config.train.steps * (pace(0) - per_step)
-
-    at_once = max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads()
-    part = corpus.val[: at_once + 1]
-    evaluate(model, part)  # warm up
-    scored = _seconds(device, lambda: evaluate(model, part))
-    sampled = _seconds(
-        device, lambda: generate_text(model, corpus.vocabulary, length=SAMPLED, seed=0)
-    )
-    per_evaluation = (
-        scored * (len(corpus.val) - 1) / (len(part) - 1)
-        + sampled * config.train.sample_length / SAMPLED
-    )
-    evaluations = 1 + -(-config.train.steps // config.train.eval_every)
+    """Train a throwaway model for a few steps, evaluate, sample and save it; and extrapolate."""
+    with _PeakMemory() as memory:
+        began = time.perf_counter()
+        device = select_device(config.device)
+        draws = generator(config.seed, "init", 0)
+        model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
+        update = TrainStep(model, corpus.train, config, device)
+        setup = time.perf_counter() - began
+        warmup, step = _time_steps(update, config, device)
+        evaluation = _time_evaluation(model, corpus, device)
+        sample = _seconds(
+            device,
+            partial(generate_text, model, corpus.vocabulary, length=SAMPLED_CHARACTERS, seed=0),
+        )
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = Checkpoint(0, model, config, corpus.vocabulary)
+            state = {"step": update.state_dict()}
+            save = partial(save_checkpoint, Path(folder), checkpoint, state, is_best=False)
+            saving = _seconds(device, save)
+    train, val_characters = config.train, len(corpus.val) - 1
+    evaluated = {*range(0, train.steps, train.eval_every), train.steps}
+    saved = evaluated | set(_checkpoint_steps(config, step))
+    per_character = sample / SAMPLED_CHARACTERS
+    costs = {
+        "setup": Cost(1, setup + warmup),
+        "step": Cost(train.steps, step),
+        # that of step 0 needs no evaluation: the head is zero
+        "evaluation": Cost(len(evaluated) - 1, evaluation * val_characters),
+        "sample": Cost(len(evaluated), per_character * train.sample_length),
+        "last sample": Cost(1, per_character * config.sample.length),
+        "checkpoint": Cost(len(saved), saving),
+    }
     parameters = count_parameters(model)
     return Estimate(
         device=str(device),
-        precision=str(step.precision).removeprefix("torch."),
+        precision=str(update.precision).removeprefix("torch."),
         parameters=parameters,
-        state_bytes=4 * 2 * sum(parameters.values()) + step.state_bytes(),
-        peak_bytes=_peak_bytes(device),
-        seconds_per_step=per_step,
-        seconds_per_evaluation=per_evaluation,
-        seconds=config.train.steps * per_step + evaluations * per_evaluation,
+        state_bytes=4 * 2 * sum(parameters.values()) + update.state_bytes(),
+        peak_bytes=_peak_on_device(device) or memory.peak_bytes,
+        costs={name: cost for name, cost in costs.items() if cost.count and cost.seconds},
+        seconds=sum(cost.count * cost.seconds for cost in costs.values()),
+        probe_seconds=time.perf_counter() - began,
     )
+
+
+def _time_steps(update: TrainStep, config: Config, device: torch.device) -> tuple[float, float]:
+    """Seconds that the first steps take more than later ones; mean seconds of a later one."""
+
+    def pace(first: int) -> tuple[float, float]:
+        warmup = [_seconds(device, partial(update, first + i)) for i in range(WARMUP_STEPS)]
+        timed: list[float] = []
+        while len(timed) < TIMED_STEPS or sum(timed) < TIMED_SECONDS:
+            timed.append(_seconds(device, partial(update, first + WARMUP_STEPS + len(timed))))
+        mean = sum(timed) / len(timed)
+        return max(0.0, sum(warmup) - WARMUP_STEPS * mean), mean
+
+    steps = config.train.steps
+    extra, long = pace(steps)  # windows of T
+    if window_length(0, config) == config.model.T:
+        return extra, long
+    extra_short, short = pace(0)
+    share = short_steps(config) / steps
+    return extra + extra_short, share * short + (1 - share) * long
+
+
+def _time_evaluation(model: GPT, corpus: Corpus, device: torch.device) -> float:
+    """Seconds for a character of the val split."""
+    characters, taken = max(EVAL_CHARACTERS, model.config.T) * torch.get_num_threads(), 0.0
+    evaluate(model, corpus.val, characters=characters)  # warm up
+    while True:
+        scored: list[int] = []
+        score = partial(
+            evaluate, model, corpus.val, characters=characters, on_progress=scored.append
+        )
+        taken = _seconds(device, score)
+        if taken >= TIMED_SECONDS or characters >= len(corpus.val):
+            return taken / sum(scored)
+        characters *= 4
+
+
+def _checkpoint_steps(config: Config, seconds_per_step: float) -> range:
+    every, steps = config.train.checkpoint_every, config.train.steps
+    if isinstance(every, str):
+        every = max(1, int(60 * float(every.removesuffix(" min")) / seconds_per_step))
+    return range(0, steps, every)
 
 
 def _seconds(device: torch.device, work: Callable[[], object]) -> float:
@@ -90,8 +151,33 @@ def _seconds(device: torch.device, work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _peak_bytes(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # the one counts bytes, Linux KiB
+def _peak_on_device(device: torch.device) -> int:
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
+
+
+class _PeakMemory:
+    """A context in which a thread watches how much memory the process holds: `peak_bytes`."""
+
+    INTERVAL_S = 0.01
+
+    def __init__(self) -> None:
+        self.peak_bytes = 0
+        self._process, self._ended = psutil.Process(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "_PeakMemory":
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._ended.wait(self.INTERVAL_S):
+            self.peak_bytes = max(self.peak_bytes, self._process.memory_info().rss)

@@ -1,0 +1,80 @@
+"""`gpt train --dry-run`: parameters, memory and time, and nothing trained."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt.config.yaml import to_yaml
+from gpt.model.transformer import GPT
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_text
+from gpt.training.dry_run import estimate
+from tests.conftest import small
+
+Gpt = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def config_file(text_file: Path) -> Path:
+    path = Path("small.yaml")
+    path.write_text(to_yaml(small(data__source=str(text_file))))
+    return path
+
+
+def test_the_answer_comes_first_and_the_config_only_if_it_is_asked_for(
+    gpt: Gpt, config_file: Path
+) -> None:
+    """The config was printed first, and the answer was below the terminal's last line."""
+    arguments = ("train", "--config", config_file, "--dry-run")
+    code, out, err = gpt(*arguments)
+    assert code == 0, err
+    assert out.startswith("parameters  ")
+    assert max(map(len, out.splitlines())) < 80
+    assert len(out.splitlines()) < 24
+    for words in ("attention", "MiB", "time", "11 x"):
+        assert words in out
+    assert "T: 13" not in out
+    assert not Path("runs").exists()
+    shown = gpt(*arguments, "--show-config")[1]
+    assert shown.startswith("parameters  ")
+    assert "T: 13" in shown
+    code, _, err = gpt("train", "--config", config_file, "--show-config")
+    assert (code, "--show-config goes with --dry-run" in err) == (2, True)
+
+
+def test_the_estimate_as_json(gpt: Gpt, config_file: Path) -> None:
+    """It once charged an evaluation for step 0, which is not made."""
+    got = json.loads(gpt("train", "--config", config_file, "--dry-run", "--json")[1])
+    assert got["config"]["model"]["T"] == 13
+    V, C = 31, 24
+    assert got["parameters"]["head"] == V * C
+    # of each parameter its weight, gradient and two averages; Muon, in the blocks, keeps only one
+    total = sum(got["parameters"].values())
+    assert 12 * total < got["state_bytes"] < 16 * total
+    assert got["peak_bytes"] > got["state_bytes"]
+    counts = {name: cost["count"] for name, cost in got["costs"].items()}
+    assert counts["step"] == 11
+    assert counts["evaluation"] == 3  # at steps 4, 8 and 11
+    assert counts["sample"] == counts["checkpoint"] == 4
+    costs = (cost["count"] * cost["seconds"] for cost in got["costs"].values())
+    assert got["seconds"] == pytest.approx(sum(costs))
+
+
+def test_it_takes_steps_with_short_windows_and_with_long_ones(text_file: Path) -> None:
+    """It used to time the first steps only, whose windows are short, and predicted too little."""
+    seen: set[int] = set()
+
+    def note(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        if isinstance(module, GPT) and module.training:
+            seen.add(inputs[0].shape[1])
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        config = small(model__T=12, train__first_window=4, train__steps=30)
+        estimate(config, load_corpus(open_text(str(text_file))))
+    finally:
+        hook.remove()
+    assert seen == {4, 12}
