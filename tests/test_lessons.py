@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -388,7 +389,7 @@ def test_each_lesson_names_the_next() -> None:
 def test_explain_lists_the_lessons(gpt: Gpt) -> None:
     code, out, _ = gpt("explain")
     assert code == 0
-    assert [line.split()[0] for line in out.splitlines()[2:]] == list(LESSONS)
+    assert re.findall(r"^  (\w+)", out, re.MULTILINE) == list(LESSONS)
     assert json.loads(gpt("explain", "--json")[1]) == LESSONS
 
 

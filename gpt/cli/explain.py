@@ -65,7 +65,8 @@ def explain(
 def _lessons(width: int) -> str:
     from gpt.lessons import LESSONS
 
-    lines = ["Lessons, each built on the last; show one with: gpt explain LESSON", ""]
+    heading = "Lessons, each built on the last; show one with: gpt explain LESSON"
+    lines = [*textwrap.wrap(heading, width), ""]
     for name, title in LESSONS.items():
         lines += textwrap.wrap(f"  {name:<15}{title}", width, subsequent_indent=" " * 17)
     return "\n".join(lines)

@@ -4,9 +4,9 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const characters = Array.from(data.text);
 const T = characters.length;
 const bytes = Uint8Array.from(atob(data.weights), (c) => c.charCodeAt(0));
-const chosen = { layer: 0, head: 0, t: T - 1 };
+const chosen = { layer: 0, head: 0, t: T - 1, pinned: false };
 
-/** How much character t takes from character s; see page_data in page.py for the order. */
+/** The attention weight of query position t on key position s; page_data in page.py has the order. */
 function weight(layer, head, t, s) {
   const i = ((layer * data.heads + head) * T * (T + 1)) / 2 + (t * (t + 1)) / 2 + s;
   return (bytes[2 * i] + 256 * bytes[2 * i + 1]) / 65535;
@@ -14,7 +14,7 @@ function weight(layer, head, t, s) {
 
 const find = (id) => document.getElementById(id);
 const sign = (c) => data.signs[c] ?? c;
-const percent = (share) => (100 * share).toFixed(1) + " %";
+const percent = (fraction) => (100 * fraction).toFixed(1) + " %";
 const quoted = (t) => `“${sign(characters[t])}”`;
 
 function element(name, className, text = "") {
@@ -35,8 +35,8 @@ const spans = characters.map((c, t) => {
   span.id = `t${t}`;
   span.setAttribute("role", "option");
   // not pointerover: a page that shifts below a resting pointer would undo what the keyboard chose
-  span.addEventListener("pointermove", () => choose({ t }));
-  span.addEventListener("pointerdown", () => choose({ t }));
+  span.addEventListener("pointermove", (event) => hover(event, t));
+  span.addEventListener("click", () => pin(t));
   find("text").append(span, ...(c === "\n" ? [document.createElement("br")] : []));
   return span;
 });
@@ -81,6 +81,16 @@ function paintAll() {
 
 // --- What changes with the choice --------------------------------------------------------------
 
+/** What a mouse points at is selected, unless a character is pinned; a finger only scrolls. */
+function hover(event, t) {
+  if (!chosen.pinned && event.pointerType !== "touch") choose({ t });
+}
+
+/** Pin a character; the pinned one again: unpin it. */
+function pin(t) {
+  choose({ t, pinned: !(chosen.pinned && chosen.t === t) });
+}
+
 function choose(change) {
   const before = { ...chosen };
   Object.assign(chosen, change);
@@ -91,12 +101,13 @@ function choose(change) {
 }
 
 function show() {
-  const { layer, head, t } = chosen;
-  const shares = characters.map((_, s) => (s <= t ? weight(layer, head, t, s) : 0));
+  const { layer, head, t, pinned } = chosen;
+  const weights = characters.map((_, s) => (s <= t ? weight(layer, head, t, s) : 0));
   spans.forEach((span, s) => {
-    span.style.setProperty("--share", Math.sqrt(shares[s]));
-    span.classList.toggle("later", s > t);
+    span.style.setProperty("--weight", Math.sqrt(weights[s]));
+    span.classList.toggle("masked", s > t);
     span.classList.toggle("here", s === t);
+    span.classList.toggle("pinned", s === t && pinned);
     span.setAttribute("aria-selected", s === t);
   });
   maps.flat().forEach((canvas) => {
@@ -107,25 +118,26 @@ function show() {
   find("text").setAttribute("aria-activedescendant", `t${t}`);
   find("name").textContent = `Layer ${layer + 1}, head ${head + 1}`;
   find("status").textContent =
-    `Layer ${layer + 1}, head ${head + 1}, from character ${t + 1} of ${T}: ${quoted(t)}`;
+    `Layer ${layer + 1}, head ${head + 1}, query ${t + 1} of ${T}: ${quoted(t)}` +
+    (pinned ? ", pinned (Esc unpins)" : "");
   find("row").style.top = `${(100 * t) / T}%`;
   find("row").style.height = `${100 / T}%`;
-  find("cell").textContent = "";
-  showSources(shares);
-  showGuesses(t);
+  find("cell").textContent = "rows: query, columns: key";
+  showSources(weights);
+  showPredictions(t);
 }
 
-function bar(item, share) {
+function bar(item, fraction) {
   const filled = element("span", "bar");
-  filled.style.width = `${100 * share}%`;
-  item.append(filled, element("span", "share", percent(share)));
+  filled.style.width = `${100 * fraction}%`;
+  item.append(filled, element("span", "percent", percent(fraction)));
   return item;
 }
 
-/** The characters it looks at most, each between its neighbours. */
-function showSources(shares) {
-  const order = shares.map((_, s) => s).sort((a, b) => shares[b] - shares[a] || a - b);
-  const top = order.slice(0, 8).filter((s) => shares[s] >= 0.0005);
+/** The key positions of largest weight, each character between its neighbours. */
+function showSources(weights) {
+  const order = weights.map((_, s) => s).sort((a, b) => weights[b] - weights[a] || a - b);
+  const top = order.slice(0, 8).filter((s) => weights[s] >= 0.0005);
   const around = (from, to) => characters.slice(Math.max(0, from), to).map(sign).join("");
   find("sources").replaceChildren(...top.map((s) => {
     const place = element("span", "");
@@ -133,14 +145,14 @@ function showSources(shares) {
       shown("b", characters[s]), element("span", "context", around(s + 1, s + 4)));
     const item = document.createElement("li");
     item.append(place);
-    return bar(item, shares[s]);
+    return bar(item, weights[s]);
   }));
 }
 
-/** The likeliest next characters, and the one that follows in the text. */
-function showGuesses(t) {
+/** The likeliest next characters, and the actual one. */
+function showPredictions(t) {
   const follows = characters[t + 1];
-  find("guesses").replaceChildren(...data.next[t].map(([c, p]) => {
+  find("predictions").replaceChildren(...data.next[t].map(([c, p]) => {
     const item = element("li", c === follows ? "actual" : "");
     const name = document.createElement("span");
     name.append(shown("b", c), c === follows ? " ✓" : "");
@@ -148,25 +160,30 @@ function showGuesses(t) {
     return bar(item, p);
   }));
   if (follows === undefined) {
-    find("verdict").textContent = "The text ends here.";
+    find("actual").textContent = "The text ends here.";
   } else {
     const [p, rank] = data.actual[t];
-    find("verdict").textContent = `The text goes on with ${quoted(t + 1)}: ${percent(p)}, rank ${rank}`;
+    find("actual").textContent = `Actual next character ${quoted(t + 1)}: ${percent(p)}, rank ${rank}`;
   }
 }
 
 // --- Pointer and keyboard ----------------------------------------------------------------------
 
-find("map").addEventListener("pointermove", (event) => {
+/** The query and the key position under the pointer. */
+function cellAt(event) {
   const box = large.getBoundingClientRect();
   const place = (offset, size) => Math.min(T - 1, Math.max(0, Math.floor((T * offset) / size)));
-  const t = place(event.clientY - box.top, box.height);
-  const s = place(event.clientX - box.left, box.width);
-  choose({ t });
+  return [place(event.clientY - box.top, box.height), place(event.clientX - box.left, box.width)];
+}
+
+find("map").addEventListener("pointermove", (event) => {
+  const [t, s] = cellAt(event);
+  hover(event, t);
   find("cell").textContent = s > t
-    ? `${quoted(t)} cannot see ${quoted(s)}, which comes later`
+    ? `${quoted(t)} cannot attend to ${quoted(s)}, which comes later`
     : `${quoted(t)} to ${quoted(s)}: ${percent(weight(chosen.layer, chosen.head, t, s))}`;
 });
+find("map").addEventListener("click", (event) => pin(cellAt(event)[0]));
 
 const within = (value, count) => Math.min(count - 1, Math.max(0, value));
 document.addEventListener("keydown", (event) => {
@@ -182,6 +199,8 @@ document.addEventListener("keydown", (event) => {
     "]": { head: within(head + 1, data.heads) },
     Home: { t: 0 },
     End: { t: T - 1 },
+    Enter: { pinned: true },
+    Escape: { pinned: false },
   }[event.key];
   if (!change) return;
   event.preventDefault();
