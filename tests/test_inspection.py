@@ -1,8 +1,9 @@
-"""A model in, pictures out: the weights drawn are those the model used, and the page is safe."""
+"""Attention weights are those the model used; pictures show them; the page is safe."""
 
 import base64
 import hashlib
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ HOSTILE = "<script>alert(1)</script>\"'&\u2028\u2029\n\t\x00\x1b{data}</body>\u2
 
 
 def model(positions: str = "rotary", V: int = V) -> GPT:
-    """A model whose every weight is drawn at random, with dropout that must not show."""
+    """A model whose every weight is drawn at random, with dropout that must not act."""
     sizes = {"T": T, "C": C, "n_layer": L, "n_head": H, "head_size": 6, "value_size": 7}
     config = ModelConfig.model_validate(sizes | {"positions": positions, "dropout": 0.5})
     made, draws = GPT(config, V), torch.Generator().manual_seed(0)
@@ -50,7 +51,7 @@ def attention_to(text: str) -> tuple[Attention, Vocabulary]:
     return Attention(weights, likely), vocabulary
 
 
-# --- the figures ---
+# --- the weights ---
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
@@ -79,7 +80,7 @@ def test_the_weights_are_those_that_the_fast_path_used(positions: str, n: int) -
     torch.testing.assert_close(attention.probabilities, logits[0].softmax(-1))
 
 
-def test_looking_leaves_no_trace() -> None:
+def test_attend_leaves_no_trace() -> None:
     """A hook left behind would keep every later input in memory."""
     gpt = model()
     state, random = {k: v.clone() for k, v in gpt.state_dict().items()}, torch.get_rng_state()
@@ -87,6 +88,7 @@ def test_looking_leaves_no_trace() -> None:
     assert first.weights.equal(second.weights)
     assert torch.get_rng_state().equal(random)
     assert all(gpt.state_dict()[name].equal(state[name]) for name in state)
+    assert gpt.training
     assert not any(part._forward_pre_hooks for part in gpt.modules())
     with pytest.raises(ValueError, match="at most T = 11 characters, got 12"):
         attend(gpt, torch.zeros(12, dtype=torch.long))
@@ -97,6 +99,7 @@ def test_a_text_is_refused_with_the_reason() -> None:
     vocabulary = Vocabulary("abcdefghijklmnopq")
     assert attend_text(model(), vocabulary, "abcdefghijk").weights.shape[-1] == 11
     for text, message in [
+        ("", "expected at least one character"),
         ("abcdefghijkl", "expected at most T = 11 characters, .* got 12; cut it"),
         ("xa\x1b", r"outside the model's vocabulary: x '\\x1b'; leave them out"),
     ]:
@@ -146,22 +149,42 @@ def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
             (axes.get_yticklabels(), head == 0),
             (axes.get_xticklabels(), layer == L - 1),
         ):
-            assert len(ticks) == (len(text) if outer else 0)
-            for tick, c in zip(ticks, text, strict=False):
-                assert tick.get_text() in (symbol(c), c.encode("unicode_escape").decode())
+            labels = "".join(tick.get_text() for tick in ticks)
+            signs = [(symbol(c), c.encode("unicode_escape").decode()) for c in text]
+            spelled = "".join(f"(?:{re.escape(a)}|{re.escape(b)})" for a, b in signs)
+            assert re.fullmatch(spelled, labels) if outer else not ticks
     assert png(attention, text, "t").startswith(b"\x89PNG\r\n")
 
 
-def test_a_long_text_thins_its_labels_and_a_large_grid_stays_small() -> None:
-    T = 251
-    weights = torch.eye(T).expand(1, 7, T, T)
-    text = "abcdefghij" * 25 + "a"
-    figure = draw(Attention(weights, torch.ones(T, 10) / 10), text, "t")
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    places = [int(place) for place in figure.axes[0].get_yticks()]
-    assert 1 < len(labels) < 40
-    assert labels == [text[place] for place in places]
-    assert max(figure.get_size_inches()) < 20
+@pytest.mark.parametrize("heads", [1, 2, 7])
+def test_the_labels_of_500_characters_are_readable(heads: int) -> None:
+    """Every sixth or 24th character was named, at less than 5 points: they read as nothing."""
+    n = 499
+    text = ("abcdefghij" * 50)[:n]
+    figure = draw(Attention(torch.eye(n).expand(1, heads, n, n), torch.ones(n, 10)), text, "t")
+    first = figure.axes[0]
+    width, height = figure.get_size_inches()
+    assert max(width, height) < 20
+    assert width * figure.dpi > n * heads  # a dot for each position at least
+    ticks = first.get_yticklabels()
+    labels = [tick.get_text() for tick in ticks]
+    assert "".join(labels) == text
+    start = 0
+    for label, centre in zip(labels, first.get_yticks(), strict=True):
+        assert centre == start + (len(label) - 1) / 2
+        start += len(label)
+    figure.canvas.draw()
+    apart = np.diff([tick.get_window_extent().y0 for tick in ticks])[:-1]
+    size = ticks[0].get_fontsize()
+    assert size >= 6
+    assert (abs(apart) > size / 72 * figure.dpi).all()
+
+
+def test_a_text_too_long_for_readable_labels_is_refused() -> None:
+    n = 701
+    attention = Attention(torch.eye(n).expand(1, 8, n, n), torch.ones(n, 10))
+    with pytest.raises(UsageError, match=r"at most 57\d characters.* got 701; .*--out NAME\.html"):
+        draw(attention, "a" * n, "t")
 
 
 # --- the page ---
@@ -256,8 +279,12 @@ def test_a_file_is_written_whole_or_not_at_all() -> None:
 
 
 def test_a_name_is_checked() -> None:
+    """A link or a pipe was replaced by the picture, without a word."""
     check_out(Path("a.png"))
     check_out(Path("a.html"))
-    for name in ("a.pdf", "a", ".png", "nowhere/a.png"):
+    Path("link.png").symlink_to("a.png")
+    os.mkfifo("pipe.png")
+    Path("folder.png").mkdir()
+    for name in ("a.pdf", "a", ".png", "nowhere/a.png", "link.png", "pipe.png", "folder.png"):
         with pytest.raises(UsageError, match=f"--out {name}: "):
             check_out(Path(name))

@@ -12,7 +12,7 @@ from gpt.errors import UsageError
 def attend(
     run: RunName = None,
     text: Annotated[
-        str, typer.Option(help="The text that the model reads, at most model.T characters.")
+        str, typer.Option(help="The text to attend to: at most model.T characters.")
     ] = ...,  # type: ignore[assignment]
     out: Annotated[
         Path,
@@ -25,7 +25,7 @@ def attend(
     checkpoint: WhichOfRun = Which.best,
     debug: DebugFlag = False,
 ) -> None:
-    """Show which earlier characters each head looks at, and what the model expects next."""
+    """Show which earlier characters each head attends to, and what the model predicts next."""
     from gpt.inspection.output import check_out, write_out
     from gpt.runs.folder import find_run
 

@@ -1,4 +1,4 @@
-"""The file that a picture is written to. Knows no torch, so that a wrong name is told at once."""
+"""The file that a picture is written to. Imports no torch: a wrong name is refused at once."""
 
 from pathlib import Path
 
@@ -9,11 +9,16 @@ ENDINGS = (".png", ".html")
 
 
 def check_out(path: Path) -> None:
-    """Raises UsageError unless the file has a known ending and a folder to lie in."""
+    """Raises UsageError unless a file of that name can be written, or is one to be replaced."""
     if path.suffix.lower() not in ENDINGS:
         raise UsageError(f"--out {path}: expected a name that ends in .png or .html")
     if not path.parent.is_dir():
         raise UsageError(f"--out {path}: there is no folder {path.parent}; make it first")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise UsageError(
+            f"--out {path}: expected a new name or a plain file to replace, got a link, a folder, "
+            f"a pipe or a device; choose another name"
+        )
 
 
 def write_out(path: Path, content: bytes) -> None:

@@ -205,6 +205,7 @@ document.addEventListener("keydown", (event) => {
   if (!change) return;
   event.preventDefault();
   choose(change);
+  if ("t" in change) spans[change.t].scrollIntoView({ block: "nearest" });
 });
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintAll);

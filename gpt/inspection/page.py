@@ -18,7 +18,7 @@ from gpt.text.batches import to_torch
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 
-SHOWN = 8  # likeliest next characters
+TOP_CHARACTERS = 8
 ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}  # JSON reads them back
 
 
@@ -41,18 +41,18 @@ def page_data(
     """What the page shows.
 
     weights: of each layer and head, row t's first t + 1 weights, t = 0..T-1, as little-endian
-    uint16 (65535 is 1) in base64. next: for each character the likeliest to follow, with their
-    probabilities. actual: for each but the last, the probability of the one that does, and its
-    rank from 1.
+    uint16 (65535 is 1) in base64. next: at each position the likeliest next characters, with their
+    predicted probabilities. actual: at each but the last, the probability and the rank (from 1)
+    of the actual next character.
     """
     n_layer, H, T, _ = attention.weights.shape
     past = torch.tril_indices(T, T)
-    shares = attention.weights[:, :, past[0], past[1]].mul(65535).round()  # (n_layer, H, T(T+1)/2)
+    weights = attention.weights[:, :, past[0], past[1]]  # (n_layer, H, T (T + 1) / 2)
     p = attention.probabilities  # (T, V)
-    likeliest = p.topk(min(SHOWN, p.shape[1]))
-    follows = to_torch(vocabulary.encode(text)[1:])[:, None]  # (T-1, 1)
-    given = p[:-1].gather(1, follows)  # (T-1, 1)
-    ranks = (p[:-1] > given).sum(1) + 1
+    likeliest = p.topk(min(TOP_CHARACTERS, p.shape[1]))
+    targets = to_torch(vocabulary.encode(text)[1:])[:, None]  # (T-1, 1)
+    actual = p[:-1].gather(1, targets)  # (T-1, 1)
+    ranks = (p[:-1] > actual).sum(1) + 1
     signs = {c: symbol(c) for c in vocabulary.characters}
     return {
         "title": title,
@@ -60,13 +60,15 @@ def page_data(
         "signs": {c: sign for c, sign in signs.items() if sign != c},
         "layers": n_layer,
         "heads": H,
-        "weights": base64.b64encode(shares.numpy().astype("<u2").tobytes()).decode(),
+        "weights": base64.b64encode(
+            weights.mul(65535).round().numpy().astype("<u2").tobytes()
+        ).decode(),
         "next": [
             [[vocabulary.characters[i], round(q, 5)] for i, q in zip(ids, qs, strict=True)]
             for ids, qs in zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
         ],
         "actual": [
             [round(q, 5), rank]
-            for q, rank in zip(given[:, 0].tolist(), ranks.tolist(), strict=True)
+            for q, rank in zip(actual[:, 0].tolist(), ranks.tolist(), strict=True)
         ],
     }

@@ -1,0 +1,207 @@
+"""The page of `gpt attend` in a real browser: what it shows, by mouse, finger and keyboard."""
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from gpt.evaluation.attention import Attention
+from gpt.inspection.page import html
+from gpt.text.vocabulary import Vocabulary
+
+CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+if CHROMIUM is None or CHROMEDRIVER is None:
+    pytest.skip("no chromium and chromedriver installed here", allow_module_level=True)
+
+from selenium.webdriver import ActionChains, Chrome, ChromeOptions, Keys  # noqa: E402
+from selenium.webdriver.chrome.service import Service  # noqa: E402
+from selenium.webdriver.common.by import By  # noqa: E402
+
+L, H = 2, 3
+TEXT = ("The quick brown fox\njumps over the lazy dog. " * 12)[:503]
+
+
+def attention(n: int) -> Attention:
+    """Random weights of the right shape, and predictions."""
+    draws = torch.Generator().manual_seed(0)
+    scores = 3 * torch.randn(L, H, n, n, generator=draws)
+    weights = scores.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf")).softmax(-1)
+    V = len(Vocabulary.of(TEXT))
+    return Attention(weights, torch.randn(n, V, generator=draws).softmax(-1))
+
+
+ATTENTION = attention(len(TEXT))
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    options = ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    options.add_argument("--headless=new")
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('profile')}")
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")  # root has no other way
+    started = Chrome(options=options, service=Service(str(CHROMEDRIVER)))
+    yield started
+    started.quit()
+
+
+def emulate(browser: Chrome, width: int, height: int, scheme: str = "light") -> None:
+    screen = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+
+
+@pytest.fixture
+def page(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:
+    """The page of a text of 503 characters, in a window of 1280 x 800; no error in its console."""
+    file = tmp_path / "page.html"
+    file.write_bytes(html(ATTENTION, TEXT, "a run, step 7", Vocabulary.of(TEXT)))
+    emulate(browser, 1280, 800)
+    browser.get(file.as_uri())
+    yield browser
+    assert browser.get_log("browser") == []
+
+
+def shown(page: Chrome, id_: str) -> str:
+    return page.find_element(By.ID, id_).text
+
+
+def query(page: Chrome) -> int:
+    """The selected query position, from 0, as the status line names it."""
+    match = re.search(r"query (\d+) of 503", shown(page, "status"))
+    assert match
+    return int(match[1]) - 1
+
+
+def point_at(page: Chrome, t: int) -> None:
+    ActionChains(page).move_to_element(page.find_element(By.ID, f"t{t}")).perform()
+
+
+def click(page: Chrome, id_: str) -> None:
+    ActionChains(page).move_to_element(page.find_element(By.ID, id_)).click().perform()
+
+
+def press(page: Chrome, *keys: str) -> None:
+    ActionChains(page).send_keys(*keys).perform()
+
+
+def percents(page: Chrome, id_: str) -> list[float]:
+    found = page.find_elements(By.CSS_SELECTOR, f"#{id_} .percent")
+    return [float(element.text.removesuffix(" %")) / 100 for element in found]
+
+
+def test_it_shows_the_largest_weights_and_probabilities(page: Chrome) -> None:
+    point_at(page, 37)
+    click(page, "map1-2")
+    assert shown(page, "status") == "Layer 2, head 3, query 38 of 503: “z”"
+    weights = ATTENTION.weights[1, 2, 37].sort(descending=True).values[:8]
+    assert percents(page, "sources") == pytest.approx(weights.tolist(), abs=6e-4)
+    likeliest = ATTENTION.probabilities[37].sort(descending=True).values[:8]
+    assert percents(page, "predictions") == pytest.approx(likeliest.tolist(), abs=6e-4)
+    characters = Vocabulary.of(TEXT).characters
+    p = ATTENTION.probabilities[37, characters.index(TEXT[38])]
+    assert shown(page, "actual").startswith(f"Actual next character “{TEXT[38]}”: {100 * p:.1f} %")
+
+
+def test_a_click_pins_a_character_and_escape_unpins_it(page: Chrome) -> None:
+    """Without, what was chosen was lost on the way of the mouse to the results."""
+    point_at(page, 5)
+    assert query(page) == 5
+    click(page, "t20")
+    assert "pinned" in shown(page, "status")
+    point_at(page, 30)
+    assert query(page) == 20
+    press(page, Keys.ESCAPE)
+    assert "pinned" not in shown(page, "status")
+    point_at(page, 31)
+    assert query(page) == 31
+    click(page, "t40")
+    click(page, "t41")  # another: the pin moves
+    assert (query(page), "pinned" in shown(page, "status")) == (41, True)
+    click(page, "t41")  # the same: unpinned
+    assert "pinned" not in shown(page, "status")
+
+
+def test_a_click_on_the_map_pins_its_row(page: Chrome) -> None:
+    box = page.find_element(By.CSS_SELECTOR, "#map canvas")
+    ActionChains(page).move_to_element(box).click().perform()
+    assert query(page) == pytest.approx(251, abs=2)
+    point_at(page, 3)
+    assert query(page) == pytest.approx(251, abs=2)
+
+
+def test_the_keyboard_does_all_that_the_mouse_does(page: Chrome) -> None:
+    press(page, Keys.HOME, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT, Keys.ARROW_LEFT)
+    assert query(page) == 1
+    press(page, Keys.ENTER)
+    point_at(page, 30)
+    assert (query(page), "pinned" in shown(page, "status")) == (1, True)
+    press(page, Keys.ARROW_RIGHT)
+    assert (query(page), "pinned" in shown(page, "status")) == (2, True)
+    press(page, Keys.ESCAPE, Keys.ARROW_DOWN, "]", "]", "[")
+    assert shown(page, "status") == f"Layer 2, head 2, query 3 of 503: “{TEXT[2]}”"
+    press(page, Keys.END)
+    assert query(page) == 502
+    assert in_sight(page, "t502")
+
+
+def in_sight(page: Chrome, id_: str) -> bool:
+    inside: bool = page.execute_script(
+        "const box = document.getElementById(arguments[0]).getBoundingClientRect();"
+        "return box.top >= 0 && box.bottom <= innerHeight && box.left >= 0"
+        " && box.right <= innerWidth",
+        id_,
+    )
+    return inside
+
+
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)])
+def test_the_results_stay_in_sight_beside_a_long_text(
+    page: Chrome, width: int, height: int
+) -> None:
+    """At 503 characters they lay below the text, out of sight."""
+    emulate(page, width, height)
+    assert page.execute_script("return document.documentElement.scrollWidth") <= width
+    for t in (0, 251, 502):
+        page.execute_script(f"document.getElementById('t{t}').scrollIntoView({{block: 'nearest'}})")
+        assert in_sight(page, f"t{t}")
+        assert in_sight(page, "results")
+        covered = page.execute_script(
+            "const [text, results] = Array.from(arguments).map("
+            "(id) => document.getElementById(id).getBoundingClientRect());"
+            "return text.bottom > results.top && text.top < results.bottom"
+            " && text.right > results.left && text.left < results.right",
+            f"t{t}",
+            "results",
+        )
+        assert not covered
+
+
+def test_a_tap_on_a_phone_selects(page: Chrome) -> None:
+    emulate(page, 390, 844)
+    page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": True})
+    box = page.find_element(By.ID, "t13").rect
+    point = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] / 2}
+    for kind, points in (("touchStart", [point]), ("touchEnd", [])):
+        page.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.execute_cdp_cmd("Emulation.setTouchEmulationEnabled", {"enabled": False})
+    assert query(page) == 13
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_dark_where_the_system_is(page: Chrome, scheme: str) -> None:
+    emulate(page, 1280, 800, scheme)
+    brightness = {
+        name: sum(map(int, re.findall(r"\d+", page.execute_script(
+            f"return getComputedStyle(document.body).{name}"))[:3]))
+        for name in ("color", "backgroundColor")
+    }  # fmt: skip
+    assert abs(brightness["color"] - brightness["backgroundColor"]) > 500
+    assert (brightness["color"] > brightness["backgroundColor"]) == (scheme == "dark")
