@@ -511,7 +511,7 @@ def test_attend_writes_a_picture_or_a_page_and_says_where(
         (["--text", "", "--out", "a.png"], 2, "expected at least one character, got none"),
         (["--text", "a" * 14, "--out", "a.png"], 2, "expected at most T = 13 characters"),
         (["--text", "Éa!", "--out", "a.png"], 2, "outside the model's vocabulary: É !; leave them"),
-        (["--text", "a", "--out", "full.png"], 1, "full.png: cannot write it (Is a directory)"),
+        (["--text", "a", "--out", "full.png"], 2, "full.png: expected a new name or a plain file"),
         (["nowhere", "--text", "a", "--out", "a.png"], 2, "nowhere: expected the folder of a run"),
         (["--text", "a", "--out", "a.png", "--device", "warp"], 2, "device warp: expected auto"),
     ],
