@@ -203,7 +203,8 @@ def train(
     """Train a model on a text in a new run folder.
 
     Args:
-        config: a Config, or the path of a YAML file; default all settings at their defaults.
+        config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart;
+            default all settings at their defaults.
         text: a named text or the path of a file, in place of `data.source`.
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
         run_dir: the run's folder; default `runs/NAME`, with a number if that is taken.
@@ -301,7 +302,7 @@ def _resolve(
 
     if isinstance(settings, Mapping):
         settings = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    return load_config(Path(config) if isinstance(config, str) else config, settings, text)
+    return load_config(config, settings, text)
 
 
 def _name(config: "Config | str | Path | None") -> str:

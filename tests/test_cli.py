@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from gpt import api
 from gpt.config.load import load_config
-from gpt.config.schema import Config, fields
+from gpt.config.schema import GROUPS, Config, fields
 from gpt.config.yaml import to_yaml
 from gpt.runs.stored import write_hashes
 from gpt.text.display import visible
@@ -73,12 +74,34 @@ def test_help_and_config_errors_import_no_torch(arguments: list[str], code: int)
     assert "Traceback" not in done.stderr
 
 
-def test_help_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
+@pytest.mark.parametrize("columns", [80, 100, 120])
+@pytest.mark.parametrize("command", [[], ["train"], ["sample"], ["attend"], ["explain"]])
+def test_help_fits_the_terminal_and_cuts_nothing(
+    gpt: Gpt, monkeypatch: pytest.MonkeyPatch, command: list[str], columns: int
+) -> None:
+    """At 80 columns the descriptions of the commands ended in dots."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    code, out, _ = gpt(*command, "--help")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= min(columns, 100)
+    assert "..." not in out.replace("[ARGS]...", "")
+    monkeypatch.setenv("COLUMNS", "10000")
+    _, unwrapped, _ = gpt(*command, "--help")
+    assert set(out.split()) == set(unwrapped.split())  # no word is broken
+
+
+def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
     _, out, _ = gpt("train", "--help")
     flags = ["--config", "--set", "--device", "--run-dir", "--resume", "--overwrite", "--dry-run"]
-    for word in [*flags, "--json", "--debug", *(key for key, _, _ in fields(Config()))]:
+    told = " ".join(out.split())
+    for word in [*flags, "--json", "--debug"]:
         assert f"  {word}" in out
-    assert "context length: how many characters" in out
+    for key, description, _ in fields(Config()):
+        assert f"{key} {description} [" in told
+    assert "train.optimizer muon | adamw: Muon for the blocks' matrices" in told
+    assert "null = do not [null]" in told
+    headings = re.findall(r"^  (\S.*):$", out, re.MULTILINE)
+    assert headings == list(GROUPS.values())
     code, _, err = gpt()
     assert (code, "train" in err, "sample" in err) == (2, True, True)
 

@@ -7,8 +7,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.config.load import load_config
-from gpt.config.schema import Config, fields
+from gpt.config.load import SHIPPED, load_config
+from gpt.config.schema import GROUPS, Config, default_text, fields
 from gpt.config.yaml import to_yaml
 from gpt.errors import ConfigError
 
@@ -65,6 +65,16 @@ def test_words_stay_words(name: str) -> None:
         ("modle: {T: 3}", "modle: unknown key; did you mean model?"),
         ("data: {T: 3}", "data.T: unknown key; did you mean model.T?"),
         ("sample: {zzzz: 3}", "the keys are sample.length, sample.temperature, sample.top_k"),
+        (
+            "train.steps: 3",
+            "train.steps: expected nested keys, `train: {steps: ...}`, got",
+        ),
+        (
+            "model: {a.b: 3}",
+            "model.a.b: expected nested keys, `model: {a: {b: ...}}`, got",
+        ),
+        ("model: {attention_scale: 1e300}", "model.attention_scale: expected less than or equal"),
+        ("data: {newlines: crlf}", "data.newlines: expected 'lf' or 'keep', got 'crlf'"),
         ("train: {steps: yes}", "train.steps: expected a valid integer, got 'yes'"),
         ("train: {steps: 10.5}", "train.steps: expected a valid integer, got 10.5"),
         ("train: {learning_rate: fast}", "train.learning_rate: expected a valid number"),
@@ -118,15 +128,36 @@ def test_all_mistakes_are_told_at_once_each_once() -> None:
 
 def test_a_section_that_is_none_is_told_although_a_key_in_it_is_set() -> None:
     """It was dropped without a word, and all its other settings became the defaults."""
-    told = refusal("model: 5", "model.T=16")
-    assert told == "model.T: expected keys below `model:`, got 5; leave out that, or model.T"
+    advice = "model: expected keys below `model:`, got 5; leave out that, or model.T"
+    assert refusal("model: 5", "model.T=16") == f"x.yaml: {advice}"
+    assert refusal("", "model=5", "model.T=16") == f"command line: {advice}"
 
 
-@pytest.mark.parametrize("assignment", ["train.steps", "=3", "train.steps=[", "train.steps.x=3"])
+@pytest.mark.parametrize("assignment", ["train.steps", "=3", "train.steps=["])
 def test_an_override_that_says_nothing_is_refused(assignment: str) -> None:
-    assert refusal("", assignment).startswith(
-        ("--set " + assignment, "x.yaml: train.steps: expected")
-    )
+    assert refusal("", assignment).startswith(f"--set {assignment}")
+
+
+def test_an_override_below_a_setting_is_refused_where_it_was_written() -> None:
+    """It was blamed on the file."""
+    told = refusal("seed: 3", "train.steps.x=3")
+    assert told == "command line: train.steps: expected a valid integer, got {'x': 3}"
+
+
+def test_a_shipped_config_is_found_by_its_name() -> None:
+    assert load_config("quickstart") == load_config(SHIPPED / "quickstart.yaml")
+    Path("quickstart").mkdir()  # of the same name, but no config
+    assert load_config("quickstart").train.steps == 300
+    Path("classic").write_text("seed: 3")
+    assert load_config("classic").seed == 3
+    with pytest.raises(ConfigError, match=r"quikstart: no such config .*: classic, quickstart, "):
+        load_config("quikstart")
+
+
+def test_a_config_is_changed_by_overrides_and_keeps_what_follows_from_them() -> None:
+    config = load_config(load("train: {steps: 300}\nmodel: {C: 64}"), ["train.steps=50"], "b.txt")
+    assert (config.train.steps, config.train.warmup_steps) == (50, 5)
+    assert (config.model.C, config.model.head_size, config.data.source) == (64, 16, "b.txt")
 
 
 def test_a_file_that_cannot_be_read_is_told() -> None:
@@ -180,6 +211,22 @@ def test_a_value_that_unfolds_without_end_is_refused_at_once() -> None:
     assert "aliases (*name) are not read here" in refusal("\n".join([*levels, "seed: *a8"]))
 
 
-def test_every_setting_is_described() -> None:
-    for key, description, _ in fields(Config()):
-        assert len(description) > 10, key
+def test_every_setting_is_described_with_its_choices_and_belongs_to_a_group() -> None:
+    described = {key: description for key, description, _ in fields(Config())}
+    assert all(len(description) > 10 for description in described.values())
+    assert described["train.optimizer"].startswith("muon | adamw: ")
+    assert set(GROUPS) <= set(described)
+    assert next(iter(GROUPS)) == next(iter(described))
+
+
+def test_the_resolved_config_is_grouped_by_concern() -> None:
+    lines = to_yaml(Config()).splitlines()
+    train = lines[lines.index("train:") :]
+    for heading, key in [("optimizer", "optimizer"), ("early stopping", "stop_at_val_loss")]:
+        assert train[train.index(f"  # {heading}") + 1].startswith(f"  {key}: ")
+
+
+def test_a_default_is_spelled_as_a_config_file_spells_it() -> None:
+    """Help showed None and True, which YAML reads as words."""
+    for key, _, _ in fields(Config()):
+        assert load("", f"{key}={default_text(key)}") == Config(), key

@@ -17,20 +17,22 @@ import typer
 from gpt import __version__
 from gpt.cli.attend import attend
 from gpt.cli.explain import explain
+from gpt.cli.help import WIDEST_HELP, Commands, CommandWithSettings
 from gpt.cli.options import log
 from gpt.cli.sample import sample
-from gpt.cli.train import TrainCommand, train
+from gpt.cli.train import train
 from gpt.errors import INTERRUPTED, GPTError
 from gpt.text.display import visible
 
 app = typer.Typer(
     name="gpt",
+    cls=Commands,
     help="A character-level GPT: train it on any text, watch it learn, sample from it.",
-    epilog="Start with: gpt train --config configs/quickstart.yaml",
+    epilog="Start with: gpt train --config quickstart",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help is up sooner
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
 )
 
 
@@ -123,7 +125,7 @@ def _root(
         raise typer.Exit
 
 
-app.command(cls=TrainCommand)(train)
+app.command(cls=CommandWithSettings)(train)
 app.command()(sample)
 app.command()(attend)
 app.command()(explain)

@@ -7,10 +7,9 @@ import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from typer.core import TyperCommand
 
 from gpt.cli.options import DebugFlag, JsonFlag, show
 from gpt.cli.signals import StopSignals
@@ -20,18 +19,6 @@ if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.training.dry_run import Estimate
     from gpt.training.trainer import Outcome
-
-
-class TrainCommand(TyperCommand):
-    """Ends the help with every setting of a config."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """See TyperCommand."""
-        from gpt.config.schema import Config, fields
-
-        rows = [(f"{key} [{value}]", text) for key, text, value in fields(Config())]
-        with formatter.section("Settings (in the config file, or by --set; defaults in brackets)"):
-            formatter.write_dl(rows, col_max=36)
 
 
 def train(

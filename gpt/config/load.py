@@ -2,7 +2,7 @@
 
 import difflib
 import reprlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,32 +12,63 @@ from gpt.config.schema import Config, fields
 from gpt.config.yaml import parse, read_yaml
 from gpt.errors import ConfigError
 
+PACKAGE = Path(__file__).parents[1]
+SHIPPED = PACKAGE / "configs"  # in an installed wheel
+if not SHIPPED.is_dir():
+    SHIPPED = PACKAGE.parent / "configs"  # in a clone
+
 
 def load_config(
-    base: Path | Config | None, overrides: Sequence[str] = (), source: str | None = None
+    base: Config | Path | str | None, overrides: Sequence[str] = (), source: str | None = None
 ) -> Config:
-    """Defaults, then a YAML file or config, then `section.key=value` overrides, then the text.
+    """Defaults, then the YAML file, then `section.key=value` overrides, then the text.
+
+    Args:
+        base: a file, the name of a shipped config such as quickstart, or a Config.
+        overrides: `section.key=value`, the value in YAML.
+        source: in place of `data.source`.
 
     Raises:
         ConfigError: the file is missing or not YAML, or a key or value is wrong; all wrong
-            keys are told at once, each with its dotted path.
+            keys are listed at once, each with its dotted path.
     """
     if isinstance(base, Config):
         tree = base.model_dump(exclude_unset=True)
     else:
-        tree = read_yaml(base) if base is not None else {}
-    overridden = {_override(tree, assignment) for assignment in overrides}
+        tree = {} if base is None else read_yaml(_find(Path(base)))
+    overridden = set[str]()
+
+    def origin(key: str) -> str:
+        set_here = any(f"{other}.".startswith(f"{key}.") for other in overridden)
+        return "command line" if set_here or not isinstance(base, str | Path) else str(base)
+
+    assignments = [_assignment(text) for text in overrides]
     if source is not None:
-        overridden.add(_put(tree, "data.source", source))
+        assignments.append(("data.source", source))
+    for key, value in assignments:
+        _put(tree, key, value, origin)
+        overridden.add(key)
     try:
         return Config.model_validate(_without_nulls(tree))
     except ValidationError as error:
-        raise ConfigError(
-            "\n".join(
-                f"{'command line' if key in overridden else base or 'command line'}: {message}"
-                for key, message in _explain(error)
-            )
-        ) from None
+        mistakes = [f"{origin(key)}: {message}" for key, message in _explain(error)]
+        raise ConfigError("\n".join(mistakes)) from None
+
+
+def _find(path: Path) -> Path:
+    """The file at that path, else the shipped config of that name."""
+    if path.exists() and not (path.is_dir() and str(path) in _shipped()):
+        return path
+    if str(path) in _shipped():
+        return SHIPPED / f"{path}.yaml"
+    raise ConfigError(
+        f"{path}: no such config file; expected the path of one, or the name of a shipped config: "
+        f"{', '.join(_shipped())}"
+    )
+
+
+def _shipped() -> list[str]:
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
 
 
 def _without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
@@ -49,36 +80,38 @@ def _without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _override(tree: dict[str, Any], assignment: str) -> str:
-    key, equals, value = assignment.partition("=")
+def _assignment(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
     if not equals or not key:
         raise ConfigError(
-            f"--set {assignment}: expected SECTION.KEY=VALUE, such as --set train.steps=500"
+            f"--set {text}: expected SECTION.KEY=VALUE, such as --set train.steps=500"
         )
-    return _put(tree, key, parse(value, f"--set {assignment}"))
+    return key, parse(value, f"--set {text}")
 
 
-def _put(tree: dict[str, Any], key: str, value: Any) -> str:
+def _put(tree: dict[str, Any], key: str, value: Any, origin: Callable[[str], str]) -> None:
     *parents, name = key.split(".")
-    for parent in parents:
+    for depth, parent in enumerate(parents, start=1):
         child = tree.get(parent)
         if child is not None and not isinstance(child, dict):
+            section = ".".join(parents[:depth])
             raise ConfigError(
-                f"{key}: expected keys below `{parent}:`, got {reprlib.repr(child)}; leave out "
-                f"that, or {key}"
+                f"{origin(section)}: {section}: expected keys below `{section}:`, got "
+                f"{reprlib.repr(child)}; leave out that, or {key}"
             )
         tree[parent] = tree = dict(child or {})
     tree[name] = value
-    return key
 
 
 def _explain(error: ValidationError) -> Iterator[tuple[str, str]]:
     """(dotted key, message) for each mistake that the user made."""
     for mistake in error.errors():
         key, kind, got = ".".join(map(str, mistake["loc"])), mistake["type"], mistake["input"]
-        if kind == "default_factory_not_called":  # follows from another mistake, told elsewhere
+        if kind == "default_factory_not_called":  # follows from another mistake
             continue
-        if kind == "extra_forbidden":
+        if kind == "extra_forbidden" and any("." in str(name) for name in mistake["loc"]):
+            yield key, f"{key}: expected nested keys, {_nested(key)}, got one with a dot"
+        elif kind == "extra_forbidden":
             yield key, f"{key}: unknown key; {_suggestion(key)}"
         elif kind == "value_error" and isinstance(got, dict):  # a cross-field check names its key
             yield key, str(mistake["ctx"]["error"])
@@ -89,6 +122,12 @@ def _explain(error: ValidationError) -> Iterator[tuple[str, str]]:
         else:
             expected = mistake["msg"].replace("Input should be", "expected")
             yield key, f"{key}: {expected}, got {reprlib.repr(got)}"
+
+
+def _nested(key: str) -> str:
+    """`train.steps` -> `train: {steps: ...}`."""
+    *sections, name = key.split(".")
+    return f"`{''.join(f'{section}: {{' for section in sections)}{name}: ...{'}' * len(sections)}`"
 
 
 def _suggestion(key: str) -> str:

@@ -1,8 +1,9 @@
 """One typed tree of settings, each with its default, its bounds and its description."""
 
+import json
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -26,9 +27,10 @@ def _text_name(name: str) -> str:
 
 
 Newlines = Literal["lf", "keep"]
-LARGEST = 10**9  # a guard against slips of the finger, long before memory ends
-MOST_LAYERS = 10_000  # or tables of characters: their names are listed before a model is read
-LARGEST_TABLE = 2**24  # of rotary angles, which a model makes before it has any weight
+LARGEST = 10**9  # a guard against typing errors, long before memory runs out
+MOST_LAYERS = 10_000  # or n-gram tables: their parameters are listed before a model is read
+LARGEST_TABLE = 2**24  # rotary angles, which a model computes before it has any weight
+SHARPEST = 1000.0  # far beyond one-hot attention, and far from overflow
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
 Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
@@ -47,58 +49,56 @@ class Section(BaseModel):
 
 
 class DataConfig(Section):
-    """What is learnt."""
+    """The text to train on."""
 
     source: TextName = Field(
         "python-docs",
         description="the text: python-docs, tinyshakespeare, or the path of a UTF-8 file",
     )
     newlines: Newlines = Field(
-        "lf", description="lf: CRLF and CR are read as LF, also in prompts; keep: as they are"
+        "lf", description="CRLF and CR are read as LF, also in prompts, or kept as they are"
     )
 
 
 class ModelConfig(Section):
-    """The shape of the transformer, in the field's letters."""
+    """The shape of the transformer, in the field's letters; a token is a character."""
 
-    T: PositiveInt = Field(
-        64, description="context length: how many characters the model sees at once"
-    )
+    T: PositiveInt = Field(64, description="context length in characters")
     C: PositiveInt = Field(128, description="channels: the width of the residual stream")
-    n_layer: Layers = Field(4, description="blocks of attention and MLP")
+    n_layer: Layers = Field(4, description="transformer blocks (attention and MLP)")
     n_head: PositiveInt = Field(4, description="attention heads in each block")
     head_size: PositiveInt = Field(
         default_factory=lambda given: given["C"] // given["n_head"] or 1,
-        description="channels of a query and a key in one head; default C / n_head",
+        description="channels of a head's queries and keys; null = C / n_head",
     )
     value_size: PositiveInt = Field(
         default_factory=lambda given: given["head_size"],
-        description="channels of a value in one head; default head_size",
+        description="channels of a head's values; null = head_size",
     )
     positions: Literal["learned", "rotary"] = Field(
-        "rotary",
-        description="learned: a vector added for each place; rotary: queries and keys are turned",
+        "rotary", description="position embeddings that are added, or RoPE in queries and keys"
     )
     qk_norm: bool = Field(
-        True, description="whether queries and keys are normalised, so that no score can run away"
+        True, description="whether queries and keys are normalised, which bounds the scores"
     )
-    attention_scale: PositiveFloat = Field(
-        1.0, description="attention scores are this times q k / sqrt(head_size): how sharp they are"
+    attention_scale: Annotated[PositiveFloat, Field(le=SHARPEST)] = Field(
+        1.0, description="attention scores are attention_scale * q k / sqrt(head_size)"
     )
     qkv_bias: bool = Field(False, description="whether queries, keys and values have a bias")
     ngram: Layers = Field(
         4,
-        description="characters whose vectors are added up to make a character's embedding: "
-        "itself and those just before; 1 = itself alone",
+        description="characters whose embeddings are summed at each position: its own and the "
+        "ngram - 1 before it; 1 = its own alone",
     )
     activation: Literal["gelu", "relu2"] = Field(
-        "relu2", description="what bends the MLP: GELU, or the square of ReLU"
+        "relu2", description="activation of the MLP: GELU, or the square of ReLU"
     )
     dropout: Fraction = Field(
-        0.0, description="share of embeddings and of what the blocks add, zeroed in training"
+        0.0, description="dropout of the embeddings and of what each block adds to the stream"
     )
     character_dropout: Fraction = Field(
-        0.0, description="share of the characters it reads that are hidden from it in training"
+        0.0,
+        description="token dropout: the probability that an input character's embedding is zero",
     )
 
     @model_validator(mode="after")
@@ -116,74 +116,75 @@ class ModelConfig(Section):
         if self.positions == "rotary" and self.head_size % 2:
             raise ValueError(
                 f"model.head_size: expected an even number with model.positions rotary, which "
-                f"turns channels in pairs, got {self.head_size}"
+                f"rotates channels in pairs, got {self.head_size}"
             )
         return self
 
 
 class TrainConfig(Section):
-    """How it learns: schedule, optimizer, records, reasons to stop."""
+    """The training loop."""
 
-    steps: PositiveInt = Field(2000, description="optimizer updates in the whole run")
-    batch_size: PositiveInt = Field(12, description="B: windows of T characters in one update")
+    steps: PositiveInt = Field(2000, description="optimizer steps of the whole run")
+    batch_size: PositiveInt = Field(12, description="B: windows of T characters in one step")
     first_window: PositiveInt | None = Field(
         None,
-        description="characters of a window in the first five sixths of the steps, with as many "
-        "windows more; null = model.T",
+        description="a shorter context for the first five sixths of the steps, with as many "
+        "characters a step; null = model.T",
     )
     accumulation: PositiveInt = Field(
-        1, description="pieces the batch is computed in, one after the other, to save memory"
+        1, description="micro-batches of a step (gradient accumulation), to save memory"
     )
+    auto_batch: bool = Field(
+        False, description="when out of memory, whether to double the accumulation and continue"
+    )
+
     optimizer: Literal["muon", "adamw"] = Field(
-        "muon",
-        description="muon: Muon for the blocks' matrices, AdamW for the rest; adamw: AdamW for all",
+        "muon", description="Muon for the blocks' matrices and AdamW for the rest, or AdamW for all"
     )
     muon_learning_rate: PositiveFloat = Field(0.02, description="peak learning rate of Muon")
     learning_rate: PositiveFloat = Field(4e-3, description="peak learning rate of AdamW")
-    min_learning_rate: NonNegativeFloat = Field(
-        1e-5, description="learning rate of AdamW that the decay ends at; Muon's in proportion"
+    weight_decay: NonNegativeFloat = Field(0.1, description="decoupled weight decay of matrices")
+    beta1: Fraction = Field(0.9, description="AdamW: decay of the gradient's running mean")
+    beta2: Fraction = Field(0.99, description="AdamW: decay of the squared gradient's running mean")
+    grad_clip: NonNegativeFloat = Field(
+        1.0, description="largest norm of the gradient, which is clipped to it; 0 = no clipping"
     )
+
     warmup_steps: NonNegativeInt = Field(
         default_factory=lambda given: min(100, given["steps"] // 10),
-        description="steps of linear rise to the peak; default a tenth of steps, at most 100",
+        description="steps of linear warmup; null = a tenth of train.steps, at most 100",
     )
     decay: Literal["cosine", "linear"] = Field(
-        "linear", description="shape of the fall from the peak to min_learning_rate"
+        "linear", description="shape of the decay from the peak learning rate to the last"
     )
-    weight_decay: NonNegativeFloat = Field(0.1, description="pull of matrices towards zero")
-    beta1: Fraction = Field(0.9, description="AdamW: memory of the gradient's mean")
-    beta2: Fraction = Field(0.99, description="AdamW: memory of the gradient's square")
-    grad_clip: NonNegativeFloat = Field(
-        1.0, description="largest gradient norm; longer gradients are shortened to it; 0 = never"
+    min_learning_rate: NonNegativeFloat = Field(
+        1e-5, description="last learning rate of AdamW; Muon's is in proportion"
     )
-    auto_batch: bool = Field(
-        False,
-        description="when memory ends, compute the batch in more pieces (accumulation) and go on",
-    )
+
     precision: Literal["auto", "fp32", "bf16", "fp16"] = Field(
         "auto", description="number format of matrix products; auto: bf16 where the chip has it"
     )
     compile: Literal["auto", "on", "off"] = Field(
         "auto", description="torch.compile; auto: on CUDA, where it works"
     )
-    log_every: PositiveInt = Field(10, description="steps between two training-loss records")
-    eval_every: PositiveInt = Field(
-        250, description="steps between two evaluations on the whole val split"
-    )
-    checkpoint_every: Period = Field(
-        250, description="steps between two checkpoints, or minutes: 10 min"
-    )
+
+    eval_every: PositiveInt = Field(250, description="steps between two evaluations")
+    log_every: PositiveInt = Field(10, description="steps between two records of the train loss")
     sample_length: NonNegativeInt = Field(
-        200, description="characters sampled at each evaluation for TensorBoard; 0 = none"
+        200, description="characters of the sample at each evaluation; 0 = no sample"
     )
     histograms: bool = Field(
-        False, description="histograms of weights and gradients in TensorBoard at each evaluation"
+        False, description="whether TensorBoard gets histograms of weights and gradients"
     )
+    checkpoint_every: Period = Field(
+        250, description="steps between two checkpoints, or minutes, such as 10 min"
+    )
+
     stop_at_val_loss: PositiveFloat | None = Field(
-        None, description="stop once an evaluation is at or below this loss"
+        None, description="stop at a val loss of this or less; null = do not"
     )
     patience: PositiveInt | None = Field(
-        None, description="stop after so many evaluations without a new best"
+        None, description="stop after so many evaluations without a new best; null = do not"
     )
 
     @model_validator(mode="after")
@@ -207,29 +208,29 @@ class TrainConfig(Section):
 
 
 class SampleConfig(Section):
-    """How text is drawn from it; `gpt sample` overrides these."""
+    """How to sample; the options of `gpt sample` override it."""
 
-    length: NonNegativeInt = Field(500, description="characters to sample")
+    length: NonNegativeInt = Field(500, description="characters of a sample")
     temperature: NonNegativeFloat = Field(
-        0.8,
-        description="below 1 bolder towards the likely, above 1 wilder; 0 = always the likeliest",
+        0.8, description="above 1 more random, below 1 more predictable; 0 = the likeliest always"
     )
-    top_k: PositiveInt | None = Field(None, description="draw only from the k likeliest characters")
+    top_k: PositiveInt | None = Field(
+        None, description="sample from the k likeliest characters only; null = from all"
+    )
 
 
 class Config(Section):
     """All settings of a run."""
 
     device: DeviceName = Field(
-        "auto", description="auto, cpu, cuda, cuda:N or mps; auto takes CUDA where there is one"
+        "auto", description="auto, cpu, cuda, cuda:N or mps; auto: CUDA where there is one"
     )
     seed: NonNegativeInt = Field(
-        1337, description="every random draw follows from the seed, its purpose and its step"
+        1337, description="seed of every random draw, together with its purpose and step"
     )
     deterministic: bool = Field(
         False,
-        description="on CUDA, only kernels that repeat a run digit for digit, slower; a CPU "
-        "always does",
+        description="whether CUDA, too, uses only deterministic kernels, which are slower",
     )
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -247,12 +248,45 @@ class Config(Section):
         return self
 
 
+GROUPS = {  # what the keys from this one on are about: headings of help and of config.yaml
+    "device": "run",
+    "data.source": "data",
+    "model.T": "model: size",
+    "model.positions": "model: attention, embeddings, MLP",
+    "model.dropout": "model: regularisation",
+    "train.steps": "training: steps and batches",
+    "train.optimizer": "training: optimizer",
+    "train.warmup_steps": "training: learning rate schedule",
+    "train.precision": "training: precision and compilation",
+    "train.eval_every": "training: evaluation, logging, checkpoints",
+    "train.stop_at_val_loss": "training: early stopping",
+    "sample.length": "sampling",
+}
+
+
 def fields(config: Section) -> Iterator[tuple[str, str, Any]]:
-    """Every setting of the tree as (dotted key, description, value), in the order of the file."""
+    """Every setting of the tree as (dotted key, description, value), in the order of the file.
+
+    The description of a setting with a few possible values begins with them: `muon | adamw: ...`.
+    """
     for name, field in type(config).model_fields.items():
-        value = getattr(config, name)
+        value, description = getattr(config, name), field.description or ""
         if isinstance(value, Section):
-            for key, description, leaf in fields(value):
-                yield f"{name}.{key}", description, leaf
+            for key, described, leaf in fields(value):
+                yield f"{name}.{key}", described, leaf
+        elif get_origin(field.annotation) is Literal:
+            yield name, f"{' | '.join(get_args(field.annotation))}: {description}", value
         else:
-            yield name, field.description or "", value
+            yield name, description, value
+
+
+def default_text(key: str) -> str:
+    """A setting's default as a config file spells it; null for one that follows from others."""
+    *sections, name = key.split(".")
+    config: Section = Config()
+    for section in sections:
+        config = getattr(config, section)
+    if type(config).model_fields[name].default_factory is not None:
+        return "null"
+    value = getattr(config, name)
+    return value if isinstance(value, str) else json.dumps(value)

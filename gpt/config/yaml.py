@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from gpt.config.schema import Config, fields
+from gpt.config.schema import GROUPS, Config, fields
 from gpt.errors import ConfigError
 
 LONGEST_FILE = 2**20  # bytes
@@ -92,7 +92,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
             raise ConfigError(f"{path}: expected a config of at most 1 MiB, got a larger file")
         text = content.decode("utf-8")
     except FileNotFoundError:
-        raise ConfigError(f"{path}: no such config file; see the ones under configs/") from None
+        raise ConfigError(f"{path}: no such config file") from None
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: expected UTF-8 text, got {error}") from None
     except OSError as error:
@@ -112,12 +112,16 @@ def to_yaml(config: Config) -> str:
     lines, section = [], ""
     for key, description, value in fields(config):
         *parents, name = key.split(".")
+        indent = "  " * len(parents)
         if parents and parents[0] != section:
             section = parents[0]
             lines.append(f"\n{section}:")
+        _, divided, heading = GROUPS.get(key, "").partition(": ")
+        if divided:
+            lines.append(f"{indent}# {heading}")
         text = "null" if value is None else yaml.safe_dump(value, width=10**6, allow_unicode=True)
         text = text.removesuffix("\n").removesuffix("\n...")
         if parse(text, key) != value:  # a text named 1e5 is a number to us, not to the dumper
             text = json.dumps(value)
-        lines.append(f"{'  ' * len(parents)}{name}: {text}".ljust(32) + f"  # {description}")
+        lines.append(f"{indent}{name}: {text}".ljust(32) + f"  # {description}")
     return "\n".join(lines) + "\n"
