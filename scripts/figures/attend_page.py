@@ -1,0 +1,52 @@
+"""Photograph the page of `gpt attend`: python scripts/figures/attend_page.py RUN OUT.png
+
+In the system's Chromium. The README's picture is that of configs/shakespeare_cpu.yaml with
+--set train.steps=300.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from selenium.webdriver import ActionChains, Chrome, ChromeOptions, Keys
+from selenium.webdriver.chrome.service import Service
+
+TEXT = """ROMEO:
+But, soft! what light through yonder window breaks?
+It is the east, and Juliet is the sun.
+Arise, fair sun, and kill the envious moon,
+Who is already sick and pale with grief."""
+QUERY = TEXT.index("moon") + 2
+KEYS = 2 * Keys.ARROW_DOWN + Keys.HOME + QUERY * Keys.ARROW_RIGHT  # layer 3, head 1
+
+
+def photograph(page: Path, out: Path) -> None:
+    """A picture, 1100 x 780, of the page once the keys are pressed."""
+    options = ChromeOptions()
+    options.binary_location = shutil.which("chromium") or sys.exit("install chromium")
+    options.add_argument("--headless=new")
+    options.add_argument("--hide-scrollbars")
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")  # root has no other way
+    driver = shutil.which("chromedriver") or sys.exit("install chromedriver")
+    browser = Chrome(options=options, service=Service(driver))
+    try:
+        screen = {"width": 1100, "height": 780, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+        browser.get(page.as_uri())
+        ActionChains(browser).send_keys(KEYS).perform()
+        browser.save_screenshot(str(out))
+    finally:
+        browser.quit()
+
+
+if __name__ == "__main__":
+    run, out = sys.argv[1:]
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.html"
+        command = [sys.executable, "-m", "gpt", "attend", run, "--text", TEXT, "--out", str(page)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        photograph(page, Path(out))
