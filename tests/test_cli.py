@@ -106,6 +106,37 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
     assert (code, "train" in err, "sample" in err) == (2, True, True)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train", "--no-such-flag"], "No such option: --no-such-flag (see"),
+        (["smaple"], "No such command 'smaple'. Did you mean 'sample'? (see"),
+        (["sample", "--length", "x"], "Invalid value for '--length': expected a valid integer"),
+        (["train", "a", "b"], "Got unexpected extra argument(s) (b) (see"),
+        (["train", "--set"], "Option '--set' requires an argument."),
+    ],
+)
+def test_a_command_line_that_cannot_be_parsed_ends_in_one_message(
+    gpt: Gpt, arguments: list[str], message: str
+) -> None:
+    """These were told in another form than all others, below three lines of usage."""
+    code, out, err = gpt(*arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert err.startswith(f"gpt: {message}")
+
+
+def test_a_message_breaks_between_words_in_a_terminal() -> None:
+    leader, follower = os.openpty()
+    command = [sys.executable, "-m", "gpt", "train", "--config", "nowhere.yaml"]
+    subprocess.run(command, stderr=follower, env=os.environ | {"COLUMNS": "80"})
+    shown = os.read(leader, 4096).decode()
+    piped = subprocess.run(command, capture_output=True, text=True).stderr
+    os.close(leader)
+    os.close(follower)
+    assert (len(piped.splitlines()), shown.split()) == (1, piped.split())
+    assert max(map(len, shown.splitlines())) <= 80 < len(piped)
+
+
 def test_python_m_gpt_is_gpt() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "gpt", "--version"], capture_output=True, text=True

@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import sys
+import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, cast
@@ -18,10 +19,10 @@ from gpt import __version__
 from gpt.cli.attend import attend
 from gpt.cli.explain import explain
 from gpt.cli.help import WIDEST_HELP, Commands, CommandWithSettings
-from gpt.cli.options import log
+from gpt.cli.options import log, terminal_width
 from gpt.cli.sample import sample
 from gpt.cli.train import train
-from gpt.errors import INTERRUPTED, GPTError
+from gpt.errors import INTERRUPTED, GPTError, command
 from gpt.text.display import visible
 
 app = typer.Typer(
@@ -29,7 +30,6 @@ app = typer.Typer(
     cls=Commands,
     help="A character-level GPT: train it on any text, watch it learn, sample from it.",
     epilog="Start with: gpt train --config quickstart",
-    no_args_is_help=True,
     rich_markup_mode=None,  # plain help is up sooner
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
@@ -40,14 +40,14 @@ def main() -> NoReturn:
     """Run the command line; every way it can fail ends in one message and an exit code."""
     sys.stdin = sys.stdin or _nowhere("r")  # closed by whoever started us
     sys.stdout = sys.stdout or _nowhere()
-    sys.stderr = cast(TextIO, _Told(sys.stderr or _nowhere()))
+    sys.stderr = cast(TextIO, _BestEffortStream(sys.stderr or _nowhere()))
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     log.handlers = [_Notices()]
     log.setLevel(logging.INFO)
     try:
-        app(_with_resumed_run(sys.argv[1:]))
-        sys.exit(0)
+        code = app(_with_resumed_run(sys.argv[1:]), standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)  # that of typer.Exit
     except SystemExit as done:
         if done.code == INTERRUPTED:
             kept = "; a run keeps its last checkpoint" if sys.argv[1:2] == ["train"] else ""
@@ -56,11 +56,11 @@ def main() -> NoReturn:
     except Exception as error:
         if log.level == logging.DEBUG:
             raise
-        typer.echo(f"gpt: {visible(_message(error))}", err=True)
-        sys.exit(error.exit_code if isinstance(error, GPTError) else 1)
+        typer.echo(_in_terminal(f"gpt: {visible(_message(error))}"), err=True)
+        sys.exit(getattr(error, "exit_code", 1))
 
 
-class _Told:
+class _BestEffortStream:
     """A stream whose reader may leave (`| head`, a closed terminal): no reason to lose a run."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -93,9 +93,22 @@ def _nowhere(mode: str = "w") -> TextIO:
     return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
 
 
+def _in_terminal(text: str) -> str:
+    """The text with its lines broken between words, if a terminal shows it."""
+    if not sys.stderr.isatty():
+        return text
+    return "\n".join(
+        textwrap.fill(line, terminal_width(), break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
+
+
 def _message(error: Exception) -> str:
     if isinstance(error, GPTError):
         return str(error)
+    if hasattr(error, "format_message"):  # typer's, of a command line that cannot be parsed
+        told = error.format_message().replace("Input should be", "expected")
+        return f"{told}{_where_to_look(getattr(error, 'ctx', None))}"
     first, *_ = str(error).splitlines() or [""]
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename or 'while reading or writing'}"
@@ -105,6 +118,13 @@ def _message(error: Exception) -> str:
             f"train.batch_size, a larger train.accumulation, or fewer --num-samples"
         )
     return f"{type(error).__name__}: {first:.300} (--debug shows where)"
+
+
+def _where_to_look(ctx: typer.Context | None) -> str:
+    if ctx is None:
+        return ""
+    name = [str(ctx.command.name)] if ctx.parent else []
+    return f" (see {command(*name, '--help')})"
 
 
 class _Notices(logging.Handler):
@@ -118,11 +138,15 @@ class _Notices(logging.Handler):
 
 @app.callback(invoke_without_command=True)
 def _root(
+    ctx: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
 ) -> None:
     if version:
         typer.echo(f"gpt {__version__}")
         raise typer.Exit
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(2)
 
 
 app.command(cls=CommandWithSettings)(train)
