@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.errors import UsageError
-from gpt.runs.folder import RUNS, check_free, check_plain, find_run, locked
+from gpt.runs.folder import RUNS, check_free, find_run
 from gpt.text.newlines import unify_newlines
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.evaluation.attention import Attention
     from gpt.model.transformer import GPT
-    from gpt.runs.stored import Stored
+    from gpt.runs.checkpoint import CheckpointData
     from gpt.sampling.stopping import Chunk
     from gpt.text.corpus import Corpus
     from gpt.training.dry_run import Estimate
@@ -42,7 +42,7 @@ class Model:
     Several can be loaded at once. torch is loaded by the first call that needs it.
     """
 
-    def __init__(self, run: Path, checkpoint: "Stored", device: str) -> None:
+    def __init__(self, run: Path, checkpoint: "CheckpointData", device: str) -> None:
         self.run, self.checkpoint, self.device = run, checkpoint, device
         self.step, self.config = checkpoint.step, checkpoint.config
         self.vocabulary = checkpoint.vocabulary
@@ -54,9 +54,9 @@ class Model:
     def module(self) -> "GPT":
         """The model as a torch module in evaluation mode, on the device."""
         from gpt.device import select_device
-        from gpt.runs.checkpoint import model_of
+        from gpt.runs.model import load_model
 
-        return model_of(self.checkpoint, select_device(self.device))
+        return load_model(self.checkpoint, select_device(self.device))
 
     def generate(self, prompt: str = "", **options: Any) -> Iterator[str]:
         """Yield the text that the model writes after the prompt, as it comes.
@@ -184,10 +184,10 @@ def load(run: str | Path | None = None, checkpoint: str = "best", device: str = 
         UsageError: there is no such run.
         CheckpointError: the checkpoint is missing, damaged or not one of ours.
     """
-    from gpt.runs.stored import read_stored
+    from gpt.runs.checkpoint import read_checkpoint
 
     folder = find_run(None if run is None else str(run))
-    return Model(folder, read_stored(folder, checkpoint), device)
+    return Model(folder, read_checkpoint(folder, checkpoint), device)
 
 
 def train(
@@ -256,8 +256,10 @@ def resume(
         UsageError: there is no such run, its text changed, or it has no steps left.
         CheckpointError: no checkpoint of the run can be read.
     """
+    from gpt.runs.recovery import config_to_resume
+
     folder = find_run(None if run is None else str(run))
-    settled = _resolve(_saved_config(folder), text, settings)
+    settled = _resolve(config_to_resume(folder), text, settings)
     corpus = _corpus(settled)
 
     from gpt.training.trainer import train as train_model
@@ -284,15 +286,6 @@ def estimate(
     from gpt.training.dry_run import estimate as probe
 
     return settled, probe(settled, corpus)
-
-
-def _saved_config(run: Path) -> Path:
-    from gpt.runs.stored import go_back_to_whole
-
-    check_plain(run)
-    with locked(run):
-        go_back_to_whole(run)
-    return run / "checkpoints" / "last" / "config.yaml"
 
 
 def _resolve(

@@ -16,8 +16,8 @@ from bench_peers import NanoGPT, huggingface_generate
 
 from gpt.config.schema import Config
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import Checkpoint, save_checkpoint
-from gpt.runs.stored import Stored, read_stored
+from gpt.runs.checkpoint import CheckpointData, TrainingState, read_checkpoint, write_checkpoint
+from gpt.runs.model import weights_of
 from gpt.sampling.engine import Engine, open_engine
 from gpt.sampling.generate import Generator
 from gpt.sampling.sampler import SamplingRules
@@ -46,7 +46,8 @@ def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
     model = GPT(config.model, len(VOCABULARY), torch.Generator().manual_seed(1))
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
-        save_checkpoint(run, Checkpoint(1, model, config, VOCABULARY), {}, is_best=True)
+        data = CheckpointData(1, config, VOCABULARY, weights_of(model), best_step=1)
+        write_checkpoint(run, data, TrainingState({}, {}))
         yield run
 
 
@@ -79,10 +80,10 @@ def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
     results: dict[str, Any] = {"import_torch_s": round(statistics.median(imported), 2)}
     for name, shape in SHAPES.items():
         with untrained_run(shape) as run:
-            stored = read_stored(run, "best")
+            data = read_checkpoint(run, "best")
 
-            def one_text(characters: int, stored: Stored = stored) -> list[float]:
-                return paces(lambda B: open_engine(stored, "cpu", B), 1, characters)
+            def one_text(characters: int, data: CheckpointData = data) -> list[float]:
+                return paces(lambda B: open_engine(data, "cpu", B), 1, characters)
 
             command = [sys.executable, "-m", "gpt", "sample", str(run), "--device", "cpu"]
             command += ["--length", str(CHARACTERS), "--num-samples"]
@@ -93,7 +94,7 @@ def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
                     theirs.append(nanogpt.sample(shape, CHARACTERS))
                 alone.append(1 / statistics.mean(one_text(CHARACTERS)))
                 many.append(64 * CHARACTERS / wall([*command, "64"]))
-        size = sum(array.nbytes for array in stored.weights.values())
+        size = sum(array.nbytes for array in data.weights.values())
         found: dict[str, Any] = {"weights_mb": round(size / 1e6, 1)}
         found["process_s"] = round(statistics.median(ours), 2)
         if theirs:

@@ -24,28 +24,32 @@ from typing import Any
 
 import torch
 
-import gpt.runs.checkpoint
-import gpt.runs.stored
-from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.errors import GPTError
-from gpt.runs.checkpoint import load_checkpoint, load_training_state
-from gpt.runs.stored import FILES, HASHES, go_back_to_whole, read_stored, write_hashes
+from gpt.runs.checkpoint import (
+    FILES,
+    INDEX,
+    MANIFEST,
+    manifest_of,
+    read_checkpoint,
+    read_index,
+    read_to_resume,
+    step_folder,
+)
+from gpt.runs.model import load_model
+from gpt.runs.recovery import recover
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
-from gpt.text.vocabulary import Vocabulary
 from gpt.training.trainer import train
 
 CPU = torch.device("cpu")
 DISK: list[tuple[Any, str]] = [  # what a checkpoint is written with
-    (gpt.runs.checkpoint, "sync"),
-    (gpt.runs.checkpoint, "link"),
-    (gpt.runs.checkpoint, "write_hashes"),
+    (os, "fsync"),
     (shutil, "rmtree"),
+    (Path, "open"),
     (Path, "rename"),
     (Path, "replace"),
-    (Path, "write_bytes"),
-    (Path, "write_text"),
+    (Path, "unlink"),
     (Path, "mkdir"),
 ]
 
@@ -137,16 +141,14 @@ def killed_runs(folder: Path, corpus: Corpus, kills: int, seed: int) -> dict[str
 
 def weights(run: Path) -> dict[str, bytes]:
     """The bits of the last checkpoint's weights."""
-    stored = read_stored(run, "last")
-    return {name: array.tobytes() for name, array in stored.weights.items()}
+    data = read_checkpoint(run, "last")
+    return {name: array.tobytes() for name, array in data.weights.items()}
 
 
-def optimizer(run: Path) -> list[Any]:
-    """The bits of the optimizers' averages."""
-    states = load_training_state(run)["step"]["optimizers"]
-    text = json.dumps(states, default=lambda tensor: tensor.numpy().tobytes().hex())
-    bits: list[Any] = json.loads(text)
-    return bits
+def optimizer(run: Path) -> dict[str, bytes]:
+    """The bits of the optimizers' state."""
+    _, state = read_to_resume(run, read_index(run / "checkpoints").last)
+    return {name: array.tobytes() for name, array in state.tensors.items()}
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
@@ -168,35 +170,37 @@ def damaged_files(folder: Path, run: Path, count: int, seed: int) -> dict[str, A
     outcomes: Counter[str] = Counter()
     crashes: list[str] = []
     copy = folder / "copy"
-    shutil.copytree(run, copy, symlinks=True)
-    place = (copy / "checkpoints" / "last").resolve()
-    contents = {name: (place / name).read_bytes() for name in (*FILES, HASHES)}
+    shutil.copytree(run, copy)
+    folder = copy / "checkpoints"
+    place = step_folder(folder, read_index(folder).last)
+    files = [*(place / name for name in (*FILES, MANIFEST)), folder / INDEX]
+    contents = {path: path.read_bytes() for path in files}
     for number in range(count):
-        name = draws.choice([*FILES, HASHES])
-        (place / name).write_bytes(mutate(contents[name], draws))
-        if name != HASHES and number % 2:
-            write_hashes(place)
+        path = draws.choice(files)
+        path.write_bytes(mutate(contents[path], draws))
+        if path.name in FILES and number % 2:
+            (place / MANIFEST).write_bytes(
+                manifest_of({name: (place / name).read_bytes() for name in FILES})
+            )
         try:
             with within(seconds=20):
                 read_all(copy)
             outcomes["read"] += 1
         except GPTError as error:
-            outcomes[f"{type(error).__name__}: {kind_of(name, str(error))}"] += 1
+            outcomes[f"{type(error).__name__}: {kind_of(path.name, str(error))}"] += 1
         except BaseException as error:
-            crashes.append(f"{name} {number}: {type(error).__name__}: {error}")
-        for changed in (name, HASHES):
-            (place / changed).write_bytes(contents[changed])
+            crashes.append(f"{path.name} {number}: {type(error).__name__}: {error}")
+        for changed in (path, place / MANIFEST):
+            changed.write_bytes(contents[changed])
     shutil.rmtree(copy)
     return {"files": count, "outcomes": dict(outcomes.most_common()), "crashes": crashes}
 
 
 def read_all(run: Path) -> None:
-    """All that reads a checkpoint, a config, a vocabulary."""
-    last = run / "checkpoints" / "last"
-    load_config(last / "config.yaml")
-    Vocabulary.from_json((last / "vocabulary.json").read_text("utf-8", "surrogateescape"))
-    load_checkpoint(run, "last", CPU)
-    load_training_state(run)
+    """All that reads a checkpoint: to sample from it, and to resume."""
+    data = read_checkpoint(run, "last")
+    load_model(data, CPU)
+    read_to_resume(run, data.step)
 
 
 def mutate(content: bytes, draws: random.Random) -> bytes:
@@ -226,7 +230,7 @@ def mutate(content: bytes, draws: random.Random) -> bytes:
 
 def kind_of(name: str, message: str) -> str:
     """The refusal without what differs from file to file."""
-    for kind in ("SHA-256 differs", "not valid YAML", "not a vocabulary", "unknown key", "UTF-8"):
+    for kind in ("SHA-256 differs", "cannot tell the last", "not a vocabulary", "expected finite"):
         if kind in message:
             return f"{name}: {kind}"
     return name
@@ -262,7 +266,7 @@ def main() -> None:
         (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog.\n" * 99)
         corpus = load_corpus(open_text(str(folder / "text.txt")))
         kills = killed_runs(folder, corpus, asked.kills, asked.seed)
-        go_back_to_whole(folder / "whole")
+        recover(folder / "whole")
         files = damaged_files(folder, folder / "whole", asked.files, asked.seed)
     seconds = round(time.perf_counter() - began)
     print(json.dumps({"seconds": seconds, "kills": kills, "damage": files}, indent=2))

@@ -147,6 +147,24 @@ def gpt(
     return run
 
 
+def load(run: Path | str, which: str = "last") -> Any:
+    """The model of a run's checkpoint, on the CPU."""
+    import torch
+
+    from gpt.runs.checkpoint import read_checkpoint
+    from gpt.runs.model import load_model
+
+    return load_model(read_checkpoint(Path(run), which), torch.device("cpu"))
+
+
+def rehash(folder: Path) -> None:
+    """Let a checkpoint's manifest fit its files, as a stranger can."""
+    from gpt.runs.checkpoint import FILES, MANIFEST, manifest_of
+
+    content = manifest_of({name: (folder / name).read_bytes() for name in FILES})
+    (folder / MANIFEST).write_bytes(content)
+
+
 def metrics_of(run: Path) -> list[dict[str, Any]]:
     """The records of a run without what differs from clock to clock."""
     lines = (run / "metrics.jsonl").read_text().splitlines()

@@ -16,9 +16,8 @@ from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import GROUPS, Config, fields
 from gpt.config.yaml import to_yaml
-from gpt.runs.stored import write_hashes
 from gpt.text.display import visible
-from tests.conftest import HANGS_S, metrics_of, small
+from tests.conftest import HANGS_S, metrics_of, rehash, small
 
 Gpt = Callable[..., tuple[int, str, str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -461,19 +460,19 @@ def test_without_a_run_sample_says_how_to_get_one(gpt: Gpt) -> None:
 
 
 def test_a_corrupt_checkpoint_is_told(gpt: Gpt, trained: Path) -> None:
-    (trained / "checkpoints/best/model.safetensors").write_bytes(b"not weights")
+    (trained / "checkpoints/step-11/model.safetensors").write_bytes(b"not weights")
     code, _, err = gpt("sample")
     assert (code, err.count("\n")) == (1, 1)
-    assert err.startswith("gpt: runs/small/checkpoints/best: damaged or not a checkpoint")
+    assert err.startswith("gpt: runs/small/checkpoints/step-11: damaged or not a checkpoint")
 
 
 def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) -> None:
-    best = trained / "checkpoints/best"
-    (best / "config.yaml").write_text('"\\e[2Jevil": 1')
-    assert "config.yaml is not what was written" in gpt("sample")[2]
-    write_hashes(best)  # as a stranger can
+    best = trained / "checkpoints/step-11"
+    (best / "config.json").write_text('{"\\u001b[2Jevil": 1}')
+    assert "config.json is not what was written" in gpt("sample")[2]
+    rehash(best)  # as a stranger can
     code, _, err = gpt("sample")
-    assert (code, "\\x1b[2Jevil: unknown key" in err, "\x1b" in err) == (1, True, False)
+    assert (code, "\\x1b[2Jevil: Extra inputs" in err, "\x1b" in err) == (1, True, False)
 
 
 def test_an_edited_config_of_a_run_harms_no_checkpoint(gpt: Gpt, trained: Path) -> None:
@@ -490,7 +489,7 @@ def test_an_empty_folder_will_do(gpt: Gpt, config_file: Path) -> None:
     Path("real").mkdir()
     Path("link").symlink_to("real")
     assert gpt("train", "--config", config_file, "--run-dir", "link")[0] == 0
-    assert (Path("real") / "checkpoints/best").exists()
+    assert Path("real/checkpoints/index.json").exists()
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", ">/dev/full"])

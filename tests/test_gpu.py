@@ -9,7 +9,8 @@ import torch
 from gpt.device import select_device, select_precision
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import load_checkpoint
+from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.model import load_model
 from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
@@ -54,10 +55,11 @@ def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(
     outcome = train(config, corpus, Path("r"))
     assert outcome.best_val_loss < 3.0
     for device in ("cpu", "cuda"):
-        best = load_checkpoint(Path("r"), "best", torch.device(device))
-        assert len(generate_text(best.model, best.vocabulary, "the ", length=29, seed=3)) == 29
+        data = read_checkpoint(Path("r"), "best")
+        best = load_model(data, torch.device(device))
+        assert len(generate_text(best, data.vocabulary, "the ", length=29, seed=3)) == 29
         expected = pytest.approx(outcome.best_val_loss, rel=0.02)
-        assert evaluate(best.model, corpus.val) == expected
+        assert evaluate(best, corpus.val) == expected
 
 
 def test_the_first_step_equals_the_cpus(corpus: Corpus) -> None:

@@ -31,7 +31,8 @@ from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained, trained_model
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
-from gpt.runs.checkpoint import load_checkpoint
+from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.model import load_model
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_text
 from gpt.training.trainer import train
@@ -290,7 +291,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trained(run: Path) -> Trained:
-    return trained_model("run", load_checkpoint(run, "best", torch.device("cpu")), seed=3)
+    data = read_checkpoint(run, "best")
+    return trained_model("run", load_model(data, torch.device("cpu")), data.vocabulary, seed=3)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 708, SEED])  # 708 once shuffled into the same order

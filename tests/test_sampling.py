@@ -21,8 +21,8 @@ from gpt.errors import CheckpointError, GPTError, UsageError
 from gpt.model.cache import Cache
 from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from gpt.runs.stored import Stored
+from gpt.runs.checkpoint import CheckpointData
+from gpt.runs.model import load_model
 from gpt.sampling import parallel
 from gpt.sampling.engine import Engine, engine_of
 from gpt.sampling.generate import Generator, generate, generate_text
@@ -366,9 +366,9 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[Popen[bytes]]:
     return started
 
 
-def stored(net: GPT) -> Stored:
+def data_of(net: GPT) -> CheckpointData:
     weights = {name: tensor.numpy() for name, tensor in net.state_dict().items()}
-    return Stored(0, small(model=net.config.model_dump()), VOCABULARY, weights)
+    return CheckpointData(0, small(model=net.config.model_dump()), VOCABULARY, weights)
 
 
 def test_many_samples_come_from_processes_and_are_those_of_one(
@@ -377,7 +377,7 @@ def test_many_samples_come_from_processes_and_are_those_of_one(
     prompts = ["ab", "ab", "c", "", "defghij", "c", "a"]
     ids, indices = [encode_prompt(prompt, VOCABULARY) for prompt in prompts], [0, 1, 0, 1, 2, 3, 0]
     options: dict[str, Any] = {"length": 61, "seed": 5, "stops": ["aj", "b"], "indices": indices}
-    got = collect(generate_samples(stored(model()), "cpu", ids, **options), prompts)
+    got = collect(generate_samples(data_of(model()), "cpu", ids, **options), prompts)
     alone = generate(engine_of(model(), 7), VOCABULARY, ids, **options)
     expected = collect(alone, prompts)
     assert len(processes) == 3
@@ -390,7 +390,7 @@ def test_many_samples_come_from_processes_and_are_those_of_one(
 def test_processes_end_with_the_samples_they_are_for(processes: list[Popen[bytes]]) -> None:
     """Whoever stops listening, at whatever moment, leaves none behind."""
     for heard in (1, 50):
-        chunks = generate_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
+        chunks = generate_samples(data_of(model()), "cpu", [[3]] * 7, length=None, seed=5)
         assert len([next(chunks) for _ in range(heard)]) == heard
         assert [process.poll() for process in processes[-3:]] == [None] * 3
         chunks.close()  # type: ignore[attr-defined]
@@ -403,8 +403,8 @@ def test_what_ends_a_process_is_told(
     broken = model()
     broken.norm.bias.data[3] = math.nan
     with pytest.raises(CheckpointError, match="its logits are NaN or infinite"):
-        list(generate_samples(stored(broken), "cpu", [[3]] * 7, length=3, seed=5))
-    chunks = generate_samples(stored(model()), "cpu", [[3]] * 7, length=None, seed=5)
+        list(generate_samples(data_of(broken), "cpu", [[3]] * 7, length=3, seed=5))
+    chunks = generate_samples(data_of(model()), "cpu", [[3]] * 7, length=None, seed=5)
     next(chunks)
     processes[-2].kill()
     with pytest.raises(GPTError, match=r"cannot start, or was ended.*; use fewer --num-samples"):
@@ -413,7 +413,7 @@ def test_what_ends_a_process_is_told(
     assert None not in [process.poll() for process in processes]
     monkeypatch.setattr(sys, "executable", "nowhere")
     with pytest.raises(GPTError, match=r"cannot start.*nowhere.* OMP_NUM_THREADS=1"):
-        list(generate_samples(stored(model()), "cpu", [[3]] * 7, length=3, seed=5))
+        list(generate_samples(data_of(model()), "cpu", [[3]] * 7, length=3, seed=5))
 
 
 def test_a_model_of_no_numbers_is_told() -> None:
@@ -534,12 +534,10 @@ def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
     assert [(chunk.text, chunk.stop) for chunk in chunks] == [("abc", None), ("", "abd")]
 
 
-def test_what_is_loaded_drops_nothing_out(elsewhere: Path) -> None:
+def test_what_is_loaded_drops_nothing_out() -> None:
     """A model that was trained with dropout once gave other logits at each call."""
     net = model(dropout=0.5)
-    config = small(model=net.config.model_dump())
-    save_checkpoint(elsewhere, Checkpoint(0, net, config, VOCABULARY), {}, is_best=True)
-    loaded = load_checkpoint(elsewhere, "best", torch.device("cpu")).model
+    loaded = load_model(data_of(net), torch.device("cpu"))
     ids = torch.arange(V)[None]
     with torch.no_grad():
         assert loaded(ids).equal(loaded(ids))

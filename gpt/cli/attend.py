@@ -36,11 +36,13 @@ def attend(
 
     from gpt.device import select_device
     from gpt.evaluation.attention import attend_text
-    from gpt.runs.checkpoint import load_checkpoint
+    from gpt.runs.checkpoint import read_checkpoint
+    from gpt.runs.model import load_model
 
-    loaded = load_checkpoint(folder, checkpoint.value, select_device(device))
-    attention = attend_text(loaded.model, loaded.vocabulary, text)
-    title = f"{folder.resolve().name}, step {loaded.step}"
+    data = read_checkpoint(folder, checkpoint.value)
+    model = load_model(data, select_device(device))
+    attention = attend_text(model, data.vocabulary, text)
+    title = f"{folder.resolve().name}, step {data.step}"
     if out.suffix.lower() == ".png":
         from gpt.inspection.picture import png
 
@@ -48,6 +50,6 @@ def attend(
     else:
         from gpt.inspection.page import html
 
-        content = html(attention, text, title, loaded.vocabulary)
+        content = html(attention, text, title, data.vocabulary)
     write_out(out, content)
     typer.echo(out)

@@ -48,10 +48,12 @@ def explain(
 
         from gpt.device import select_device
         from gpt.lessons.trained import trained_model
-        from gpt.runs.checkpoint import load_checkpoint
+        from gpt.runs.checkpoint import read_checkpoint
+        from gpt.runs.model import load_model
 
-        loaded = load_checkpoint(folder, "best", select_device("cpu"))
-        trained = trained_model(folder.resolve().name, loaded, seed)
+        data = read_checkpoint(folder, "best")
+        model = load_model(data, select_device("cpu"))
+        trained = trained_model(folder.resolve().name, model, data.vocabulary, seed)
 
     from gpt.lessons.build import build_page
 

@@ -113,17 +113,17 @@ def sample(
     prompts = prompts or [""]
     folder = find_run(run)
 
-    from gpt.runs.stored import read_stored
+    from gpt.runs.checkpoint import read_checkpoint
     from gpt.sampling.parallel import generate_samples
     from gpt.sampling.prompt import check_known, check_prompt, encode_prompt
     from gpt.sampling.sampler import SamplingRules
     from gpt.sampling.samples import collect, in_order
     from gpt.text.newlines import unify_newlines
 
-    stored = read_stored(folder, checkpoint.value)
-    vocabulary, defaults = stored.vocabulary, stored.config.sample
+    data = read_checkpoint(folder, checkpoint.value)
+    vocabulary, defaults = data.vocabulary, data.config.sample
     drop = unknown is Unknown.drop
-    rule = stored.config.data.newlines
+    rule = data.config.data.newlines
     prompts = [unify_newlines(text, rule) for text in prompts]
     stop = [unify_newlines(text, rule) for text in stop or []]
     length_or_default = defaults.length if length is None else length
@@ -131,7 +131,7 @@ def sample(
         check_known(text, vocabulary, "a --stop with them would never come")
     options: dict[str, Any] = {
         "length": None if until_stop and length is None else length_or_default,
-        "seed": stored.config.seed if seed is None else seed,
+        "seed": data.config.seed if seed is None else seed,
         "stops": stop or [],
         "rules": SamplingRules.from_config(
             defaults,
@@ -146,16 +146,16 @@ def sample(
         from gpt.cli.repl import Repl
         from gpt.sampling.engine import device_for, open_engine
 
-        engine = open_engine(stored, device_for(stored, device, 1, options["length"]), 1)
+        engine = open_engine(data, device_for(data, device, 1, options["length"]), 1)
         Repl(engine, vocabulary, drop_unknown=drop, **options).run(input, show)
         return
     prompts = [check_prompt(text, vocabulary, drop_unknown=drop) for text in prompts]
     indices = [index for _ in prompts for index in range(num_samples)]
     prompts = [text for text in prompts for _ in range(num_samples)]
     encoded = [encode_prompt(text, vocabulary) for text in prompts]
-    chunks = generate_samples(stored, device, encoded, indices=indices, **options)
+    chunks = generate_samples(data, device, encoded, indices=indices, **options)
     if as_json:
-        head = {"run": str(folder), "step": stored.step, "seed": options["seed"]}
+        head = {"run": str(folder), "step": data.step, "seed": options["seed"]}
         samples = [asdict(sample) for sample in collect(chunks, prompts)]
         typer.echo(json.dumps(head | {"samples": samples}))
     else:

@@ -179,6 +179,9 @@ class TrainConfig(Section):
     checkpoint_every: Period = Field(
         250, description="steps between two checkpoints, or minutes, such as 10 min"
     )
+    keep_checkpoints: PositiveInt = Field(
+        2, description="how many of the newest checkpoints to keep, beside the best"
+    )
 
     stop_at_val_loss: PositiveFloat | None = Field(
         None, description="stop at a val loss of this or less; null = do not"

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
-from gpt.runs.checkpoint import Checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
@@ -59,9 +58,8 @@ class Trained:
 
 
 @torch.no_grad()
-def trained_model(name: str, checkpoint: Checkpoint, seed: int) -> Trained:
+def trained_model(name: str, model: GPT, vocabulary: Vocabulary, seed: int) -> Trained:
     """Generate T characters, and record the residual stream before each block on them."""
-    model, vocabulary = checkpoint.model.eval(), checkpoint.vocabulary  # no dropout
     text = generate_text(model, vocabulary, length=model.config.T, seed=seed)
     ids = to_torch(vocabulary.encode(text)).unsqueeze(0)
     streams: list[Tensor] = []

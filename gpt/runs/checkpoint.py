@@ -1,166 +1,388 @@
-"""A model on disk, whole or not at all.
+"""A checkpoint on disk: written in one step, and verified as it is read. Knows no torch.
 
-    checkpoints/step-N/   model.safetensors training_state.pt config.yaml vocabulary.json SHA256SUMS
-    checkpoints/last      a link to the newest of them
-    checkpoints/best      a link to the one with the lowest val loss
+    checkpoints/step-N/      model.safetensors      the weights, by parameter name
+                             optimizer.safetensors  what the optimizers remember of each
+                             config.json  vocabulary.json
+                             training.json          the step, its val loss, the best step, counters
+                             manifest.json          the format, and each file's SHA-256
+    checkpoints/index.json   which of them is `last`, and which `best`
 
-A checkpoint is written beside its place, synced and renamed into it; then the links are switched,
-each in one step. A reader sees the old one or the new one, never half. Nothing that is read can
-execute code: safetensors, `weights_only=True`, safe YAML, JSON.
+A checkpoint is written beside its place, synced and renamed into it; then the index is replaced. A
+reader sees the old state or the new one, never half.
+
+A checkpoint comes from a disk that may fail, or from a stranger. It is read only if each of its
+files is a plain one with the hash in its manifest, and no larger than the model of its config
+implies: a stranger can compute hashes too. Nothing in it can execute code.
 """
 
-import io
-import pickletools
+import hashlib
+import json
+import math
 import re
 import shutil
-import zipfile
+import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import safetensors.torch
-import torch
+import numpy as np
+import safetensors.numpy
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from safetensors import SafetensorError, safe_open
 
 from gpt.config.schema import Config
-from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError
-from gpt.files import sync
-from gpt.model.transformer import GPT
-from gpt.runs.stored import Stored, damaged, link, read_stored, write_hashes
+from gpt.files import sync_folder, write_atomically, write_synced
+from gpt.model.shapes import parameter_shapes
 from gpt.text.vocabulary import Vocabulary
 
-STATE_HOLDS = ("collections OrderedDict", "torch._utils _rebuild_tensor_v2", "torch FloatStorage")
+FORMAT = 2  # 1 was a pickled training_state.pt, config.yaml and SHA256SUMS
+MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+CONFIG, VOCABULARY, TRAINING = "config.json", "vocabulary.json", "training.json"
+FILES = (MODEL, OPTIMIZER, CONFIG, VOCABULARY, TRAINING)
+MANIFEST = "manifest.json"
+INDEX = "index.json"
+MAX_JSON_BYTES = 2**24  # a vocabulary of all of Unicode fits
+
+Tensors = dict[str, NDArray[np.float32]]
+M = TypeVar("M", bound=BaseModel)
+
+_READ_ERRORS = (OSError, CheckpointError, SafetensorError, ValueError, KeyError, RecursionError)
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A model with all that is needed to use it, and the step after which it was taken."""
+class CheckpointData:
+    """A model's weights by parameter name, with all that is needed to use them.
+
+    `val_loss` is that of these weights, if they were evaluated; `best_step` the step with the
+    lowest val loss so far, if any was evaluated since training began.
+    """
 
     step: int
-    model: GPT
     config: Config
     vocabulary: Vocabulary
+    weights: Tensors
+    val_loss: float | None = None
+    best_step: int | None = None
 
 
-def save_checkpoint(
-    run: Path, checkpoint: Checkpoint, training_state: dict[str, Any], *, is_best: bool
+@dataclass(frozen=True)
+class TrainingState:
+    """What training resumes with beside the weights: tensors by name, and numbers as JSON."""
+
+    tensors: Tensors
+    numbers: dict[str, Any]
+
+
+class _Json(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Manifest(_Json):
+    model_config = ConfigDict(extra="ignore")  # of a later format, say
+    format: int
+    sha256: dict[str, str]
+
+
+class _Training(_Json):
+    step: NonNegativeInt
+    val_loss: float | None
+    best_step: NonNegativeInt | None
+    numbers: dict[str, Any]
+
+
+class Index(_Json):
+    """The steps of the newest checkpoint, and of the one with the lowest val loss."""
+
+    last: NonNegativeInt
+    best: NonNegativeInt | None
+
+
+# --- writing ---
+
+
+def write_checkpoint(
+    run: Path, data: CheckpointData, state: TrainingState, *, keep: int = 2
 ) -> None:
-    """Write `checkpoints/step-N`, make it `last` (and `best`), and drop older ones.
+    """Write `checkpoints/step-N`, enter it into the index, and prune.
 
-    Those that were `last` and `best` before it stay until the next: should the new one be damaged,
-    the run goes back to them.
+    Kept are the newest `keep`, the best, and the best before it, for the case that the new one is
+    damaged.
+
+    Raises:
+        OSError: it cannot be written; the checkpoints are as they were.
     """
     folder = run / "checkpoints"
     folder.mkdir(exist_ok=True)
-    place, before = folder / f"step-{checkpoint.step}", _linked(folder)
-    _write(place, checkpoint, training_state)
-    link(folder, "last", place.name)
-    if is_best:
-        link(folder, "best", place.name)
-    _prune(folder, before | _linked(folder))
-
-
-def mend_best(run: Path, best_step: int) -> None:
-    """Let `best` be the checkpoint of the best step so far, before a run is gone on with.
-
-    A crash between the two switches leaves it behind; going back from a damaged checkpoint leaves
-    it ahead. Without that checkpoint, it is `last`.
-    """
-    folder = run / "checkpoints"
-    best = f"step-{best_step}"
-    link(folder, "best", best if (folder / best).exists() else (folder / "last").readlink().name)
-
-
-def load_checkpoint(run: Path, which: str, device: torch.device) -> Checkpoint:
-    """The checkpoint `best` or `last` of a run, its model on `device` and ready to use.
-
-    Raises:
-        CheckpointError: it is missing, damaged or not one of ours.
-    """
-    stored = read_stored(run, which)
-    return Checkpoint(stored.step, model_of(stored, device), stored.config, stored.vocabulary)
-
-
-def model_of(stored: Stored, device: torch.device) -> GPT:
-    """The model with these weights, on `device` and in evaluation mode."""
-    with torch.device("meta"):  # draw no weights only to replace them
-        model = GPT(stored.config.model, len(stored.vocabulary))
-    weights = {name: torch.from_numpy(array) for name, array in stored.weights.items()}
-    model.load_state_dict(weights, assign=True)
-    return model.to(device).eval()
-
-
-def load_training_state(run: Path) -> dict[str, Any]:
-    """What `save_checkpoint` was given with the last checkpoint; tensors on the CPU.
-
-    Raises:
-        CheckpointError: it is missing, damaged or not one of ours.
-    """
-    folder = run / "checkpoints" / "last"
-    read_stored(run, "last", with_state=True)
     try:
-        _check_harmless(folder / "training_state.pt")
-        state: dict[str, Any] = torch.load(
-            folder / "training_state.pt", map_location="cpu", weights_only=True
-        )
-    except Exception as error:  # torch.load has no error of its own for a damaged file
-        raise CheckpointError(damaged(folder, f"training_state.pt: {error!s:.200}")) from error
-    return state
+        best_before = read_index(folder).best
+    except CheckpointError:
+        best_before = None
+    _write(step_folder(folder, data.step), _contents(data, state))
+    write_index(folder, data)
+    newest = steps_in(folder)[-keep:]
+    _prune(folder, {*newest, data.best_step, best_before})
 
 
-def _check_harmless(path: Path) -> None:
-    """Raises CheckpointError if a state may take more memory than its file is long.
-
-    `weights_only` executes nothing, but it makes a bytearray of any length.
-    """
-    with zipfile.ZipFile(path) as file:
-        for entry in file.infolist():
-            if entry.file_size != entry.compress_size:
-                raise CheckpointError("compressed, so that it may be larger than it seems")
-            if entry.filename.endswith("data.pkl"):
-                for operation, argument, _ in pickletools.genops(file.read(entry)):
-                    if operation.name == "GLOBAL" and argument not in STATE_HOLDS:
-                        raise CheckpointError(f"it holds a {argument}")
-                    if operation.name in ("STACK_GLOBAL", "INST", "BYTEARRAY8"):
-                        raise CheckpointError("it holds more than tensors and numbers")
+def write_index(folder: Path, data: CheckpointData) -> None:
+    """Make this checkpoint `last`, and its best step, if that is still there, `best`."""
+    best = data.best_step
+    if best is not None and not step_folder(folder, best).exists():
+        best = None
+    content = Index(last=data.step, best=best).model_dump_json().encode()
+    path = folder / INDEX
+    if not path.is_file() or path.read_bytes() != content:
+        write_atomically(path, [content])
 
 
-def _write(place: Path, checkpoint: Checkpoint, training_state: dict[str, Any]) -> None:
+def _contents(data: CheckpointData, state: TrainingState) -> dict[str, bytes]:
+    training = _Training(
+        step=data.step, val_loss=data.val_loss, best_step=data.best_step, numbers=state.numbers
+    )
+    contents = {
+        MODEL: safetensors.numpy.save(data.weights),
+        OPTIMIZER: safetensors.numpy.save(state.tensors),
+        CONFIG: data.config.model_dump_json(indent=2).encode(),
+        VOCABULARY: data.vocabulary.to_json().encode(),
+        TRAINING: json.dumps(training.model_dump(), indent=2, allow_nan=False).encode(),
+    }
+    return contents | {MANIFEST: manifest_of(contents)}
+
+
+def manifest_of(contents: dict[str, bytes]) -> bytes:
+    """The manifest of a checkpoint whose files have these contents."""
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    return _Manifest(format=FORMAT, sha256=hashes).model_dump_json(indent=2).encode()
+
+
+def _write(place: Path, contents: dict[str, bytes]) -> None:
     temporary = place.with_name(f".{place.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed right here
     try:
         temporary.mkdir()
-        weights = {name: w.contiguous() for name, w in checkpoint.model.state_dict().items()}
-        metadata = {"step": str(checkpoint.step)}
-        content = safetensors.torch.save(weights, metadata)  # save_file would make it private
-        (temporary / "model.safetensors").write_bytes(content)
-        state = io.BytesIO()  # on a full disk torch.save itself fails as no OSError
-        torch.save(training_state, state)
-        (temporary / "training_state.pt").write_bytes(state.getbuffer())
-        (temporary / "config.yaml").write_text(to_yaml(checkpoint.config), "utf-8")
-        (temporary / "vocabulary.json").write_text(checkpoint.vocabulary.to_json(), "utf-8")
-        write_hashes(temporary)
-        for file in temporary.iterdir():
-            sync(file)
-        sync(temporary)
+        for name, content in contents.items():
+            write_synced(temporary / name, [content])
+        sync_folder(temporary)
         replaced = place.with_name(f".{place.name}.replaced")
         shutil.rmtree(replaced, ignore_errors=True)
-        if place.exists():  # the same step, with more known of it; a kill right here is made up for
+        if place.exists():  # the same step, evaluated since; recovery undoes a kill right here
             place.rename(replaced)
         temporary.rename(place)
+        sync_folder(place.parent)
         shutil.rmtree(replaced, ignore_errors=True)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # a disk that is full stays no fuller
+        shutil.rmtree(temporary, ignore_errors=True)  # a full disk gets no fuller
 
 
-def _prune(folder: Path, kept: set[str]) -> None:
-    """Remove our own folders but for these, and what a crash left half written."""
+def _prune(folder: Path, kept: set[int | None]) -> None:
+    """Remove our own folders but for these steps, and what a kill left half written."""
     for entry in folder.iterdir():
-        ours = re.fullmatch(r"step-\d+|\.step-\d+\.(tmp|replaced)", entry.name)
-        if ours and entry.name not in kept:
+        ours = re.fullmatch(r"step-(\d+)|\.step-\d+\.(tmp|replaced)", entry.name)
+        if ours and not (ours[1] and int(ours[1]) in kept):
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def _linked(folder: Path) -> set[str]:
-    links = (folder / "last", folder / "best")
-    return {link.readlink().name for link in links if link.is_symlink()}
+# --- finding ---
+
+
+def step_folder(folder: Path, step: int) -> Path:
+    """Where the checkpoint of a step is, in `checkpoints`."""
+    return folder / f"step-{step}"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of which there are checkpoints, intact or not, in their order."""
+    names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
+    return sorted(int(name[1]) for name in names if name)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether this is the folder of one checkpoint, perhaps copied out of its run."""
+    return (folder / MANIFEST).exists()
+
+
+def read_index(folder: Path) -> Index:
+    """Which checkpoints are `last` and `best`. Raises CheckpointError if it cannot be read."""
+    try:
+        return _parse(Index, INDEX, _read_plain(folder, INDEX))
+    except _READ_ERRORS as error:
+        raise CheckpointError(
+            f"{folder / INDEX}: cannot tell the last and the best checkpoint ({error!s:.200}); "
+            f"name one by its step, of {steps_in(folder)}, or let gpt train --resume repair it"
+        ) from error
+
+
+def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
+    """The folder of a checkpoint and its step, where that is known before it is read."""
+    number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
+    if number is None and which not in ("best", "last"):
+        raise CheckpointError(f"{which}: expected best, last or the step of a checkpoint")
+    step = int(number[1]) if number else None
+    if is_checkpoint(run):
+        return run, step
+    folder = run / "checkpoints"
+    if folder.is_symlink():
+        raise CheckpointError(f"{folder}: expected a folder, got a link")
+    if step is None:
+        steps = steps_in(folder)
+        if not (folder / INDEX).exists() and steps:
+            _check_format(step_folder(folder, steps[-1]))
+        index = read_index(folder)
+        step = index.last if which == "last" or index.best is None else index.best
+    found = step_folder(folder, step)
+    if not found.exists():
+        raise CheckpointError(f"{found}: no such checkpoint; the steps kept: {steps_in(folder)}")
+    if found.is_symlink():
+        raise CheckpointError(f"{found}: expected a folder, got a link")
+    return found, step
+
+
+# --- reading ---
+
+
+def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
+    """The checkpoint `best`, `last` or of a step (12 or `step-12`) of a run.
+
+    `best` is `last` where nothing was evaluated since training began. `run` may also be the folder
+    of one checkpoint, copied out of its run.
+
+    Raises:
+        CheckpointError: it is missing, damaged or not one of ours.
+    """
+    return _read(*_find(run, which), with_state=False)[0]
+
+
+def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]:
+    """All of a checkpoint. Raises CheckpointError: see `read_checkpoint`."""
+    return _read(*_find(run, step), with_state=True)
+
+
+def read_config(run: Path, step: int) -> Config:
+    """The config of a checkpoint, and nothing else. Raises CheckpointError."""
+    folder, _ = _find(run, step)
+    try:
+        return _parse(Config, CONFIG, _verified(folder, CONFIG, _hashes(folder)))
+    except _READ_ERRORS as error:
+        raise _damaged(folder, error) from error
+
+
+def _read(
+    folder: Path, step: int | None, *, with_state: bool
+) -> tuple[CheckpointData, TrainingState]:
+    try:
+        hashes = _hashes(folder)
+        config = _parse(Config, CONFIG, _verified(folder, CONFIG, hashes))
+        vocabulary = Vocabulary.from_json(_verified(folder, VOCABULARY, hashes).decode("utf-8"))
+        training = _parse(_Training, TRAINING, _verified(folder, TRAINING, hashes))
+        if step not in (None, training.step):
+            raise ValueError(f"expected step {step}, got {training.step}")
+        shapes = parameter_shapes(config.model, len(vocabulary))
+        size = 4 * sum(math.prod(shape) for shape in shapes.values())
+        weights = _read_tensors(folder, MODEL, hashes, size, shapes)
+        tensors = _read_tensors(folder, OPTIMIZER, hashes, 4 * size) if with_state else {}
+    except _READ_ERRORS as error:
+        raise _damaged(folder, error) from error
+    data = CheckpointData(
+        training.step, config, vocabulary, weights, training.val_loss, training.best_step
+    )
+    return data, TrainingState(tensors, training.numbers)
+
+
+def _damaged(folder: Path, error: Exception) -> CheckpointError:
+    reason = " ".join(str(error).split())
+    return CheckpointError(
+        f"{folder}: damaged or not a checkpoint of this program ({reason:.300}); another of the "
+        f"run may be intact: --checkpoint last, best or a step"
+    )
+
+
+def _check_format(folder: Path) -> None:
+    if not is_checkpoint(folder) and (folder / "training_state.pt").exists():
+        raise CheckpointError(
+            f"expected format {FORMAT}, got format 1, of an older version of this program: use "
+            f"that version, or train again"
+        )
+
+
+def _hashes(folder: Path) -> dict[str, str]:
+    """The SHA-256 of each file."""
+    _check_format(folder)
+    manifest = _parse(_Manifest, MANIFEST, _read_plain(folder, MANIFEST))
+    if manifest.format != FORMAT:
+        raise CheckpointError(f"expected format {FORMAT}, got {manifest.format}")
+    return manifest.sha256
+
+
+def _check_plain(path: Path, max_bytes: int) -> None:
+    """Raises CheckpointError if it is no file, or too large."""
+    status = path.lstat()
+    if not stat.S_ISREG(status.st_mode):
+        raise CheckpointError(f"{path.name}: expected a file, got a link, folder or device")
+    if status.st_size > max_bytes:
+        raise CheckpointError(
+            f"{path.name}: expected at most {max_bytes:,} bytes, got {status.st_size:,}"
+        )
+
+
+def _read_plain(folder: Path, name: str) -> bytes:
+    _check_plain(folder / name, MAX_JSON_BYTES)
+    return (folder / name).read_bytes()
+
+
+def _check_hash(name: str, found: str, hashes: dict[str, str]) -> None:
+    if hashes.get(name) != found:
+        raise CheckpointError(f"{name} is not what was written: its SHA-256 differs")
+
+
+def _verified(folder: Path, name: str, hashes: dict[str, str]) -> bytes:
+    content = _read_plain(folder, name)
+    _check_hash(name, hashlib.sha256(content).hexdigest(), hashes)
+    return content
+
+
+def _parse(model: type[M], name: str, content: bytes) -> M:
+    """JSON without NaN or infinity, as this model. Raises ValueError."""
+    try:
+        tree = json.loads(content, parse_float=_finite, parse_constant=_finite)
+        return model.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{name}: {key}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"expected finite numbers, got {number:.40}")
+    return value
+
+
+def _read_tensors(
+    folder: Path,
+    name: str,
+    hashes: dict[str, str],
+    size: int,
+    shapes: dict[str, tuple[int, ...]] | None = None,
+) -> Tensors:
+    """The tensors of a file: float32, finite, at most `size` bytes, of these shapes if known."""
+    path = folder / name
+    _check_plain(path, size + MAX_JSON_BYTES)
+    with path.open("rb") as file:
+        _check_hash(name, hashlib.file_digest(file, "sha256").hexdigest(), hashes)
+    with safe_open(path, framework="numpy") as file:
+        found = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (no dict)
+        if shapes is not None and found.keys() != shapes.keys():
+            raise ValueError(f"{name}: its tensors are not those of a model with this config")
+        for key, part in found.items():
+            got = part.get_dtype(), tuple(part.get_shape())
+            expected = "F32", got[1] if shapes is None else shapes[key]
+            if got != expected:
+                raise ValueError(f"{key}: expected {expected[0]} {expected[1]}, got {got}")
+        tensors = {key: file.get_tensor(key) for key in found}
+    for key, tensor in tensors.items():
+        if not np.isfinite(tensor).all():
+            raise ValueError(f"{key}: expected finite numbers")
+    return tensors

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.runs.stored import Stored
+from gpt.runs.checkpoint import CheckpointData
 from gpt.sampling.numpy_engine import NumpyEngine
 
 if TYPE_CHECKING:
@@ -34,13 +34,13 @@ class Engine(Protocol):
         """Drop all texts but those in these rows, which become rows 0, 1, 2 and so on."""
 
 
-def bytes_to_read(checkpoint: Stored, B: int, length: int | None) -> int:
+def bytes_to_read(checkpoint: CheckpointData, B: int, length: int | None) -> int:
     """Bytes of weights to read for B texts; 1,000 characters stand for an unknown length."""
     weights = sum(array.nbytes for array in checkpoint.weights.values())
     return weights * B * (1000 if length is None else length)
 
 
-def device_for(checkpoint: Stored, device: str, B: int, length: int | None) -> str:
+def device_for(checkpoint: CheckpointData, device: str, B: int, length: int | None) -> str:
     """Where to generate B texts: `auto` is the CPU if that takes seconds, else a GPU if there is.
 
     Raises:
@@ -55,16 +55,16 @@ def device_for(checkpoint: Stored, device: str, B: int, length: int | None) -> s
     return "cpu" if chosen.type == "cpu" else str(chosen)
 
 
-def open_engine(checkpoint: Stored, device: str, B: int) -> Engine:
+def open_engine(checkpoint: CheckpointData, device: str, B: int) -> Engine:
     """An engine for B texts: numpy on a CPU, to spare the seconds of importing torch."""
     if device == "cpu":
         return NumpyEngine(checkpoint.config.model, checkpoint.weights, B)
     import torch
 
-    from gpt.runs.checkpoint import model_of
+    from gpt.runs.model import load_model
     from gpt.sampling.torch_engine import TorchEngine
 
-    return TorchEngine(model_of(checkpoint, torch.device(device)), B)
+    return TorchEngine(load_model(checkpoint, torch.device(device)), B)
 
 
 def engine_of(model: "GPT", B: int) -> Engine:

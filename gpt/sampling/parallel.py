@@ -21,7 +21,7 @@ from threadpoolctl import ThreadpoolController
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, GPTError
-from gpt.runs.stored import Stored
+from gpt.runs.checkpoint import CheckpointData
 from gpt.sampling.engine import bytes_to_read, device_for, open_engine
 from gpt.sampling.generate import generate
 from gpt.sampling.numpy_engine import NumpyEngine
@@ -42,7 +42,7 @@ PROGRAM = (
 
 
 def generate_samples(
-    checkpoint: Stored, device: str, prompts: list[list[int]], **options: Any
+    checkpoint: CheckpointData, device: str, prompts: list[list[int]], **options: Any
 ) -> Iterator[Chunk]:
     """Continue each prompt, on `device`; for the options see `generate`.
 
@@ -67,7 +67,7 @@ def _threads() -> int:
 
 
 def _in_processes(
-    n: int, checkpoint: Stored, prompts: list[list[int]], **options: Any
+    n: int, checkpoint: CheckpointData, prompts: list[list[int]], **options: Any
 ) -> Iterator[Chunk]:
     """The chunks of all samples as n processes report them."""
     rows = range(len(prompts))
@@ -117,7 +117,7 @@ def _start() -> Popen[bytes]:
 
 
 def _job(
-    checkpoint: Stored,
+    checkpoint: CheckpointData,
     rows: list[int],
     prompts: list[list[int]],
     indices: Sequence[int],

@@ -144,9 +144,9 @@ def _write_ids(
                 of_ids.update(ids)
                 file.write(ids)
             file.write(of_ids.digest())
+            sync(file)
         if digest.hexdigest() != sha256:
             raise KeyError
-        sync(temporary)
         temporary.replace(path)
     except KeyError:
         raise TextError(f"{name}: changed while it was being read; start again") from None

@@ -16,7 +16,8 @@ from gpt.config.schema import Config
 from gpt.device import generator, select_device
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, count_parameters
-from gpt.runs.checkpoint import Checkpoint, save_checkpoint
+from gpt.runs.checkpoint import CheckpointData, write_checkpoint
+from gpt.runs.model import weights_of
 from gpt.sampling.generate import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
@@ -71,9 +72,8 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
             partial(generate_text, model, corpus.vocabulary, length=SAMPLED_CHARACTERS, seed=0),
         )
         with tempfile.TemporaryDirectory() as folder:
-            checkpoint = Checkpoint(0, model, config, corpus.vocabulary)
-            state = {"step": update.state_dict()}
-            save = partial(save_checkpoint, Path(folder), checkpoint, state, is_best=False)
+            data = CheckpointData(0, config, corpus.vocabulary, weights_of(model))
+            save = partial(write_checkpoint, Path(folder), data, update.state_dict())
             saving = _seconds(device, save)
     train, val_characters = config.train, len(corpus.val) - 1
     evaluated = {*range(0, train.steps, train.eval_every), train.steps}

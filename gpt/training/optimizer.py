@@ -5,14 +5,14 @@ takes 2 s, and its Muon takes one matrix at a time, in bfloat16, which on a CPU 
 four times this one. (`python scripts/bench.py optimizer`)
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from gpt.config.schema import TrainConfig
 from gpt.model.transformer import GPT, Block
+from gpt.runs.checkpoint import Tensors
 
 # (a, b, c) of each step: the polynomials of degree 5 that together bring singular values from 0.02
 # to 1 nearest to 1, worked out as in Polar Express (arXiv:2505.16932, theorem 3.1).
@@ -37,23 +37,26 @@ class Optimizer:
         """Update every parameter by its gradient, at `lr_factor` times the peak learning rate."""
         raise NotImplementedError
 
-    def state_dict(self) -> dict[str, Any]:
-        """What is remembered, by name."""
-        return {name: list(tensors) for name, tensors in self.state.items()}
+    def state_dict(self) -> Tensors:
+        """The state as arrays, `momentum.0` and so on; on a CPU they share its memory."""
+        return {name: tensor.numpy(force=True) for name, tensor in self._named_state()}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave.
+    def load_state_dict(self, state: Tensors) -> None:
+        """Copy what `state_dict` gave into the state.
 
         Raises:
-            ValueError: it is not of these parameters.
+            ValueError: it is not of these parameters; nothing was copied.
         """
+        expected = {name: tuple(tensor.shape) for name, tensor in self._named_state()}
+        if expected != {name: array.shape for name, array in state.items()}:
+            raise ValueError("the optimizers' tensors are not those of this model")
+        for name, tensor in self._named_state():
+            tensor.copy_(torch.from_numpy(state[name]))
+
+    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensors in self.state.items():
-            for ours, saved in zip(tensors, state[name], strict=True):
-                if not isinstance(saved, Tensor) or ours.shape != saved.shape:
-                    raise ValueError(f"{name}: expected numbers of shape {[*ours.shape]}")
-                if not saved.isfinite().all():
-                    raise ValueError(f"{name}: expected finite numbers")
-                ours.copy_(saved)
+            for i, tensor in enumerate(tensors):
+                yield f"{name}.{i}", tensor
 
 
 class AdamW(Optimizer):
@@ -126,10 +129,6 @@ class Muon(Optimizer):
         )
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """See Optimizer.load_state_dict. Runs from before there were squares begin them here."""
-        super().load_state_dict({"square": self.state["square"]} | state)
 
     @torch.no_grad()
     def step(self, lr_factor: float) -> None:

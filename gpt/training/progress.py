@@ -16,8 +16,9 @@ class Progress:
     """What is saved with each checkpoint of the evaluations and of skipped steps so far."""
 
     val_loss: float = math.inf
+    val_step: NonNegativeInt | None = None  # at which that was
     best_val_loss: float = math.inf
-    best_step: NonNegativeInt = 0
+    best_step: NonNegativeInt = 0  # 0 before the first evaluation in training
     since_best: NonNegativeInt = 0  # evaluations in a row without a new best
     pending: dict[Metric, float] | None = None  # metrics of a step still to be evaluated
     ended: bool = False  # early, by a target or by patience
@@ -25,11 +26,12 @@ class Progress:
     scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the learning rates; halved by a rollback
 
     def note(self, step: int, val_loss: float) -> bool:
-        """Take in an evaluation; whether it is the best so far."""
-        self.val_loss, is_best = val_loss, val_loss < self.best_val_loss
+        """Take in an evaluation; whether it is the best since training began."""
+        self.val_loss, self.val_step = val_loss, step
+        is_best = step > 0 and val_loss < self.best_val_loss
         if is_best:
             self.best_val_loss, self.best_step, self.since_best = val_loss, step, 0
-        else:
+        elif step > 0:
             self.since_best += 1
         return is_best
 

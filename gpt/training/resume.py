@@ -1,6 +1,8 @@
 """A run taken up again from its last intact checkpoint."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,9 +10,9 @@ import torch
 
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, UsageError
-from gpt.runs.checkpoint import Checkpoint, load_checkpoint, load_training_state, mend_best
-from gpt.runs.folder import check_resumable
-from gpt.runs.stored import go_back_to_whole, read_stored
+from gpt.runs.checkpoint import CheckpointData
+from gpt.runs.model import load_model, load_weights
+from gpt.runs.recovery import check_resumable, recover
 from gpt.text.corpus import Corpus
 from gpt.training.progress import Progress
 from gpt.training.step import TrainStep
@@ -36,45 +38,50 @@ def resume_from(config: Config, corpus: Corpus, run: Path, device: torch.device)
         ConfigError: the config changes what would make it another run.
         UsageError: the text differs, or the run is finished.
     """
-    go_back_to_whole(run)
-    checkpoint, state = load_checkpoint(run, "last", device), load_training_state(run)
+    data, state = recover(run)
+    with _state_of_this_model(run, data):
+        progress = Progress(**state.numbers["progress"])
+        _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
+        update = TrainStep(load_model(data, device), corpus.train, config, device)
+        update.load_state_dict(state)
+    return RunState(data.step, update, progress, data.config)
+
+
+@contextmanager
+def _state_of_this_model(run: Path, data: CheckpointData) -> Iterator[None]:
+    """Raises CheckpointError where a training state does not fit what it is loaded into."""
     try:
-        progress = Progress(**state["progress"])
-        mend_best(run, progress.best_step)
-        _check_can_resume(checkpoint, config, progress, state["text_sha256"], corpus, run)
-        update = TrainStep(checkpoint.model, corpus.train, config, device)
-        update.load_state_dict(state["step"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        yield
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise CheckpointError(
-            f"{run}/checkpoints/last: its training_state.pt is not of this model ({error}); "
-            f"start a new run"
+            f"{run}/checkpoints/step-{data.step}: its training state is not of this model "
+            f"({error}); start a new run"
         ) from error
-    return RunState(checkpoint.step, update, progress, checkpoint.config)
 
 
 def _check_can_resume(
-    checkpoint: Checkpoint,
+    data: CheckpointData,
     config: Config,
     progress: Progress,
     text_sha256: str,
     corpus: Corpus,
     run: Path,
 ) -> None:
-    check_resumable(checkpoint.config, config)
+    check_resumable(data.config, config)
     if text_sha256 != corpus.sha256:
         raise UsageError(
             f"{corpus.name} is not the text that {run} began with, or it has changed since; "
             f"bring the old text back, or start a new run"
         )
-    steps = checkpoint.config.train.steps
-    if checkpoint.step >= config.train.steps and progress.pending is None:
+    steps = data.config.train.steps
+    if data.step >= config.train.steps and progress.pending is None:
         raise UsageError(
-            f"{run} is finished: it is at step {checkpoint.step} of {config.train.steps}; "
-            f"to train for longer: --set train.steps={2 * checkpoint.step}"
+            f"{run} is finished: it is at step {data.step} of {config.train.steps}; "
+            f"to train for longer: --set train.steps={2 * data.step}"
         )
     if progress.ended and (reason := progress.early_stop(config.train)):
         raise UsageError(
-            f"{run} is finished: at step {checkpoint.step}, {reason}; to train for longer: "
+            f"{run} is finished: at step {data.step}, {reason}; to train for longer: "
             f"--set train.stop_at_val_loss=null --set train.patience=null"
         )
     if steps != config.train.steps:
@@ -91,11 +98,8 @@ def roll_back(run: Path, update: TrainStep) -> tuple[int, Progress]:
     Raises:
         CheckpointError: no checkpoint is intact.
     """
-    go_back_to_whole(run)
-    stored, state = read_stored(run, "last"), load_training_state(run)
-    weights = {name: torch.from_numpy(array) for name, array in stored.weights.items()}
-    update.model.load_state_dict(weights)
-    update.load_state_dict(state["step"])
-    progress = Progress(**state["progress"])
-    mend_best(run, progress.best_step)
-    return stored.step, progress
+    data, state = recover(run)
+    with _state_of_this_model(run, data):
+        load_weights(update.model, data)
+        update.load_state_dict(state)
+        return data.step, Progress(**state.numbers["progress"])

@@ -19,6 +19,7 @@ from gpt.device import (
 )
 from gpt.errors import TrainingError
 from gpt.model.transformer import GPT, cross_entropy
+from gpt.runs.checkpoint import Tensors, TrainingState
 from gpt.seeds import derive_seed
 from gpt.text.batches import batch, token_dropout
 from gpt.text.vocabulary import Ids
@@ -150,22 +151,35 @@ class TrainStep:
         )
         return sum(t.nbytes for t in tensors)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The optimizers' averages, the micro-batches and, in float16, the gradient's scale."""
-        return {
-            "pieces": self.micro_batches,
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "scaler": self.scaler.state_dict(),
+    def state_dict(self) -> TrainingState:
+        """The optimizers' state, the micro-batches and, in float16, the gradient's scale."""
+        tensors = {
+            f"{i}.{name}": array
+            for i, optimizer in enumerate(self.optimizers)
+            for name, array in optimizer.state_dict().items()
         }
+        numbers = {"micro_batches": self.micro_batches, "scaler": self.scaler.state_dict()}
+        return TrainingState(tensors, numbers)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up what `state_dict` gave."""
+    def load_state_dict(self, state: TrainingState) -> None:
+        """Copy what `state_dict` gave into the optimizers and the scaler.
+
+        Raises:
+            ValueError, KeyError, TypeError: it is not of this model.
+        """
+        by_optimizer: list[Tensors] = [{} for _ in self.optimizers]
+        for name, array in state.tensors.items():
+            i, _, rest = name.partition(".")
+            by_optimizer[int(i)][rest] = array
+        for optimizer, tensors in zip(self.optimizers, by_optimizer, strict=True):
+            optimizer.load_state_dict(tensors)
+        micro_batches, scaler = state.numbers["micro_batches"], state.numbers["scaler"]
+        if not all(isinstance(number, int | float) for number in (micro_batches, *scaler.values())):
+            raise TypeError("expected numbers as micro_batches and scaler")
         if self.config.train.auto_batch:
-            self.micro_batches = max(self.micro_batches, state["pieces"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        if state["scaler"]:  # empty unless the run was in float16 before
-            self.scaler.load_state_dict(state["scaler"])
+            self.micro_batches = max(self.micro_batches, int(micro_batches))
+        if scaler:  # empty unless the run was in float16 before
+            self.scaler.load_state_dict(scaler)
 
 
 def _is_out_of_memory(error: RuntimeError) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from gpt import STARTED
@@ -19,8 +20,10 @@ from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate
 from gpt.files import write_atomically
 from gpt.model.transformer import GPT, count_parameters
-from gpt.runs.checkpoint import Checkpoint, save_checkpoint
-from gpt.runs.folder import check_free, check_plain, empty, locked, make_numbered, note_start
+from gpt.runs.checkpoint import CheckpointData, TrainingState, write_checkpoint
+from gpt.runs.folder import check_free, check_plain, empty, locked, make_numbered
+from gpt.runs.model import weights_of
+from gpt.runs.provenance import note_start
 from gpt.sampling.generate import generate_text
 from gpt.sampling.sampler import SamplingRules
 from gpt.text.batches import to_torch
@@ -359,7 +362,7 @@ class Trainer:
         )
         notice = (
             f"val loss has risen since step {progress.best_step} ({progress.best_val_loss:.4f} "
-            f"then, {progress.val_loss:.4f} now): {cause}; checkpoints/best keeps that step"
+            f"then, {progress.val_loss:.4f} now): {cause}; that step stays the best checkpoint"
         )
         log.warning("%s", notice)
         self._emit("notice", text=notice)
@@ -383,19 +386,25 @@ class Trainer:
             self.monitor.histograms(self.step, model)
 
     def _save_checkpoint(self) -> None:
-        model = self.update.model
-        checkpoint = Checkpoint(self.step, model, self.config, self.corpus.vocabulary)
-        state = {
-            "step": self.update.state_dict(),
-            "progress": asdict(self.progress),
-            "text_sha256": self.corpus.sha256,
-        }
-        if not all(bool(w.isfinite().all()) for w in model.state_dict().values()):
+        progress, state = self.progress, self.update.state_dict()
+        data = CheckpointData(
+            step=self.step,
+            config=self.config,
+            vocabulary=self.corpus.vocabulary,
+            weights=weights_of(self.update.model),
+            val_loss=progress.val_loss if progress.val_step == self.step else None,
+            best_step=progress.best_step or None,
+        )
+        # JSON has no infinity, which is what losses are before the first evaluation
+        known = {key: value for key, value in asdict(progress).items() if value != math.inf}
+        numbers = state.numbers | {"progress": known, "text_sha256": self.corpus.sha256}
+        if not all(np.isfinite(array).all() for array in data.weights.values()):
             raise Diverged(f"step {self.step}: weights are NaN or infinite")
         self.check_in_place()
         self.monitor.sync()  # the records first: those of a later step are dropped on resume
         try:
-            save_checkpoint(self.run, checkpoint, state, is_best=self.is_best)
+            state = TrainingState(state.tensors, numbers)
+            write_checkpoint(self.run, data, state, keep=self.config.train.keep_checkpoints)
         except OSError as error:
             raise TrainingError(
                 f"cannot save step {self.step} in {self.run} ({error.strerror or error}); its "

@@ -1,0 +1,110 @@
+"""What is left of a run after a crash or a failing disk, and what may change as it is resumed."""
+
+import logging
+import re
+import shutil
+from pathlib import Path
+
+from gpt.config.schema import Config, fields
+from gpt.errors import CheckpointError, ConfigError
+from gpt.runs.checkpoint import (
+    CheckpointData,
+    TrainingState,
+    read_config,
+    read_to_resume,
+    step_folder,
+    steps_in,
+    write_index,
+)
+from gpt.runs.folder import locked
+
+log = logging.getLogger(__name__)
+
+SAFE_TO_CHANGE = (  # on resume: the past stays what it was
+    "device",
+    "data.source",  # the text itself is known by its hash
+    "train.steps",
+    "train.auto_batch",
+    "train.compile",
+    "train.log_every",
+    "train.eval_every",
+    "train.checkpoint_every",
+    "train.keep_checkpoints",
+    "train.sample_length",
+    "train.histograms",
+    "train.stop_at_val_loss",
+    "train.patience",
+    "sample.length",
+    "sample.temperature",
+    "sample.top_k",
+)
+
+
+def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
+    """The newest intact checkpoint of a run, which becomes `last`; each file is read once.
+
+    Damaged ones after it are set aside, with a warning.
+
+    Raises:
+        CheckpointError: there is none; it says what is wrong with the newest.
+    """
+    folder = run / "checkpoints"
+    _finish_renames(folder)
+    damaged: dict[int, CheckpointError] = {}
+    for step in reversed(steps_in(folder)):
+        try:
+            data, state = read_to_resume(run, step)
+        except CheckpointError as error:
+            damaged[step] = error
+            continue
+        for other, reason in damaged.items():
+            aside = folder / f"damaged-step-{other}"
+            log.warning("%s; kept as %s, rolling back to step %d", reason, aside.name, step)
+            shutil.rmtree(aside, ignore_errors=True)
+            step_folder(folder, other).rename(aside)
+        write_index(folder, data)
+        return data, state
+    raise next(iter(damaged.values()), CheckpointError(f"{folder}: no checkpoint"))
+
+
+def config_to_resume(run: Path) -> Config:
+    """The config of the newest checkpoint of which it can be read; the weights are not read.
+
+    Raises:
+        CheckpointError: there is none; it says what is wrong with the newest.
+        UsageError: another process writes the run.
+    """
+    damaged: list[CheckpointError] = []
+    with locked(run):
+        _finish_renames(run / "checkpoints")
+        for step in reversed(steps_in(run / "checkpoints")):
+            try:
+                return read_config(run, step)
+            except CheckpointError as error:
+                damaged.append(error)
+    raise next(iter(damaged), CheckpointError(f"{run / 'checkpoints'}: no checkpoint"))
+
+
+def _finish_renames(folder: Path) -> None:
+    """Back in place what a kill caught between two names."""
+    for replaced in folder.glob(".step-*.replaced"):
+        name = re.fullmatch(r"\.(step-\d+)\.replaced", replaced.name)
+        if name and not (folder / name[1]).exists():
+            replaced.rename(folder / name[1])
+
+
+def check_resumable(old: Config, new: Config) -> None:
+    """Say which settings were changed. Raises ConfigError if one would make it another run."""
+    before = {key: value for key, _, value in fields(old)}
+    changes = {
+        key: f"{key} ({before[key]} to {value})"
+        for key, _, value in fields(new)
+        if value != before[key]
+    }
+    if allowed := [change for key, change in changes.items() if key in SAFE_TO_CHANGE]:
+        log.info("changed: %s", ", ".join(allowed))
+    if changed := [change for key, change in changes.items() if key not in SAFE_TO_CHANGE]:
+        raise ConfigError(
+            f"--resume continues the same run, so it cannot change {', '.join(changed)}; "
+            f"start a new run, or change only {', '.join(SAFE_TO_CHANGE)}"
+        )

@@ -1,0 +1,301 @@
+"""A run on disk: what is written, what is read, what is refused."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gpt.config.schema import Config
+from gpt.errors import CheckpointError, UsageError
+from gpt.model.shapes import parameter_shapes
+from gpt.runs.checkpoint import (
+    FILES,
+    CheckpointData,
+    TrainingState,
+    read_checkpoint,
+    read_to_resume,
+    write_checkpoint,
+)
+from gpt.runs.folder import find_run
+from gpt.runs.recovery import config_to_resume, recover
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_text
+from gpt.text.vocabulary import Vocabulary
+from gpt.training.trainer import train
+from tests.conftest import rehash, small
+
+VOCABULARY = Vocabulary.of("\n abcdefghij")
+RUN = Path("r")
+STATE = TrainingState(
+    {"0.mean.0": np.arange(3, dtype=np.float32)}, {"micro_batches": 2, "x": [0.1, None]}
+)
+
+
+def data_of(step: int, **known: Any) -> CheckpointData:
+    config: Config = small()
+    draws = np.random.default_rng(step)
+    shapes = parameter_shapes(config.model, len(VOCABULARY))
+    weights = {name: draws.normal(size=s).astype(np.float32) for name, s in shapes.items()}
+    return CheckpointData(step, config, VOCABULARY, weights, **known)
+
+
+def write(*steps: int, best: int | None = None, keep: int = 2, run: Path = RUN) -> None:
+    run.mkdir(exist_ok=True)
+    for step in steps:
+        best_so_far = None if best is None or best > step else best
+        write_checkpoint(run, data_of(step, val_loss=2.5, best_step=best_so_far), STATE, keep=keep)
+
+
+def place(step: int) -> Path:
+    return RUN / "checkpoints" / f"step-{step}"
+
+
+def kept() -> set[int]:
+    return {int(path.name.removeprefix("step-")) for path in RUN.glob("checkpoints/step-*")}
+
+
+# --- what is written is what is read ---
+
+
+def test_a_checkpoint_is_read_as_it_was_written() -> None:
+    write(7, best=7)
+    for data in (read_checkpoint(RUN), read_checkpoint(RUN, 7), read_checkpoint(RUN, "step-7")):
+        expected = data_of(7)
+        assert (data.step, data.val_loss, data.best_step) == (7, 2.5, 7)
+        assert (data.config, data.vocabulary) == (expected.config, VOCABULARY)
+        assert data.weights.keys() == expected.weights.keys()
+        assert all((data.weights[name] == array).all() for name, array in expected.weights.items())
+    _, state = recover(RUN)
+    assert state.numbers == STATE.numbers
+    assert state.tensors["0.mean.0"].tolist() == [0, 1, 2]
+
+
+def test_the_files_are_those_of_other_programs() -> None:
+    """safetensors and JSON: nothing in a checkpoint needs this program to be read."""
+    write(7, best=7)
+    assert {path.name for path in place(7).iterdir()} == {*FILES, "manifest.json"}
+    weights = load_file(place(7) / "model.safetensors")
+    assert (weights["head.weight"] == data_of(7).weights["head.weight"]).all()
+    assert json.loads((place(7) / "config.json").read_text())["model"]["T"] == 13
+    assert json.loads((RUN / "checkpoints/index.json").read_text()) == {"last": 7, "best": 7}
+
+
+def test_best_is_last_where_nothing_was_evaluated_in_training() -> None:
+    """`gpt sample` once took the untrained step 0 after an early Ctrl-C."""
+    write(0, 3)
+    assert json.loads((RUN / "checkpoints/index.json").read_text()) == {"last": 3, "best": None}
+    assert read_checkpoint(RUN, "best").step == read_checkpoint(RUN, "last").step == 3
+
+
+@pytest.mark.parametrize(
+    ("keep", "expected"),
+    [(1, {2, 11}), (2, {2, 7, 11}), (3, {2, 5, 7, 11}), (97, {2, 3, 5, 7, 11})],
+)
+def test_the_last_ones_and_the_best_are_kept(keep: int, expected: set[int]) -> None:
+    write(2, 3, 5, 7, 11, best=2, keep=keep)
+    assert kept() == expected
+    assert read_checkpoint(RUN).step == 2
+
+
+def test_the_best_before_is_kept_until_the_next_checkpoint() -> None:
+    """Should the new best be damaged, the run rolls back, and `best` with it."""
+    write(2, 3, 5, best=2)
+    write(7, best=7)
+    assert kept() == {2, 5, 7}
+    (place(7) / "model.safetensors").write_bytes(b"")
+    assert recover(RUN)[0].step == 5
+    assert read_checkpoint(RUN, "best").step == 2
+
+
+def test_a_step_that_is_not_kept_is_refused_with_those_that_are() -> None:
+    write(2, 3, 5)
+    with pytest.raises(CheckpointError, match=r"step-2: no such checkpoint; .*\[3, 5\]"):
+        read_checkpoint(RUN, 2)
+    with pytest.raises(CheckpointError, match="expected best, last or the step"):
+        read_checkpoint(RUN, "../../secret")
+
+
+def test_a_copied_checkpoint_is_read_without_its_run() -> None:
+    write(7)
+    shutil.copytree(place(7), "elsewhere/step-7")
+    shutil.rmtree(RUN)
+    run = find_run("elsewhere/step-7")
+    assert read_checkpoint(run, "best").step == read_checkpoint(run, 7).step == 7
+    with pytest.raises(CheckpointError, match="expected step 5, got 7"):
+        read_checkpoint(run, 5)
+
+
+def test_a_run_is_copied_by_any_program() -> None:
+    """scp -r and zip made folders of the links `best` and `last`."""
+    write(3, 7, best=3)
+    shutil.make_archive("copy", "zip", root_dir=RUN)
+    shutil.unpack_archive("copy.zip", "copy")
+    assert read_checkpoint(Path("copy"), "best").step == 3
+    assert recover(Path("copy"))[0].step == 7
+
+
+# --- what is not ---
+
+
+@pytest.mark.parametrize("victim", [*FILES, "manifest.json"])
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "gone"])
+def test_a_damaged_file_is_refused_and_named(victim: str, damage: str) -> None:
+    write(7)
+    path = place(7) / victim
+    content = path.read_bytes()
+    path.unlink()
+    if damage != "gone":
+        head = bytes(b ^ 0xFF for b in content[:40])
+        path.write_bytes(
+            {"cut": content[: len(content) // 8], "flip": head + content[40:], "empty": b""}[damage]
+        )
+    with pytest.raises(CheckpointError, match=rf"r/checkpoints/step-7: damaged .*{victim}"):
+        read_to_resume(RUN, 7)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"step": NaN, "val_loss": 1, "best_step": 7, "numbers": {}}', "expected finite"),
+        ('{"step": 7, "val_loss": 1e999, "best_step": 7, "numbers": {}}', "expected finite"),
+        ('{"step": 7, "val_loss": 1, "best_step": 7, "numbers": {"x": [-Infinity]}}', "finite"),
+        ('{"step": 7, "val_loss": 1, "best_step": -1, "numbers": {}}', "best_step"),
+        ('{"step": 7, "val_loss": "1", "best_step": 7, "numbers": {}}', "val_loss"),
+        ('{"step": 7, "val_loss": 1, "best_step": 7}', "numbers"),
+        ('{"step": 9, "val_loss": 1, "best_step": 7, "numbers": {}}', "expected step 7, got 9"),
+        ("[" * 10**5, "training.json"),
+        ("9" * 10**5, "training.json"),
+        ("\xff", "training.json"),
+    ],
+)
+def test_numbers_that_no_run_has_are_refused(content: str, reason: str) -> None:
+    write(7)
+    (place(7) / "training.json").write_text(content, "latin-1")
+    rehash(place(7))
+    with pytest.raises(CheckpointError, match=rf"damaged .*{reason}"):
+        read_checkpoint(RUN, "last")
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors"])
+@pytest.mark.parametrize("wrong", ["nan", "inf", "type", "shape", "name", "size"])
+def test_tensors_of_another_model_are_refused(name: str, wrong: str) -> None:
+    write(7)
+    tensors = load_file(place(7) / name)
+    first = next(iter(tensors))
+    if wrong in ("nan", "inf"):
+        tensors[first].flat[0] = float(wrong)
+    elif wrong == "type":
+        tensors[first] = tensors[first].astype(np.float64)
+    elif wrong == "size":
+        tensors[first] = np.zeros(5 * 2**22, np.float32)
+    elif name == "optimizer.safetensors":
+        pytest.skip("the optimizer knows the names and shapes of its tensors")
+    elif wrong == "shape":
+        tensors[first] = tensors[first][:-1].copy()
+    else:
+        tensors["other"] = tensors.pop(first)
+    save_file(tensors, place(7) / name)
+    rehash(place(7))
+    with pytest.raises(CheckpointError, match="step-7: damaged"):
+        read_to_resume(RUN, 7)
+
+
+def test_a_checkpoint_of_format_1_is_refused_in_one_sentence() -> None:
+    place(7).mkdir(parents=True)
+    for name in ("model.safetensors", "training_state.pt", "config.yaml", "SHA256SUMS"):
+        (place(7) / name).write_bytes(b"")
+    (RUN / "checkpoints/last").symlink_to("step-7")
+    for refuse in (read_checkpoint, recover, config_to_resume):
+        with pytest.raises(CheckpointError, match="expected format 2, got format 1") as refused:
+            refuse(RUN)  # type: ignore[operator]
+        assert "\n" not in str(refused.value)
+
+
+def test_a_checkpoint_of_a_later_format_is_refused() -> None:
+    write(7)
+    path = place(7) / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 3, "new": 1}))
+    with pytest.raises(CheckpointError, match="expected format 2, got 3"):
+        read_checkpoint(RUN)
+
+
+@pytest.mark.parametrize("content", [None, "", "{}", '{"last": -1, "best": null}', "[" * 10**5])
+def test_a_lost_index_names_the_steps_and_is_repaired_by_a_resume(content: str | None) -> None:
+    write(3, 7, best=3)
+    index = RUN / "checkpoints/index.json"
+    before = index.read_bytes()
+    index.unlink()
+    if content is not None:
+        index.write_text(content)
+    with pytest.raises(CheckpointError, match=re.escape("[3, 7]")):
+        read_checkpoint(RUN)
+    assert read_checkpoint(RUN, 3).step == 3
+    recover(RUN)
+    assert index.read_bytes() == before
+
+
+def test_a_folder_between_two_names_is_put_back() -> None:
+    """A kill between the two renames of a step that is saved again hid its checkpoint."""
+    write(7)
+    place(7).rename(RUN / "checkpoints/.step-7.replaced")
+    assert recover(RUN)[0].step == 7
+
+
+# --- resuming ---
+
+
+@pytest.fixture
+def corpus(text_file: Path) -> Corpus:
+    return load_corpus(open_text(str(text_file)))
+
+
+def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
+    train(small(train__stop_at_val_loss=99.0), corpus, RUN)
+    training, optimizer = place(4) / "training.json", place(4) / "optimizer.safetensors"
+    good, tensors = training.read_text(), load_file(optimizer)
+    numbers = json.loads(good)["numbers"]
+    for wrong in (
+        {"progress": {"x": 1}},
+        {"progress": 3},
+        {"micro_batches": "3"},
+        {"scaler": {"scale": [1]}},
+        {"text_sha256": None},
+    ):
+        training.write_text(json.dumps(json.loads(good) | {"numbers": numbers | wrong}))
+        rehash(place(4))
+        with pytest.raises((CheckpointError, UsageError), match=r"not of this model|not the text"):
+            train(small(), corpus, RUN, resume=True)
+    training.write_text(good)
+    name = next(iter(tensors))
+    for other in (
+        {k: v for k, v in tensors.items() if k != name},
+        tensors | {"7.mean.0": tensors[name]},
+        tensors | {"mean": tensors[name]},
+        tensors | {name: tensors[name][..., :-1].copy()},
+    ):
+        save_file(other, optimizer)
+        rehash(place(4))
+        with pytest.raises(CheckpointError, match="training state is not of this model"):
+            train(small(), corpus, RUN, resume=True)
+
+
+def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write(3)
+
+    def disk_is_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", disk_is_full)
+        with pytest.raises(OSError, match="No space left"):
+            write(7)
+    assert kept() == {3}
+    assert read_checkpoint(RUN, "last").step == 3
+    assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"index.json", "step-3"}
