@@ -21,7 +21,7 @@ class Which(enum.StrEnum):
 
 
 class Unknown(enum.StrEnum):
-    """What becomes of the characters of a prompt that the vocabulary lacks."""
+    """What to do with the characters of a prompt that the vocabulary lacks."""
 
     refuse = "refuse"
     drop = "drop"
@@ -37,10 +37,16 @@ DebugFlag = Annotated[
 ]
 RunName = Annotated[
     str | None,
-    typer.Argument(help="A run's folder, or its name under runs/; by default the newest run."),
+    typer.Argument(
+        metavar="[RUN]", help="A run: its folder, or its name under runs/; by default the newest."
+    ),
 ]
 AnyDevice = Annotated[
-    str, typer.Option(help="auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.")
+    str,
+    typer.Option(
+        metavar="DEVICE",
+        help="auto, cpu, cuda, cuda:N or mps; need not be the one it was trained on.",
+    ),
 ]
 WhichOfRun = Annotated[
     Which, typer.Option(help="The model with the lowest val loss, or the newest.")

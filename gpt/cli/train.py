@@ -25,13 +25,18 @@ def train(
     text: Annotated[
         str | None,
         typer.Argument(
+            metavar="[TEXT]",
             help="The text, in place of data.source: python-docs, tinyshakespeare, or the path of "
-            "a UTF-8 file."
+            "a UTF-8 file.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="A YAML file of settings; those it leaves out have their defaults."),
+        typer.Option(
+            metavar="FILE",
+            help="A YAML file of settings, or the name of a shipped one, such as quickstart; the "
+            "other settings have their defaults.",
+        ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
@@ -43,21 +48,24 @@ def train(
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(help="In place of the config's device: auto, cpu, cuda, cuda:N, mps."),
+        typer.Option(
+            metavar="DEVICE", help="Short for --set device=DEVICE: auto, cpu, cuda, cuda:N or mps."
+        ),
     ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(
+            metavar="DIR",
             help="The folder for the run, new or empty; by default runs/NAME, after the config "
-            "file, with a number if that is taken."
+            "file, with a number if that is taken.",
         ),
     ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="[RUN]",
-            help="Go on with a run from its last checkpoint: its folder, or its name under runs/; "
-            "by default the newest.",
+            help="Resume a run from its last checkpoint: its folder, or its name under runs/; by "
+            "default the newest.",
         ),
     ] = None,
     overwrite: Annotated[
@@ -78,7 +86,7 @@ def train(
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Train a model on a text, and print a sample of what it has learnt."""
+    """Train a model on a text, then print a sample."""
     from gpt import api
 
     changes = [*(overrides or []), *([f"device={device}"] if device is not None else [])]
