@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -433,3 +434,11 @@ def test_explain_shows_a_trained_run_without_its_dropout(gpt: Gpt, run: Path, na
 def test_bad_input_of_explain(gpt: Gpt, arguments: list[str], message: str) -> None:
     code, out, err = gpt("explain", *arguments)
     assert (code, out, message in err) == (2, "", True)
+
+
+def test_a_copied_checkpoint_can_be_explained_and_attended_to(gpt: Gpt, run: Path) -> None:
+    """Its folder alone holds all that is needed; it was refused as no run."""
+    shutil.copytree(run / "checkpoints" / "step-40", "copied")
+    assert gpt("explain", "heads", "--run", "copied")[0] == 0
+    assert gpt("attend", "copied", "--text", "the fox", "--out", "a.html")[0] == 0
+    assert '"title":"copied, step 40","text":"the fox"' in Path("a.html").read_text("utf-8")
