@@ -450,24 +450,6 @@ def test_a_read_only_disk_is_told(corpus: Corpus, tmp_path: Path, gpt: Callable[
         assert (code, "Read-only file system" in err, "Traceback" in err) == (1, True, False)
 
 
-def test_training_goes_on_where_only_records_cannot_be_written(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """They are written once there is room, whole and in their order."""
-    with Monitor(tmp_path, small(), None) as monitor:
-        monitor.record(1, {"train_loss": 3.0})
-        descriptor = monitor._metrics.fileno()
-        kept, full = os.dup(descriptor), os.open("/dev/full", os.O_RDWR)
-        os.dup2(full, descriptor)
-        monitor._size = 0
-        monitor.record(2, {"train_loss": 2.0})
-        assert "cannot write metrics.jsonl" in caplog.text
-        os.dup2(kept, descriptor)
-        monitor._size = (tmp_path / "metrics.jsonl").stat().st_size
-        monitor.record(3, {"train_loss": 1.0})
-    assert [record["step"] for record in metrics_of(tmp_path)] == [1, 2, 3]
-
-
 def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
     with Monitor(tmp_path, small(), None) as monitor:
         monitor.record(1, {"train_loss": 3.0})

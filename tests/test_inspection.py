@@ -21,7 +21,6 @@ from gpt.evaluation.attention import Attention, attend, attend_text
 from gpt.inspection.output import check_out, write_out
 from gpt.inspection.page import html
 from gpt.inspection.picture import draw, png
-from gpt.inspection.tile import tile
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
 from gpt.text.display import symbol
@@ -115,16 +114,6 @@ def test_weights_that_give_nan_are_refused() -> None:
             parameter.mul_(1e30)
     with pytest.raises(CheckpointError, match="logits are NaN or infinite; take another check"):
         attend_text(gpt, Vocabulary("abcdefghijklmnopq"), "abc")
-
-
-def test_a_tile_has_layers_down_and_heads_across() -> None:
-    weights = torch.zeros(2, 3, 5, 5)
-    weights[1, 2, 4, 0] = 1
-    picture = tile(weights, scale=2)
-    assert picture.shape == (2 * 2 * 6, 2 * 3 * 6)
-    black = [(y // 2, x // 2) for y, x in (picture == 0).nonzero().tolist()]
-    assert set(black) == {(6 + 4, 12 + 0)}
-    assert tile(torch.full((1, 1, 1, 1), 0.25), 1)[0, 0] == 128  # the square root
 
 
 # --- the picture ---

@@ -1,95 +1,151 @@
-"""What people watch: TensorBoard's events as TensorBoard itself reads them, and the bar."""
+"""What a run shows: TensorBoard's events as TensorBoard itself reads them, and the bar."""
 
+import fcntl
 import io
 import json
-import math
+import logging
 import os
+import pty
+import re
+import resource
 import shutil
+import signal
+import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from google.protobuf import text_format
 from PIL import Image
+from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.projector import projector_config_pb2
+from tqdm.utils import disp_len
 
 from gpt.config.schema import fields
 from gpt.config.yaml import to_yaml
-from gpt.evaluation.attention import attend
-from gpt.inspection.tile import tile
-from gpt.text.batches import to_torch
+from gpt.evaluation.attention import Attention
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_text
+from gpt.training.monitor.monitor import Monitor
+from gpt.training.monitor.progress import evaluation_bar, training_bar
 from gpt.training.trainer import train
 from tests.conftest import load, metrics_of, small
 
 pytestmark = pytest.mark.precision
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TensorBoard's own
+pytestmark = pytest.mark.precision
 
 
 def events_of(run: Path):  # type: ignore[no-untyped-def]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    events = EventAccumulator(str(run), size_guidance={"histograms": 0})  # 0: all
+    events = EventAccumulator(str(run), size_guidance={"histograms": 0, "scalars": 0})  # 0: all
     events.Reload()
     return events
 
 
-def test_tensorboard_reads_the_curves_the_samples_and_the_settings(text_file: Path) -> None:
+def points(run: Path, tag: str) -> list[tuple[int, float]]:
+    return [(event.step, event.value) for event in events_of(run).Scalars(tag)]
+
+
+def hparams_of(run: Path) -> dict[str, object]:
+    content = events_of(run).SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    started = metadata.parse_session_start_info_plugin_data(content)
+    return {key: getattr(v, v.WhichOneof("kind")) for key, v in started.hparams.items()}
+
+
+def weights_of_attention(T: int) -> Attention:
+    weights = torch.ones(2, 3, T, T).tril()
+    return Attention(weights / weights.sum(-1, keepdim=True), torch.ones(T, 5) / 5)
+
+
+# --- TensorBoard ---
+
+
+def test_tensorboard_shows_the_metrics_by_step(text_file: Path) -> None:
+    """And nothing of step 0, where the loss is that of guessing, and nothing twice."""
     config = small(train__log_every=3, data__source=str(text_file))
-    outcome = train(config, load_corpus(open_text(str(text_file))), Path("r"))
-    events = events_of(Path("r"))
-    records = [json.loads(line) for line in Path("r/metrics.jsonl").read_text().splitlines()]
+    train(config, load_corpus(open_text(str(text_file))), Path("r"))
+    records = metrics_of(Path("r"))
     for tag, name in [
         ("loss/train", "train_loss"),
         ("loss/val", "val_loss"),
         ("learning_rate", "lr"),
         ("gradient_norm", "grad_norm"),
-        ("characters_per_second", "chars_per_s"),
     ]:
-        shown = [(e.step, e.value) for e in events.Scalars(tag)]
-        expected = [(r["step"], pytest.approx(r[name])) for r in records if name in r]
-        assert shown == expected, tag
-    for which in ("train", "val"):
-        for nats, bits in zip(
-            events.Scalars(f"loss/{which}"),
-            events.Scalars(f"bits_per_character/{which}"),
-            strict=True,
-        ):
-            assert bits.value == pytest.approx(nats.value / math.log(2))
-    samples = events.Tensors("sample/text_summary")
+        expected = [(r["step"], pytest.approx(r[name])) for r in records if r["step"] and name in r]
+        assert points(Path("r"), tag) == expected, tag
+    assert set(events_of(Path("r")).Tags()["scalars"]) == {
+        *("loss/train", "loss/val", "loss_by_seconds/train", "loss_by_seconds/val"),
+        *("learning_rate", "gradient_norm", "characters_per_second"),
+    }
+
+
+def test_tensorboard_shows_the_losses_on_one_chart_by_step_and_by_seconds(tmp_path: Path) -> None:
+    with Monitor(tmp_path, small(), None, elapsed_before=7.0) as monitor:
+        monitor.record(3, {"train_loss": 2.5, "val_loss": 2.75})
+    for which, loss in [("train", 2.5), ("val", 2.75)]:
+        assert points(tmp_path, f"loss/{which}") == [(3, loss)]
+        assert points(tmp_path, f"loss_by_seconds/{which}") == [(7, loss)]
+    from tensorboard.plugins.custom_scalar import layout_pb2
+
+    (event,) = events_of(tmp_path).Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    charts = [list(chart.multiline.tag) for chart in layout.category[0].chart]
+    assert charts == [
+        ["loss/train$", "loss/val$"],
+        ["loss_by_seconds/train$", "loss_by_seconds/val$"],
+    ]
+
+
+def test_a_sample_of_each_evaluation_is_shown(text_file: Path) -> None:
+    train(small(), load_corpus(open_text(str(text_file))), Path("r"))
+    samples = events_of(Path("r")).Tensors("sample/text_summary")
     assert [e.step for e in samples] == [0, 4, 8, 11]
     text = samples[0].tensor_proto.string_val[0].decode()
     assert len(text.replace("\n    ", "\n").removeprefix("    ")) == 5
-    assert events.Scalars("final/best_val_loss")[0].value == pytest.approx(outcome.best_val_loss)
-    written = b"".join(path.read_bytes() for path in Path("r").glob("events*"))
-    for key, _, _ in fields(config):
-        assert key.encode() in written
 
 
-def test_tensorboard_shows_where_each_head_looks(text_file: Path) -> None:
+def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Path) -> None:
+    """As numbers, truth values and strings, with the seed; a resume leaves one row, the newest."""
     corpus = load_corpus(open_text(str(text_file)))
-    train(small(), corpus, Path("r"))
-    pictures = events_of(Path("r")).Images("attention")
-    assert [e.step for e in pictures] == [0, 4, 8, 11]
-    model = load("r")
-    expected = tile(attend(model, to_torch(corpus.val[:13])).weights)  # T is 13
-    shown = np.array(Image.open(io.BytesIO(pictures[-1].encoded_image_string)).convert("L"))
-    assert np.array_equal(shown, expected)
-    train(small(model__T=37), corpus, Path("s"))
-    picture = events_of(Path("s")).Images("attention")[0]
-    assert (picture.height, picture.width) == (4 * 2 * 33, 4 * 3 * 33)  # 32 characters and a line
+    train(small(seed=5, train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
+    outcome = train(small(seed=5), corpus, Path("r"), resume=True)
+    shown = hparams_of(Path("r"))
+    config = {key: value for key, _, value in fields(small(seed=5))}
+    assert {key for key in shown if not key.startswith("final/")} == set(config)
+    for key, value in config.items():
+        assert shown[key] == ("null" if value is None else value), key
+    assert shown["final/best_val_loss"] == pytest.approx(outcome.best_val_loss)
+
+
+def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(tmp_path: Path) -> None:
+    with Monitor(tmp_path, small(), None) as monitor:
+        monitor.attention(0, weights_of_attention(7), "the fox")  # of an untrained model: flat
+        monitor.attention(4, weights_of_attention(7), "the fox")
+        monitor.finish(4, {})
+    from gpt.inspection.picture import png
+
+    (event,) = events_of(tmp_path).Images("visualization/attention")
+    title = "attention weights at step 4, on the first characters of the val split"
+    expected = Image.open(io.BytesIO(png(weights_of_attention(7), "the fox", title)))
+    shown = Image.open(io.BytesIO(event.encoded_image_string))
+    assert (event.step, event.width, event.height) == (4, *shown.size)
+    assert np.array_equal(np.array(shown), np.array(expected))
 
 
 def test_the_projector_names_the_characters(text_file: Path) -> None:
     """And a resumed run leaves no second set of files, and prints nothing."""
-    text_file.write_text("\x1b\t\n 日\u2028abc" * 50)
+    text_file.write_text("\x1b\t\n 日\u2028abca" * 50)
     corpus = load_corpus(open_text(str(text_file)))
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
     train(small(), corpus, Path("r"), resume=True)
@@ -97,7 +153,19 @@ def test_the_projector_names_the_characters(text_file: Path) -> None:
     text_format.Parse(Path("r/projector_config.pbtxt").read_text(), config)
     (embedding,) = config.embeddings
     labels = Path("r", embedding.metadata_path).read_text("utf-8").split("\n")
-    assert labels == ["⇥", "↵", r"\x1b", "␣", "a", "b", "c", r"\u2028", "日", ""]
+    assert [line.split("\t") for line in labels] == [
+        ["character", "count", "name", "category"],
+        ["⇥", "50", "U+0009", "Cc"],
+        ["↵", "50", "U+000A", "Cc"],
+        [r"\x1b", "50", "U+001B", "Cc"],
+        ["␣", "50", "SPACE", "Zs"],
+        ["a", "100", "LATIN SMALL LETTER A", "Ll"],
+        ["b", "50", "LATIN SMALL LETTER B", "Ll"],
+        ["c", "50", "LATIN SMALL LETTER C", "Ll"],
+        [r"\u2028", "50", "LINE SEPARATOR", "Zl"],
+        ["日", "50", "CJK UNIFIED IDEOGRAPH-65E5", "Lo"],
+        [""],
+    ]
     vectors = np.loadtxt(Path("r", embedding.tensor_path), delimiter="\t")
     model = load("r")
     assert vectors == pytest.approx(model.token_embedding.weight.numpy(force=True), rel=1e-5)
@@ -117,25 +185,11 @@ def test_histograms_come_on_request_and_change_nothing(text_file: Path) -> None:
     events = events_of(Path("with"))
     model = load("with")
     for name, parameter in model.named_parameters():
-        weights = events.Histograms(f"weights/{name}")
+        weights = events.Histograms(f"parameters/{name}")
         assert [e.step for e in weights] == [0, 4, 8, 11]
         seen = weights[-1].histogram_value
         assert (seen.num, seen.max) == (parameter.numel(), pytest.approx(parameter.max().item()))
         assert [e.step for e in events.Histograms(f"gradients/{name}")] == [4, 8, 11]
-
-
-def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
-    corpus = load_corpus(open_text(str(text_file)))
-    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
-    shutil.copytree("r/checkpoints", "at-step-4")
-    time.sleep(1.1)
-    train(small(train__stop_at_val_loss=3.2), corpus, Path("r"), resume=True)  # and at 8
-    shutil.rmtree("r/checkpoints")  # as if it had been killed before its checkpoint
-    shutil.copytree("at-step-4", "r/checkpoints")
-    time.sleep(1.1)  # TensorBoard reads files in the order of the seconds in their names
-    train(small(), corpus, Path("r"), resume=True)
-    steps = [e.step for e in events_of(Path("r")).Scalars("loss/train")]
-    assert steps == list(range(1, 12))
 
 
 def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
@@ -145,6 +199,243 @@ def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
         text = event.tensor_proto.string_val[0].decode()
         assert visible(text) == text
         assert all(line.startswith("    ") for line in text.split("\n"))
+
+
+# --- resuming ---
+
+
+def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
+    corpus = load_corpus(open_text(str(text_file)))
+    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
+    shutil.copytree("r/checkpoints", "at-step-4")
+    train(small(train__stop_at_val_loss=3.2), corpus, Path("r"), resume=True)  # and at 8
+    shutil.rmtree("r/checkpoints")  # as if it had been killed before its checkpoint
+    shutil.copytree("at-step-4", "r/checkpoints")
+    train(small(), corpus, Path("r"), resume=True)
+    assert [step for step, _ in points(Path("r"), "loss/train")] == list(range(1, 12))
+    assert [step for step, _ in points(Path("r"), "loss/val")] == [4, 8, 11]
+    samples = events_of(Path("r")).Tensors("sample/text_summary")
+    assert [event.step for event in samples] == [0, 4, 8, 11]
+
+
+@pytest.mark.parametrize("seconds_per_step", [0.5, 20.0])
+def test_a_resumed_curve_by_seconds_has_no_repeat(tmp_path: Path, seconds_per_step: float) -> None:
+    """A purge by step would take points in seconds for steps: too many of a slow run's, say."""
+
+    def record(step: int) -> None:
+        elapsed_s = step * seconds_per_step
+        with Monitor(tmp_path, small(), step - 4, elapsed_before=elapsed_s) as monitor:
+            monitor.record(step, {"val_loss": step / 2})
+
+    for step in (4, 8, 12, 12, 16):  # 12 was not saved, and trained again
+        record(step)
+    expected = [(step, step / 2) for step in (4, 8, 12, 16)]
+    assert points(tmp_path, "loss/val") == expected
+    assert points(tmp_path, "loss_by_seconds/val") == [
+        (step * seconds_per_step, loss) for step, loss in expected
+    ]
+
+
+def test_a_damaged_event_file_is_no_reason_not_to_resume(tmp_path: Path) -> None:
+    with Monitor(tmp_path, small(), None) as monitor:
+        for step in (1, 2, 3):
+            monitor.record(step, {"val_loss": 1.0})
+    (path,) = tmp_path.glob("events*")
+    whole = path.read_bytes()
+    for damaged in (whole[:-20], whole[:40] + b"\xff" * 40, b"", b"\xff" * 99):
+        path.write_bytes(damaged)
+        with Monitor(tmp_path, small(), 3) as monitor:
+            monitor.record(4, {"val_loss": 0.5})
+        assert points(tmp_path, "loss/val")[-1] == (4, 0.5)
+        for other in set(tmp_path.glob("events*")) - {path}:
+            other.unlink()
+
+
+def test_elapsed_seconds_count_over_all_resumes(tmp_path: Path) -> None:
+    """They used to begin anew with each resume, and to count the time that imports take."""
+    with Monitor(tmp_path, small(), None) as monitor:
+        first = monitor.elapsed_s
+        monitor.record(1, {"val_loss": 2.0})
+        time.sleep(0.01)
+        second = monitor.elapsed_s
+    with Monitor(tmp_path, small(), 1, elapsed_before=second) as monitor:
+        monitor.record(2, {"val_loss": 1.0})
+        third = monitor.elapsed_s
+    assert first < second < third
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    seconds = [json.loads(line)["elapsed_s"] for line in lines]
+    assert first - 5e-4 <= seconds[0] <= second <= seconds[1] + 5e-4 <= third + 1e-3
+
+
+# --- a full disk ---
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file of this process grows beyond `size` bytes: writing more raises OSError."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In metrics.jsonl and TensorBoard, whole and in their order; no thread prints a traceback."""
+    with Monitor(tmp_path, small(), None) as monitor:
+        monitor.record(1, {"train_loss": 3.0})
+        with full_disk((tmp_path / "metrics.jsonl").stat().st_size + 10):
+            for step in (2, 3):
+                monitor.record(step, {"train_loss": 2.0})
+                monitor.histograms(step, torch.nn.Linear(5, 3))
+        monitor.record(4, {"train_loss": 1.0})
+    assert [record["step"] for record in metrics_of(tmp_path)] == [1, 2, 3, 4]
+    assert [step for step, _ in points(tmp_path, "loss/train")] == [1, 2, 3, 4]
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert ["metrics.jsonl" in text for text in warnings] == [True, False]
+    assert all("File too large" in text and "training continues" in text for text in warnings)
+    assert capfd.readouterr().err == ""
+
+
+def test_watching_a_run_starts_no_thread_and_sets_no_hook(tmp_path: Path) -> None:
+    """A notebook's own hook for errors in threads was replaced while a run was training."""
+    hook, threads = threading.excepthook, threading.enumerate()
+    with Monitor(tmp_path, small(), None) as monitor:
+        monitor.record(1, {"train_loss": 3.0})
+        assert threading.excepthook is hook
+        assert threading.enumerate() == threads
+
+
+# --- the terminal ---
+
+
+class Terminal:
+    """A terminal of a width, which sys.stderr writes to; what it shows, by its last lines."""
+
+    def __init__(self, columns: int) -> None:
+        leader, follower = pty.openpty()
+        self.leader = leader
+        self.file = open(follower, "w", encoding="utf-8")  # noqa: SIM115, PTH123
+        self.resize(columns)
+
+    def resize(self, columns: int) -> None:
+        size = struct.pack("HHHH", 24, columns, 0, 0)
+        fcntl.ioctl(self.file.fileno(), termios.TIOCSWINSZ, size)
+
+    def shown(self) -> list[str]:
+        """The lines written since the last call, with how their rest is cleared."""
+        print("\f", file=self.file, end="", flush=True)
+        written = b""
+        while not written.endswith(b"\f"):
+            written += os.read(self.leader, 2**16)
+        return [line for line in re.split(r"[\r\n\f]+", written.decode()) if line]
+
+    def close(self) -> None:
+        self.file.close()
+        os.close(self.leader)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Terminal]]:
+    opened: list[Terminal] = []
+
+    def open_one(columns: int) -> Terminal:
+        opened.append(Terminal(columns))
+        monkeypatch.setattr(sys, "stderr", opened[-1].file)
+        return opened[-1]
+
+    yield open_one
+    monkeypatch.undo()
+    for one in opened:
+        one.close()
+
+
+LONG = "val 12.3456, train 12.3456, 212k chars/s"
+
+
+@pytest.mark.parametrize("columns", [10, 24, 40, 53, 80, 100, 120, 200])
+def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(
+    columns: int, terminal: Callable[[int], Terminal]
+) -> None:
+    """At 80 columns it was one character wide, and its fields were cut."""
+    screen = terminal(columns)
+    bar = training_bar(2500, 1500)
+    bar.set_postfix_str(LONG)
+    bar.close()
+    line = screen.shown()[-1].removesuffix("\x1b[K")
+    assert disp_len(line) < columns
+    present = [
+        name
+        for name, words in [
+            ("val", "val 12.3456"),
+            ("time", "<"),
+            ("count", "1500/2500"),
+            ("train", "train 12.3456"),
+            ("percent", " 60%"),
+            ("bar", "|████"),
+            ("pace", "212k chars/s"),
+        ]
+        if words in line
+    ]
+    least = {10: 0, 24: 2, 40: 3, 53: 4, 80: 6, 100: 7, 120: 7, 200: 7}[columns]
+    order = ["val", "time", "count", "train", "percent", "bar", "pace"]
+    assert present == order[: len(present)]
+    assert len(present) >= least
+
+
+def test_the_bar_follows_a_terminal_that_is_resized(
+    terminal: Callable[[int], Terminal],
+) -> None:
+    screen = terminal(120)
+    bar = training_bar(2500, 1500)
+    bar.set_postfix_str(LONG)
+    for columns in (60, 100):
+        screen.shown()
+        screen.resize(columns)
+        bar.refresh()
+        line = screen.shown()[-1]
+        assert line.endswith("\x1b[K")  # nothing of a longer line is left
+        assert columns - 25 < disp_len(line.removesuffix("\x1b[K")) < columns
+    bar.close()
+
+
+def test_a_short_evaluation_shows_no_bar(terminal: Callable[[int], Terminal]) -> None:
+    screen = terminal(80)
+    with evaluation_bar(1000) as advance:
+        for _ in range(10):
+            advance(100)
+    assert screen.shown() == []
+
+
+def test_a_long_evaluation_shows_a_bar_and_removes_it(
+    terminal: Callable[[int], Terminal],
+) -> None:
+    screen = terminal(80)
+    with evaluation_bar(2_000_000) as advance:
+        advance(200_000)
+        time.sleep(1.1)
+        advance(1_000_000)
+        line = screen.shown()[-1]
+        for words in ("evaluating", " 60%", "1.20M/2.00M", "|███"):
+            assert words in line
+    assert screen.shown()[-1] == "\x1b[K"
+
+
+def test_the_first_lines_of_a_sample_are_shown(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "gpt")
+    monkeypatch.setenv("COLUMNS", "20")
+    with Monitor(tmp_path, small(), None) as monitor:
+        monitor.sample(250, "\n\x1b[2J" + "x" * 40 + "\n日本語日本語日本語日本語\nc\nd")
+    first, *lines = caplog.records[-1].getMessage().split("\n")
+    assert first == "sample at step 250:"
+    assert lines == [r"  \x1b[2Jxxxxxxxxxxx", "  日本語日本語日本語", "  c"]
 
 
 def test_the_bar_shows_step_losses_pace_and_time_left(text_file: Path) -> None:

@@ -133,7 +133,7 @@ class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(visible(record.getMessage()), file=sys.stderr)
+        tqdm.write(_in_terminal(visible(record.getMessage())), file=sys.stderr)
 
 
 @app.callback(invoke_without_command=True)

@@ -1,1 +1,1 @@
-"""Numbers in, pictures out: picture (PNG) and page (HTML) of attention, tile (TensorBoard)."""
+"""Numbers in, pictures out: picture (PNG) and page (HTML) of attention."""

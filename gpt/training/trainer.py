@@ -276,8 +276,8 @@ class Trainer:
             "best_val_loss": self.progress.best_val_loss,
         }
         vectors = self.update.model.token_embedding.weight  # (V, C)
-        self.monitor.embedding(vectors, self.corpus.vocabulary.characters)
-        self.monitor.finish(scores)
+        self.monitor.embedding(vectors, self.corpus.vocabulary.characters, self.corpus.ids)
+        self.monitor.finish(self.step, scores)
         return Outcome(
             run=str(self.run),
             text=self.corpus.name,
@@ -345,7 +345,9 @@ class Trainer:
         model = self.update.model
         if not self.step and not model.head.weight.any():  # every character is equally likely
             return math.log(len(self.corpus.vocabulary))
-        val_loss = evaluate(model, self.corpus.val, should_stop=self._stop_requested)
+        val = self.corpus.val
+        with self.monitor.evaluating(len(val) - 1) as advance:
+            val_loss = evaluate(model, val, should_stop=self._stop_requested, on_progress=advance)
         if not math.isfinite(val_loss):
             raise Diverged(f"step {self.step}: the val loss is {val_loss}")
         return val_loss
@@ -381,7 +383,8 @@ class Trainer:
             )
             self.monitor.sample(self.step, text)
             self._emit("sample", text=text)
-        self.monitor.attention(self.step, attend(model, self.excerpt).weights)
+        excerpt = self.corpus.vocabulary.decode(self.excerpt.tolist())
+        self.monitor.attention(self.step, attend(model, self.excerpt), excerpt)
         if self.config.train.histograms:
             self.monitor.histograms(self.step, model)
 

@@ -1,40 +1,42 @@
-"""What people watch: the bar, metrics.jsonl, TensorBoard."""
+"""What a run shows while it trains: the progress bar, metrics.jsonl, TensorBoard."""
 
-import json
 import logging
-import math
-import os
-import threading
+import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+import unicodedata
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
-from torch.utils.tensorboard import SummaryWriter
-from tqdm import tqdm
+from tqdm.std import tqdm
+from tqdm.utils import disp_trim
 
-from gpt import STARTED
 from gpt.config.schema import Config, fields
-from gpt.files import write_atomically
-from gpt.inspection.tile import tile
+from gpt.evaluation.attention import Attention
 from gpt.text.display import symbol, visible
+from gpt.text.vocabulary import Ids
+from gpt.training.monitor.jsonl import JSONLines
+from gpt.training.monitor.progress import evaluation_bar, training_bar
+from gpt.training.monitor.tensorboard import BY_SECONDS, EventFile
 
 log = logging.getLogger(__name__)
 
-TENSORBOARD = {
+TAGS = {
     "train_loss": "loss/train",
     "val_loss": "loss/val",
     "lr": "learning_rate",
     "grad_norm": "gradient_norm",
     "chars_per_s": "characters_per_second",
 }
-
-LONGEST_LINE = 2**16  # bytes of metrics.jsonl that are read as one
+ATTENTION_TAG = "visualization/attention"  # after the other charts: TensorBoard sorts by tag
+SECONDS_BETWEEN_PICTURES = 60  # one takes half a second to draw
+SAMPLE_LINES = 3  # shown in the terminal at each evaluation
+WIDEST_SAMPLE = 100  # columns
+COUNTED_AT_ONCE = 2**24  # characters
 
 PROJECTOR = """\
 embeddings {
@@ -48,35 +50,26 @@ embeddings {
 class Monitor:
     """Records a run's metrics under its folder and shows them as they come.
 
-    Given the step of a checkpoint that a run is resumed at, it drops the records after it, so
-    that the curves go on without a repeat. What cannot be written, on a full disk say, is told
-    once: it ends no run. Records are kept and written once there is room.
+    Given the step of the checkpoint that a run is resumed at, it drops the records after it, so
+    that the curves continue without a repeat; `elapsed_before` is the seconds of training up to
+    that checkpoint. What cannot be written, on a full disk say, is logged once and ends no run:
+    records are kept and written once there is room.
     """
 
-    def __init__(self, run: Path, config: Config, resumed_at: int | None) -> None:
+    def __init__(
+        self, run: Path, config: Config, resumed_at: int | None, elapsed_before: float = 0.0
+    ) -> None:
         self._run, self._config = run, config
-        self._shown: dict[str, float] = {}
-        path = run / "metrics.jsonl"
-        if resumed_at is not None and path.exists():
-            _keep_records_until(path, resumed_at)
-        self._metrics = path.open("ab", buffering=0)
-        self._size = path.stat().st_size  # of what is written whole
-        self._unwritten = b""
-        self._board: SummaryWriter | None = None
-        with self._may_fail("TensorBoard's files"):
-            self._board = SummaryWriter(
-                str(run), purge_step=None if resumed_at is None else resumed_at + 1
-            )
-        self._bar = tqdm(
-            total=config.train.steps,
-            initial=resumed_at or 0,
-            unit="step",
-            disable=None,  # quiet when stderr is no terminal
-            dynamic_ncols=True,
-        )
+        self._began = time.perf_counter() - elapsed_before
+        self._latest: dict[str, float] = {}
+        self._charted_s = -1  # the second of the last point by seconds
+        self._picture: tuple[int, Attention, str] | None = None  # step, attention, text
+        self._drawn_s = self.elapsed_s
+        self._metrics = JSONLines(run / "metrics.jsonl", resumed_at)
+        self._events = EventFile(run, resumed_at)
+        self._bar = training_bar(config.train.steps, resumed_at or 0)
 
     def __enter__(self) -> "Monitor":
-        threading.excepthook = _hush
         return self
 
     def __exit__(
@@ -86,148 +79,136 @@ class Monitor:
         trace: TracebackType | None,
     ) -> None:
         self._bar.close()
-        self._show(lambda board: board.close())
+        self._events.close()
         self._metrics.close()
-        threading.excepthook = threading.__excepthook__
 
-    @contextmanager
-    def _may_fail(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            reason = error.strerror or error
-            log.warning("cannot write %s (%s); training goes on", what, reason)
-
-    def _show(self, draw: Callable[[SummaryWriter], object]) -> None:
-        """Draw on TensorBoard's board; once that fails, the run goes on without it."""
-        if self._board is None:
-            return
-        try:
-            draw(self._board)
-        except OSError as error:
-            reason = error.strerror or error
-            log.warning("TensorBoard's curves end here (%s); training goes on", reason)
-            self._board = None
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training so far, over all resumes."""
+        return time.perf_counter() - self._began
 
     def advance(self) -> None:
         """One more step on the bar."""
         self._bar.update()
 
+    def evaluating(self, total: int) -> AbstractContextManager[Callable[[int], object]]:
+        """A bar for an evaluation of `total` characters, shown if it takes more than a second.
+
+        Gives `advance(characters)`.
+        """
+        return evaluation_bar(total)
+
     def record(self, step: int, metrics: dict[str, float]) -> None:
         """One line of metrics.jsonl, its scalars in TensorBoard, the newest values on the bar."""
-        self._write(step, metrics)
-        scalars = {TENSORBOARD[name]: value for name, value in metrics.items()}
-        for name, value in metrics.items():
-            if name.endswith("loss"):
-                scalars[f"bits_per_character/{name.removesuffix('_loss')}"] = value / math.log(2)
-        for tag, value in scalars.items():
-            add = partial(SummaryWriter.add_scalar, tag=tag, scalar_value=value, global_step=step)
-            self._show(add)
-        self._shown |= metrics
+        elapsed_s = self._write(step, metrics)
+        self._chart(step, elapsed_s, metrics)
+        self._latest |= metrics
         shown = [
-            f"{name} {self._shown[key]:{form}}"
-            for name, key, form in [
-                ("train", "train_loss", ".4f"),
-                ("val", "val_loss", ".4f"),
-                ("chars/s", "chars_per_s", ",.0f"),
-            ]
-            if key in self._shown
+            f"{name} {self._latest[key]:.4f}"
+            for name, key in [("val", "val_loss"), ("train", "train_loss")]
+            if key in self._latest
         ]
+        if pace := self._latest.get("chars_per_s"):
+            shown.append(f"{tqdm.format_sizeof(pace)} chars/s")
         self._bar.set_postfix_str(", ".join(shown), refresh=False)
         if "val_loss" in metrics:
             log.info("step %d: %s", step, ", ".join(shown))
-            self._show(lambda board: board.flush())
 
     def event(self, step: int, text: str) -> None:
         """Something that is no metric, in metrics.jsonl and among TensorBoard's texts."""
         self._write(step, {"event": text})
-        self._show(lambda board: board.add_text("event", text, step))
+        self._events.text(step, "event", text)
 
     def sync(self) -> None:
-        """See the records onto the disk."""
-        with self._may_fail("metrics.jsonl"):
-            os.fsync(self._metrics.fileno())
-
-    def _write(self, step: int, content: Mapping[str, Any]) -> None:
-        """One line, with those that could not be written before, whole or not at all."""
-        elapsed = round(time.perf_counter() - STARTED, 3)
-        line = {"step": step, "elapsed_s": elapsed, **content}
-        self._unwritten += json.dumps(line).encode() + b"\n"
-        with self._may_fail("metrics.jsonl"):
-            os.ftruncate(self._metrics.fileno(), self._size)  # no half of a line that failed
-            rest = memoryview(self._unwritten)
-            while rest:
-                rest = rest[self._metrics.write(rest) :]
-            self._size, self._unwritten = self._size + len(self._unwritten), b""
+        """Flush the records to the disk."""
+        self._metrics.sync()
 
     def sample(self, step: int, text: str) -> None:
-        """A sample, shown in TensorBoard as it stands (an indented block is no markup)."""
-        block = "\n".join(f"    {line}" for line in visible(text).split("\n"))
-        self._show(lambda board: board.add_text("sample", block, step))
+        """A sample, in TensorBoard, and its first lines in the terminal."""
+        text = visible(text)
+        self._events.text(step, "sample", text)
+        width = min(shutil.get_terminal_size().columns, WIDEST_SAMPLE)
+        lines = text.expandtabs().strip("\n").split("\n")
+        first = [disp_trim(f"  {line}", width) for line in lines]
+        log.info("sample at step %d:\n%s", step, "\n".join(first[:SAMPLE_LINES]))
 
-    def attention(self, step: int, weights: Tensor) -> None:
-        """The attention weights (n_layer, H, T, T) as one picture: layers down, heads across."""
-        picture = tile(weights)
-        self._show(lambda board: board.add_image("attention", picture, step, dataformats="HW"))
+    def attention(self, step: int, attention: Attention, text: str) -> None:
+        """The attention weights on a text, as a picture.
+
+        It is drawn once a minute at most, and at the end: drawing takes half a second.
+        """
+        self._picture = step, attention, text
+        if self.elapsed_s - self._drawn_s >= SECONDS_BETWEEN_PICTURES:
+            self._draw()
 
     def histograms(self, step: int, model: nn.Module) -> None:
-        """The weights, and the gradients that the last step used (clipped; at step 0 none)."""
-        drawn: dict[str, Tensor] = {
-            f"weights/{name}": parameter for name, parameter in model.named_parameters()
-        }
+        """The parameters, and the gradients that the last step used (clipped; at step 0 none)."""
         for name, parameter in model.named_parameters():
+            self._events.histogram(step, f"parameters/{name}", parameter)
             gradient = parameter.grad
             if gradient is not None and gradient.isfinite().all():  # float16's may overflow
-                drawn[f"gradients/{name}"] = gradient
-        for tag, values in drawn.items():
-            add = partial(SummaryWriter.add_histogram, tag=tag, values=values, global_step=step)
-            self._show(add)
+                self._events.histogram(step, f"gradients/{name}", gradient)
 
-    def embedding(self, vectors: Tensor, characters: str) -> None:
-        """The vectors (V, C) of the V characters, for TensorBoard's projector.
+    def embedding(self, vectors: Tensor, characters: str, ids: Ids) -> None:
+        """The vectors (V, C) of the V characters of a text, for TensorBoard's projector.
 
-        Written here, since `add_embedding` makes a new folder at each step it is called for.
+        Each is labelled with its sign, its count in the text (given by its ids), Unicode name and
+        category.
         """
+        counts = np.zeros(len(characters), np.int64)
+        for start in range(0, len(ids), COUNTED_AT_ONCE):
+            chunk = ids[start : start + COUNTED_AT_ONCE]
+            counts += np.bincount(chunk, minlength=len(characters))
+        labels = ["character\tcount\tname\tcategory"] + [
+            f"{symbol(c)}\t{n}\t{unicodedata.name(c, f'U+{ord(c):04X}')}\t{unicodedata.category(c)}"
+            for c, n in zip(characters, counts, strict=True)
+        ]
         folder = self._run / "projector"
-        labels = "".join(f"{symbol(c)}\n" for c in characters)
-        with self._may_fail("the projector's files"):
+        try:
             folder.mkdir(exist_ok=True)
             np.savetxt(folder / "vectors.tsv", vectors.numpy(force=True), "%.6g", delimiter="\t")
-            (folder / "characters.tsv").write_text(labels, "utf-8")
+            (folder / "characters.tsv").write_text("\n".join([*labels, ""]), "utf-8")
             (self._run / "projector_config.pbtxt").write_text(PROJECTOR, "utf-8")
+        except OSError as error:
+            log.warning("cannot write %s (%s)", folder, error.strerror or error)
 
-    def finish(self, results: dict[str, float]) -> None:
-        """The run's settings with its final metrics, for TensorBoard's HPARAMS page."""
-        settings: dict[str, Any] = {
-            key: value if isinstance(value, bool | int | float | str) else str(value)
+    def finish(self, step: int, results: dict[str, float]) -> None:
+        """The last picture, and the run's settings and results for TensorBoard's HPARAMS page."""
+        self._draw()
+        settings = {
+            key: value if isinstance(value, bool | int | float) else str(value or "null")
             for key, _, value in fields(self._config)
         }
-        scored = {f"final/{name}": value for name, value in results.items()}
-        self._show(lambda board: board.add_hparams(settings, scored, run_name="."))
+        final = {f"final/{name}": value for name, value in results.items()}
+        self._events.hparams(step, settings | final, str(self._run.resolve()))
 
+    def _write(self, step: int, content: Mapping[str, Any]) -> float:
+        """One line of metrics.jsonl; the seconds of training in it."""
+        elapsed_s = round(self.elapsed_s, 3)
+        self._metrics.write({"step": step, "elapsed_s": elapsed_s, **content})
+        return elapsed_s
 
-def _hush(failed: threading.ExceptHookArgs) -> None:
-    """TensorBoard's own thread cannot write: we are told when we next write to it."""
-    if not issubclass(failed.exc_type, OSError):
-        threading.__excepthook__(failed)
+    def _chart(self, step: int, elapsed_s: float, metrics: dict[str, float]) -> None:
+        """The metrics in TensorBoard by step, and the losses by seconds, one point a second."""
+        if not step:  # the loss is that of guessing, and would flatten the curves
+            return
+        self._events.scalars(step, {TAGS[name]: value for name, value in metrics.items()})
+        second = round(elapsed_s)
+        by_seconds = {
+            f"{BY_SECONDS}/{name.removesuffix('_loss')}": metrics[name]
+            for name in ("train_loss", "val_loss")
+            if name in metrics and (name == "val_loss" or second > self._charted_s)
+        }
+        if by_seconds:
+            self._events.scalars(second, by_seconds)
+            self._charted_s = second
 
+    def _draw(self) -> None:
+        if self._picture is None or not self._picture[0]:
+            return
+        from gpt.inspection.picture import png  # matplotlib takes its time
 
-def _keep_records_until(path: Path, step: int) -> None:
-    """Drop the records after `step`, a last line that was cut off, and that the run rolled back.
-
-    (It will again, for the same reason.) Line by line: a long run's file may be large.
-    """
-
-    def kept() -> Iterator[bytes]:
-        with path.open("rb") as file:
-            while line := file.readline(LONGEST_LINE):
-                try:
-                    record = json.loads(line)
-                    if record["step"] < step or (
-                        record["step"] == step and not record.get("event", "").startswith("rolled")
-                    ):
-                        yield line.rstrip(b"\n") + b"\n"
-                except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-                    log.warning("%s: left out a damaged line: %.60r", path, line)
-
-    write_atomically(path, kept())
+        step, attention, text = self._picture
+        title = f"attention weights at step {step}, on the first characters of the val split"
+        self._events.picture(step, ATTENTION_TAG, png(attention, text, title))
+        self._picture, self._drawn_s = None, self.elapsed_s
