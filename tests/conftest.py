@@ -31,6 +31,8 @@ IN_A_TERMINAL = (
 )
 HANGS_S = 600  # what takes longer hangs, on however busy a machine
 
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as gpt/__main__.py does, before torch is loaded
+
 hypothesis.settings.register_profile("shared machine", deadline=None)
 hypothesis.settings.load_profile("shared machine")
 
