@@ -102,7 +102,7 @@ def test_words_stay_words(name: str) -> None:
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
         ("train: {min_learning_rate: 1}", "train.min_learning_rate: expected at most"),
         ("train: {batch_size: 8, accumulation: 3}", "train.accumulation: expected a divisor"),
-        ("model:\n  T: 3\n  T: 4", "line 3, column 3: not valid YAML: the key 'T' stands here twi"),
+        ("model:\n  T: 3\n  T: 4", "line 3, column 3: not valid YAML: duplicate key 'T'"),
         ("model:\n  T: [3", "x.yaml, line 3, column 1: not valid YAML"),
         ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML"),
         ("? [a]\n: 3", "expected a plain word as a key"),

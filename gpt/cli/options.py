@@ -38,7 +38,7 @@ DebugFlag = Annotated[
 RunName = Annotated[
     str | None,
     typer.Argument(
-        metavar="[RUN]", help="A run: its folder, or its name under runs/; by default the newest."
+        metavar="RUN", help="A run: its folder, or its name under runs/; by default the newest."
     ),
 ]
 AnyDevice = Annotated[

@@ -25,7 +25,7 @@ def train(
     text: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TEXT]",
+            metavar="TEXT",
             help="The text, in place of data.source: python-docs, tinyshakespeare, or the path of "
             "a UTF-8 file.",
         ),

@@ -1,6 +1,7 @@
 """The YAML dialect of configs: the scalars of YAML 1.2, safe, without aliases or duplicate keys.
 
-The only module that imports yaml.
+Only people's own files are YAML (a checkpoint's config is JSON), but one may be a stranger's: it
+can neither execute anything nor take more than moments to read. The only module that imports yaml.
 """
 
 import json
@@ -37,7 +38,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
                 )
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key!r} stands here twice", key_node.start_mark
+                    None, None, f"duplicate key {key!r}", key_node.start_mark
                 )
             seen.add(key)
         return dict(super().construct_mapping(node, deep))
