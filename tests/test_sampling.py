@@ -198,9 +198,13 @@ def test_a_row_is_drawn_as_if_it_were_alone() -> None:
     assert together.tolist() == alone
 
 
-def test_rules_is_as_configured_but_for_what_is_asked() -> None:
+def test_the_rules_are_the_configs_but_for_the_flags() -> None:
     config = SampleConfig(temperature=0.3, top_k=7)
     assert SamplingRules.from_config(config) == SamplingRules(temperature=0.3, top_k=7)
+    given = {"temperature": 0.3, "top_k": 7, "top_p": 0.9, "min_p": 0.1}
+    given |= {"repetition_penalty": 1.2, "context_after_overflow": 3}
+    whole = SampleConfig.model_validate(given)
+    assert SamplingRules.from_config(whole) == SamplingRules(**given)  # type: ignore[arg-type]
     changed = SamplingRules.from_config(config, temperature=0.0, top_k=None, top_p=0.5)
     assert changed == SamplingRules(temperature=0.0, top_k=7, top_p=0.5)
 
@@ -266,27 +270,43 @@ def test_a_cache_takes_no_more_than_T_characters_and_one_at_a_time() -> None:
         net(torch.zeros(2, 1, dtype=torch.long), cache)
 
 
-# --- the writer: which context each character sees ---
+# --- the generator: the context of each character ---
 
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
-@pytest.mark.parametrize("context", [1, 2, 3, 13, 131, 269])
+@pytest.mark.parametrize(
+    ("context", "given", "left"),
+    [
+        (1, None, 1),
+        (2, None, 1),
+        (3, None, 1),
+        (13, None, 6),
+        (131, None, 65),
+        (269, None, 134),
+        (13, 1, 1),
+        (13, 11, 11),
+        (13, 13, 13),
+        (37, 5, 5),
+    ],
+)
 @pytest.mark.parametrize("which", [0, 1])
-def test_each_character_sees_the_context_that_the_docstring_says(
-    positions: str, context: int, which: int
+def test_each_character_has_the_context_that_the_docstring_says(
+    positions: str, context: int, given: int | None, left: int, which: int
 ) -> None:
-    """The uncached model on exactly that context; prompts of three lengths, one past T."""
+    """The uncached model on exactly that context; prompts of three lengths, one past T.
+
+    Half of T once was an eighth, and text with structure, which needs context, suffered.
+    """
     net = model(positions=positions, T=context)
     prompts = [[1, 2, 3, 4] * (context // 4 + 1), [5], [7, 8, 2]]
-    generator = Generator(
-        engines(net, 3)[which], prompts, SamplingRules(), seed=3, step=0, indices=range(3)
-    )
+    rules = SamplingRules(context_after_overflow=given)
+    generator = Generator(engines(net, 3)[which], prompts, rules, seed=3, step=0, indices=range(3))
     contexts = [prompt[-context:] for prompt in prompts]
     for _ in range(41):
         ids, log_probabilities = generator.step()
         for b in range(3):
             if len(contexts[b]) > context:
-                contexts[b] = contexts[b][-max(context // 8, min(context // 2, 16), 1) :]
+                contexts[b] = contexts[b][-left:]
             expected = log_softmax(last_logits(net, contexts[b])[None])[0, ids[b]]
             assert log_probabilities[b] == pytest.approx(expected, abs=1e-3)
             contexts[b].append(ids[b])

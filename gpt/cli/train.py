@@ -124,13 +124,7 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
     from gpt.sampling.samples import collect, in_order
 
     config = api.load(outcome.run, "last").config  # its rules may have been changed by a resume
-    chunks = api.load(outcome.run).sample(
-        [""],
-        length=config.sample.length,
-        seed=config.seed,
-        temperature=config.sample.temperature,
-        top_k=config.sample.top_k,
-    )
+    chunks = api.load(outcome.run).sample([""], seed=config.seed, **config.sample.model_dump())
     if as_json:
         typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
         return

@@ -211,14 +211,28 @@ class TrainConfig(Section):
 
 
 class SampleConfig(Section):
-    """How to sample; the options of `gpt sample` override it."""
+    """How text is sampled; `gpt sample` has a flag for each."""
 
     length: NonNegativeInt = Field(500, description="characters of a sample")
     temperature: NonNegativeFloat = Field(
-        0.8, description="above 1 more random, below 1 more predictable; 0 = the likeliest always"
+        0.8, description="above 1: more random, below: more predictable; 0 = always the likeliest"
     )
     top_k: PositiveInt | None = Field(
-        None, description="sample from the k likeliest characters only; null = from all"
+        None, description="sample only from the k likeliest characters; null = from all"
+    )
+    top_p: Annotated[float, Field(ge=0, le=1)] = Field(
+        1.0, description="sample only from the likeliest characters, which make up this probability"
+    )
+    min_p: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="sample only characters this many times as likely as the likeliest"
+    )
+    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = Field(
+        1.0, description="above 1, characters among the last 64 become less likely"
+    )
+    context_after_overflow: PositiveInt | None = Field(
+        None,
+        description="characters of context that are left when a text outgrows model.T; "
+        "null = model.T // 2",
     )
 
 
@@ -247,6 +261,11 @@ class Config(Section):
             raise ValueError(
                 f"train.first_window: expected a divisor of model.T ({T}), so that a step has as "
                 f"many characters as ever, got {first}"
+            )
+        left = self.sample.context_after_overflow
+        if left is not None and left > T:
+            raise ValueError(
+                f"sample.context_after_overflow: expected at most model.T ({T}), got {left}"
             )
         return self
 

@@ -37,6 +37,10 @@ SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "sample.length",
     "sample.temperature",
     "sample.top_k",
+    "sample.top_p",
+    "sample.min_p",
+    "sample.repetition_penalty",
+    "sample.context_after_overflow",
 )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpt.errors import CheckpointError
+from gpt.errors import CheckpointError, UsageError
 from gpt.sampling.engine import Engine, engine_of
 from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.sampler import PENALTY_CHARACTERS, SamplingRules, choose, log_softmax
@@ -23,22 +23,19 @@ DRAWS_AT_ONCE = 256
 PREFILL_CHARACTERS = 2048  # that are prefilled together; more would only take memory
 
 
-def context_after_overflow(T: int) -> int:
-    """How many characters of context are left once more than T would be needed."""
-    return max(T // 8, min(T // 2, 16), 1)
-
-
 class Generator:
     """Generates B texts side by side, each from its own prompt and with its own draws.
 
     The context of a character, exactly: the last T characters of the prompt and all that follow,
     as long as they are at most T. When one more would be too many, all but the last
-    `context_after_overflow(T)` are forgotten, and those are prefilled as a text of their own; and
-    so on. That is the same for learned and for rotary positions. A character has from
-    `context_after_overflow(T)` to T characters of context, and costs on average what any other
-    costs.
+    `rules.context_after_overflow` (T // 2 by default) are forgotten, and those are prefilled as a
+    text of their own; and so on. That is the same for learned and for rotary positions. A character
+    has from that many to T characters of context, and costs on average what any other costs.
 
     The draws of a text follow from (seed, step, its index): the texts beside it change nothing.
+
+    Raises:
+        UsageError: `rules.context_after_overflow` is not in 1 to T.
     """
 
     def __init__(
@@ -52,6 +49,12 @@ class Generator:
         indices: Sequence[int],
     ) -> None:
         self.engine, self.T, self.rules = engine, engine.T, rules
+        left = rules.context_after_overflow
+        self.context_after_overflow = max(self.T // 2, 1) if left is None else left
+        if not 1 <= self.context_after_overflow <= self.T:
+            raise UsageError(
+                f"context_after_overflow: expected 1 to model.T ({self.T}) characters, got {left}"
+            )
         self.contexts = [prompt[-self.T :] for prompt in prompts]
         self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]
         self.sources = [uniforms(seed, f"sample/{index}", step) for index in indices]
@@ -75,7 +78,7 @@ class Generator:
         """
         if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
             for row in full:
-                self.contexts[row] = self.contexts[row][-context_after_overflow(self.T) :]
+                self.contexts[row] = self.contexts[row][-self.context_after_overflow :]
             self._prefill(full)
         if self.draws_used == self.draws.shape[1]:
             self.draws = np.stack([source.random(DRAWS_AT_ONCE) for source in self.sources])
@@ -133,6 +136,7 @@ def generate(
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
+        UsageError: see `Generator`.
     """
     buffers = [StopBuffer(sample, stops, length) for sample in range(len(prompts))]
     if length == 0:

@@ -3,7 +3,7 @@
 A character that is not to be drawn has the logit -inf. Every rule leaves at least one of each row.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +20,19 @@ Ints = NDArray[np.int_]
 
 @dataclass(frozen=True)
 class SamplingRules:
-    """How characters are sampled; the rules are applied in this order."""
+    """How text is sampled: what is done to the logits, in this order, and with which context.
+
+    `context_after_overflow`: see `Generator`; None is half of the context length.
+
+    Raises UsageError for a temperature that is negative, NaN or infinite.
+    """
 
     repetition_penalty: float = 1.0
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0
     min_p: float = 0.0
+    context_after_overflow: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.temperature < np.inf:
@@ -36,7 +42,7 @@ class SamplingRules:
     def from_config(cls, config: SampleConfig, **changes: float | None) -> "SamplingRules":
         """Those of the config, but for the changes that are not None."""
         given = {key: value for key, value in changes.items() if value is not None}
-        return replace(cls(temperature=config.temperature, top_k=config.top_k), **given)  # type: ignore[arg-type]
+        return cls(**config.model_dump(exclude={"length"}) | given)
 
 
 def log_softmax(logits: Floats) -> Floats:
