@@ -58,6 +58,20 @@ class Model:
 
         return load_model(self.checkpoint, select_device(self.device))
 
+    def summary(self) -> str:
+        """The run's folder and the step, in a few words."""
+        return f"{self.run}, step {self.step}"
+
+    def prepare(self, prompt: str, *, drop_unknown: bool = False) -> str:
+        """The prompt as the model takes it: its line ends as in training, without unknown ones.
+
+        Raises:
+            UsageError: it has characters that the vocabulary lacks, unless they are to be dropped.
+        """
+        from gpt.sampling.prompt import check_prompt
+
+        return check_prompt(self._unified(prompt), self.vocabulary, drop_unknown=drop_unknown)
+
     def generate(self, prompt: str = "", **options: Any) -> Iterator[str]:
         """Yield the text that the model writes after the prompt, as it comes.
 
@@ -78,7 +92,7 @@ class Model:
         drop_unknown: bool = False,
         **rules: float | None,
     ) -> Iterator["Chunk"]:
-        """Yield chunks of `num_samples` samples of each prompt as they are written, side by side.
+        """Yield chunks of `num_samples` samples of each prompt as they are generated, side by side.
 
         Args:
             length: characters of a sample; default `sample.length` of the run's config.
@@ -86,22 +100,23 @@ class Model:
             stops: strings that end a sample, and are not part of it.
             until_stop: continue until a stop string, however long that takes, or to `length`.
             drop_unknown: whether to leave out characters that the vocabulary lacks.
-            rules: temperature, top_k, top_p, min_p, repetition_penalty; None is the config's.
+            rules: temperature, top_k, top_p, min_p, repetition_penalty, context_after_overflow;
+                None is the config's.
 
         Raises:
             UsageError: a prompt or stop string has characters that the vocabulary lacks.
             DeviceError: there is no such device.
         """
         from gpt.sampling.parallel import generate_samples
-        from gpt.sampling.prompt import check_known, check_prompt, encode_prompt
+        from gpt.sampling.prompt import check_known, encode_prompt
         from gpt.sampling.sampler import SamplingRules
 
         defaults = self.config.sample
-        prompts, stops = [*map(self._unified, prompts)], [*map(self._unified, stops)]
+        prompts = [self.prepare(prompt, drop_unknown=drop_unknown) for prompt in prompts]
+        stops = [self._unified(text) for text in stops]
         for text in stops:
             check_known(text, self.vocabulary, "a stop string with them would never come")
-        known = [check_prompt(p, self.vocabulary, drop_unknown=drop_unknown) for p in prompts]
-        encoded = [encode_prompt(prompt, self.vocabulary) for prompt in known]
+        encoded = [encode_prompt(prompt, self.vocabulary) for prompt in prompts]
         return generate_samples(
             self.checkpoint,
             self.device,

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from gpt.api import Model
 from gpt.cli.repl import HELP, Repl
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
@@ -636,7 +637,7 @@ def test_nothing_is_written_by_sampling(elsewhere: Path) -> None:
 # --- the prompt loop ---
 
 
-def converse(*lines: str | type[BaseException], **options: Any) -> str:
+def converse(*lines: str | type[BaseException], folder: str = "r", **options: Any) -> str:
     """What is shown after the help, if these lines are typed."""
     shown: list[str] = []
     typed = iter(lines)
@@ -648,30 +649,71 @@ def converse(*lines: str | type[BaseException], **options: Any) -> str:
             return line
         raise line
 
-    settings_ = {"length": 7, "seed": 5, "rules": SamplingRules()} | options
-    Repl(engine_of(model(), 1), VOCABULARY, **settings_).run(read, shown.append)
+    rules = SampleConfig(temperature=1.0, length=7)
+    loaded = Model(Path(folder), stored(model()), "cpu")
+    Repl(loaded, 5, rules, **options).run(read, shown.append)
     assert shown[0] == HELP + "\n"
     return "".join(shown[1:])
 
 
-def test_each_line_is_a_prompt_with_draws_of_its_own() -> None:
-    first, second = sample("ab", length=7), sample("ab", length=7, step=1)
+def test_each_text_takes_the_next_seed() -> None:
+    first, second = sample("ab", length=7), sample("ab", length=7, seed=6)
     assert converse("ab", "ab") == f"> ab{first}\n> ab{second}\n> \n"
     assert converse("ab", "/seed 5", "ab") == f"> ab{first}\n> seed 5\n> ab{first}\n> \n"
 
 
-def test_commands_change_how_the_next_text_is_drawn() -> None:
-    text = sample("ab", length=3, seed=9, rules=SamplingRules(temperature=0.2))
-    shown = converse("/length 3", "/temperature 0.2", "/seed 9", "ab", "/help")
-    assert shown.endswith(f"> ab{text}\n> {HELP}\n> \n")
+def test_continue_continues_the_last_text() -> None:
+    first = sample("ab", length=7)
+    second = sample("ab" + first, length=7, seed=6)
+    third = sample("ab" + first + second, length=7, seed=7)
+    shown = converse("/continue", "ab", "/continue", "/continue")
+    assert shown.startswith("> /continue: there is no text yet; type the beginning of one\n")
+    assert shown.endswith(f"> ab{first}\n> {second}\n> {third}\n> \n")
+
+
+def test_commands_change_how_the_next_text_is_sampled() -> None:
+    rules = SamplingRules(temperature=0.2, top_k=3, top_p=0.9, min_p=0.01)
+    text = sample("ab", length=3, seed=9, rules=rules)
+    commands = ["/length 3", "/temperature 0.2", "/top-k 3", "/top-p 0.9", "/min-p 0.01", "/seed 9"]
+    shown = converse(*commands, "ab", "/help", "/quit", "ab")
+    assert shown.endswith(f"> ab{text}\n> {HELP}\n> ")
+    assert converse("/top-k 3", "/top-k none", "ab").endswith(converse("ab").removeprefix("> "))
+
+
+def test_a_command_without_a_value_shows_it() -> None:
+    commands = ["/length", "/temperature", "/top-k", "/top-p", "/min-p", "/seed", "/run"]
+    values = ["length 7", "temperature 1.0", "top-k none", "top-p 1.0", "min-p 0.0", "seed 5"]
+    shown = converse(*commands)
+    assert shown == "".join(f"> {value}\n" for value in [*values, "r, step 0"]) + "> \n"
+    shown = converse("/length", "/length 3", "/length", stops=["ab"], until_stop=True)
+    assert shown == "> length: until a --stop\n> length 3\n> length 3\n> \n"
 
 
 @pytest.mark.parametrize(
-    "line", ["/seed", "/seed -1", "/temperature nan", "/temperature x", "/length 1.5", "/x", "/"]
+    ("line", "message"),
+    [
+        ("/seed -1", "/seed: expected a number from 0 on, got -1"),
+        ("/temperature nan", "/temperature: expected a number from 0 on, got nan"),
+        ("/temperature x", "/temperature: expected a number from 0 on, got x"),
+        ("/top-k 0", "/top-k: expected a number from 1 on, or none, got 0"),
+        ("/top-p 1.1", "/top-p: expected a number from 0 to 1, got 1.1"),
+        ("/min-p -1", "/min-p: expected a number from 0 to 1, got -1"),
+        ("/length 1.5", "/length: expected a number of characters from 0 on, got 1.5"),
+        ("/run nowhere", "nowhere: expected the folder of a run"),
+        ("/x", "/x: no such command; /help lists them"),
+        ("/", "/: no such command; /help lists them"),
+    ],
 )
-def test_a_wrong_command_is_told_and_changes_nothing(line: str) -> None:
-    told = f"> {line}: expected /temperature X, /seed N, /length N (numbers from 0 on) or /help\n"
-    assert converse(line, "ab") == told + converse("ab")
+def test_a_wrong_command_has_a_message_and_changes_nothing(line: str, message: str) -> None:
+    shown = converse(line, "ab")
+    assert shown.startswith(f"> {message}")
+    assert shown.split("\n", 1)[1] == converse("ab")
+
+
+def test_help_fits_80_columns_and_24_lines() -> None:
+    lines = HELP.splitlines()
+    assert max(map(len, lines)) < 80
+    assert len(lines) < 22
 
 
 def test_an_unknown_character_ends_no_conversation() -> None:
@@ -681,15 +723,9 @@ def test_an_unknown_character_ends_no_conversation() -> None:
 
 
 def test_ctrl_c_stops_the_text_and_no_more() -> None:
-    class Stopping(Script):
-        def decode(self, ids: list[int]) -> NDArray[np.float32]:
-            try:
-                return super().decode(ids)
-            except StopIteration:
-                raise KeyboardInterrupt from None
-
-    shown: list[str] = []
-    lines = iter(["ab"])
+    """And /continue continues what was shown until then."""
+    whole, shown = sample("ab", length=29), list[str]()
+    lines = iter(["ab", "/length 3", "/continue"])
 
     def read(prompt: str) -> str:
         shown.append(prompt)
@@ -697,6 +733,13 @@ def test_ctrl_c_stops_the_text_and_no_more() -> None:
             raise EOFError
         return line
 
-    Repl(Stopping("cd"), VOCABULARY, None, 5, SamplingRules()).run(read, shown.append)
-    assert "".join(shown[1:]) == "> abcd\n> \n"
+    def show(text: str) -> None:
+        shown.append(text)
+        if "".join(shown).endswith(f"> ab{whole[:4]}"):
+            raise KeyboardInterrupt
+
+    rules = SampleConfig(temperature=1.0)
+    Repl(Model(Path("r"), stored(model()), "cpu"), 5, rules).run(read, show)
+    rest = sample("ab" + whole[:4], length=3, seed=6)
+    assert "".join(shown[1:]) == f"> ab{whole[:4]}\n> length 3\n> {rest}\n> \n"
     assert converse(KeyboardInterrupt, "ab").startswith("> \n> ab")

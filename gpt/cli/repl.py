@@ -1,42 +1,59 @@
-"""A prompt loop: type how a text begins, see it go on, change how it is drawn, again."""
+"""A prompt loop: type the beginning of a text, see it continued, change a rule, again."""
 
 import contextlib
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from gpt.errors import UsageError
-from gpt.sampling.engine import Engine
-from gpt.sampling.generate import generate
-from gpt.sampling.prompt import check_prompt, encode_prompt
-from gpt.sampling.sampler import SamplingRules
-from gpt.text.vocabulary import Vocabulary
+from gpt import api
+from gpt.config.schema import SampleConfig
+from gpt.errors import GPTError, UsageError
 
-HELP = """Type the beginning of a text; the model goes on from it.
-  /temperature X   below 1 bolder towards the likely, above 1 wilder; 0 always the likeliest
-  /seed N          other draws; the same seed and the same lines repeat what you saw
-  /length N        characters to write
-  /help            this
+HELP = """Type the beginning of a text; the model continues it.
+  /continue        continue the last text
+  /temperature X   above 1 more random, below more predictable, 0 the likeliest
+  /top-k N         sample only from the N likeliest characters; none: from all
+  /top-p X         sample only from the likeliest with probability X together
+  /min-p X         sample only characters X times as likely as the likeliest
+  /length N        characters to generate
+  /seed N          the seed of the next text; each text after it takes the next seed
+  /run NAME        another run
+  /help, /quit     this; leave (so does Ctrl-D)
   //...            a text that begins with /
-Ctrl-C stops the text, Ctrl-D leaves."""
+A command without a value shows the value. Ctrl-C stops the text."""
+
+RULES = {  # what is expected of each value
+    "temperature": (float, "a number from 0 on"),
+    "top-k": (int, "a number from 1 on, or none"),
+    "top-p": (float, "a number from 0 to 1"),
+    "min-p": (float, "a number from 0 to 1"),
+    "length": (int, "a number of characters from 0 on"),
+}
 
 
-@dataclass
 class Repl:
-    """A model, how text is drawn from it, and how many texts it has written since the last seed."""
+    """A model, how its text is sampled, and the text that /continue continues.
 
-    engine: Engine
-    vocabulary: Vocabulary
-    length: int | None
-    seed: int
-    rules: SamplingRules
-    stops: list[str] = field(default_factory=list)
-    drop_unknown: bool = False
-    texts: int = 0
+    `until_stop`: a text has no length; a stop string ends it, or Ctrl-C.
+    """
+
+    def __init__(
+        self,
+        model: api.Model,
+        seed: int,
+        rules: SampleConfig,
+        *,
+        stops: Sequence[str] = (),
+        until_stop: bool = False,
+        drop_unknown: bool = False,
+    ) -> None:
+        self.model, self.seed, self.rules = model, seed, rules
+        self.stops, self.until_stop, self.drop_unknown = stops, until_stop, drop_unknown
+        self.text: str | None = None
 
     def run(self, read: Callable[[str], str], show: Callable[[str], object]) -> None:
-        """Read lines until there are no more; each is a command or a prompt.
+        """Read lines until there are no more, or /quit; each is a command or a prompt.
 
-        A KeyboardInterrupt stops the text that is being written, or drops a half-typed line.
+        A KeyboardInterrupt stops the text that is being generated, or drops a half-typed line.
         """
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (gives `input` editing and a history)
@@ -44,52 +61,81 @@ class Repl:
         while True:
             try:
                 line = read("> ")
-                if line.startswith("/") and not line.startswith("//"):
-                    show(self.obey(line))
+                command, _, value = line.strip().partition(" ")
+                if command == "/quit":
+                    return
+                if command == "/continue":
+                    self._continue(show)
+                elif line.startswith("/") and not line.startswith("//"):
+                    show(f"{self._obey(command.removeprefix('/'), value.strip())}\n")
                 else:
-                    self.go_on(line.removeprefix("/") if line.startswith("//") else line, show)
+                    self._start(line.removeprefix("/") if line.startswith("//") else line, show)
             except KeyboardInterrupt:
                 show("\n")
-            except UsageError as error:
+            except GPTError as error:
                 show(f"{error}\n")
             except EOFError:
                 show("\n")
                 return
 
-    def obey(self, line: str) -> str:
-        """Carry out a command; what to show for it. Raises UsageError for one that is none."""
-        command, _, value = line[1:].strip().partition(" ")
-        try:
-            if command == "help":
-                return HELP + "\n"
-            if command == "temperature":
-                self.rules = replace(self.rules, temperature=float(value))
-            elif command == "seed" and int(value) >= 0:
-                self.seed, self.texts = int(value), 0
-            elif command == "length" and int(value) >= 0:
-                self.length = int(value)
-            else:
-                raise ValueError
-        except (ValueError, UsageError):
-            raise UsageError(
-                f"{line}: expected /temperature X, /seed N, /length N (numbers from 0 on) or /help"
-            ) from None
-        return f"{command} {value.strip()}\n"
+    def _start(self, prompt: str, show: Callable[[str], object]) -> None:
+        self.text = self.model.prepare(prompt, drop_unknown=self.drop_unknown)
+        show(self.text)
+        self._continue(show)
 
-    def go_on(self, prompt: str, show: Callable[[str], object]) -> None:
-        """Show the prompt and what the model writes after it."""
-        prompt = check_prompt(prompt, self.vocabulary, drop_unknown=self.drop_unknown)
-        self.texts += 1
-        show(prompt)
-        for chunk in generate(
-            self.engine,
-            self.vocabulary,
-            [encode_prompt(prompt, self.vocabulary)],
-            length=self.length,
+    def _continue(self, show: Callable[[str], object]) -> None:
+        if self.text is None:
+            raise UsageError("/continue: there is no text yet; type the beginning of one")
+        rules: dict[str, Any] = self.rules.model_dump()
+        if self.until_stop:
+            rules["length"] = None
+        if self.rules.top_k is None:  # all, whatever the run's config says
+            rules["top_k"] = len(self.model.vocabulary)
+        chunks = self.model.sample(
+            [self.text],
             seed=self.seed,
-            step=self.texts - 1,
-            rules=self.rules,
             stops=self.stops,
-        ):
+            until_stop=self.until_stop,
+            drop_unknown=self.drop_unknown,
+            **rules,
+        )
+        self.seed += 1
+        for chunk in chunks:
+            self.text += chunk.text
             show(chunk.text)
         show("\n")
+
+    def _obey(self, command: str, value: str) -> str:
+        """Carry out a command that generates nothing; what to show for it.
+
+        Raises UsageError if there is no such command, or for a wrong value.
+        """
+        if command == "help":
+            return HELP
+        if command in RULES:
+            return self._rule(command, value)
+        if command == "seed":
+            if value and not value.isdecimal():
+                raise UsageError(f"/seed: expected a number from 0 on, got {value}")
+            self.seed = int(value or self.seed)
+            return f"seed {self.seed}"
+        if command == "run":
+            if value:
+                self.model = api.load(value, device=self.model.device)
+            return self.model.summary()
+        raise UsageError(f"/{command}: no such command; /help lists them")
+
+    def _rule(self, command: str, value: str) -> str:
+        kind, expected = RULES[command]
+        key = command.replace("-", "_")
+        if value:
+            try:
+                new = None if (command, value) == ("top-k", "none") else kind(value)
+                self.rules = SampleConfig.model_validate(self.rules.model_dump() | {key: new})
+            except ValueError:
+                raise UsageError(f"/{command}: expected {expected}, got {value}") from None
+            self.until_stop &= command != "length"
+        if command == "length" and self.until_stop:
+            return "length: until a --stop"
+        now = getattr(self.rules, key)
+        return f"{command} {'none' if now is None else now}"

@@ -1,6 +1,7 @@
 """`gpt sample`."""
 
 import json
+import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -19,57 +20,64 @@ from gpt.cli.options import (
     show,
 )
 from gpt.errors import UsageError
+from gpt.text.display import visible
 
 
 def sample(
     run: RunName = None,
     prompt: Annotated[
-        list[str] | None, typer.Option(help="The text to go on from; repeat for more.")
+        list[str] | None, typer.Option(help="The text to continue; repeat for more.")
     ] = None,
     prompt_file: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Go on from what is in this file; - is standard input."),
+        typer.Option(metavar="FILE", help="Continue what is in this file; - is standard input."),
     ] = None,
     length: Annotated[
         int | None, typer.Option(min=0, help="Characters to sample; default sample.length.")
     ] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="End a sample where it would write this text; repeat for more."),
+        typer.Option(help="End a sample where this text would follow; repeat for more."),
     ] = None,
     until_stop: Annotated[
         bool,
         typer.Option(
-            "--until-stop", help="Go on until a --stop, however long that takes, or to --length."
+            "--until-stop", help="Continue until a --stop, however long that takes, or to --length."
         ),
     ] = False,
     num_samples: Annotated[
-        int, typer.Option(min=1, help="Samples of each prompt, drawn side by side.")
+        int, typer.Option(min=1, help="Samples of each prompt, generated side by side.")
     ] = 1,
     temperature: Annotated[
         float | None,
         typer.Option(
             min=0,
-            help="Below 1 bolder towards the likely, above 1 wilder, 0 always the likeliest; "
+            help="Above 1: more random, below: more predictable, 0: always the likeliest; "
             "default sample.temperature.",
         ),
     ] = None,
     top_k: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Draw only from the k likeliest characters; default sample.top_k."
+            min=1, help="Sample only from the k likeliest characters; default sample.top_k."
         ),
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Draw only from the likeliest, which make up this probability."
+            min=0,
+            max=1,
+            help="Sample only from the likeliest characters, which make up this probability; "
+            "default sample.top_p.",
         ),
     ] = None,
     min_p: Annotated[
         float | None,
         typer.Option(
-            min=0, max=1, help="Draw only what is at least this many times as likely as the top."
+            min=0,
+            max=1,
+            help="Sample only characters this many times as likely as the likeliest; default "
+            "sample.min_p.",
         ),
     ] = None,
     repetition_penalty: Annotated[
@@ -77,16 +85,26 @@ def sample(
         typer.Option(
             min=0.01,
             max=100,
-            help="Above 1, characters that are among the last 64 become rarer.",
+            help="Above 1, characters among the last 64 become less likely; default "
+            "sample.repetition_penalty.",
+        ),
+    ] = None,
+    context_after_overflow: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Characters of context left when a text outgrows model.T; default "
+            "sample.context_after_overflow.",
         ),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Another seed, another text; default the run's seed.")
+        int | None,
+        typer.Option(min=0, help="The same seed repeats a text; default a new text each time."),
     ] = None,
     device: AnyDevice = "auto",
     checkpoint: WhichOfRun = Which.best,
     unknown: Annotated[
-        Unknown, typer.Option(help="What to do with characters the model has never seen.")
+        Unknown, typer.Option(help="What to do with characters outside the vocabulary.")
     ] = Unknown.refuse,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Type prompts, one a line; /help tells more.")
@@ -94,11 +112,12 @@ def sample(
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Sample text from a trained model, shown as it comes."""
-    from gpt.runs.folder import find_run
+    """Sample text from a trained model, shown as it is generated.
 
+    The run, step, val loss and seed go to stderr.
+    """
     if until_stop and not stop:
-        raise UsageError("--until-stop: say with --stop which text ends the sample")
+        raise UsageError("--until-stop: name with --stop the text that ends the sample")
     if "" in (stop or []):
         raise UsageError("--stop: expected at least one character, got none")
     has_prompt = prompt is not None or prompt_file is not None
@@ -110,52 +129,53 @@ def sample(
     prompts = prompt or []
     if prompt_file is not None:
         prompts = [*prompts, _read_prompt(prompt_file)]
-    prompts = prompts or [""]
-    folder = find_run(run)
 
-    from gpt.runs.checkpoint import read_checkpoint
-    from gpt.sampling.parallel import generate_samples
-    from gpt.sampling.prompt import check_known, check_prompt, encode_prompt
-    from gpt.sampling.sampler import SamplingRules
-    from gpt.sampling.samples import collect, in_order
-    from gpt.text.newlines import unify_newlines
+    from gpt import api
 
-    data = read_checkpoint(folder, checkpoint.value)
-    vocabulary, defaults = data.vocabulary, data.config.sample
-    drop = unknown is Unknown.drop
-    rule = data.config.data.newlines
-    prompts = [unify_newlines(text, rule) for text in prompts]
-    stop = [unify_newlines(text, rule) for text in stop or []]
-    length_or_default = defaults.length if length is None else length
-    for text in stop or []:
-        check_known(text, vocabulary, "a --stop with them would never come")
-    options: dict[str, Any] = {
-        "length": None if until_stop and length is None else length_or_default,
-        "seed": data.config.seed if seed is None else seed,
-        "stops": stop or [],
-        "rules": SamplingRules.from_config(
-            defaults,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            repetition_penalty=repetition_penalty,
-        ),
+    model = api.load(run, checkpoint.value, device)
+    new = seed is None
+    seed = int.from_bytes(os.urandom(3)) if seed is None else seed
+    rules: dict[str, Any] = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "context_after_overflow": context_after_overflow,
     }
+    drop = unknown is Unknown.drop
     if interactive:
         from gpt.cli.repl import Repl
-        from gpt.sampling.engine import device_for, open_engine
 
-        engine = open_engine(data, device_for(data, device, 1, options["length"]), 1)
-        Repl(engine, vocabulary, drop_unknown=drop, **options).run(input, show)
+        typer.echo(visible(f"{model.summary()}, seed {seed}"), err=True)
+        given = {k: v for k, v in (rules | {"length": length}).items() if v is not None}
+        Repl(
+            model,
+            seed,
+            model.config.sample.model_copy(update=given),
+            stops=stop or [],
+            until_stop=until_stop and length is None,
+            drop_unknown=drop,
+        ).run(input, show)
         return
-    prompts = [check_prompt(text, vocabulary, drop_unknown=drop) for text in prompts]
-    indices = [index for _ in prompts for index in range(num_samples)]
+    prompts = [model.prepare(text, drop_unknown=drop) for text in prompts or [""]]
+    chunks = model.sample(
+        prompts,
+        num_samples=num_samples,
+        length=length,
+        seed=seed,
+        stops=stop or [],
+        until_stop=until_stop,
+        **rules,
+    )
+    repeats = f" (--seed {seed} repeats this)" if new else ""
+    typer.echo(visible(f"{model.summary()}, seed {seed}{repeats}"), err=True)
+
+    from gpt.sampling.samples import collect, in_order
+
     prompts = [text for text in prompts for _ in range(num_samples)]
-    encoded = [encode_prompt(text, vocabulary) for text in prompts]
-    chunks = generate_samples(data, device, encoded, indices=indices, **options)
     if as_json:
-        head = {"run": str(folder), "step": data.step, "seed": options["seed"]}
+        head = {"run": str(model.run), "step": model.step, "seed": seed}
         samples = [asdict(sample) for sample in collect(chunks, prompts)]
         typer.echo(json.dumps(head | {"samples": samples}))
     else:
