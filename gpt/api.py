@@ -59,8 +59,10 @@ class Model:
         return load_model(self.checkpoint, select_device(self.device))
 
     def summary(self) -> str:
-        """The run's folder and the step, in a few words."""
-        return f"{self.run}, step {self.step}"
+        """The run's folder, the step and the val loss, if it is known, in a few words."""
+        val_loss = self.checkpoint.val_loss
+        known = "" if val_loss is None else f", val loss {val_loss:.4f}"
+        return f"{self.run}, step {self.step}{known}"
 
     def prepare(self, prompt: str, *, drop_unknown: bool = False) -> str:
         """The prompt as the model takes it: its line ends as in training, without unknown ones.

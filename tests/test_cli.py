@@ -14,7 +14,7 @@ import pytest
 
 from gpt import api
 from gpt.config.load import load_config
-from gpt.config.schema import GROUPS, Config, fields
+from gpt.config.schema import GROUPS, Config, SampleConfig, fields
 from gpt.config.yaml import to_yaml
 from gpt.text.display import visible
 from tests.conftest import HANGS_S, metrics_of, rehash, small
@@ -320,10 +320,47 @@ def test_sample_streams_the_prompt_and_what_follows(gpt: Gpt, trained: Path) -> 
     assert out.startswith("the quick")
     assert len(out) == len("the quick") + 23 + 1
     again = gpt("sample", "--prompt", "the quick", "--length", 23, "--seed", 3)
-    assert again == (0, out, "")  # no name: the newest run
+    assert again[:2] == (0, out)  # no name: the newest run
     greedy = gpt("sample", "small", "--temperature", 0, "--checkpoint", "last")[1]
     assert greedy == gpt("sample", "small", "--top-k", 1, "--checkpoint", "last")[1]
     assert gpt("sample", trained, "--length", 0, "--prompt", "fox")[1] == "fox\n"
+
+
+def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
+    gpt: Gpt, trained: Path
+) -> None:
+    """It once generated the same text each time, and named neither run, step nor seed."""
+    (_, text, line), (_, other, _) = (gpt("sample") for _ in range(2))
+    assert text != other
+    val_loss = next(r["val_loss"] for r in metrics_of(trained) if r["step"] == 11)
+    assert line.startswith(f"runs/small, step 11, val loss {val_loss:.4f}, seed ")
+    assert line.count("\n") == 1
+    seed = line.split("seed ")[1].split()[0]
+    assert f"(--seed {seed} repeats this)" in line
+    _, again, line = gpt("sample", "--seed", seed)
+    assert (again, line.endswith(f"seed {seed}\n")) == (text, True)
+    _, out, _ = gpt("sample", "--json")
+    result = json.loads(out)
+    assert (result["step"], result["val_loss"]) == (11, val_loss)
+    _, again, _ = gpt("sample", "--seed", result["seed"])
+    assert again.strip("\n") == result["samples"][0]["text"].strip("\n")
+
+
+def test_sample_has_a_flag_for_each_key_of_its_section(gpt: Gpt) -> None:
+    _, out, _ = gpt("sample", "--help")
+    for key in SampleConfig.model_fields:
+        assert f"--{key.replace('_', '-')}" in out
+        assert f"sample.{key}" in " ".join(out.split())
+
+
+def test_the_context_after_overflow_is_a_setting(gpt: Gpt, trained: Path) -> None:
+    arguments = ("sample", "--length", 60, "--seed", 3, "--context-after-overflow")
+    texts = [gpt(*arguments, left)[1] for left in (1, 6, 13)]
+    assert len(set(texts)) == 3
+    assert gpt(*arguments[:-1])[1] == texts[1]  # T // 2
+    code, out, err = gpt(*arguments, 14)
+    assert (code, out) == (2, "")
+    assert "context_after_overflow: expected 1 to model.T (13) characters, got 14" in err
 
 
 @pytest.mark.parametrize(
@@ -341,12 +378,12 @@ def test_sample_streams_the_prompt_and_what_follows(gpt: Gpt, trained: Path) -> 
         (["--min-p", "-0.1"], 2, "--min-p"),
         (["--repetition-penalty", "0"], 2, "--repetition-penalty"),
         (["--num-samples", "0"], 2, "--num-samples"),
-        (["--until-stop"], 2, "--until-stop: say with --stop which text ends the sample"),
+        (["--until-stop"], 2, "--until-stop: name with --stop the text that ends the sample"),
         (["--stop", ""], 2, "--stop: expected at least one character"),
         (["--prompt-file", "no.txt"], 2, "--prompt-file no.txt: cannot read it (No such file"),
         (["--prompt-file", "."], 2, "--prompt-file .: cannot read it (Is a directory)"),
         (["--prompt-file", "latin1.txt"], 2, "expected UTF-8 text, got byte 0xe9 at 3"),
-        (["--stop", "É"], 2, "vocabulary: É; a --stop with them would never come"),
+        (["--stop", "É"], 2, "vocabulary: É; a stop string with them would never come"),
         (["--prompt-file", ""], 2, "--prompt-file : cannot read it"),
         (["--temperature", "inf"], 2, "temperature: expected a number from 0 on, got inf"),
         (["--interactive", "--json"], 2, "leave out --prompt, --prompt-file, --num-samples and"),
@@ -374,7 +411,7 @@ def test_sampling_on_a_cpu_needs_no_torch(trained: Path) -> None:
         "from gpt.cli.main import main\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
     assert len(json.loads(done.stdout)["samples"][0]["text"]) == 17
 
 
@@ -393,25 +430,27 @@ def test_sample_as_json_says_how_likely_each_character_was(gpt: Gpt, trained: Pa
 
 
 def test_several_samples_are_those_of_json(gpt: Gpt, trained: Path) -> None:
-    arguments = ("sample", "--prompt", "the ", "--num-samples", 3)
+    seed = ("--seed", 3)
+    arguments = ("sample", "--prompt", "the ", "--num-samples", 3, *seed)
     texts = [one["text"] for one in json.loads(gpt(*arguments, "--json")[1])["samples"]]
     shown = "".join(f"--- {b} of 3 ---\nthe {text}\n" for b, text in enumerate(texts, start=1))
     assert gpt(*arguments)[1] == shown
-    assert gpt("sample", "--prompt", "the ")[1] == f"the {texts[0]}\n"
+    assert gpt("sample", "--prompt", "the ", *seed)[1] == f"the {texts[0]}\n"
 
 
-def test_sample_goes_on_from_a_file_or_from_standard_input(
+def test_sample_continues_a_file_or_from_standard_input(
     gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Path("prompt.txt").write_text("the lazy\n")
-    expected = gpt("sample", "--prompt", "the lazy\n")
+    sample = ("sample", "--seed", 3)
+    expected = gpt(*sample, "--prompt", "the lazy\n")
     assert expected[0] == 0
-    assert gpt("sample", "--prompt-file", "prompt.txt") == expected
+    assert gpt(*sample, "--prompt-file", "prompt.txt") == expected
     Path("marked.txt").write_text("\ufeffthe lazy\n")  # as some editors do
-    assert gpt("sample", "--prompt-file", "marked.txt") == expected
+    assert gpt(*sample, "--prompt-file", "marked.txt") == expected
     with Path("prompt.txt").open() as file:
         monkeypatch.setattr("sys.stdin", file)
-        assert gpt("sample", "--prompt-file", "-") == expected
+        assert gpt(*sample, "--prompt-file", "-") == expected
 
 
 def test_until_stop_goes_on_past_the_length_of_the_config(gpt: Gpt, trained: Path) -> None:
@@ -422,23 +461,25 @@ def test_until_stop_goes_on_past_the_length_of_the_config(gpt: Gpt, trained: Pat
     assert (one["stop"], len(one["text"])) == (None, 3)
 
 
-def test_each_rule_of_decoding_can_be_asked_for(gpt: Gpt, trained: Path) -> None:
+def test_each_sampling_rule_has_a_flag(gpt: Gpt, trained: Path) -> None:
     flags = [(), ("--top-p", 0.5), ("--min-p", 0.95), ("--repetition-penalty", 3), ("--top-k", 2)]
-    plain, *ruled = (gpt("sample", "--length", 60, "--temperature", 1, *flag) for flag in flags)
+    arguments = ("sample", "--length", 60, "--temperature", 1, "--seed", 3)
+    plain, *ruled = (gpt(*arguments, *flag) for flag in flags)
     for code, out, _ in ruled:
         assert (code, len(out), out != plain[1]) == (0, 61, True)
 
 
 def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
-    """As `gpt sample --prompt` would go on from each line; the end of the input leaves."""
-    command = [sys.executable, "-m", "gpt", "sample", "--interactive", "--length", "9"]
+    """As `gpt sample --prompt` would continue each line; the end of the input leaves."""
+    command = [sys.executable, "-m", "gpt", "sample", "--seed", "3", "--interactive"]
+    command += ["--length", "9"]
     done = subprocess.run(
         command, input="the\nÉ\n/length 3\n/seed 4\nfox", capture_output=True, text=True
     )
     told = subprocess.run(
-        [*command[:4], "--prompt", "the", "--length", "9"], capture_output=True, text=True
+        [*command[:6], "--prompt", "the", "--length", "9"], capture_output=True, text=True
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr) == (0, told.stderr)
     assert f"> {told.stdout}> the text has characters outside" in done.stdout
     assert "> length 3\n> seed 4\n> fox" in done.stdout
 
@@ -448,7 +489,7 @@ def test_a_closed_standard_input_is_an_empty_one(trained: Path, arguments: str) 
     """It once ended in Python's own words."""
     command = f"{sys.executable} -m gpt sample --length 3 {arguments} <&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
 
 
 def test_without_a_run_sample_says_how_to_get_one(gpt: Gpt) -> None:
@@ -508,15 +549,15 @@ def test_a_moved_text_is_known_by_its_hash(gpt: Gpt, trained: Path, text_file: P
 
 
 def test_a_moved_run_samples_on(gpt: Gpt, trained: Path) -> None:
-    expected = gpt("sample", trained)[1]
+    expected = gpt("sample", trained, "--seed", 3)[1]
     trained.rename("elsewhere")
-    assert gpt("sample", "elsewhere")[1] == expected
+    assert gpt("sample", "elsewhere", "--seed", 3)[1] == expected
 
 
 def test_a_pipe_that_closes_ends_quietly(trained: Path) -> None:
     command = f"{sys.executable} -m gpt sample --length 100000 --temperature 1 | head -c 5"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
-    assert (len(done.stdout), done.stderr) == (5, "")
+    assert (len(done.stdout), done.stderr.count("\n")) == (5, 1)
 
 
 def test_control_characters_go_to_a_file_as_they_are_and_to_a_terminal_spelled_out(
@@ -525,11 +566,12 @@ def test_control_characters_go_to_a_file_as_they_are_and_to_a_terminal_spelled_o
     Path("hostile.txt").write_text("\x1b[2J" * 200)
     arguments = ("--config", config_file, "--run-dir", "h")
     assert gpt("train", "hostile.txt", *arguments)[0] == 0
-    text = gpt("sample", "h", "--length", 50)[1]
+    text = gpt("sample", "h", "--length", 50, "--seed", 3)[1]
     assert "\x1b" in text
     leader, follower = os.openpty()
     with subprocess.Popen(
-        [sys.executable, "-m", "gpt", "sample", "h", "--length", "50"], stdout=follower
+        [sys.executable, "-m", "gpt", "sample", "h", "--length", "50", "--seed", "3"],
+        stdout=follower,
     ) as process:
         assert process.wait() == 0
     os.close(follower)

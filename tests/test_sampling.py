@@ -650,7 +650,7 @@ def converse(*lines: str | type[BaseException], folder: str = "r", **options: An
         raise line
 
     rules = SampleConfig(temperature=1.0, length=7)
-    loaded = Model(Path(folder), stored(model()), "cpu")
+    loaded = Model(Path(folder), data_of(model()), "cpu")
     Repl(loaded, 5, rules, **options).run(read, shown.append)
     assert shown[0] == HELP + "\n"
     return "".join(shown[1:])
@@ -739,7 +739,7 @@ def test_ctrl_c_stops_the_text_and_no_more() -> None:
             raise KeyboardInterrupt
 
     rules = SampleConfig(temperature=1.0)
-    Repl(Model(Path("r"), stored(model()), "cpu"), 5, rules).run(read, show)
+    Repl(Model(Path("r"), data_of(model()), "cpu"), 5, rules).run(read, show)
     rest = sample("ab" + whole[:4], length=3, seed=6)
     assert "".join(shown[1:]) == f"> ab{whole[:4]}\n> length 3\n> {rest}\n> \n"
     assert converse(KeyboardInterrupt, "ab").startswith("> \n> ab")

@@ -175,9 +175,14 @@ def sample(
 
     prompts = [text for text in prompts for _ in range(num_samples)]
     if as_json:
-        head = {"run": str(model.run), "step": model.step, "seed": seed}
-        samples = [asdict(sample) for sample in collect(chunks, prompts)]
-        typer.echo(json.dumps(head | {"samples": samples}))
+        result = {
+            "run": str(model.run),
+            "step": model.step,
+            "val_loss": model.checkpoint.val_loss,
+            "seed": seed,
+            "samples": [asdict(sample) for sample in collect(chunks, prompts)],
+        }
+        typer.echo(json.dumps(result))
     else:
         for text in in_order(chunks, prompts):
             show(text)
