@@ -10,10 +10,10 @@ from gpt.errors import GPTError, UsageError
 
 HELP = """Type the beginning of a text; the model continues it.
   /continue        continue the last text
-  /temperature X   above 1: more random; below: more predictable; 0: the likeliest
-  /top-k N         sample only from the N likeliest characters; none: from all
-  /top-p X         sample only from the likeliest, whose probabilities sum to X
-  /min-p X         sample only characters X times as likely as the likeliest
+  /temperature X   above 1: more random; below: more predictable; 0: likeliest
+  /top-k N         only from the N likeliest characters; none: from all
+  /top-p X         only from the likeliest, whose probabilities sum to X
+  /min-p X         only characters X times as likely as the likeliest
   /length N        characters to generate
   /seed N          the seed of the next text; those after it take N + 1, N + 2, ...
   /run NAME        another run
