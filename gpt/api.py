@@ -12,6 +12,7 @@ handler or needs the main thread.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -189,12 +190,14 @@ class Model:
         return to_torch(self.vocabulary.encode(text))
 
 
-def load(run: str | Path | None = None, checkpoint: str = "best", device: str = "auto") -> Model:
+def load(
+    run: str | Path | None = None, checkpoint: str | int = "best", device: str = "auto"
+) -> Model:
     """The model of a run: its folder, its name under `runs/`, or by default the newest run.
 
     Args:
         run: the run.
-        checkpoint: `best` (the lowest val loss) or `last`.
+        checkpoint: `best` (the lowest val loss), `last` or a step.
         device: auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.
 
     Raises:
@@ -224,7 +227,8 @@ def train(
             default all settings at their defaults.
         text: a named text or the path of a file, in place of `data.source`.
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
-        run_dir: the run's folder; default `runs/NAME`, with a number if that is taken.
+        run_dir: the run's folder; default `runs/NAME`, after the text if it is given, else after
+            the config; with a number if that is taken.
         overwrite: replace the run that is in the folder.
         should_stop: asked after each step and, from any thread, before each window of an
             evaluation; once it returns True, the state is saved and Interrupted raised.
@@ -237,7 +241,7 @@ def train(
         TrainingError: training cannot continue; the run's checkpoints are as they were.
     """
     settled = _resolve(config, text, settings)
-    run = Path(run_dir) if run_dir else RUNS / _name(config)
+    run = Path(run_dir) if run_dir else RUNS / _name(config, text)
     if run_dir or overwrite:
         check_free(run, overwrite=overwrite)
     corpus = _corpus(settled)
@@ -315,8 +319,10 @@ def _resolve(
     return load_config(config, settings, text)
 
 
-def _name(config: "Config | str | Path | None") -> str:
-    return Path(config).stem if isinstance(config, str | Path) else "run"
+def _name(config: "Config | str | Path | None", text: str | None) -> str:
+    """After the text, if it was named, else after the config: `neko` of `texts/neko.txt`."""
+    named = text or (config if isinstance(config, str | Path) else "")
+    return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
 
 
 def _corpus(config: "Config") -> "Corpus":

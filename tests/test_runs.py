@@ -21,7 +21,8 @@ from gpt.runs.checkpoint import (
     read_to_resume,
     write_checkpoint,
 )
-from gpt.runs.folder import find_run
+from gpt.runs.folder import find_run, locked
+from gpt.runs.listing import list_runs
 from gpt.runs.recovery import config_to_resume, recover
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
@@ -45,7 +46,7 @@ def data_of(step: int, **known: Any) -> CheckpointData:
 
 
 def write(*steps: int, best: int | None = None, keep: int = 2, run: Path = RUN) -> None:
-    run.mkdir(exist_ok=True)
+    run.mkdir(parents=True, exist_ok=True)
     for step in steps:
         best_so_far = None if best is None or best > step else best
         write_checkpoint(run, data_of(step, val_loss=2.5, best_step=best_so_far), STATE, keep=keep)
@@ -116,7 +117,7 @@ def test_a_step_that_is_not_kept_is_refused_with_those_that_are() -> None:
     write(2, 3, 5)
     with pytest.raises(CheckpointError, match=r"step-2: no such checkpoint; .*\[3, 5\]"):
         read_checkpoint(RUN, 2)
-    with pytest.raises(CheckpointError, match="expected best, last or the step"):
+    with pytest.raises(UsageError, match="expected best, last or a step"):
         read_checkpoint(RUN, "../../secret")
 
 
@@ -299,3 +300,103 @@ def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(
     assert kept() == {3}
     assert read_checkpoint(RUN, "last").step == 3
     assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"index.json", "step-3"}
+
+
+# --- the list of runs ---
+
+Gpt = Any  # Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def three_runs(text_file: Path, gpt: Gpt) -> None:
+    """Two of the same text, which are finished, and `third`, which is not."""
+    steps = ("--set", "train.steps=3", "--set", "model.C=8", "--set", "model.T=7")
+    for _ in range(2):
+        assert gpt("train", text_file, "--set", "device=cpu", *steps)[0] == 0
+    write(0, 3, best=3, run=Path("runs/third"))
+
+
+def test_runs_are_named_after_their_text_and_listed(three_runs: None, gpt: Gpt) -> None:
+    """All were called `run`, `run-2`, ... whatever they had read."""
+    with locked(Path("runs/third")):
+        code, out, _ = gpt("runs", "--json")
+        runs = {run["name"]: run for run in json.loads(out)["runs"]}
+    assert code == 0
+    assert set(runs) == {"pangram", "pangram-2", "third"}
+    outcome = read_checkpoint(Path("runs/pangram"))
+    assert runs["pangram"] | {"age_s": 0} == {
+        "name": "pangram",
+        "state": "finished",
+        "text": outcome.config.data.source,
+        "step": 3,
+        "steps": 3,
+        "val_loss": outcome.val_loss,
+        "parameters": sum(array.size for array in outcome.weights.values()),
+        "bytes": sum(p.stat().st_size for p in Path("runs/pangram").rglob("*") if p.is_file()),
+        "age_s": 0,
+    }
+    assert (runs["third"]["state"], runs["third"]["step"]) == ("running", 3)
+    third = next(run for run in list_runs() if run.name == "third")
+    assert third.state == "stopped"
+    lines = gpt("runs")[1].splitlines()
+    assert lines[0].split() == [
+        "RUN",
+        "TEXT",
+        "STEPS",
+        "VAL",
+        "LOSS",
+        "PARAMETERS",
+        "SIZE",
+        "AGE",
+        "STATE",
+    ]
+    assert [line.split()[0] for line in lines[1:]] == ["third", "pangram-2", "pangram"]
+    assert lines[3].split()[1:4] == ["pangram.txt", "3/3", f"{outcome.val_loss:.4f}"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_run_that_cannot_be_read_is_listed_all_the_same(gpt: Gpt) -> None:
+    write(3, run=Path("runs/broken"))
+    Path("runs/broken/checkpoints/step-3/config.json").write_text("{}")
+    Path("runs/new").mkdir()
+    Path("runs/new/config.yaml").touch()
+    Path("runs/no run").mkdir()
+    states = {run.name: run.state for run in list_runs()}
+    assert states == {"broken": "damaged", "new": "empty"}
+    assert gpt("runs")[0] == 0
+
+
+def test_without_runs_the_list_says_how_to_get_one(gpt: Gpt) -> None:
+    assert gpt("runs") == (0, "no runs under runs/; start one with: gpt train\n", "")
+
+
+def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs: None, gpt: Gpt) -> None:
+    Path("runs/pangram-2/notes.txt").write_text("mine")
+    assert gpt("runs", "--delete", "pangram")[:2] == (0, "deleted runs/pangram\n")
+    assert gpt("runs", "--delete", "runs/pangram-2")[0] == 0
+    assert not Path("runs/pangram").exists()
+    assert [path.name for path in Path("runs/pangram-2").iterdir()] == ["notes.txt"]
+    assert [run.name for run in list_runs()] == ["third"]
+    with locked(Path("runs/third")):
+        code, _, err = gpt("runs", "--delete", "third")
+    assert (code, "is being written by another process" in err) == (2, True)
+    assert read_checkpoint(Path("runs/third")).step == 3
+    code, _, err = gpt("runs", "--delete", "nowhere")
+    assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
+
+
+def test_a_checkpoint_is_named_by_its_step(three_runs: None, gpt: Gpt) -> None:
+    for which, step in (("best", 3), ("0", 0), ("step-3", 3)):
+        code, out, err = gpt("sample", "third", "--checkpoint", which, "--length", 2, "--json")
+        assert (code, json.loads(out)["step"]) == (0, step), err
+    code, _, err = gpt("sample", "third", "--checkpoint", "5")
+    assert (code, "step-5: no such checkpoint; the steps kept: [0, 3]" in err) == (1, True)
+    code, _, err = gpt("sample", "third", "--checkpoint", "newest")
+    assert (code, "--checkpoint newest: expected best, last or a step" in err) == (2, True)
+
+
+def test_a_copied_checkpoint_can_be_sampled_and_attended_to(gpt: Gpt) -> None:
+    write(7)
+    shutil.copytree(place(7), "mine")
+    assert gpt("sample", "mine", "--length", 3)[0] == 0
+    assert gpt("attend", "mine", "--text", "abc", "--out", "a.png")[0] == 0

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from gpt.cli.options import AnyDevice, DebugFlag, RunName, Which, WhichOfRun
+from gpt.cli.options import AnyDevice, DebugFlag, RunName, WhichCheckpoint
 from gpt.errors import UsageError
 
 
@@ -22,7 +22,7 @@ def attend(
         ),
     ] = ...,  # type: ignore[assignment]
     device: AnyDevice = "auto",
-    checkpoint: WhichOfRun = Which.best,
+    checkpoint: WhichCheckpoint = "best",
     debug: DebugFlag = False,
 ) -> None:
     """Show which earlier characters each head attends to, and what the model predicts next."""
@@ -39,7 +39,7 @@ def attend(
     from gpt.runs.checkpoint import read_checkpoint
     from gpt.runs.model import load_model
 
-    data = read_checkpoint(folder, checkpoint.value)
+    data = read_checkpoint(folder, checkpoint)
     model = load_model(data, select_device(device))
     attention = attend_text(model, data.vocabulary, text)
     title = f"{folder.resolve().name}, step {data.step}"

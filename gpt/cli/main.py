@@ -20,6 +20,7 @@ from gpt.cli.attend import attend
 from gpt.cli.explain import explain
 from gpt.cli.help import WIDEST_HELP, Commands, CommandWithSettings
 from gpt.cli.options import log, terminal_width
+from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
 from gpt.errors import INTERRUPTED, GPTError, command
@@ -153,3 +154,4 @@ app.command(cls=CommandWithSettings)(train)
 app.command()(sample)
 app.command()(attend)
 app.command()(explain)
+app.command()(runs)

@@ -13,13 +13,6 @@ from gpt.text.display import visible
 log = logging.getLogger("gpt")
 
 
-class Which(enum.StrEnum):
-    """The checkpoint of a run to take."""
-
-    best = "best"
-    last = "last"
-
-
 class Unknown(enum.StrEnum):
     """What to do with the characters of a prompt that the vocabulary lacks."""
 
@@ -48,8 +41,12 @@ AnyDevice = Annotated[
         help="auto, cpu, cuda, cuda:N or mps; need not be the one it was trained on.",
     ),
 ]
-WhichOfRun = Annotated[
-    Which, typer.Option(help="The model with the lowest val loss, or the newest.")
+WhichCheckpoint = Annotated[
+    str,
+    typer.Option(
+        metavar="best|last|STEP",
+        help="The model with the lowest val loss, the newest, or that of a step.",
+    ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 

@@ -15,8 +15,7 @@ from gpt.cli.options import (
     JsonFlag,
     RunName,
     Unknown,
-    Which,
-    WhichOfRun,
+    WhichCheckpoint,
     show,
 )
 from gpt.errors import UsageError
@@ -102,7 +101,7 @@ def sample(
         typer.Option(min=0, help="The same seed repeats a text; default a new text each time."),
     ] = None,
     device: AnyDevice = "auto",
-    checkpoint: WhichOfRun = Which.best,
+    checkpoint: WhichCheckpoint = "best",
     unknown: Annotated[
         Unknown, typer.Option(help="What to do with characters outside the vocabulary.")
     ] = Unknown.refuse,
@@ -132,7 +131,7 @@ def sample(
 
     from gpt import api
 
-    model = api.load(run, checkpoint.value, device)
+    model = api.load(run, checkpoint, device)
     new = seed is None
     seed = int.from_bytes(os.urandom(3)) if seed is None else seed
     rules: dict[str, Any] = {

@@ -56,8 +56,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="The folder for the run, new or empty; by default runs/NAME, after the config "
-            "file, with a number if that is taken.",
+            help="The folder for the run, new or empty; by default runs/NAME, after the text if "
+            "it is given, else after the config; with a number if that is taken.",
         ),
     ] = None,
     resume: Annotated[

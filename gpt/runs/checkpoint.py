@@ -32,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError
+from gpt.errors import CheckpointError, UsageError
 from gpt.files import sync_folder, write_atomically, write_synced
 from gpt.model.shapes import parameter_shapes
 from gpt.text.vocabulary import Vocabulary
@@ -56,7 +56,8 @@ class CheckpointData:
     """A model's weights by parameter name, with all that is needed to use them.
 
     `val_loss` is that of these weights, if they were evaluated; `best_step` the step with the
-    lowest val loss so far, if any was evaluated since training began.
+    lowest val loss so far, if any was evaluated since training began. `finished` is the run, if
+    training had a reason to stop here.
     """
 
     step: int
@@ -65,6 +66,7 @@ class CheckpointData:
     weights: Tensors
     val_loss: float | None = None
     best_step: int | None = None
+    finished: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class _Training(_Json):
     step: NonNegativeInt
     val_loss: float | None
     best_step: NonNegativeInt | None
+    finished: bool = False
     numbers: dict[str, Any]
 
 
@@ -138,7 +141,11 @@ def write_index(folder: Path, data: CheckpointData) -> None:
 
 def _contents(data: CheckpointData, state: TrainingState) -> dict[str, bytes]:
     training = _Training(
-        step=data.step, val_loss=data.val_loss, best_step=data.best_step, numbers=state.numbers
+        step=data.step,
+        val_loss=data.val_loss,
+        best_step=data.best_step,
+        finished=data.finished,
+        numbers=state.numbers,
     )
     contents = {
         MODEL: safetensors.numpy.save(data.weights),
@@ -217,7 +224,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     """The folder of a checkpoint and its step, where that is known before it is read."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
-        raise CheckpointError(f"{which}: expected best, last or the step of a checkpoint")
+        raise UsageError(f"--checkpoint {which}: expected best, last or a step")
     step = int(number[1]) if number else None
     if is_checkpoint(run):
         return run, step
@@ -249,26 +256,23 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
 
     Raises:
         CheckpointError: it is missing, damaged or not one of ours.
+        UsageError: `which` is none of these.
     """
-    return _read(*_find(run, which), with_state=False)[0]
+    return _read(*_find(run, which), MODEL)[0]
+
+
+def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
+    """A checkpoint without its weights: little to read. For errors see `read_checkpoint`."""
+    return _read(*_find(run, which))[0]
 
 
 def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]:
     """All of a checkpoint. Raises CheckpointError: see `read_checkpoint`."""
-    return _read(*_find(run, step), with_state=True)
-
-
-def read_config(run: Path, step: int) -> Config:
-    """The config of a checkpoint, and nothing else. Raises CheckpointError."""
-    folder, _ = _find(run, step)
-    try:
-        return _parse(Config, CONFIG, _verified(folder, CONFIG, _hashes(folder)))
-    except _READ_ERRORS as error:
-        raise _damaged(folder, error) from error
+    return _read(*_find(run, step), MODEL, OPTIMIZER)
 
 
 def _read(
-    folder: Path, step: int | None, *, with_state: bool
+    folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
     try:
         hashes = _hashes(folder)
@@ -279,12 +283,16 @@ def _read(
             raise ValueError(f"expected step {step}, got {training.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))
         size = 4 * sum(math.prod(shape) for shape in shapes.values())
-        weights = _read_tensors(folder, MODEL, hashes, size, shapes)
-        tensors = _read_tensors(folder, OPTIMIZER, hashes, 4 * size) if with_state else {}
+        weights, tensors = Tensors(), Tensors()
+        if MODEL in tensor_files:
+            weights = _read_tensors(folder, MODEL, hashes, size, shapes)
+        if OPTIMIZER in tensor_files:
+            tensors = _read_tensors(folder, OPTIMIZER, hashes, 4 * size)
     except _READ_ERRORS as error:
         raise _damaged(folder, error) from error
     data = CheckpointData(
-        training.step, config, vocabulary, weights, training.val_loss, training.best_step
+        *(training.step, config, vocabulary, weights),
+        *(training.val_loss, training.best_step, training.finished),
     )
     return data, TrainingState(tensors, training.numbers)
 

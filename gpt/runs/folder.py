@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from gpt.errors import TrainingError, UsageError
 from gpt.files import write_atomically
 from gpt.runs.checkpoint import INDEX, is_checkpoint, steps_in
@@ -68,6 +66,30 @@ def has_checkpoint(run: Path) -> bool:
     return bool(steps_in(run / "checkpoints"))
 
 
+def is_run(folder: Path) -> bool:
+    """Whether this is the folder of a run, of whatever state."""
+    return (folder / "config.yaml").is_file() or has_checkpoint(folder)
+
+
+def delete_run(name: str) -> Path:
+    """Delete what a run wrote, by its path or its name under `runs/`; returns its folder.
+
+    The folder goes too, unless it has files of somebody else.
+
+    Raises:
+        UsageError: there is no such run, or it is being written.
+    """
+    run = next((run for run in (Path(name), RUNS / name) if is_run(run)), None)
+    if run is None:
+        raise UsageError(f"{name}: expected the folder of a run, or its name in runs/")
+    with locked(run):
+        empty(run)
+    (run / LOCK).unlink(missing_ok=True)
+    with suppress(OSError):  # not empty
+        run.rmdir()
+    return run
+
+
 def check_free(run: Path, *, overwrite: bool) -> None:
     """Raises UsageError if the folder is in use; with `overwrite`, only if not by a run."""
     if not str(run).isprintable():
@@ -113,6 +135,8 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
     Gives a check to be made before anything is put into the folder by its name: it raises
     TrainingError if the folder was moved or removed. Raises UsageError if another process has it.
     """
+    from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
+
     check_plain(run)
     lock = FileLock(run / LOCK, timeout=0)
     try:

@@ -10,7 +10,7 @@ from gpt.errors import CheckpointError, ConfigError
 from gpt.runs.checkpoint import (
     CheckpointData,
     TrainingState,
-    read_config,
+    read_summary,
     read_to_resume,
     step_folder,
     steps_in,
@@ -83,7 +83,7 @@ def config_to_resume(run: Path) -> Config:
         _finish_renames(run / "checkpoints")
         for step in reversed(steps_in(run / "checkpoints")):
             try:
-                return read_config(run, step)
+                return read_summary(run, step).config
             except CheckpointError as error:
                 damaged.append(error)
     raise next(iter(damaged), CheckpointError(f"{run / 'checkpoints'}: no checkpoint"))

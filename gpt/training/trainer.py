@@ -397,6 +397,7 @@ class Trainer:
             weights=weights_of(self.update.model),
             val_loss=progress.val_loss if progress.val_step == self.step else None,
             best_step=progress.best_step or None,
+            finished=bool(self.reason_to_stop),
         )
         # JSON has no infinity, which is what losses are before the first evaluation
         known = {key: value for key, value in asdict(progress).items() if value != math.inf}

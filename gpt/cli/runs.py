@@ -1,0 +1,74 @@
+"""`gpt runs`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gpt.cli.options import DebugFlag, JsonFlag, show
+
+if TYPE_CHECKING:
+    from gpt.runs.listing import RunSummary
+
+
+def runs(
+    delete: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Delete this run: its folder, or its name under runs/."),
+    ] = None,
+    as_json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> None:
+    """List the runs under runs/, the newest first, or delete one."""
+    if delete is not None:
+        from gpt.runs.folder import delete_run
+
+        deleted = delete_run(delete)
+        show(json.dumps({"deleted": str(deleted)}) if as_json else f"deleted {deleted}")
+    else:
+        from gpt.runs.listing import list_runs
+
+        listed = list_runs()
+        show(json.dumps({"runs": [asdict(run) for run in listed]}) if as_json else _table(listed))
+    show("\n")
+
+
+def _table(listed: "list[RunSummary]") -> str:
+    if not listed:
+        return "no runs under runs/; start one with: gpt train"
+    rows = [("RUN", "TEXT", "STEPS", "VAL LOSS", "PARAMETERS", "SIZE", "AGE", "STATE")]
+    for run in listed:
+        rows.append(
+            (
+                _short(run.name),
+                _short(Path(run.text).name) if run.text else "-",
+                "-" if run.step is None else f"{run.step:,}/{run.steps:,}",
+                "-" if run.val_loss is None else f"{run.val_loss:.4f}",
+                "-" if run.parameters is None else f"{run.parameters:,}",
+                f"{run.bytes / 1e6:,.1f} MB",
+                _age(run.age_s),
+                run.state,
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if i in (0, 1, 7) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 20 else f"{name[:19]}…"
+
+
+def _age(seconds: float) -> str:
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"

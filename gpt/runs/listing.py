@@ -1,0 +1,75 @@
+"""What there is under `runs/`: each run in a line, read without its weights."""
+
+import json
+import math
+import platform
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt.errors import GPTError
+from gpt.model.shapes import parameter_shapes
+from gpt.runs.checkpoint import INDEX, read_summary
+from gpt.runs.folder import RUNS, WRITER, is_run
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run as it is on disk. Where its last checkpoint cannot be read, its numbers are None."""
+
+    name: str
+    state: str  # running, stopped, finished, empty (no checkpoint yet) or damaged
+    text: str | None
+    step: int | None
+    steps: int | None
+    val_loss: float | None  # the lowest so far, nats per character
+    parameters: int | None
+    bytes: int
+    age_s: float  # since its last checkpoint
+
+
+def list_runs() -> list[RunSummary]:
+    """The runs under `runs/`, the newest first."""
+    folders = [path for path in RUNS.glob("*") if is_run(path)]
+    return sorted((_summarise(run) for run in folders), key=lambda run: run.age_s)
+
+
+def _summarise(run: Path) -> RunSummary:
+    index = run / "checkpoints" / INDEX
+    written = (index if index.exists() else run).stat().st_mtime
+    size = sum(path.lstat().st_size for path in run.rglob("*") if not path.is_dir())
+    running = is_running(run)
+    try:
+        last, best = read_summary(run, "last"), read_summary(run, "best")
+    except GPTError:
+        state = "damaged" if (run / "checkpoints").exists() else "empty"
+        numbers = (None, None, None, None, None)
+        return RunSummary(
+            run.name, "running" if running else state, *numbers, size, time.time() - written
+        )
+    shapes = parameter_shapes(last.config.model, len(last.vocabulary))
+    return RunSummary(
+        name=run.name,
+        state="running" if running else "finished" if last.finished else "stopped",
+        text=last.config.data.source,
+        step=last.step,
+        steps=last.config.train.steps,
+        val_loss=best.val_loss,
+        parameters=sum(map(math.prod, shapes.values())),
+        bytes=size,
+        age_s=time.time() - written,
+    )
+
+
+def is_running(run: Path) -> bool:
+    """Whether a process of this machine writes the run."""
+    import psutil  # 0.1 s, which other commands need not take
+
+    try:
+        writer = json.loads((run / WRITER).read_text("utf-8"))
+        began = psutil.Process(int(writer["pid"])).create_time()
+        # another process may have that number by now
+        is_writer = began <= (run / WRITER).stat().st_mtime + 1
+        return bool(writer["host"] == platform.node() and is_writer)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, psutil.Error):
+        return False
