@@ -16,7 +16,6 @@ The modules follow the way of the data; each imports only from those above its o
     cli                          the commands
 """
 
-import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "load", "resume", "train"]
 __version__ = "0.1.0"
-STARTED = time.perf_counter()  # as near to the start of the process as Python gets
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,7 @@
 """The loop of a run as its caller sees it: events, stops, scores."""
 
+import logging
+import math
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -7,11 +9,23 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+import gpt
+from gpt.errors import Interrupted
+from gpt.evaluation.loss import evaluate
+from gpt.model.transformer import GPT
+from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
-from gpt.training.trainer import train
+from gpt.training.progress import Progress
+from gpt.training.resume import RunState
+from gpt.training.schedule import learning_rate
+from gpt.training.step import TrainStep
+from gpt.training.trainer import Trainer, train
 from tests.conftest import metrics_of, small
+from tests.test_training import RISING, same_weights
 
 pytestmark = pytest.mark.precision
 
@@ -51,3 +65,183 @@ def test_training_works_off_the_main_thread_and_changes_no_handler(corpus: Corpu
     assert signal.getsignal(signal.SIGINT) == before
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(torch.get_num_threads).result() == threads
+
+
+# --- which checkpoint is the best ---
+
+
+def test_after_an_early_stop_the_newest_weights_are_sampled(corpus: Corpus) -> None:
+    """`best` was step 0, untrained, until the first evaluation."""
+    steps = []
+    with pytest.raises(Interrupted, match="stopped at step 3, saved"):
+        train(
+            small(),
+            corpus,
+            Path("r"),
+            on_event=lambda event: steps.append(event["step"]),
+            should_stop=lambda: 3 in steps,
+        )
+    assert gpt.load("r").step == 3
+
+
+def test_step_0_is_never_the_best_of_a_run(corpus: Corpus) -> None:
+    """The loss of guessing is below that of a run that diverges, but it is no model's."""
+    bad = small(**RISING | {"train__learning_rate": 9.0, "train__eval_every": 4})
+    outcome = train(bad, corpus, Path("r"))
+    assert outcome.best_val_loss > math.log(len(corpus.vocabulary))
+    assert gpt.load("r").step == outcome.best_step > 0
+
+
+def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
+    """Its loss was assumed to be that of guessing, which a trained model's is not."""
+    config = small()
+    model = GPT(config.model, len(corpus.vocabulary))
+    torch.nn.init.normal_(model.head.weight)
+    expected = evaluate(model, corpus.val)
+    state = RunState(0, TrainStep(model, corpus.train, config, torch.device("cpu")), Progress())
+    Path("r").mkdir()
+    Trainer(config, corpus, Path("r"), state, lambda: None, lambda: False, None).fit()
+    assert metrics_of(Path("r"))[0]["val_loss"] == expected
+
+
+@given(st.lists(st.floats(0.1, 9), min_size=1, max_size=17))
+def test_progress_knows_the_best_and_how_long_ago_it_was(losses: list[float]) -> None:
+    progress = Progress()
+    improved = [progress.evaluated(step, loss) for step, loss in enumerate(losses, 1)]
+    best = losses.index(min(losses))
+    assert (progress.best_step, progress.best_loss) == (best + 1, losses[best])
+    assert progress.since_best == len(losses) - 1 - best
+    assert [i for i, is_best in enumerate(improved) if is_best][-1] == best
+
+
+# --- evaluations on a part of the val split ---
+
+PART = {"train__eval_characters": 53}
+
+
+def test_a_part_decides_on_the_way_and_the_whole_is_scored_at_the_end(corpus: Corpus) -> None:
+    outcome = train(small(**RISING | PART), corpus, Path("r"))
+    records = metrics_of(Path("r"))
+    parts = {r["step"]: r["val_loss_part"] for r in records[1:]}
+    assert [r["step"] for r in records if "val_loss" in r] == [11]
+    last, best = (gpt.load("r", which).module for which in ("last", "best"))
+    assert parts[11] == evaluate(last, corpus.val, characters=53)
+    assert outcome.val_loss == records[-1]["val_loss"] == evaluate(last, corpus.val)
+    assert outcome.best_step == min(parts, key=parts.__getitem__) < 11
+    assert outcome.best_val_loss == evaluate(best, corpus.val)
+    train(small(**RISING), corpus, Path("whole"))
+    assert same_weights(Path("r"), Path("whole"))
+
+
+def test_patience_and_target_go_by_the_part(corpus: Corpus) -> None:
+    train(small(**RISING | PART), corpus, Path("all"))
+    parts = [r["val_loss_part"] for r in metrics_of(Path("all"))]
+    patient = train(small(**RISING | PART, train__patience=2), corpus, Path("patient"))
+    assert patient.step == patient.best_step + 2
+    assert patient.best_step == min(range(1, patient.step + 1), key=parts.__getitem__)
+    target = train(small(**RISING | PART, train__stop_at_val_loss=parts[2]), corpus, Path("target"))
+    assert parts[target.step] <= parts[2]
+    assert target.val_loss != parts[target.step]
+
+
+@pytest.mark.parametrize("stop_after", [3, 25, 40])
+def test_a_stop_while_the_whole_is_scored_leaves_that_to_the_resume(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, stop_after: int
+) -> None:
+    """That of the last step: 2 windows of the part, 19 of the whole, 19 more of the best."""
+    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 13)
+    config = small(**RISING | PART)
+    expected = train(config, corpus, Path("whole"))
+    windows: list[int] = []
+
+    def count(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        last = Path("r/metrics.jsonl").exists() and len(metrics_of(Path("r"))) == 11
+        if isinstance(module, GPT) and not module.training and last:
+            windows.append(1)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(count)
+    try:
+        with pytest.raises(Interrupted, match="stopped at step 11, saved"):
+            train(config, corpus, Path("r"), should_stop=lambda: len(windows) >= stop_after)
+    finally:
+        hook.remove()
+    resumed = train(config, corpus, Path("r"), resume=True)
+    assert (resumed.val_loss, resumed.best_val_loss) == (expected.val_loss, expected.best_val_loss)
+    assert metrics_of(Path("r")) == metrics_of(Path("whole"))
+    assert same_weights(Path("r"), Path("whole"))
+
+
+# --- training for longer ---
+
+
+def rates(run: str) -> dict[int, float]:
+    return {r["step"]: r["lr"] for r in metrics_of(Path(run)) if "lr" in r}
+
+
+def test_a_resume_for_longer_tells_the_jump_of_the_learning_rate(
+    corpus: Corpus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It spoke of another schedule, without a number: from 1.2e-4 to 4.2e-3 in one case."""
+    train(small(), corpus, Path("r"))
+    with caplog.at_level(logging.WARNING, "gpt"):
+        train(small(train__steps=23), corpus, Path("r"), resume=True)
+    before, after = rates("r")[11], rates("r")[12]
+    assert after > 2 * before
+    assert "train.steps changes from 11 to 23" in caplog.text
+    assert f"from {before:.3g} to {after:.3g}, at once" in caplog.text
+    assert "train.rewarm_steps=N" in caplog.text
+
+
+def test_rewarmup_is_linear_and_a_resume_of_the_resumed_run_repeats_it(corpus: Corpus) -> None:
+    longer = small(train__steps=23, train__rewarm_steps=5)
+    for run in ("whole", "part"):
+        train(small(), corpus, Path(run))
+    train(longer, corpus, Path("whole"), resume=True)
+    found, last = rates("whole"), rates("whole")[11]
+    for i in range(1, 6):
+        target = learning_rate(11 + i - 1, longer.train)
+        assert found[11 + i] == pytest.approx(last + (target - last) * i / 5)
+    assert found[17] == learning_rate(16, longer.train)
+    for stop in (12, 14, 17):
+        steps: list[int] = []
+        with pytest.raises(Interrupted, match=f"stopped at step {stop}, saved"):
+            train(
+                longer,
+                corpus,
+                Path("part"),
+                resume=True,
+                on_event=lambda event, steps=steps: steps.append(event["step"]),
+                should_stop=lambda steps=steps, stop=stop: stop in steps,
+            )
+    train(longer, corpus, Path("part"), resume=True)
+    assert metrics_of(Path("part")) == metrics_of(Path("whole"))
+    assert same_weights(Path("part"), Path("whole"))
+
+
+# --- rolling back ---
+
+
+def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
+    """It made a second model and optimizer while it held the first: twice the memory."""
+    trained: list[torch.nn.Module] = []
+
+    def spoil(module: torch.nn.Module, inputs: object) -> None:
+        if isinstance(module, GPT) and module.training:
+            trained.append(module)
+            if len(trained) == 5:
+                with torch.no_grad():
+                    module.head.weight.fill_(math.nan)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(spoil)
+    notices: list[str] = []
+    try:
+        train(
+            small(),
+            corpus,
+            Path("r"),
+            on_event=lambda event: notices.append(event.get("text", "")),
+        )
+    finally:
+        hook.remove()
+    assert any("rolled back" in notice for notice in notices)
+    assert len(set(trained)) == 1

@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config
@@ -37,7 +35,6 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training import gradients as training_gradients
 from gpt.training.gradients import PlainBackward
-from gpt.training.progress import Progress
 from gpt.training.schedule import learning_rate
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
@@ -515,14 +512,6 @@ def test_float16_gradients_are_unscaled_before_they_are_clipped(corpus: Corpus) 
     assert norms["fp16"] == pytest.approx(norms["fp32"], rel=0.02)
 
 
-def test_a_resume_with_more_steps_says_that_it_is_another_schedule(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture
-) -> None:
-    train(small(), corpus, Path("r"))
-    train(small(train__steps=13), corpus, Path("r"), resume=True)
-    assert "train.steps changes from 11 to 13" in caplog.text
-
-
 def test_records_after_the_checkpoint_are_dropped_on_resume(corpus: Corpus) -> None:
     config = small(train__stop_at_val_loss=99.0)
     train(config, corpus, Path("r"))
@@ -614,16 +603,6 @@ def test_a_loss_that_is_no_number_stops_the_run_and_harms_no_checkpoint(corpus: 
         train(config, corpus, Path("r"))
     for tensor in weights_of(Path("r")).values():
         assert tensor.isfinite().all()
-
-
-@given(st.lists(st.floats(0.1, 9), min_size=1, max_size=17))
-def test_progress_knows_the_best_and_how_long_ago_it_was(losses: list[float]) -> None:
-    progress = Progress()
-    told = [progress.note(step, loss) for step, loss in enumerate(losses, 1)]
-    best = losses.index(min(losses))
-    assert (progress.best_step, progress.best_val_loss) == (best + 1, losses[best])
-    assert progress.since_best == len(losses) - 1 - best
-    assert [i for i, is_best in enumerate(told) if is_best][-1] == best
 
 
 # --- going on with a run ---

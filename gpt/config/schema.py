@@ -154,6 +154,11 @@ class TrainConfig(Section):
         default_factory=lambda given: min(100, given["steps"] // 10),
         description="steps of linear warmup; null = a tenth of train.steps, at most 100",
     )
+    rewarm_steps: NonNegativeInt = Field(
+        0,
+        description="steps of linear rewarmup when a resume changes train.steps, from the last "
+        "learning rate to the new schedule's",
+    )
     decay: Literal["cosine", "linear"] = Field(
         "linear", description="shape of the decay from the peak learning rate to the last"
     )
@@ -175,6 +180,11 @@ class TrainConfig(Section):
     )
     histograms: bool = Field(
         False, description="whether TensorBoard gets histograms of weights and gradients"
+    )
+    eval_characters: PositiveInt | None = Field(
+        None,
+        description="characters of the val split to evaluate on, evenly spread, before the last "
+        "evaluation, which is on all; null = all",
     )
     checkpoint_every: Period = Field(
         250, description="steps between two checkpoints, or minutes, such as 10 min"

@@ -24,6 +24,7 @@ SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
     "data.source",  # the text itself is known by its hash
     "train.steps",
+    "train.rewarm_steps",
     "train.auto_batch",
     "train.compile",
     "train.log_every",

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import torch
 
-from gpt.config.schema import Config
+from gpt.config.schema import Config, TrainConfig
 from gpt.errors import CheckpointError, UsageError
 from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.model import load_model, load_weights
 from gpt.runs.recovery import check_resumable, recover
 from gpt.text.corpus import Corpus
 from gpt.training.progress import Progress
+from gpt.training.schedule import learning_rate, rewarm_factor
 from gpt.training.step import TrainStep
 
 log = logging.getLogger(__name__)
@@ -42,6 +43,7 @@ def resume_from(config: Config, corpus: Corpus, run: Path, device: torch.device)
     with _state_of_this_model(run, data):
         progress = Progress(**state.numbers["progress"])
         _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
+        _change_schedule(data, config.train, progress)
         update = TrainStep(load_model(data, device), corpus.train, config, device)
         update.load_state_dict(state)
     return RunState(data.step, update, progress, data.config)
@@ -73,7 +75,6 @@ def _check_can_resume(
             f"{corpus.name} is not the text that {run} began with, or it has changed since; "
             f"bring the old text back, or start a new run"
         )
-    steps = data.config.train.steps
     if data.step >= config.train.steps and progress.pending is None:
         raise UsageError(
             f"{run} is finished: it is at step {data.step} of {config.train.steps}; "
@@ -84,12 +85,36 @@ def _check_can_resume(
             f"{run} is finished: at step {data.step}, {reason}; to train for longer: "
             f"--set train.stop_at_val_loss=null --set train.patience=null"
         )
-    if steps != config.train.steps:
-        log.warning(
-            "train.steps changes from %d to %d: from here the learning rate follows the longer or "
-            "shorter decay, so this is not the run that would have had it from the start",
-            *(steps, config.train.steps),
+
+
+def _change_schedule(data: CheckpointData, config: TrainConfig, progress: Progress) -> None:
+    """Where the schedule changes, keep the rate it had, and say from what to what it goes."""
+    step, old = data.step, data.config.train
+    if not step or (old.steps, old.rewarm_steps) == (config.steps, config.rewarm_steps):
+        return
+    before = learning_rate(step - 1, old) * schedule_factor(step - 1, old, progress)
+    progress.rewarm_step, progress.rewarm_rate = step, before
+    if old.steps != config.steps:
+        advice = (
+            f"over {config.rewarm_steps} steps (train.rewarm_steps)"
+            if config.rewarm_steps
+            else "at once; --set train.rewarm_steps=N takes N steps for it"
         )
+        log.warning(
+            "train.steps changes from %d to %d, and with it the schedule: from step %d to %d the "
+            "learning rate goes from %.3g to %.3g, %s",
+            *(old.steps, config.steps, step, step + max(1, config.rewarm_steps)),
+            before * progress.scale,
+            learning_rate(step + max(0, config.rewarm_steps - 1), config) * progress.scale,
+            advice,
+        )
+
+
+def schedule_factor(step: int, config: TrainConfig, progress: Progress) -> float:
+    """What the schedule's learning rate of a step is multiplied by, rollbacks apart."""
+    if progress.rewarm_step is None:
+        return 1.0
+    return rewarm_factor(step, config, progress.rewarm_step, progress.rewarm_rate)
 
 
 def roll_back(run: Path, update: TrainStep) -> tuple[int, Progress]:

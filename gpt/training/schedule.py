@@ -18,6 +18,17 @@ def learning_rate(step: int, config: TrainConfig) -> float:
     return config.min_learning_rate + left * (config.learning_rate - config.min_learning_rate)
 
 
+def rewarm_factor(step: int, config: TrainConfig, start: int, rate: float) -> float:
+    """What to multiply `learning_rate` by after the schedule was changed at step `start`.
+
+    Over `config.rewarm_steps` the product goes linearly from `rate` to the new schedule's.
+    """
+    if step >= start + config.rewarm_steps:
+        return 1.0
+    target = learning_rate(step, config)
+    return (rate + (target - rate) * (step - start + 1) / config.rewarm_steps) / target
+
+
 def short_steps(config: Config) -> int:
     """How many steps, the first ones, have windows of `first_window`, if that is set."""
     return 5 * config.train.steps // 6

@@ -4,14 +4,13 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from gpt import STARTED
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import generator, repeat_exactly, select_device
@@ -20,9 +19,14 @@ from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate
 from gpt.files import write_atomically
 from gpt.model.transformer import GPT, count_parameters
-from gpt.runs.checkpoint import CheckpointData, TrainingState, write_checkpoint
+from gpt.runs.checkpoint import (
+    CheckpointData,
+    TrainingState,
+    read_checkpoint,
+    write_checkpoint,
+)
 from gpt.runs.folder import check_free, check_plain, empty, locked, make_numbered
-from gpt.runs.model import weights_of
+from gpt.runs.model import load_weights, weights_of
 from gpt.runs.provenance import note_start
 from gpt.sampling.generate import generate_text
 from gpt.sampling.sampler import SamplingRules
@@ -30,7 +34,7 @@ from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.training.monitor.monitor import Monitor
 from gpt.training.progress import Progress
-from gpt.training.resume import RunState, resume_from, roll_back
+from gpt.training.resume import RunState, resume_from, roll_back, schedule_factor
 from gpt.training.schedule import learning_rate
 from gpt.training.step import TrainStep
 
@@ -94,7 +98,7 @@ def train(
     `on_event` is called in this thread with a dict that has `kind`, `step` and
 
     - kind "step", at every `train.log_every`: `train_loss`, `lr`, `grad_norm`, `chars_per_s`;
-    - "evaluation": `val_loss`, `is_best`;
+    - "evaluation": `val_loss` or (with `train.eval_characters`) `val_loss_part`, `is_best`;
     - "sample", after an evaluation: `text`;
     - "checkpoint": `path`, `is_best`;
     - "notice": `text`, of a skipped step, a rollback or overfitting.
@@ -171,11 +175,13 @@ class Trainer:
         self.metrics: dict[str, float] = {}  # of this step
         self.is_best = False  # this step's evaluation
         self.reason_to_stop = ""
+        self.best_val_loss = math.inf  # known at the end
         self.timed_steps, self.timed_s = 0, 0.0  # since the pace was last recorded
 
     def fit(self) -> Outcome:
         """Train until there is a reason to stop. Raises Interrupted, TrainingError, Diverged."""
-        with Monitor(self.run, self.config, self.resumed_at) as self.monitor:
+        elapsed_s = self.progress.elapsed_s
+        with Monitor(self.run, self.config, self.resumed_at, elapsed_s) as self.monitor:
             self.start()
             while not self.reason_to_stop:
                 self.train_step()
@@ -200,10 +206,12 @@ class Trainer:
     def train_step(self) -> None:
         """Update the weights once, or skip the step if its loss is NaN or infinite."""
         began = time.perf_counter()
-        loss, norm = self.update(self.step, self.progress.scale)
+        scale = self.progress.scale * schedule_factor(self.step, self.config.train, self.progress)
+        loss, norm = self.update(self.step, scale)
         self.timed_steps += 1
         self.timed_s += time.perf_counter() - began
         self.step, self.unsaved, self.is_best = self.step + 1, True, False
+        self.progress.val_loss = None
         self.monitor.advance()
         self._count_skipped(loss, norm)
         self.metrics = {}
@@ -211,7 +219,7 @@ class Trainer:
             characters = self.timed_steps * self.config.train.batch_size * self.config.model.T
             metrics = {
                 "train_loss": loss,
-                "lr": self.progress.scale * learning_rate(self.step - 1, self.config.train),
+                "lr": scale * learning_rate(self.step - 1, self.config.train),
                 "grad_norm": norm,
                 "chars_per_s": round(characters / self.timed_s, 1),
             }
@@ -226,21 +234,44 @@ class Trainer:
         if not self._due(self.config.train.eval_every) and self.progress.pending is None:
             return
         try:
-            val_loss = self._val_loss()
+            losses = self._evaluate()
         except Stopped:
             self.progress.pending, self.metrics = self.metrics, {}
             return
-        self.progress.pending = None
-        self.is_best = self.progress.note(self.step, val_loss)
-        self.metrics |= {"val_loss": val_loss}
+        self.metrics |= losses
         self._warn_of_overfitting()
         self._show_model()
-        self._emit("evaluation", val_loss=val_loss, is_best=self.is_best)
-        if self.step:
-            early = self.progress.early_stop(self.config.train)
-            last = self.step >= self.config.train.steps
-            self.progress.ended = bool(early)
-            self.reason_to_stop = early or ("all steps done" if last else "")
+        self._emit("evaluation", **losses, is_best=self.is_best)
+
+    def _evaluate(self) -> dict[str, float]:
+        """The losses of this step, which are taken into the progress together.
+
+        With `train.eval_characters` that is `val_loss_part`, and `val_loss` only at the end.
+
+        Raises Stopped if a stop is requested, Diverged if a loss is NaN or infinite.
+        """
+        part = self.config.train.eval_characters
+        if part is None or part >= len(self.corpus.val) - 1:
+            losses = {"val_loss": (loss := self._val_loss())}
+        else:
+            losses = {"val_loss_part": (loss := self._val_loss(part))}
+        if not self.step:  # before training began
+            self.progress.pending, self.progress.val_loss = None, losses.get("val_loss")
+            return losses
+        progress = replace(self.progress, pending=None)
+        is_best = progress.evaluated(self.step, loss)
+        early = progress.early_stop(self.config.train)
+        progress.ended = bool(early)
+        reason = early or ("all steps done" if self.step >= self.config.train.steps else "")
+        if reason and "val_loss" not in losses:
+            losses["val_loss"] = self._val_loss()
+            best_val_loss = losses["val_loss"] if is_best else self._val_loss_of_best()
+        else:
+            best_val_loss = progress.best_loss
+        progress.val_loss = losses.get("val_loss")
+        self.progress, self.is_best, self.reason_to_stop = progress, is_best, reason
+        self.best_val_loss = best_val_loss
+        return losses
 
     def log(self) -> None:
         """Record what is known of this step, if anything is."""
@@ -248,8 +279,7 @@ class Trainer:
             return
         self.monitor.record(self.step, self.metrics)
         if "train_loss" in self.metrics:
-            losses = {key: value for key, value in self.metrics.items() if key != "val_loss"}
-            self._emit("step", **losses)
+            self._emit("step", **{k: v for k, v in self.metrics.items() if k[:3] != "val"})
 
     def save(self) -> None:
         """Write a checkpoint if it is due, the best, the last, or a stop is requested.
@@ -259,7 +289,7 @@ class Trainer:
         """
         stop = self._stop_requested()
         # a rollback is to lead to before the steps that were skipped
-        due = self._due(self.config.train.checkpoint_every) and not self.progress.bad_in_a_row
+        due = self._due(self.config.train.checkpoint_every) and not self.progress.skipped_in_a_row
         again = self.saved_at_step == self.step  # it was saved without its evaluation
         if self.unsaved and (due or again or self.is_best or self.reason_to_stop or stop):
             self._save_checkpoint()
@@ -271,10 +301,7 @@ class Trainer:
 
     def finish(self) -> Outcome:
         """Show the final scores."""
-        scores = {
-            "val_loss": self.progress.val_loss,
-            "best_val_loss": self.progress.best_val_loss,
-        }
+        scores = {"val_loss": self.metrics["val_loss"], "best_val_loss": self.best_val_loss}
         vectors = self.update.model.token_embedding.weight  # (V, C)
         self.monitor.embedding(vectors, self.corpus.vocabulary.characters, self.corpus.ids)
         self.monitor.finish(self.step, scores)
@@ -287,7 +314,7 @@ class Trainer:
             reason=self.reason_to_stop,
             step=self.step,
             best_step=self.progress.best_step,
-            elapsed_s=round(time.perf_counter() - STARTED, 1),
+            elapsed_s=round(self.monitor.elapsed_s, 1),
             seconds=round(time.perf_counter() - self.began, 1),
             **scores,
         )
@@ -306,8 +333,10 @@ class Trainer:
                 f"train.learning_rate and train.muon_learning_rate, a longer train.warmup_steps, "
                 f"or train.precision fp32"
             )
+        elapsed_s = self.monitor.elapsed_s
         self.step, self.progress = roll_back(self.run, self.update)
-        self.progress.scale, self.progress.bad_in_a_row = scale, 0
+        self.progress.elapsed_s = elapsed_s
+        self.progress.scale, self.progress.skipped_in_a_row = scale, 0
         self.resumed_at = self.saved_at_step = self.step
         self.unsaved = self.is_best = False
         notice = f"rolled back from step {left}: {reason}; learning rates x {scale:g} from here"
@@ -330,41 +359,57 @@ class Trainer:
     def _count_skipped(self, loss: float, norm: float) -> None:
         """Count and report a skipped step. Raises Diverged after a few in a row."""
         if not self.update.is_failure(loss, norm):
-            self.progress.bad_in_a_row = 0
+            self.progress.skipped_in_a_row = 0
             return
-        self.progress.bad_in_a_row += 1
+        self.progress.skipped_in_a_row += 1
         notice = f"step {self.step} skipped: the loss is {loss}, the gradient's norm {norm}"
         log.warning("%s", notice)
         self.monitor.event(self.step, notice)
         self._emit("notice", text=notice)
-        if self.progress.bad_in_a_row == SKIPPED_STEPS:
+        if self.progress.skipped_in_a_row == SKIPPED_STEPS:
             raise Diverged(f"{notice}, the {SKIPPED_STEPS}rd such step in a row")
 
-    def _val_loss(self) -> float:
-        """Raises Stopped if a stop is requested, Diverged if the loss is NaN or infinite."""
-        model = self.update.model
+    def _val_loss(self, characters: int | None = None) -> float:
+        """The loss on the val split, or on so many characters of it."""
+        model, val = self.update.model, self.corpus.val
         if not self.step and not model.head.weight.any():  # every character is equally likely
             return math.log(len(self.corpus.vocabulary))
-        val = self.corpus.val
-        with self.monitor.evaluating(len(val) - 1) as advance:
-            val_loss = evaluate(model, val, should_stop=self._stop_requested, on_progress=advance)
-        if not math.isfinite(val_loss):
-            raise Diverged(f"step {self.step}: the val loss is {val_loss}")
-        return val_loss
+        total = len(val) - 1 if characters is None else characters
+        with self.monitor.evaluating(total) as advance:
+            loss = evaluate(
+                model,
+                val,
+                characters=characters,
+                should_stop=self._stop_requested,
+                on_progress=advance,
+            )
+        if not math.isfinite(loss):
+            raise Diverged(f"step {self.step}: the val loss is {loss}")
+        return loss
+
+    def _val_loss_of_best(self) -> float:
+        """The val loss of the best checkpoint, whose weights are in the model meanwhile."""
+        model = self.update.model
+        model.zero_grad(set_to_none=True)  # makes room for the copy
+        weights = {name: weight.clone() for name, weight in model.state_dict().items()}
+        try:
+            load_weights(model, read_checkpoint(self.run, "best"))
+            return self._val_loss()
+        finally:
+            model.load_state_dict(weights)
 
     def _warn_of_overfitting(self) -> None:
         progress = self.progress
-        risen = progress.val_loss > progress.best_val_loss
-        if not risen or progress.since_best != OVERFIT_EVALUATIONS:
+        if progress.since_best != OVERFIT_EVALUATIONS or progress.loss <= progress.best_loss:
             return
         cause = (
             "the model overfits"
-            if progress.val_loss < math.log(len(self.corpus.vocabulary))  # the loss of guessing
+            if progress.loss < math.log(len(self.corpus.vocabulary))  # the loss of guessing
             else "training diverges, try a lower train.learning_rate"
         )
         notice = (
-            f"val loss has risen since step {progress.best_step} ({progress.best_val_loss:.4f} "
-            f"then, {progress.val_loss:.4f} now): {cause}; that step stays the best checkpoint"
+            f"val loss has risen since step {progress.best_step} ({progress.best_loss:.4f} "
+            f"then, {progress.loss:.4f} now): {cause}; that step stays the best checkpoint"
         )
         log.warning("%s", notice)
         self._emit("notice", text=notice)
@@ -390,12 +435,13 @@ class Trainer:
 
     def _save_checkpoint(self) -> None:
         progress, state = self.progress, self.update.state_dict()
+        progress.elapsed_s = self.monitor.elapsed_s
         data = CheckpointData(
             step=self.step,
             config=self.config,
             vocabulary=self.corpus.vocabulary,
             weights=weights_of(self.update.model),
-            val_loss=progress.val_loss if progress.val_step == self.step else None,
+            val_loss=progress.val_loss,
             best_step=progress.best_step or None,
             finished=bool(self.reason_to_stop),
         )

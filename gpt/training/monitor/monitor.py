@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 TAGS = {
     "train_loss": "loss/train",
     "val_loss": "loss/val",
+    "val_loss_part": "loss/val_part",
     "lr": "learning_rate",
     "grad_norm": "gradient_norm",
     "chars_per_s": "characters_per_second",
@@ -105,13 +106,17 @@ class Monitor:
         self._latest |= metrics
         shown = [
             f"{name} {self._latest[key]:.4f}"
-            for name, key in [("val", "val_loss"), ("train", "train_loss")]
+            for name, key in [
+                ("val", "val_loss"),
+                ("part of val", "val_loss_part"),
+                ("train", "train_loss"),
+            ]
             if key in self._latest
         ]
         if pace := self._latest.get("chars_per_s"):
             shown.append(f"{tqdm.format_sizeof(pace)} chars/s")
         self._bar.set_postfix_str(", ".join(shown), refresh=False)
-        if "val_loss" in metrics:
+        if metrics.keys() & {"val_loss", "val_loss_part"}:
             log.info("step %d: %s", step, ", ".join(shown))
 
     def event(self, step: int, text: str) -> None:
