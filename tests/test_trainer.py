@@ -1,5 +1,6 @@
 """The loop of a run as its caller sees it: events, stops, scores."""
 
+import json
 import logging
 import math
 import signal
@@ -245,3 +246,19 @@ def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
         hook.remove()
     assert any("rolled back" in notice for notice in notices)
     assert len(set(trained)) == 1
+
+
+# --- time ---
+
+
+def test_elapsed_s_counts_on_over_resumes(corpus: Corpus) -> None:
+    """It began anew with each process, so that a resumed run's curve against time ran back."""
+    first = train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
+    resumed = train(small(), corpus, Path("r"), resume=True)
+    elapsed = [
+        json.loads(line)["elapsed_s"] for line in Path("r/metrics.jsonl").read_text().splitlines()
+    ]
+    assert elapsed == sorted(elapsed)
+    assert resumed.elapsed_s >= first.elapsed_s
+    again = train(small(train__steps=12), corpus, Path("r"), resume=True)
+    assert again.elapsed_s >= resumed.elapsed_s
