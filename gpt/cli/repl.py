@@ -15,7 +15,7 @@ HELP = """Type the beginning of a text; the model continues it.
   /top-p X         only from the likeliest, whose probabilities sum to X
   /min-p X         only characters X times as likely as the likeliest
   /length N        characters to generate
-  /seed N          the seed of the next text; those after it take N + 1, N + 2, ...
+  /seed N          the seed of the next text; the one after it takes N + 1
   /run NAME        another run
   /help, /quit     this; leave (so does Ctrl-D)
   //...            a text that begins with /
