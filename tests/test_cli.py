@@ -438,6 +438,15 @@ def test_several_samples_are_those_of_json(gpt: Gpt, trained: Path) -> None:
     assert gpt("sample", "--prompt", "the ", *seed)[1] == f"the {texts[0]}\n"
 
 
+def test_prompts_and_stop_strings_follow_the_line_ends_of_the_run(gpt: Gpt, trained: Path) -> None:
+    """A prompt from a Windows file was refused: its CR is outside the vocabulary."""
+    arguments = ("sample", "--seed", 3, "--length", 23, "--json")
+    unix = gpt(*arguments, "--prompt", "the\nfox\n", "--stop", "\n")
+    assert gpt(*arguments, "--prompt", "the\r\nfox\r", "--stop", "\r\n")[:2] == unix[:2]
+    assert unix[0] == 0
+    assert gpt("attend", "--text", "the\r\nfox", "--out", "a.html")[0] == 0
+
+
 def test_sample_continues_a_file_or_from_standard_input(
     gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,8 +38,10 @@ def attend(
     from gpt.evaluation.attention import attend_text
     from gpt.runs.checkpoint import read_checkpoint
     from gpt.runs.model import load_model
+    from gpt.text.newlines import unify_newlines
 
     data = read_checkpoint(folder, checkpoint)
+    text = unify_newlines(text, data.config.data.newlines)
     model = load_model(data, select_device(device))
     attention = attend_text(model, data.vocabulary, text)
     title = f"{folder.resolve().name}, step {data.step}"
