@@ -314,7 +314,7 @@ class Trainer:
             reason=self.reason_to_stop,
             step=self.step,
             best_step=self.progress.best_step,
-            elapsed_s=round(self.monitor.elapsed_s, 1),
+            elapsed_s=round(self.progress.elapsed_s, 1),  # as saved: what comes after is drawing
             seconds=round(time.perf_counter() - self.began, 1),
             **scores,
         )
