@@ -41,7 +41,7 @@ class CheckpointError(GPTError):
 
 
 class TrainingError(GPTError):
-    """Training cannot go on."""
+    """Training cannot continue."""
 
 
 class Interrupted(GPTError):

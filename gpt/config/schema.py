@@ -43,7 +43,7 @@ DeviceName = Annotated[str, AfterValidator(_device_name)]
 
 
 class Section(BaseModel):
-    """Strict (the string "3" is no number), closed (no unknown key) and immutable."""
+    """Strict (the string "3" is refused as a number), closed (no unknown key) and immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 

@@ -22,7 +22,7 @@ def check_out(path: Path) -> None:
 
 
 def write_out(path: Path, content: bytes) -> None:
-    """Write the file, whole or not at all. Raises GPTError if it cannot be written."""
+    """Write the file in full or not at all. Raises GPTError if it cannot be written."""
     try:
         write_atomically(path, [content])
     except OSError as error:

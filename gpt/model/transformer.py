@@ -47,9 +47,9 @@ def relu2(x: Tensor) -> Tensor:
 
 
 class MLP(nn.Module):
-    """Two linear layers and a bend between: what each character makes of what it gathered.
+    """Two linear layers and an activation between: what each character makes of what it gathered.
 
-    The bend is GELU (arXiv:1606.08415) or ReLU squared.
+    The activation is GELU (arXiv:1606.08415) or ReLU squared.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -126,7 +126,7 @@ class GPT(nn.Module):
         initialize(self, generator)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, V) logits; row t speaks of the character after t.
+        """(B, T) ids -> (B, T, V) logits; row t predicts the character after t.
 
         MASKED ids add nothing to the stream.
 

@@ -17,7 +17,7 @@ from gpt.config.schema import Config
 def note_start(
     run: Path, config: Config, text_sha256: str, step: int, computed: Mapping[str, str | int]
 ) -> None:
-    """One more line of provenance.jsonl: what began here, or went on from this step, with what.
+    """One more line of provenance.jsonl: what began here, or resumed from this step, with what.
 
     `computed` says on what, and how: the last digits depend on it.
     """

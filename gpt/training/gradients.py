@@ -18,7 +18,7 @@ from gpt.model.transformer import GPT
 
 # Numbers in the residual stream (B T C) that a thread of a CPU takes through the model at once. The
 # MLP's activations, four times as many, have 16 MB then; those of 32 MB malloc would give back, and
-# the system clear anew each time: a sixth of a step (scripts/experiments.md).
+# the system clear again each time: a sixth of a step (scripts/experiments.md).
 CHUNK_NUMBERS = 2**20
 MAX_WORKERS = 8  # each holds a gradient of every parameter until it is added to the sum
 

@@ -1,4 +1,4 @@
-"""Files that only grow, by writes that are made whole or not at all."""
+"""Files that only grow, by writes that are made in full or not at all."""
 
 import logging
 import os

@@ -41,7 +41,7 @@ def _drop_records_after(path: Path, step: int) -> None:
     Line by line: a long run's file may be large.
     """
 
-    def kept() -> Iterator[bytes]:
+    def lines_kept() -> Iterator[bytes]:
         with path.open("rb") as file:
             while line := file.readline(LONGEST_LINE):
                 try:
@@ -52,4 +52,4 @@ def _drop_records_after(path: Path, step: int) -> None:
                 except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                     log.warning("%s: left out a damaged line: %.60r", path, line)
 
-    write_atomically(path, kept())
+    write_atomically(path, lines_kept())
