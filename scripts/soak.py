@@ -100,10 +100,10 @@ def _child(config: Config, corpus: Corpus, run: Path, resume: bool, operations: 
 def killed_runs(folder: Path, corpus: Corpus, kills: int, seed: int) -> dict[str, Any]:
     """Kill one run so many times, three in ten of them while it saves; compare with one unkilled.
 
-    Both in `folder`. Lost are runs that do not go on, or that end with other bits.
+    Both in `folder`. Lost are runs that cannot be resumed, or that end with other bits.
     """
     draws, context = random.Random(seed), multiprocessing.get_context("fork")
-    config, run, whole = tiny(steps=40 * kills), folder / "killed", folder / "whole"
+    config, run, unkilled = tiny(steps=40 * kills), folder / "killed", folder / "unkilled"
     counted: Counter[str] = Counter()
     while counted["kills"] < kills:
         resume = any((run / "checkpoints").glob("step-*"))
@@ -121,20 +121,20 @@ def killed_runs(folder: Path, corpus: Corpus, kills: int, seed: int) -> dict[str
             counted["kills"] += 1
             counted["while saving"] += saving
         else:
-            counted["ended" if child.exitcode == 0 else "could not go on"] += 1
+            counted["ended" if child.exitcode == 0 else "not resumed"] += 1
             break
     child = context.Process(target=_child, args=(config, corpus, run, True, 0))
     child.start()
     child.join()
-    counted["could not go on"] += child.exitcode != 0
+    counted["not resumed"] += child.exitcode != 0
     torch.set_num_threads(1)
-    reference = context.Process(target=_child, args=(config, corpus, whole, False, 0))
+    reference = context.Process(target=_child, args=(config, corpus, unkilled, False, 0))
     reference.start()
     reference.join()
     same = {
-        "weights": weights(run) == weights(whole),
-        "optimizer": optimizer(run) == optimizer(whole),
-        "metrics": metrics(run) == metrics(whole),
+        "weights": weights(run) == weights(unkilled),
+        "optimizer": optimizer(run) == optimizer(unkilled),
+        "metrics": metrics(run) == metrics(unkilled),
     }
     return {**counted, "steps": config.train.steps, "same": same}
 
@@ -266,11 +266,11 @@ def main() -> None:
         (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog.\n" * 99)
         corpus = load_corpus(open_text(str(folder / "text.txt")))
         kills = killed_runs(folder, corpus, asked.kills, asked.seed)
-        recover(folder / "whole")
-        files = damaged_files(folder, folder / "whole", asked.files, asked.seed)
+        recover(folder / "unkilled")
+        files = damaged_files(folder, folder / "unkilled", asked.files, asked.seed)
     seconds = round(time.perf_counter() - began)
     print(json.dumps({"seconds": seconds, "kills": kills, "damage": files}, indent=2))
-    lost = kills["could not go on"] or not all(kills["same"].values()) or files["crashes"]
+    lost = kills["not resumed"] or not all(kills["same"].values()) or files["crashes"]
     sys.exit(1 if lost else 0)
 
 

@@ -1,4 +1,4 @@
-"""What goes wrong around a run - kills, disks, memory, numbers that are none, strangers' files."""
+"""What goes wrong around a run - kills, disks, memory, NaN, strangers' files."""
 
 import json
 import logging
@@ -74,9 +74,9 @@ def test_a_run_killed_again_and_again_ends_as_if_never_killed(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     """A half-written folder that a kill left once kept the run from ever saving that step."""
-    told = killed_runs(tmp_path, corpus, kills=5, seed=1)
-    assert (told["kills"], told["while saving"], told["could not go on"]) == (5, 3, 0)
-    assert told["same"] == {"weights": True, "optimizer": True, "metrics": True}
+    report = killed_runs(tmp_path, corpus, kills=5, seed=1)
+    assert (report["kills"], report["while saving"], report["not resumed"]) == (5, 3, 0)
+    assert report["same"] == {"weights": True, "optimizer": True, "metrics": True}
 
 
 def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_checkpoint(
@@ -107,7 +107,7 @@ def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_
 def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(
     corpus: Corpus, caplog: pytest.LogCaptureFixture, name: str
 ) -> None:
-    train(small(), corpus, Path("whole"))
+    train(small(), corpus, Path("uninterrupted"))
     train(small(train__steps=9), corpus, Path("r"))
     before = {path.name for path in Path("r/checkpoints").glob("step-*")}
     assert "step-9" in before
@@ -158,7 +158,7 @@ def test_best_is_there_after_going_back_past_it(corpus: Corpus) -> None:
     assert read_checkpoint(Path("r"), "best").step <= read_checkpoint(Path("r"), "last").step == 9
 
 
-def test_no_whole_checkpoint_is_told(corpus: Corpus) -> None:
+def test_a_run_without_an_intact_checkpoint_is_refused(corpus: Corpus) -> None:
     train(small(**PART), corpus, Path("r"))
     for folder in Path("r/checkpoints").glob("step-*"):
         (folder / "vocabulary.json").unlink()
@@ -189,14 +189,14 @@ def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
     """It once waited for the evaluation's end: minutes, on a large text."""
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 26)  # the val split is many batches
     config = small()
-    train(config, corpus, Path("whole"))
+    train(config, corpus, Path("uninterrupted"))
 
     stopped = stop_in_evaluation(config, corpus)
     assert "stopped at step 4, saved" in str(stopped)
     assert metrics_of(Path("r"))[-1]["step"] == 3
     train(config, corpus, Path("r"), resume=True)
-    assert metrics_of(Path("r")) == metrics_of(Path("whole"))
-    assert weights_of(Path("r")) == weights_of(Path("whole"))
+    assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
+    assert weights_of(Path("r")) == weights_of(Path("uninterrupted"))
 
 
 def test_a_stop_just_after_an_evaluation_saves_too(corpus: Corpus) -> None:
@@ -224,14 +224,14 @@ def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(
 ) -> None:
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 26)
     config = small(train__steps=3, train__eval_every=3)
-    train(config, corpus, Path("whole"))
+    train(config, corpus, Path("uninterrupted"))
 
     assert "stopped at step 3" in str(stop_in_evaluation(config, corpus))
     assert train(config, corpus, Path("r"), resume=True).reason == "all steps done"
     for _ in range(2):  # it was once made up for again and again
         with pytest.raises(UsageError, match="r is finished"):
             train(config, corpus, Path("r"), resume=True)
-    assert metrics_of(Path("r")) == metrics_of(Path("whole"))
+    assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
 
 
 Start = Callable[..., subprocess.Popen[str]]
@@ -324,7 +324,7 @@ def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus, start: Start)
 
 def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus: Corpus) -> None:
     """The run once wrote its last checkpoints to a new folder, and ended without the best one."""
-    train(small(), corpus, Path("whole"))
+    train(small(), corpus, Path("uninterrupted"))
 
     def move(module: torch.nn.Module, _inputs: object) -> None:
         if isinstance(module, GPT) and Path("r/checkpoints/step-4").exists():
@@ -338,8 +338,8 @@ def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus: Corpu
         hook.remove()
     assert not Path("r").exists()
     train(small(), corpus, Path("moved"), resume=True)
-    assert weights_of(Path("moved")) == weights_of(Path("whole"))
-    assert metrics_of(Path("moved")) == metrics_of(Path("whole"))
+    assert weights_of(Path("moved")) == weights_of(Path("uninterrupted"))
+    assert metrics_of(Path("moved")) == metrics_of(Path("uninterrupted"))
 
 
 def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(
@@ -396,7 +396,7 @@ def run_limited(text_file: Path, limits: dict[int, int], *changes: str) -> tuple
     return done.returncode, done.stderr
 
 
-def test_a_file_that_may_not_grow_leaves_the_last_checkpoint_whole(
+def test_a_file_that_may_not_grow_leaves_the_last_checkpoint_intact(
     text_file: Path, corpus: Corpus
 ) -> None:
     """A quota: the model of the first checkpoint fits, a longer one does not."""
@@ -406,8 +406,8 @@ def test_a_file_that_may_not_grow_leaves_the_last_checkpoint_whole(
     resume = ("train", "--resume", "r", "--set", "train.stop_at_val_loss=null")
     done = gpt_limited({resource.RLIMIT_FSIZE: size - 1}, *resume)
     assert done.returncode == 1, done.stderr
-    told = "cannot save step 4 in r (File too large); its checkpoints are as they were"
-    assert told in done.stderr
+    message = "cannot save step 4 in r (File too large); its checkpoints are as they were"
+    assert message in done.stderr
     assert done.stderr.rstrip().endswith("-m gpt train --resume r")
     assert weights_of(Path("r")) == before
     assert not list(Path("r/checkpoints").glob(".step-*"))
@@ -428,7 +428,7 @@ def small_disk(folder: Path, size: str) -> Iterator[None]:
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
     corpus: Corpus, tmp_path: Path
 ) -> None:
-    train(small(), corpus, Path("whole"))
+    train(small(), corpus, Path("uninterrupted"))
     with small_disk(tmp_path / "disk", "4m"):
         run, filler = tmp_path / "disk/r", tmp_path / "disk/filler"
         train(small(**PART), corpus, run)
@@ -438,11 +438,13 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
         assert read_checkpoint(run, "last").step == 4
         filler.unlink()
         train(small(), corpus, run, resume=True)
-        assert weights_of(run) == weights_of(Path("whole"))
-        assert metrics_of(run) == metrics_of(Path("whole"))
+        assert weights_of(run) == weights_of(Path("uninterrupted"))
+        assert metrics_of(run) == metrics_of(Path("uninterrupted"))
 
 
-def test_a_read_only_disk_is_told(corpus: Corpus, tmp_path: Path, gpt: Callable[..., Any]) -> None:
+def test_a_read_only_disk_is_reported(
+    corpus: Corpus, tmp_path: Path, gpt: Callable[..., Any]
+) -> None:
     with small_disk(tmp_path / "disk", "4m"):
         train(small(**PART), corpus, tmp_path / "disk/r")
         subprocess.run(["mount", "-o", "remount,ro", str(tmp_path / "disk")], check=True)
@@ -459,7 +461,7 @@ def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
     assert [record["step"] for record in metrics_of(tmp_path)] == [1, 2]
 
 
-# --- numbers that are none ---
+# --- NaN and infinity ---
 
 
 def poison(monkeypatch: pytest.MonkeyPatch, bad: Callable[[int, float], bool]) -> None:
@@ -483,7 +485,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, bad: Callable[[int, float], bool]) -
     monkeypatch.setattr(TrainStep, "__call__", noted)
 
 
-def test_a_step_that_is_no_number_is_not_taken_and_told(
+def test_a_step_that_is_nan_is_skipped_and_reported(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison(monkeypatch, lambda step, _: step in (5, 6))
@@ -559,7 +561,7 @@ def test_a_run_that_never_heals_stops_with_advice_and_keeps_its_checkpoint(
         train(small(), corpus, Path("r"))
     assert read_checkpoint(Path("r"), "last").step == 4
     backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("rolled back")]
-    assert len(backs) == 1, "the others are repeats, and told only as they happen"
+    assert len(backs) == 1, "the others are repeats, and reported only as they happen"
 
 
 # --- memory ---
@@ -625,7 +627,7 @@ def test_the_micro_batches_that_fit_are_remembered(corpus: Corpus) -> None:
     assert state_of(Path("r")).numbers["micro_batches"] == 3
 
 
-def test_memory_that_really_ends_is_told(text_file: Path) -> None:
+def test_memory_that_really_runs_out_is_reported(text_file: Path) -> None:
     limit = {resource.RLIMIT_AS: 3 * 2**30}
     many = ("train.batch_size=3000", "train.accumulation=1", "model.n_layer=97")
     code, err = run_limited(text_file, limit, *many)
@@ -638,9 +640,9 @@ def test_memory_that_really_ends_is_told(text_file: Path) -> None:
 
 def test_damaged_files_are_read_right_or_refused(corpus: Corpus, tmp_path: Path) -> None:
     train(small(**PART), corpus, Path("r"))
-    told = damaged_files(tmp_path, Path("r"), count=250, seed=3)
-    assert told["crashes"] == []
-    assert sum(told["outcomes"].values()) == 250
+    report = damaged_files(tmp_path, Path("r"), count=250, seed=3)
+    assert report["crashes"] == []
+    assert sum(report["outcomes"].values()) == 250
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "manifest.json"])
@@ -744,7 +746,7 @@ def test_resume_without_a_name_takes_the_newest_run(
 
 
 @pytest.mark.parametrize("period", ["0 min", "10 m", "min", "-1 min", "1.5 min"])
-def test_a_wrong_period_is_told(gpt: Callable[..., tuple[int, str, str]], period: str) -> None:
+def test_a_wrong_period_is_refused(gpt: Callable[..., tuple[int, str, str]], period: str) -> None:
     code, _, err = gpt("train", "--set", f"train.checkpoint_every={period}")
     assert code == 2
     assert "train.checkpoint_every: expected a number of steps, or of minutes" in err

@@ -1,6 +1,6 @@
 """The folder of a run: named, made, found, locked, and checked before it is written to.
 
-Knows no torch, so that a wrong name is told at once.
+Knows no torch, so that a wrong name is refused at once.
 """
 
 import json
