@@ -469,7 +469,7 @@ def poison(monkeypatch: pytest.MonkeyPatch, bad: Callable[[int, float], bool]) -
     original, call = TrainStep._backward, TrainStep.__call__
     scales = [1.0]
 
-    def noted(self: TrainStep, step: int, scale: float = 1.0) -> tuple[float, float]:
+    def noted(self: TrainStep, step: int, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
         scales[0] = scale
         return call(self, step, scale)
 
@@ -760,7 +760,7 @@ def test_checkpoints_come_by_the_clock(corpus: Corpus, monkeypatch: pytest.Monke
     call = TrainStep.__call__
     seen: list[int] = []
 
-    def slow(self: TrainStep, step: int, scale: float = 1.0) -> tuple[float, float]:
+    def slow(self: TrainStep, step: int, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append(read_checkpoint(Path("r"), "last").step)
         now[0] += 31
         return call(self, step, scale)

@@ -33,8 +33,24 @@ class Optimizer:
         self.parameters, self.state = list(parameters), state
         self.param_groups = [{"params": self.parameters}]  # where torch.amp.GradScaler looks
 
-    def step(self, lr_factor: float) -> None:
-        """Update every parameter by its gradient, at `lr_factor` times the peak learning rate."""
+    @torch.no_grad()
+    def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
+        """Update every parameter by its gradient, at `lr_factor` times the peak learning rate.
+
+        If `skip`, a () of bool beside the parameters, is true, all stays as it was. The CPU need
+        not wait to know.
+        """
+        if skip is None:
+            self.update(lr_factor)
+            return
+        tensors = [*self.parameters, *(t for ts in self.state.values() for t in ts)]
+        before = [t.clone() for t in tensors]
+        self.update(lr_factor)
+        for tensor, old in zip(tensors, before, strict=True):
+            torch.where(skip, old, tensor, out=tensor)
+
+    def update(self, lr_factor: float) -> None:
+        """What `step` does unless it skips."""
         raise NotImplementedError
 
     def state_dict(self) -> Tensors:
@@ -77,8 +93,7 @@ class AdamW(Optimizer):
         )
         self.learning_rate, self.betas, self.weight_decay = learning_rate, betas, weight_decay
 
-    @torch.no_grad()
-    def step(self, lr_factor: float) -> None:
+    def update(self, lr_factor: float) -> None:
         """See Optimizer.step."""
         state = zip(self.state["mean"], self.state["square"], self.state["steps"], strict=True)
         updated = [
@@ -130,8 +145,7 @@ class Muon(Optimizer):
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
 
-    @torch.no_grad()
-    def step(self, lr_factor: float) -> None:
+    def update(self, lr_factor: float) -> None:
         """See Optimizer.step; Nesterov momentum, decoupled weight decay."""
         rate = lr_factor * self.learning_rate
         squares = iter(self.state["square"])

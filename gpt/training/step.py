@@ -51,11 +51,12 @@ class TrainStep:
         )
         self.forward = compile_model(model, config.train.compile, device, self._rehearse)
 
-    def __call__(self, step: int, scale: float = 1.0) -> tuple[float, float]:
-        """Returns the batch's loss before the update and the gradient's norm before clipping.
+    def __call__(self, step: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Returns the batch's loss before the update and the gradient's norm before clipping, ().
 
         The learning rates are the schedule's, times `scale`. If the loss or the norm is NaN or
-        infinite, the update is skipped, of all parameters together.
+        infinite, the update is skipped, of all parameters together. An accelerator selects by
+        itself: the CPU waits for it when the results are read, and else only in float16.
 
         Raises TrainingError if memory runs out, unless `train.auto_batch` finds a way.
         """
@@ -68,15 +69,18 @@ class TrainStep:
         norm = torch.nn.utils.clip_grad_norm_(
             self.model.parameters(), config.grad_clip or float("inf")
         )
-        found = loss.item(), norm.item()
-        if all(map(math.isfinite, found)):
+        skip = ~(loss.isfinite() & norm.isfinite())
+        if self.device.type != "cpu" and not self.scaler.is_enabled():
+            for optimizer in self.optimizers:
+                optimizer.step(lr_factor, skip)
+        elif not skip:
             for optimizer in self.optimizers:
                 self.scaler.step(optimizer, lr_factor)
         self.scaler.update()
-        return found
+        return loss, norm
 
     def is_failure(self, loss: float, norm: float) -> bool:
-        """Whether an update that was skipped says that training diverges.
+        """Whether an update of these results says that training diverges.
 
         In float16 gradients overflow now and then, until the scaler has found its scale.
         """

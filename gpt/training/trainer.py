@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
@@ -43,6 +44,7 @@ log = logging.getLogger(__name__)
 OVERFIT_EVALUATIONS = 3  # in a row without a new best, before a run says that it overfits
 SKIPPED_STEPS = 3  # in a row, before a run rolls back
 ROLLBACKS = 3  # at most
+UNREAD_STEPS = 10  # at most, whose losses an accelerator has and the CPU has not waited for
 ATTENTION_CHARACTERS = 32  # of the val split, whose attention is drawn
 
 
@@ -171,6 +173,7 @@ class Trainer:
         # a kill would bring the old settings back
         self.unsaved = state.config is not None and state.config != config
         self.excerpt = to_torch(corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
+        self.unread: list[tuple[Tensor, Tensor]] = []  # loss and norm of the last steps
         self.notices: list[str] = []  # for the monitor, once it is open
         self.metrics: dict[str, float] = {}  # of this step
         self.is_best = False  # this step's evaluation
@@ -207,13 +210,16 @@ class Trainer:
         """Update the weights once, or skip the step if its loss is NaN or infinite."""
         began = time.perf_counter()
         scale = self.progress.scale * schedule_factor(self.step, self.config.train, self.progress)
-        loss, norm = self.update(self.step, scale)
-        self.timed_steps += 1
-        self.timed_s += time.perf_counter() - began
+        self.unread.append(self.update(self.step, scale))
         self.step, self.unsaved, self.is_best = self.step + 1, True, False
         self.progress.val_loss = None
+        config, waits = self.config.train, self.update.device.type == "cpu"
+        due = map(self._due, (config.log_every, config.eval_every, config.checkpoint_every))
+        if waits or any(due) or len(self.unread) == UNREAD_STEPS:
+            loss, norm = self._read_results()
+        self.timed_steps += 1
+        self.timed_s += time.perf_counter() - began
         self.monitor.advance()
-        self._count_skipped(loss, norm)
         self.metrics = {}
         if self._due(self.config.train.log_every):
             characters = self.timed_steps * self.config.train.batch_size * self.config.model.T
@@ -333,6 +339,7 @@ class Trainer:
                 f"train.learning_rate and train.muon_learning_rate, a longer train.warmup_steps, "
                 f"or train.precision fp32"
             )
+        self.unread.clear()
         elapsed_s = self.monitor.elapsed_s
         self.step, self.progress = roll_back(self.run, self.update)
         self.progress.elapsed_s = elapsed_s
@@ -356,15 +363,23 @@ class Trainer:
         self._stopping = self._stopping or self._should_stop()
         return self._stopping
 
-    def _count_skipped(self, loss: float, norm: float) -> None:
+    def _read_results(self) -> tuple[float, float]:
+        """Loss and norm of the last step, once those since the last time are known and counted."""
+        results = torch.stack([torch.stack(result) for result in self.unread]).cpu().tolist()
+        self.unread.clear()
+        for step, (loss, norm) in enumerate(results, self.step - len(results) + 1):
+            self._count_skipped(step, loss, norm)
+        return loss, norm
+
+    def _count_skipped(self, step: int, loss: float, norm: float) -> None:
         """Count and report a skipped step. Raises Diverged after a few in a row."""
         if not self.update.is_failure(loss, norm):
             self.progress.skipped_in_a_row = 0
             return
         self.progress.skipped_in_a_row += 1
-        notice = f"step {self.step} skipped: the loss is {loss}, the gradient's norm {norm}"
+        notice = f"step {step} skipped: the loss is {loss}, the gradient's norm {norm}"
         log.warning("%s", notice)
-        self.monitor.event(self.step, notice)
+        self.monitor.event(step, notice)
         self._emit("notice", text=notice)
         if self.progress.skipped_in_a_row == SKIPPED_STEPS:
             raise Diverged(f"{notice}, the {SKIPPED_STEPS}rd such step in a row")
@@ -434,6 +449,8 @@ class Trainer:
             self.monitor.histograms(self.step, model)
 
     def _save_checkpoint(self) -> None:
+        if self.unread:
+            self._read_results()
         progress, state = self.progress, self.update.state_dict()
         progress.elapsed_s = self.monitor.elapsed_s
         data = CheckpointData(

@@ -1,0 +1,206 @@
+"""What an accelerator is promised, shown on a pretended one: a CPU's numbers, and no waiting."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gpt.device import select_device
+from gpt.evaluation.loss import evaluate
+from gpt.model.transformer import GPT
+from gpt.runs.checkpoint import load_checkpoint
+from gpt.sampling.torch_engine import TorchReader
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_text
+from gpt.training.step import TrainStep
+from gpt.training.trainer import train
+from tests.conftest import metrics_of, small
+from tests.pretend import CPU, PRETEND, count_syncs, plugged_in
+
+
+@pytest.fixture
+def corpus(text_file: Path) -> Corpus:
+    return load_corpus(open_text(str(text_file)))
+
+
+@pytest.fixture
+def pretend() -> Iterator[torch.device]:
+    with plugged_in() as device:
+        yield device
+
+
+def model_on(device: torch.device, **changes: Any) -> GPT:
+    """A model of seed 1 whose head is not zero, so that every parameter has a gradient."""
+    model = GPT(small(**changes).model, 31, torch.Generator().manual_seed(1))
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(2))
+    return model.to(device)
+
+
+def step_on(device: torch.device, corpus: Corpus, **changes: Any) -> TrainStep:
+    config = small(train__precision="fp32", **changes)
+    return TrainStep(model_on(device, **changes), corpus.train, config, device)
+
+
+def tensors_of(step: TrainStep) -> list[torch.Tensor]:
+    """The weights and what the optimizers keep, on the CPU."""
+    kept = [t for each in step.optimizers for ts in each.state.values() for t in ts]
+    return [t.detach().cpu().clone() for t in (*step.model.parameters(), *kept)]
+
+
+# --- the pretended device itself ---
+
+
+def test_it_computes_what_a_cpu_does_forward_and_backward(pretend: torch.device) -> None:
+    x, w = torch.randn(3, 5), torch.randn(5, 7)
+    gradients = []
+    for device in (CPU, pretend):
+        ours = w.to(device).detach().requires_grad_()
+        (x.to(device) @ ours).relu()[:, 2:].square().mean().backward()
+        assert ours.grad is not None
+        assert ours.grad.device == device
+        gradients.append(ours.grad.cpu())
+    assert gradients[0].equal(gradients[1])
+
+
+def test_a_tensor_on_the_wrong_device_fails(pretend: torch.device) -> None:
+    there, here = torch.ones(3, device=pretend), torch.ones(3)
+    for wrong in (
+        lambda: there + here,
+        lambda: torch.stack([here, there]),
+        lambda: there.normal_(generator=torch.Generator()),
+        lambda: model_on(pretend)(torch.zeros(2, 3, dtype=torch.long)),
+        lambda: model_on(CPU)(torch.zeros(2, 3, dtype=torch.long, device=pretend)),
+    ):
+        with pytest.raises(RuntimeError, match=PRETEND):
+            wrong()
+
+
+def test_what_makes_the_cpu_wait_is_counted(pretend: torch.device) -> None:
+    x = torch.arange(7, device=pretend)
+    with count_syncs() as syncs:
+        (x.float() + torch.ones(7).to(pretend)).sum()
+        assert syncs() == 0
+        for i, wait in enumerate((x.sum().item, x.cpu, x.nonzero, lambda: bool(x[3] > 2))):
+            wait()
+            assert syncs() == i + 1
+
+
+def test_auto_is_the_accelerator_that_is_there(pretend: torch.device) -> None:
+    assert select_device("auto").type == pretend.type
+
+
+def test_auto_is_the_cpu_without_one() -> None:
+    if not torch.accelerator.is_available():
+        assert select_device("auto") == CPU
+
+
+# --- training ---
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"train__optimizer": "adamw"},
+        {"train__accumulation": 3, "train__grad_clip": 0.1},
+        {"model__dropout": 0.3, "model__positions": "learned"},
+        {"model__character_dropout": 0.3, "model__activation": "gelu"},
+    ],
+)
+def test_steps_leave_the_weights_that_they_leave_on_a_cpu(
+    corpus: Corpus, pretend: torch.device, changes: dict[str, Any]
+) -> None:
+    here, there = (step_on(device, corpus, **changes) for device in (CPU, pretend))
+    for i in range(5):
+        for one, other in zip(here(i), there(i), strict=True):
+            assert one.equal(other.cpu())
+    for one, other in zip(tensors_of(here), tensors_of(there), strict=True):
+        assert one.equal(other)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_the_cpu_waits_for_no_step(corpus: Corpus, pretend: torch.device, optimizer: str) -> None:
+    """It once did twice, for the loss and for the norm."""
+    step = step_on(pretend, corpus, train__optimizer=optimizer, train__accumulation=2)
+    with count_syncs() as syncs:
+        for i in range(3):
+            step(i)
+        assert syncs() == 0
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_an_update_of_a_gradient_that_is_not_finite_is_skipped_on_the_device(
+    corpus: Corpus, pretend: torch.device, optimizer: str, bad: float
+) -> None:
+    step = step_on(pretend, corpus, train__optimizer=optimizer, train__grad_clip=0.0)
+    step(0)
+    before = tensors_of(step)
+    hook = step.model.norm.bias.register_hook(lambda gradient: gradient * bad)
+    with count_syncs() as syncs:
+        _, norm = step(1)
+        assert syncs() == 0
+    assert not norm.isfinite()
+    for old, new in zip(before, tensors_of(step), strict=True):
+        assert old.equal(new)
+    hook.remove()
+    step(1)
+    assert not any(
+        old.equal(new) for old, new in zip(before, tensors_of(step), strict=True) if old.ndim
+    )
+
+
+def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(
+    corpus: Corpus, pretend: torch.device
+) -> None:
+    changes: dict[str, Any] = {"train__precision": "fp32", "train__histograms": True}
+    train(small(**changes), corpus, Path("cpu"))
+    train(small(**changes, device="auto"), corpus, Path("whole"))
+    part = {"train__stop_at_val_loss": 99.0}
+    train(small(**changes, **part, device="auto"), corpus, Path("part"))
+    assert metrics_of(Path("part"))[-1]["step"] == 4
+    train(small(**changes, device="auto"), corpus, Path("part"), resume=True)
+    assert metrics_of(Path("whole")) == metrics_of(Path("cpu"))
+    weights = [
+        load_checkpoint(Path(name), "last", CPU).model.state_dict()
+        for name in ("cpu", "whole", "part")
+    ]
+    for name in weights[0]:
+        assert weights[0][name].equal(weights[1][name])
+        assert weights[0][name].equal(weights[2][name])
+
+
+def test_a_run_waits_for_its_device_when_it_logs_and_every_ten_steps(
+    corpus: Corpus, pretend: torch.device
+) -> None:
+    config = small(
+        device="auto", train__steps=37, train__log_every=16, train__eval_every=37,
+        train__checkpoint_every=37,
+    )  # fmt: skip
+    after_step: list[int] = []
+
+    def note() -> bool:
+        after_step.append(syncs())
+        return False
+
+    with count_syncs() as syncs:
+        train(config, corpus, Path("r"), should_stop=note)
+    waits = [b > a for a, b in zip(after_step, after_step[1:], strict=False)]
+    assert [step for step, waited in enumerate(waits[:36], 1) if waited] == [10, 16, 26, 32]
+
+
+def test_steps_that_are_skipped_on_the_device_roll_the_run_back(
+    corpus: Corpus, pretend: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small(
+        device="auto", train__steps=23, train__log_every=100, train__eval_every=100,
+        train__learning_rate=1e30, train__warmup_steps=0, train__optimizer="adamw",
+    )  # fmt: skip
+
+
+# --- evaluation and sampling ---
+
+
+def test_an_evaluation_gives_the_cpus_digits(corpus: Corpus, pretend: torch.device) -> None:
+    assert evaluate(model_on(pretend), corpus.val) == evaluate(model_on(CPU), corpus.val)
