@@ -4,19 +4,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from gpt.device import select_device
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import load_checkpoint
-from gpt.sampling.torch_engine import TorchReader
+from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training.step import TrainStep
-from gpt.training.trainer import train
-from tests.conftest import metrics_of, small
+from tests.conftest import small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in
 
 
@@ -151,56 +150,31 @@ def test_an_update_of_a_gradient_that_is_not_finite_is_skipped_on_the_device(
     )
 
 
-def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(
-    corpus: Corpus, pretend: torch.device
-) -> None:
-    changes: dict[str, Any] = {"train__precision": "fp32", "train__histograms": True}
-    train(small(**changes), corpus, Path("cpu"))
-    train(small(**changes, device="auto"), corpus, Path("whole"))
-    part = {"train__stop_at_val_loss": 99.0}
-    train(small(**changes, **part, device="auto"), corpus, Path("part"))
-    assert metrics_of(Path("part"))[-1]["step"] == 4
-    train(small(**changes, device="auto"), corpus, Path("part"), resume=True)
-    assert metrics_of(Path("whole")) == metrics_of(Path("cpu"))
-    weights = [
-        load_checkpoint(Path(name), "last", CPU).model.state_dict()
-        for name in ("cpu", "whole", "part")
-    ]
-    for name in weights[0]:
-        assert weights[0][name].equal(weights[1][name])
-        assert weights[0][name].equal(weights[2][name])
-
-
-def test_a_run_waits_for_its_device_when_it_logs_and_every_ten_steps(
-    corpus: Corpus, pretend: torch.device
-) -> None:
-    config = small(
-        device="auto", train__steps=37, train__log_every=16, train__eval_every=37,
-        train__checkpoint_every=37,
-    )  # fmt: skip
-    after_step: list[int] = []
-
-    def note() -> bool:
-        after_step.append(syncs())
-        return False
-
-    with count_syncs() as syncs:
-        train(config, corpus, Path("r"), should_stop=note)
-    waits = [b > a for a, b in zip(after_step, after_step[1:], strict=False)]
-    assert [step for step, waited in enumerate(waits[:36], 1) if waited] == [10, 16, 26, 32]
-
-
-def test_steps_that_are_skipped_on_the_device_roll_the_run_back(
-    corpus: Corpus, pretend: torch.device, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = small(
-        device="auto", train__steps=23, train__log_every=100, train__eval_every=100,
-        train__learning_rate=1e30, train__warmup_steps=0, train__optimizer="adamw",
-    )  # fmt: skip
-
-
 # --- evaluation and sampling ---
 
 
 def test_an_evaluation_gives_the_cpus_digits(corpus: Corpus, pretend: torch.device) -> None:
     assert evaluate(model_on(pretend), corpus.val) == evaluate(model_on(CPU), corpus.val)
+
+
+def test_an_engine_decodes_what_it_does_on_a_cpu_and_waits_once_for_each_character(
+    pretend: torch.device,
+) -> None:
+    """Texts of three lengths, prefilled, replaced, forked and dropped."""
+    here, there = (TorchEngine(model_on(device), 3) for device in (CPU, pretend))
+    for engine in (here, there):
+        engine.prefill([0, 1, 2], [[1, 2, 3], [], [4]])
+    with count_syncs() as syncs:
+        for step in range(9):
+            if step == 3:
+                for engine in (here, there):
+                    engine.prefill([0], [[5, 6]])
+            if step == 5:
+                for engine in (here, there):
+                    engine.fork(2, [0])
+            if step == 7:
+                for engine in (here, there):
+                    engine.select([2, 0])
+            ids = [(3 * step + b) % 31 for b in range(2 if step >= 7 else 3)]
+            np.testing.assert_allclose(there.decode(ids), here.decode(ids), rtol=1e-5, atol=1e-5)
+            assert syncs() == step + 1
