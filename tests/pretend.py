@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_map_only
@@ -87,6 +88,14 @@ class PretendTensor(Tensor):
 
     def __repr__(self, **_: object) -> str:
         return f"{self.numbers!r} on {PRETEND}"
+
+    def numpy(self, *, force: bool = False) -> NDArray[Any]:
+        if not force:
+            raise TypeError(f"expected a tensor on the CPU, got one on {PRETEND}")
+        return self.detach().cpu().numpy()
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
 
     @classmethod
     def __torch_dispatch__(

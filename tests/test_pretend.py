@@ -1,6 +1,7 @@
 """What an accelerator is promised, shown on a pretended one: a CPU's numbers, and no waiting."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +10,16 @@ import pytest
 import torch
 
 from gpt.device import select_device
+from gpt.errors import TrainingError
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
+from gpt.runs.checkpoint import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
 from gpt.training.step import TrainStep
-from tests.conftest import small
+from gpt.training.trainer import train
+from tests.conftest import metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in
 
 
@@ -148,6 +152,58 @@ def test_an_update_of_a_gradient_that_is_not_finite_is_skipped_on_the_device(
     assert not any(
         old.equal(new) for old, new in zip(before, tensors_of(step), strict=True) if old.ndim
     )
+
+
+def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(
+    corpus: Corpus, pretend: torch.device
+) -> None:
+    changes: dict[str, Any] = {"train__precision": "fp32", "train__histograms": True}
+    train(small(**changes), corpus, Path("cpu"))
+    train(small(**changes, device="auto"), corpus, Path("whole"))
+    stops = {"train__stop_at_val_loss": 99.0}
+    train(small(**changes, **stops, device="auto"), corpus, Path("part"))
+    assert metrics_of(Path("part"))[-1]["step"] == 4
+    train(small(**changes, device="auto"), corpus, Path("part"), resume=True)
+    assert metrics_of(Path("whole")) == metrics_of(Path("cpu"))
+    cpu, whole, part = (
+        read_checkpoint(Path(name), "last").weights for name in ("cpu", "whole", "part")
+    )
+    for name, weights in cpu.items():
+        assert (weights == whole[name]).all()
+        assert (weights == part[name]).all()
+
+
+def test_a_run_waits_for_its_device_when_it_logs_and_every_ten_steps(
+    corpus: Corpus, pretend: torch.device
+) -> None:
+    config = small(
+        device="auto", train__steps=37, train__log_every=16, train__eval_every=37,
+        train__checkpoint_every=37,
+    )  # fmt: skip
+    after_step: list[int] = []
+
+    def note() -> bool:
+        after_step.append(syncs())
+        return False
+
+    with count_syncs() as syncs:
+        train(config, corpus, Path("r"), should_stop=note)
+    waits = [b > a for a, b in pairwise(after_step)]
+    # saving step 0 comes after the first note
+    assert [step for step, waited in enumerate(waits[1:36], 2) if waited] == [10, 16, 26, 32]
+
+
+def test_steps_that_are_skipped_on_the_device_are_reported_and_roll_the_run_back(
+    corpus: Corpus, pretend: torch.device, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = small(
+        device="auto", train__steps=23, train__log_every=100, train__eval_every=100,
+        train__learning_rate=1e30, train__warmup_steps=0, train__grad_clip=0.0,
+    )  # fmt: skip
+    with pytest.raises(TrainingError, match="rolled back 3 times"):
+        train(config, corpus, Path("r"))
+    assert "step 4 skipped: the loss is" in caplog.text
+    assert "the 3rd such step in a row" in caplog.text
 
 
 # --- evaluation and sampling ---

@@ -365,7 +365,7 @@ class Trainer:
 
     def _read_results(self) -> tuple[float, float]:
         """Loss and norm of the last step, once those since the last time are known and counted."""
-        results = torch.stack([torch.stack(result) for result in self.unread]).cpu().tolist()
+        results = torch.stack([torch.stack(result) for result in self.unread]).tolist()
         self.unread.clear()
         for step, (loss, norm) in enumerate(results, self.step - len(results) + 1):
             self._count_skipped(step, loss, norm)
