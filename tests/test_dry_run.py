@@ -63,6 +63,13 @@ def test_the_estimate_as_json(gpt: Gpt, config_file: Path) -> None:
     assert got["seconds"] == pytest.approx(sum(costs))
 
 
+def test_evaluations_on_a_part_cost_less_until_the_last(text_file: Path) -> None:
+    config = small(train__steps=30, train__eval_characters=26)
+    costs = estimate(config, load_corpus(open_text(str(text_file)))).costs
+    evaluations = costs["evaluation"].seconds, costs["last evaluation"].seconds
+    assert evaluations[1] / evaluations[0] == pytest.approx(240 / 26)
+
+
 def test_it_takes_steps_with_short_windows_and_with_long_ones(text_file: Path) -> None:
     """It used to time the first steps only, whose windows are short, and predicted too little."""
     seen: set[int] = set()

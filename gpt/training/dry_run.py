@@ -78,12 +78,15 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     train, val_characters = config.train, len(corpus.val) - 1
     evaluated = {*range(0, train.steps, train.eval_every), train.steps}
     saved = evaluated | set(_checkpoint_steps(config, step))
+    part = min(train.eval_characters or val_characters, val_characters)
+    whole_at_end = val_characters if part < val_characters else 0
     per_character = sample / SAMPLED_CHARACTERS
     costs = {
         "setup": Cost(1, setup + warmup),
         "step": Cost(train.steps, step),
         # that of step 0 needs no evaluation: the head is zero
-        "evaluation": Cost(len(evaluated) - 1, evaluation * val_characters),
+        "evaluation": Cost(len(evaluated) - 1, evaluation * part),
+        "last evaluation": Cost(1, evaluation * whole_at_end),
         "sample": Cost(len(evaluated), per_character * train.sample_length),
         "last sample": Cost(1, per_character * config.sample.length),
         "checkpoint": Cost(len(saved), saving),
