@@ -1,5 +1,12 @@
-"""The peers, run beside us: nanoGPT from a checkout, Hugging Face's GPT-2 from its package."""
+"""The peers, run beside us: nanoGPT from a checkout, Hugging Face's GPT-2 from its package.
 
+    python scripts/bench_peers.py CHECKOUT TEXT OUT.jsonl
+
+trains nanoGPT's CPU recipe and writes its val loss by our rule over seconds of training, for
+scripts/figures/loss_by_seconds.py.
+"""
+
+import json
 import re
 import shutil
 import statistics
@@ -29,13 +36,29 @@ from model import GPT, GPTConfig
 from gpt.text.batches import consecutive_windows
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_text
-saved = torch.load("out-shakespeare-char/ckpt.pt", weights_only=True)
-model = GPT(GPTConfig(**saved["model_args"])).eval()
-model.load_state_dict(saved["model"])
 val = load_corpus(open_text(sys.argv[1])).val  # sorted characters, so the same ids as its own
-with torch.no_grad():
-    total = sum(y.numel() * model(x, y)[1].item() for x, y in consecutive_windows(val, 64))
-print("val", total / (len(val) - 1))
+for path in sys.argv[2:]:
+    saved = torch.load(path, weights_only=True)
+    model = GPT(GPTConfig(**saved["model_args"])).eval()
+    model.load_state_dict(saved["model"])
+    with torch.no_grad():
+        total = sum(y.numel() * model(x, y)[1].item() for x, y in consecutive_windows(val, 64))
+    print("val", total / (len(val) - 1))
+"""
+
+# its train.py, with each checkpoint kept and the seconds at which it was made, after the imports
+TIMED = """
+import json, runpy, sys, time
+import torch
+save, began = torch.save, time.perf_counter()
+def keep(saved, path):
+    path = path.replace("ckpt.pt", f"ckpt-{saved['iter_num']}.pt")
+    elapsed = time.perf_counter() - began
+    save(saved, path)
+    print(json.dumps({"step": saved["iter_num"], "elapsed_s": round(elapsed, 2), "path": path}))
+torch.save = keep
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 UNTRAINED = """
@@ -74,7 +97,7 @@ class NanoGPT:
         out = self._python("train.py", CONFIG, *CPU_RECIPE)
         wall = time.perf_counter() - began
         times = [float(ms) for ms in re.findall(r"time ([\d.]+)ms", out)]
-        scored = self._python("-c", SCORE, str(self.text))
+        scored = self._python("-c", SCORE, str(self.text), "out-shakespeare-char/ckpt.pt")
         estimates = re.findall(r"val loss ([\d.]+)", out)
         return {
             "wall_s": round(wall, 1),
@@ -82,6 +105,17 @@ class NanoGPT:
             "val_loss_by_our_rule": round(float(scored.split()[-1]), 4),
             "val_loss_by_its_own_estimate": float(estimates[-1]),
         }
+
+    def losses_by_seconds(self, *more: str) -> list[dict[str, float]]:
+        """Its CPU recipe's val losses by our rule, with the seconds of training before each."""
+        arguments = ("train.py", CONFIG, *CPU_RECIPE, "--always_save_checkpoint=True", *more)
+        out = self._python("-c", TIMED, *arguments)
+        kept = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        scored = self._python("-c", SCORE, str(self.text), *(record.pop("path") for record in kept))
+        losses = [float(loss) for loss in re.findall(r"^val (\S+)", scored, re.MULTILINE)]
+        return [
+            record | {"val_loss": round(loss, 4)} for record, loss in zip(kept, losses, strict=True)
+        ]
 
     def gpu_recipe_on_cpu(self, *more: str, steps: int = 3) -> dict[str, Any]:
         """Characters/s at the shapes of its GPU recipe, on this CPU: T 256, C 384, B 64."""
@@ -144,3 +178,9 @@ def huggingface(T: int, C: int, n_layer: int, n_head: int, B: int, V: int, steps
         optimizer.step()
         times.append(time.perf_counter() - began)
     return round(B * T / statistics.median(times[2:]), 1)
+
+
+if __name__ == "__main__":
+    checkout, text, out = map(Path, sys.argv[1:4])
+    records = NanoGPT(checkout, text).losses_by_seconds(*sys.argv[4:])
+    out.write_text("".join(f"{json.dumps(record)}\n" for record in records), "utf-8")

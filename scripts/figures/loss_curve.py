@@ -1,4 +1,5 @@
-"""Draw the loss curves of a run: python scripts/figures/loss_curve.py RUN OUT.png
+#!/usr/bin/env python3
+"""Draw the loss curves of a run: scripts/figures/loss_curve.py RUN OUT.png
 
 The README's picture is that of configs/shakespeare_cpu.yaml.
 """

@@ -25,15 +25,15 @@ from gpt.training.monitor.tensorboard import BY_SECONDS, EventFile
 
 log = logging.getLogger(__name__)
 
-TAGS = {
+TAGS = {  # TensorBoard sorts by tag: the loss comes first
     "train_loss": "loss/train",
     "val_loss": "loss/val",
     "val_loss_part": "loss/val_part",
-    "lr": "learning_rate",
-    "grad_norm": "gradient_norm",
-    "chars_per_s": "characters_per_second",
+    "lr": "training/learning_rate",
+    "grad_norm": "training/gradient_norm",
+    "chars_per_s": "training/characters_per_second",
 }
-ATTENTION_TAG = "visualization/attention"  # after the other charts: TensorBoard sorts by tag
+ATTENTION_TAG = "visualization/attention"  # and this last
 SECONDS_BETWEEN_PICTURES = 60  # one takes half a second to draw
 SAMPLE_LINES = 3  # shown in the terminal at each evaluation
 WIDEST_SAMPLE = 100  # columns
@@ -185,7 +185,7 @@ class Monitor:
             for key, _, value in fields(self._config)
         }
         final = {f"final/{name}": value for name, value in results.items()}
-        self._events.hparams(step, settings | final, str(self._run.resolve()))
+        self._events.hparams(step, settings | final, self._run.name)
 
     def _write(self, step: int, content: Mapping[str, Any]) -> float:
         """One line of metrics.jsonl; the seconds of training in it."""
@@ -200,9 +200,9 @@ class Monitor:
         self._events.scalars(step, {TAGS[name]: value for name, value in metrics.items()})
         second = round(elapsed_s)
         by_seconds = {
-            f"{BY_SECONDS}/{name.removesuffix('_loss')}": metrics[name]
-            for name in ("train_loss", "val_loss")
-            if name in metrics and (name == "val_loss" or second > self._charted_s)
+            TAGS[name].replace("loss", BY_SECONDS): metrics[name]
+            for name in ("train_loss", "val_loss", "val_loss_part")
+            if name in metrics and (name != "train_loss" or second > self._charted_s)
         }
         if by_seconds:
             self._events.scalars(second, by_seconds)

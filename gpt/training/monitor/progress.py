@@ -8,7 +8,7 @@ from typing import Any
 from tqdm import tqdm
 from tqdm.utils import disp_len, disp_trim
 
-SHORTEST_BAR = 10  # columns, with the strokes at its ends
+SHORTEST_BAR = 8  # columns, with the strokes at its ends
 
 
 class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic in its stubs alone
@@ -22,10 +22,10 @@ class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic in its stubs alone
 
     @staticmethod
     def status_printer(file: Any) -> Callable[[str], None]:
-        """Writes over the line, and clears the rest of it, however long it was before."""
+        """Writes over the line, and clears what is behind and below it."""
 
         def write(line: str) -> None:
-            file.write(f"\r{line}\x1b[K")
+            file.write(f"\r{line}\x1b[J")
             file.flush()
 
         return write

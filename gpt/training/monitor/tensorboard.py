@@ -26,10 +26,10 @@ from gpt.training.monitor.append import AppendOnlyFile
 log = logging.getLogger(__name__)
 
 BY_SECONDS = "loss_by_seconds"
-LAYOUT = {  # of the CUSTOM SCALARS page; the tags are regular expressions
+LAYOUT = {  # of the CUSTOM SCALARS page; a tag is a pattern that tags begin with
     "loss (nats per character)": {
-        "by step": ["Multiline", ["loss/train$", "loss/val$"]],
-        "by seconds of training": ["Multiline", [f"{BY_SECONDS}/train$", f"{BY_SECONDS}/val$"]],
+        "by step": ["Multiline", ["loss/"]],
+        "by seconds of training": ["Multiline", [f"{BY_SECONDS}/"]],
     }
 }
 HISTOGRAM_BINS = 100  # TensorBoard itself draws 30

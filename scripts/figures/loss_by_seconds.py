@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Draw val loss against seconds of training: loss_by_seconds.py OUT.png LABEL=FILE.jsonl ...
+
+Each file has an object with `elapsed_s` and `val_loss` on some of its lines: a run's
+metrics.jsonl, or nanoGPT's from scripts/bench_peers.py. Times are of one machine, or mean nothing.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+
+def draw(curves: dict[str, Path], out: Path) -> None:
+    """One curve a file, its label and lowest loss at its end, as a PNG or SVG.
+
+    The evaluation of step 0, before any training, is left out.
+    """
+    figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
+    for label, path in curves.items():
+        records = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+        points = [
+            (r["elapsed_s"], r["val_loss"]) for r in records if r.get("step", 1) and "val_loss" in r
+        ]
+        (line,) = axes.plot(*zip(*points, strict=True), marker="o", markersize=3)
+        end = f"{label}, {min(loss for _, loss in points):.2f}"
+        axes.annotate(
+            end, points[-1], (5, -3), textcoords="offset points", fontsize=9, color=line.get_color()
+        )
+    axes.set_xlabel("seconds of training")
+    axes.set_ylabel("val loss, nats per character")
+    axes.set_xlim(0)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(out, dpi=150)
+
+
+if __name__ == "__main__":
+    named = (argument.rpartition("=") for argument in sys.argv[2:])
+    draw({label: Path(path) for label, _, path in named}, Path(sys.argv[1]))
