@@ -1,4 +1,4 @@
-"""The part `sampling` of bench.py: how fast text is written, by whole processes and by the step."""
+"""The part `sampling` of bench.py: how fast text is generated, by processes and by characters."""
 
 import statistics
 import subprocess
@@ -52,7 +52,7 @@ def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
 
 
 def paces(open_: Any, B: int, characters: int) -> list[float]:
-    """Seconds for each character of B texts that are written side by side."""
+    """Seconds for each character of B texts that are generated side by side."""
     engine: Engine = open_(B)
     generator = Generator(engine, [[0]] * B, SamplingRules(), seed=1, step=0, indices=range(B))
     times = []
