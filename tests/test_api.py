@@ -3,6 +3,7 @@
 import math
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,26 @@ def test_two_models_are_loaded_at_once(run: Path, tmp_path: Path) -> None:
     before = a.logits("the ")
     assert not torch.equal(before, b.logits("the "))
     assert torch.equal(before, a.logits("the "))
+
+
+def test_a_thread_trains_and_samples_and_changes_no_global_state(run: Path, tmp_path: Path) -> None:
+    """Signal handlers can only be set in the main thread: training there once needed it."""
+    before = torch.get_num_threads(), torch.get_rng_state(), threading.excepthook
+    texts: list[str] = []
+
+    def work() -> None:
+        outcome = gpt.train(
+            small(model__dropout=0.1), text=str(run.parent / "pangram.txt"), run_dir=tmp_path / "t"
+        )
+        texts.append("".join(gpt.load(outcome.run).generate("fox", length=17, seed=1)))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert [len(text) for text in texts] == [17]
+    assert torch.get_num_threads() == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+    assert threading.excepthook is before[2]
 
 
 def test_settings_are_changed_by_a_mapping(run: Path, tmp_path: Path) -> None:

@@ -27,24 +27,17 @@ def attend(
 ) -> None:
     """Show which earlier characters each head attends to, and what the model predicts next."""
     from gpt.inspection.output import check_out, write_out
-    from gpt.runs.folder import find_run
 
     check_out(out)
     if not text:
         raise UsageError("--text: expected at least one character, got none")
-    folder = find_run(run)
 
-    from gpt.device import select_device
-    from gpt.evaluation.attention import attend_text
-    from gpt.runs.checkpoint import read_checkpoint
-    from gpt.runs.model import load_model
-    from gpt.text.newlines import unify_newlines
+    from gpt import api
 
-    data = read_checkpoint(folder, checkpoint)
-    text = unify_newlines(text, data.config.data.newlines)
-    model = load_model(data, select_device(device))
-    attention = attend_text(model, data.vocabulary, text)
-    title = f"{folder.resolve().name}, step {data.step}"
+    model = api.load(run, checkpoint, device)
+    text = model.prepare(text)
+    attention = model.attention(text)
+    title = f"{model.run.resolve().name}, step {model.step}"
     if out.suffix.lower() == ".png":
         from gpt.inspection.picture import png
 
@@ -52,6 +45,6 @@ def attend(
     else:
         from gpt.inspection.page import html
 
-        content = html(attention, text, title, data.vocabulary)
+        content = html(attention, text, title, model.vocabulary)
     write_out(out, content)
     typer.echo(out)

@@ -42,18 +42,14 @@ def explain(
         raise UsageError(f"{lesson}: no such lesson; there are {', '.join(LESSONS)}")
     trained = None
     if run is not None:
-        from gpt.runs.folder import find_run
+        from gpt import api
 
-        folder = find_run(run)
+        model = api.load(run, device="cpu")
 
-        from gpt.device import select_device
         from gpt.lessons.trained import trained_model
-        from gpt.runs.checkpoint import read_checkpoint
-        from gpt.runs.model import load_model
 
-        data = read_checkpoint(folder, "best")
-        model = load_model(data, select_device("cpu"))
-        trained = trained_model(folder.resolve().name, model, data.vocabulary, seed)
+        name = model.run.resolve().name
+        trained = trained_model(name, model.module, model.vocabulary, seed)
 
     from gpt.lessons.build import build_page
 
