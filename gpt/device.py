@@ -79,6 +79,18 @@ def set_threads_here(count: int) -> None:
         new_thread.submit(torch.set_num_threads, default).result()
 
 
+@contextmanager
+def computing_with(threads: int | str) -> Iterator[None]:
+    """torch computes with so many threads in this thread; `auto`: as many as it does already."""
+    before = torch.get_num_threads()
+    if isinstance(threads, int):
+        set_threads_here(threads)
+    try:
+        yield
+    finally:
+        set_threads_here(before)
+
+
 def move(ids: Tensor, device: torch.device) -> Tensor:
     """A CPU tensor on `device`; CUDA copies it while it computes, which takes pinned memory."""
     if device.type == "cuda":

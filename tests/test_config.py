@@ -230,3 +230,9 @@ def test_a_default_is_spelled_as_a_config_file_spells_it() -> None:
     """Help showed None and True, which YAML reads as words."""
     for key, _, _ in fields(Config()):
         assert load("", f"{key}={default_text(key)}") == Config(), key
+
+
+@pytest.mark.parametrize("value", ["0", "x", "3.5", "true", "99999"])
+def test_a_wrong_number_of_threads_is_told(value: str) -> None:
+    with pytest.raises(ConfigError, match="threads: expected auto or a number from 1 to 1024"):
+        load_config(None, [f"threads={value}"])

@@ -167,6 +167,28 @@ def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
     torch.testing.assert_close(results[1][1], results[0][1], rtol=1e-4, atol=1e-7)
 
 
+def test_a_run_computes_with_its_threads_and_leaves_torchs_number_alone(
+    corpus: Corpus, set_threads: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """How many there are decides the last digits, and nobody could set it."""
+    set_threads(3)
+    stops = {"train__stop_at_val_loss": 99.0}
+    counts = []
+
+    def note(event: dict[str, Any]) -> None:
+        counts.append(torch.get_num_threads())
+
+    train(small(threads=2, **stops), corpus, Path("r"), on_event=note)
+    assert set(counts) == {2}
+    train(small(threads=2), corpus, Path("r"), resume=True)
+    assert "threads" not in caplog.text
+    train(small(threads=5, train__steps=12), corpus, Path("r"), resume=True)
+    assert "computing with 5 threads, where the run had 2" in caplog.text
+    assert torch.get_num_threads() == 3
+    lines = Path("r/provenance.jsonl").read_text().splitlines()
+    assert [json.loads(line)["threads"] for line in lines] == [2, 2, 5]
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_step_changes_neither_torchs_threads_nor_its_random_numbers(
     corpus: Corpus, set_threads: Callable[[int], None], threads: int

@@ -5,13 +5,19 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
 def _device_name(name: str) -> str:
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?|mps", name):
         raise ValueError("expected auto, cpu, cuda, cuda:N or mps")
     return name
+
+
+def _thread_count(count: object) -> object:
+    if count != "auto" and not (type(count) is int and 1 <= count <= 1024):
+        raise ValueError("expected auto or a number from 1 to 1024")
+    return count
 
 
 def _every(period: int | str) -> int | str:
@@ -40,6 +46,7 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 Period = Annotated[PositiveInt | str, AfterValidator(_every)]
 TextName = Annotated[str, Field(min_length=1), AfterValidator(_text_name)]
 DeviceName = Annotated[str, AfterValidator(_device_name)]
+ThreadCount = Annotated[int | str, BeforeValidator(_thread_count)]
 
 
 class Section(BaseModel):
@@ -251,6 +258,11 @@ class Config(Section):
 
     device: DeviceName = Field(
         "auto", description="auto, cpu, cuda, cuda:N or mps; auto: CUDA where there is one"
+    )
+    threads: ThreadCount = Field(
+        "auto",
+        description="CPU threads to compute with, which decides the last digits; auto: as many as "
+        "torch takes by itself",
     )
     seed: NonNegativeInt = Field(
         1337, description="seed of every random draw, together with its purpose and step"

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
+    "threads",
     "data.source",  # the text itself is known by its hash
     "train.steps",
     "train.rewarm_steps",

@@ -162,7 +162,11 @@ class TrainStep:
             for i, optimizer in enumerate(self.optimizers)
             for name, array in optimizer.state_dict().items()
         }
-        numbers = {"micro_batches": self.micro_batches, "scaler": self.scaler.state_dict()}
+        numbers = {
+            "micro_batches": self.micro_batches,
+            "scaler": self.scaler.state_dict(),
+            "threads": torch.get_num_threads(),
+        }
         return TrainingState(tensors, numbers)
 
     def load_state_dict(self, state: TrainingState) -> None:
@@ -182,6 +186,13 @@ class TrainStep:
             raise TypeError("expected numbers as micro_batches and scaler")
         if self.config.train.auto_batch:
             self.micro_batches = max(self.micro_batches, int(micro_batches))
+        threads = torch.get_num_threads(), state.numbers["threads"]
+        if self.device.type == "cpu" and threads[0] != threads[1]:
+            log.warning(
+                "computing with %s threads, where the run had %s: its last digits will differ; "
+                "for the same, set threads=%s",
+                *(*threads, threads[1]),
+            )
         if scaler:  # empty unless the run was in float16 before
             self.scaler.load_state_dict(scaler)
 

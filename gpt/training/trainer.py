@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
-from gpt.device import generator, repeat_exactly, select_device
+from gpt.device import computing_with, generator, repeat_exactly, select_device
 from gpt.errors import Interrupted, TrainingError, command
 from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate
@@ -114,39 +114,40 @@ def train(
     device = select_device(config.device)
     if config.deterministic:
         repeat_exactly()
-    if resume:
-        check_plain(run)
-    else:
-        draws = generator(config.seed, "init", 0)
-        model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
-        update = TrainStep(model, corpus.train, config, device)
-        if numbered:  # once nothing else can refuse to start
-            run = make_numbered(run)
-        check_free(run, overwrite=overwrite)
-        run.mkdir(parents=True, exist_ok=True)
-    with locked(run) as check_in_place:
+    with computing_with(config.threads):
         if resume:
-            state = resume_from(config, corpus, run, device)
+            check_plain(run)
         else:
-            empty(run)
-            state = RunState(0, update, Progress(), None)
-        write_atomically(run / "config.yaml", [to_yaml(config).encode()])
-        computed: dict[str, str | int] = {
-            "device": str(device),
-            "precision": str(state.update.precision).removeprefix("torch."),
-            "threads": torch.get_num_threads(),
-        }
-        note_start(run, config, corpus.sha256, state.step, computed)
-        log.info(
-            "%s: %s characters, %s distinct; writing %s",
-            *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
-        )
-        trainer = Trainer(config, corpus, run, state, check_in_place, should_stop, on_event)
-        while True:
-            try:
-                return trainer.fit()
-            except Diverged as reason:
-                trainer.roll_back(str(reason))
+            draws = generator(config.seed, "init", 0)
+            model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
+            update = TrainStep(model, corpus.train, config, device)
+            if numbered:  # once nothing else can refuse to start
+                run = make_numbered(run)
+            check_free(run, overwrite=overwrite)
+            run.mkdir(parents=True, exist_ok=True)
+        with locked(run) as check_in_place:
+            if resume:
+                state = resume_from(config, corpus, run, device)
+            else:
+                empty(run)
+                state = RunState(0, update, Progress(), None)
+            write_atomically(run / "config.yaml", [to_yaml(config).encode()])
+            computed: dict[str, str | int] = {
+                "device": str(device),
+                "precision": str(state.update.precision).removeprefix("torch."),
+                "threads": torch.get_num_threads(),
+            }
+            note_start(run, config, corpus.sha256, state.step, computed)
+            log.info(
+                "%s: %s characters, %s distinct; writing %s",
+                *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
+            )
+            trainer = Trainer(config, corpus, run, state, check_in_place, should_stop, on_event)
+            while True:
+                try:
+                    return trainer.fit()
+                except Diverged as reason:
+                    trainer.roll_back(str(reason))
 
 
 class Trainer:
