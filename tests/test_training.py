@@ -525,6 +525,41 @@ def test_a_cpu_run_goes_on_in_float16(corpus: Corpus) -> None:
     assert other.scaler.get_scale() == 7.0
 
 
+@pytest.mark.parametrize("grad_clip", [0.0, 1.0])
+def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(
+    corpus: Corpus, grad_clip: float
+) -> None:
+    """The other once stepped on NaN, or, clipped to nothing, by its momentum alone."""
+    config = small(train__precision="fp16", train__grad_clip=grad_clip)
+    model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
+    step = TrainStep(model, corpus.train, config, CPU)
+    step(0)
+    before = {name: p.detach().clone() for name, p in model.named_parameters()}
+    state, scale = step.state_dict(), step.state_dict().numbers["scaler"]["scale"]
+    kept = {name: array.copy() for name, array in state.tensors.items()}
+    hook = model.norm.bias.register_hook(lambda gradient: gradient * float("inf"))  # AdamW's
+    loss, norm = (result.item() for result in step(1))
+    hook.remove()
+    assert not math.isfinite(norm)
+    assert not step.is_failure(loss, norm), "the scaler finds its scale"
+    assert all(p.equal(before[name]) for name, p in model.named_parameters())
+    after = step.state_dict()
+    assert all((kept[name] == array).all() for name, array in after.tensors.items())
+    assert after.numbers["scaler"]["scale"] == scale / 2
+    step(1)
+    assert not any(p.equal(before[name]) for name, p in model.named_parameters() if p.ndim == 2)
+
+
+def test_gradients_that_overflow_at_any_scale_are_a_failure(corpus: Corpus) -> None:
+    config = small(train__precision="fp16")
+    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+    step.model.norm.bias.register_hook(lambda gradient: gradient * float("inf"))
+    failures = [step.is_failure(*(result.item() for result in step(0))) for _ in range(20)]
+    assert failures == sorted(failures)
+    assert failures[0] is False
+    assert failures[-1] is True
+
+
 def test_float16_gradients_are_unscaled_before_they_are_clipped(corpus: Corpus) -> None:
     norms = {}
     for precision in ("fp32", "fp16"):
@@ -703,6 +738,26 @@ def test_compile_on_without_a_compiler_is_told(corpus: Corpus, no_compiler: None
     config = small(train__compile="on")
     with pytest.raises(DeviceError, match=r"train.compile on: .*install a C\+\+ compiler"):
         TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+
+
+def test_memory_that_runs_out_while_compiling_is_not_the_compilers_failure(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was reported as "torch.compile does not work here", and only step 0's shape was tried."""
+    monkeypatch.setattr(torch, "compile", lambda model: model)
+    config = small(train__compile="on", model__T=12, train__first_window=4)
+    for windows_of in (4, 12):
+        model = GPT(config.model, len(corpus.vocabulary))
+
+        def run_out(
+            _model: GPT, inputs: tuple[torch.Tensor, ...], windows_of: int = windows_of
+        ) -> None:
+            if inputs[0].shape[1] == windows_of:
+                raise torch.OutOfMemoryError("CUDA out of memory.")
+
+        model.register_forward_pre_hook(run_out)
+        with pytest.raises(TrainingError, match=f"not enough memory .* of {windows_of} characters"):
+            TrainStep(model, corpus.train, config, CPU)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -67,7 +67,8 @@ class ThreadedBackward:
 
     Threads that share every operation instead wait for each other at each (`python scripts/bench.py
     workers` measures both). There are at most MAX_WORKERS, so at most that many gradients and one
-    more of each parameter, on any number of cores; further threads share the workers' operations.
+    more of each parameter, on any number of cores. Further threads share the workers' operations:
+    16 threads are 8 workers of 2, 64 are 8 of 8, and take no more memory (scripts/experiments.md).
     """
 
     def __init__(self, loss: Loss, parameters: Sequence[Tensor], C: int, threads: int) -> None:
