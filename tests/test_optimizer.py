@@ -196,7 +196,7 @@ def test_a_muon_that_remembered_no_squares_goes_on() -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_what_is_remembered_survives_and_of_other_shapes_is_refused(optimizer: str) -> None:
+def test_the_state_is_restored_and_one_of_other_shapes_is_refused(optimizer: str) -> None:
     config = TrainConfig.model_validate({"optimizer": optimizer})
     models = [tiny(), tiny()]
     models[1].load_state_dict(models[0].state_dict())
@@ -205,9 +205,9 @@ def test_what_is_remembered_survives_and_of_other_shapes_is_refused(optimizer: s
         if round_ == 2:
             for one, other in zip(*made, strict=True):
                 other.load_state_dict(one.state_dict())
-                with pytest.raises(ValueError, match="expected"):
+                with pytest.raises(ValueError, match="not those of this model"):
                     other.load_state_dict(
-                        {k: [t[..., None] for t in v] for k, v in one.state_dict().items()}
+                        {name: t[..., None] for name, t in one.state_dict().items()}
                     )
             models[1].load_state_dict(models[0].state_dict())
         for model, optimizers in zip(models, made, strict=True):
