@@ -1,6 +1,7 @@
 """A run on disk: what is written, what is read, what is refused."""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -302,6 +303,23 @@ def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(
     assert {path.name for path in (RUN / "checkpoints").iterdir()} == {"index.json", "step-3"}
 
 
+def test_a_reader_beside_a_run_that_saves_finds_the_next_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The one that the index had named was pruned as it was read: "damaged", it said."""
+    write(3, keep=1)
+    read_bytes = Path.read_bytes
+
+    def read_after_a_save(path: Path) -> bytes:
+        if path == place(3) / "config.json":
+            monkeypatch.undo()
+            write(4, keep=1)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_after_a_save)
+    assert read_checkpoint(RUN, "last").step == 4
+
+
 # --- the list of runs ---
 
 Gpt = Any  # Callable[..., tuple[int, str, str]]
@@ -364,6 +382,23 @@ def test_a_run_that_cannot_be_read_is_listed_all_the_same(gpt: Gpt) -> None:
     states = {run.name: run.state for run in list_runs()}
     assert states == {"broken": "damaged", "new": "empty"}
     assert gpt("runs")[0] == 0
+
+
+def test_a_file_that_goes_while_runs_are_listed_does_not_count(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A training run prunes its checkpoints; the list of all runs ended in an error."""
+    write(3, run=Path("runs/training"))
+    Path("runs/training/metrics.jsonl").write_text("{}")
+    lstat = Path.lstat
+
+    def gone_by_now(path: Path) -> os.stat_result:
+        if path.name == "metrics.jsonl":
+            path.unlink(missing_ok=True)
+        return lstat(path)
+
+    monkeypatch.setattr(Path, "lstat", gone_by_now)
+    assert [(run.name, run.step) for run in list_runs()] == [("training", 3)]
 
 
 def test_without_runs_the_list_says_how_to_get_one(gpt: Gpt) -> None:

@@ -21,6 +21,7 @@ import math
 import re
 import shutil
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,6 +45,7 @@ FILES = (MODEL, OPTIMIZER, CONFIG, VOCABULARY, TRAINING)
 MANIFEST = "manifest.json"
 INDEX = "index.json"
 MAX_JSON_BYTES = 2**24  # a vocabulary of all of Unicode fits
+READ_ATTEMPTS = 3
 
 Tensors = dict[str, NDArray[np.float32]]
 M = TypeVar("M", bound=BaseModel)
@@ -258,17 +260,25 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
         CheckpointError: it is missing, damaged or not one of ours.
         UsageError: `which` is none of these.
     """
-    return _read(*_find(run, which), MODEL)[0]
+    return _read_current(run, which, MODEL)
 
 
 def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
     """A checkpoint without its weights: little to read. For errors see `read_checkpoint`."""
-    return _read(*_find(run, which))[0]
+    return _read_current(run, which)
 
 
 def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]:
     """All of a checkpoint. Raises CheckpointError: see `read_checkpoint`."""
     return _read(*_find(run, step), MODEL, OPTIMIZER)
+
+
+def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
+    """A checkpoint of a run that may be training, and prune or replace it as it is read."""
+    for _ in range(READ_ATTEMPTS - 1):
+        with suppress(CheckpointError):
+            return _read(*_find(run, which), *tensor_files)[0]
+    return _read(*_find(run, which), *tensor_files)[0]
 
 
 def _read(

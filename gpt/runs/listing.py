@@ -2,8 +2,10 @@
 
 import json
 import math
+import os
 import platform
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,7 +39,7 @@ def list_runs() -> list[RunSummary]:
 def _summarise(run: Path) -> RunSummary:
     index = run / "checkpoints" / INDEX
     written = (index if index.exists() else run).stat().st_mtime
-    size = sum(path.lstat().st_size for path in run.rglob("*") if not path.is_dir())
+    size = _size(run)
     running = is_running(run)
     try:
         last, best = read_summary(run, "last"), read_summary(run, "best")
@@ -59,6 +61,16 @@ def _summarise(run: Path) -> RunSummary:
         bytes=size,
         age_s=time.time() - written,
     )
+
+
+def _size(run: Path) -> int:
+    """Bytes of its files, but for those that a process that writes the run removes meanwhile."""
+    size = 0
+    for folder, _, names in os.walk(run):
+        for name in names:
+            with suppress(OSError):
+                size += Path(folder, name).lstat().st_size
+    return size
 
 
 def is_running(run: Path) -> bool:
