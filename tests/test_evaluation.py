@@ -49,6 +49,13 @@ def test_a_part_of_the_text_is_scored_as_in_the_whole(
     assert evaluate(model, ids, characters=characters) == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_part_of_a_text_shorter_than_a_window_is_all_of_it(corpus: Corpus, model: GPT) -> None:
+    """It was looked for beyond the text's end."""
+    for length in (5, 13, 14):
+        ids = corpus.ids[:length]
+        assert evaluate(model, ids, characters=3) == evaluate(model, ids)
+
+
 def test_a_part_is_spread_over_all_of_the_text() -> None:
     ids = np.arange(10_007)
     firsts = torch.cat([x[:, 0] for x, _ in spread_windows(ids, 7, 7 * 53)])

@@ -52,7 +52,7 @@ def evaluate(
         return cross_entropy(model(x), y, reduction="sum").item(), y.numel()
 
     T, total, scored = model.config.T, 0.0, 0
-    if characters is None or characters >= len(ids) - 1:
+    if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
         windows = consecutive_windows(ids, T)
     else:
         windows = spread_windows(ids, T, characters)
