@@ -80,15 +80,36 @@ def set_threads_here(count: int) -> None:
 
 
 @contextmanager
-def computing_with(threads: int | str) -> Iterator[None]:
-    """torch computes with so many threads in this thread; `auto`: as many as it does already."""
+def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterator[None]:
+    """torch computes with so many threads in this thread; `auto`: as many as it does already.
+
+    If `deterministic`, CUDA adds in a fixed order, too.
+    """
     before = torch.get_num_threads()
     if isinstance(threads, int):
         set_threads_here(threads)
     try:
-        yield
+        with _repeating_exactly() if deterministic else nullcontext():
+            yield
     finally:
         set_threads_here(before)
+
+
+@contextmanager
+def _repeating_exactly() -> Iterator[None]:
+    """On CUDA, use only kernels that add in a fixed order (and fail where there is none)."""
+    variable = "CUBLAS_WORKSPACE_CONFIG"  # torch insists on it, and CUDA reads it as it starts
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    is_set = variable in os.environ
+    os.environ.setdefault(variable, ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+        if not is_set:
+            del os.environ[variable]
 
 
 def move(ids: Tensor, device: torch.device) -> Tensor:
@@ -102,12 +123,6 @@ def free_cached_memory(device: torch.device) -> None:
     """Give the memory that torch keeps for later back to the device."""
     if device.type != "cpu":
         torch.accelerator.empty_cache()
-
-
-def repeat_exactly() -> None:
-    """On CUDA, use only kernels that add in a fixed order (and fail where there is none)."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read as CUDA starts
-    torch.use_deterministic_algorithms(True)
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[object]:

@@ -85,3 +85,21 @@ def test_it_takes_steps_with_short_windows_and_with_long_ones(text_file: Path) -
     finally:
         hook.remove()
     assert seen == {4, 12}
+
+
+def test_it_measures_with_the_threads_that_the_run_will_have(text_file: Path) -> None:
+    """It took all there were, whatever the setting said."""
+    counts: set[int] = set()
+
+    def note(module: torch.nn.Module, inputs: object) -> None:
+        if isinstance(module, GPT) and module.training:
+            counts.add(torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
+    try:  # dropout: without workers, each of which has its part of the threads
+        estimate(small(threads=3, model__dropout=0.1), load_corpus(open_text(str(text_file))))
+    finally:
+        hook.remove()
+    assert counts == {3}
+    assert torch.get_num_threads() == before

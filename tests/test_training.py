@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from threading import Barrier
 from typing import Any
@@ -189,6 +190,24 @@ def test_a_run_computes_with_its_threads_and_leaves_torchs_number_alone(
     assert [json.loads(line)["threads"] for line in lines] == [2, 2, 5]
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_deterministic_run_leaves_torch_as_it_was(corpus: Corpus, fails: bool) -> None:
+    """What was computed after it, in a notebook say, had to be deterministic, too."""
+    enabled: list[bool] = []
+
+    def note(event: dict[str, Any]) -> None:
+        enabled.append(torch.are_deterministic_algorithms_enabled())
+        if fails:
+            raise KeyboardInterrupt
+
+    environment = dict(os.environ)
+    with pytest.raises(KeyboardInterrupt) if fails else nullcontext():
+        train(small(deterministic=True), corpus, Path("r"), on_event=note)
+    assert set(enabled) == {True}
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert dict(os.environ) == environment
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_step_changes_neither_torchs_threads_nor_its_random_numbers(
     corpus: Corpus, set_threads: Callable[[int], None], threads: int
@@ -239,6 +258,21 @@ def test_frozen_parameters_stay_what_they_are_and_the_others_learn(
         step(i)
     changed = {name for name, p in model.named_parameters() if not p.equal(before[name])}
     assert changed == before.keys() - frozen
+
+
+def test_float16_trains_the_rest_where_all_matrices_of_the_blocks_are_frozen(
+    corpus: Corpus,
+) -> None:
+    """Its scaler refused an optimizer, Muon here, that had no gradient at all."""
+    config = small(train__precision="fp16")
+    model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
+    model.blocks.requires_grad_(False)
+    step = TrainStep(model, corpus.train, config, CPU)
+    before = model.token_embedding.weight.detach().clone()
+    for i in range(3):
+        step(i)
+    assert not model.token_embedding.weight.equal(before)
 
 
 def test_plain_backward_runs_the_hooks_of_distributed_training(corpus: Corpus) -> None:

@@ -13,7 +13,7 @@ import psutil
 import torch
 
 from gpt.config.schema import Config
-from gpt.device import generator, select_device
+from gpt.device import computing_with, generator, select_device
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, count_parameters
 from gpt.runs.checkpoint import CheckpointData, write_checkpoint
@@ -58,7 +58,8 @@ class Estimate:
 
 def estimate(config: Config, corpus: Corpus) -> Estimate:
     """Train a throwaway model for a few steps, evaluate, sample and save it; and extrapolate."""
-    with _PeakMemory() as memory:
+    computing = computing_with(config.threads, deterministic=config.deterministic)
+    with _PeakMemory() as memory, computing:
         began = time.perf_counter()
         device = select_device(config.device)
         draws = generator(config.seed, "init", 0)

@@ -206,6 +206,8 @@ def make_optimizers(
 ) -> list[Optimizer]:
     """AdamW for all that is trained; or Muon for the blocks' matrices, and AdamW for the rest.
 
+    There is none for parts that are frozen: a GradScaler refuses one without gradients.
+
     Biases and LayerNorms do not decay, and neither, beside Muon, do the vectors of characters.
     Muon computes its products in `dtype`.
     """
@@ -213,19 +215,22 @@ def make_optimizers(
     matrices = {name: p for name, p in trained.items() if p.ndim == 2}
     vectors = [p for p in trained.values() if p.ndim < 2]
     betas = (config.beta1, config.beta2)
+    rate, decay = config.learning_rate, config.weight_decay
+    optimizers: list[Optimizer]
     if config.optimizer == "adamw":
-        return [
-            AdamW([*matrices.values()], config.learning_rate, betas, config.weight_decay),
-            AdamW(vectors, config.learning_rate, betas, 0.0),
+        optimizers = [
+            AdamW([*matrices.values()], rate, betas, decay),
+            AdamW(vectors, rate, betas, 0.0),
         ]
-    in_blocks = {name: p for name, p in matrices.items() if name.startswith("blocks.")}
-    block = model.blocks[0]
-    assert isinstance(block, Block)
-    qkv = block.attention.sizes
-    rows = [qkv if name.endswith("qkv.weight") else [len(p)] for name, p in in_blocks.items()]
-    rest = [p for name, p in matrices.items() if name not in in_blocks]
-    rate, decay = config.muon_learning_rate, config.weight_decay
-    return [
-        Muon([*in_blocks.values()], rows, rate, decay, dtype),
-        AdamW([*rest, *vectors], config.learning_rate, betas, 0.0),
-    ]
+    else:
+        in_blocks = {name: p for name, p in matrices.items() if name.startswith("blocks.")}
+        block = model.blocks[0]
+        assert isinstance(block, Block)
+        qkv = block.attention.sizes
+        rows = [qkv if name.endswith("qkv.weight") else [len(p)] for name, p in in_blocks.items()]
+        rest = [p for name, p in matrices.items() if name not in in_blocks]
+        optimizers = [
+            Muon([*in_blocks.values()], rows, config.muon_learning_rate, decay, dtype),
+            AdamW([*rest, *vectors], rate, betas, 0.0),
+        ]
+    return [optimizer for optimizer in optimizers if optimizer.parameters]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
-from gpt.device import computing_with, generator, repeat_exactly, select_device
+from gpt.device import computing_with, generator, select_device
 from gpt.errors import Interrupted, TrainingError, command
 from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate
@@ -112,9 +112,7 @@ def train(
         CheckpointError, DeviceError: see `resume_from`, `select_device`, `compile_model`.
     """
     device = select_device(config.device)
-    if config.deterministic:
-        repeat_exactly()
-    with computing_with(config.threads):
+    with computing_with(config.threads, deterministic=config.deterministic):
         if resume:
             check_plain(run)
         else:
