@@ -222,6 +222,23 @@ def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
     assert [event.step for event in samples] == [0, 4, 8, 11]
 
 
+def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path) -> None:
+    """A run was killed after it recorded an evaluation that a stop had left, and had two points."""
+    with Monitor(tmp_path, small(), None) as monitor:
+        monitor.record(3, {"train_loss": 3.0})
+        monitor.event(4, "skipped")
+    for _ in range(2):
+        with Monitor(tmp_path, small(), 4, pending=True) as monitor:
+            monitor.sample(4, "text")
+            monitor.record(4, {"train_loss": 2.0, "val_loss": 1.0})
+    assert points(tmp_path, "loss/train") == [(3, 3.0), (4, 2.0)]
+    assert points(tmp_path, "loss/val") == [(4, 1.0)]
+    for tag in ("event/text_summary", "sample/text_summary"):
+        assert [event.step for event in events_of(tmp_path).Tensors(tag)] == [4]
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [3, 4, 4]
+
+
 @pytest.mark.parametrize("seconds_per_step", [0.5, 20.0])
 def test_a_resumed_curve_by_seconds_has_no_repeat(tmp_path: Path, seconds_per_step: float) -> None:
     """A purge by step would take points in seconds for steps: too many of a slow run's, say."""

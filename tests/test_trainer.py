@@ -248,6 +248,29 @@ def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
     assert len(set(trained)) == 1
 
 
+def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
+    """It had a reason to stop by then, and ended at the step it rolled back to."""
+    updated: list[torch.nn.Module] = []
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(
+        lambda module, _: updated.append(module) if isinstance(module, GPT) else None
+    )
+    spoilt: list[int] = []
+
+    def spoil(event: dict[str, Any]) -> None:
+        if event["kind"] == "evaluation" and event["step"] == 11 and not spoilt:
+            spoilt.append(11)
+            with torch.no_grad():
+                next(updated[-1].parameters()).fill_(math.nan)
+
+    try:
+        outcome = train(small(train__sample_length=0), corpus, Path("r"), on_event=spoil)
+    finally:
+        hook.remove()
+    assert outcome.step == gpt.load("r", "last").step == 11
+    last = metrics_of(Path("r"))[-1]
+    assert (last["step"], last["val_loss"]) == (11, outcome.val_loss)
+
+
 # --- time ---
 
 

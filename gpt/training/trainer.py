@@ -182,8 +182,13 @@ class Trainer:
 
     def fit(self) -> Outcome:
         """Train until there is a reason to stop. Raises Interrupted, TrainingError, Diverged."""
-        elapsed_s = self.progress.elapsed_s
-        with Monitor(self.run, self.config, self.resumed_at, elapsed_s) as self.monitor:
+        with Monitor(
+            self.run,
+            self.config,
+            self.resumed_at,
+            elapsed_before=self.progress.elapsed_s,
+            pending=self.progress.pending is not None,
+        ) as self.monitor:
             self.start()
             while not self.reason_to_stop:
                 self.train_step()
@@ -345,6 +350,7 @@ class Trainer:
         self.progress.scale, self.progress.skipped_in_a_row = scale, 0
         self.resumed_at = self.saved_at_step = self.step
         self.unsaved = self.is_best = False
+        self.reason_to_stop = ""
         notice = f"rolled back from step {left}: {reason}; learning rates x {scale:g} from here"
         log.warning("rolling back to step %d, learning rates x %g: %s", self.step, scale, reason)
         self.notices.append(notice)

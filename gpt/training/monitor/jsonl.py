@@ -15,11 +15,14 @@ LONGEST_LINE = 2**16  # bytes that are read as one line
 
 
 class JSONLines:
-    """The records of a run in `metrics.jsonl`; those after the step it resumes at are dropped."""
+    """The records of a run in `metrics.jsonl`; those after the step it resumes at are dropped.
 
-    def __init__(self, path: Path, resumed_at: int | None) -> None:
+    So are the metrics of that step, if they are `pending`: a run was killed as it recorded them.
+    """
+
+    def __init__(self, path: Path, resumed_at: int | None, *, pending: bool = False) -> None:
         if resumed_at is not None and path.exists():
-            _drop_records_after(path, resumed_at)
+            _drop_records_after(path, resumed_at, pending)
         self._file = AppendOnlyFile(path)
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -35,7 +38,7 @@ class JSONLines:
         self._file.close()
 
 
-def _drop_records_after(path: Path, step: int) -> None:
+def _drop_records_after(path: Path, step: int, pending: bool) -> None:
     """Also drop a last line that was cut off, and a rollback to `step`: it will happen again.
 
     Line by line: a long run's file may be large.
@@ -46,8 +49,9 @@ def _drop_records_after(path: Path, step: int) -> None:
             while line := file.readline(LONGEST_LINE):
                 try:
                     record = json.loads(line)
-                    rolled_back = record.get("event", "").startswith("rolled back")
-                    if record["step"] < step or (record["step"] == step and not rolled_back):
+                    event = record.get("event", "")
+                    comes_again = event.startswith("rolled back") or (pending and not event)
+                    if record["step"] < step or (record["step"] == step and not comes_again):
                         yield line.rstrip(b"\n") + b"\n"
                 except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
                     log.warning("%s: left out a damaged line: %.60r", path, line)

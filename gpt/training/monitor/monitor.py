@@ -52,13 +52,20 @@ class Monitor:
     """Records a run's metrics under its folder and shows them as they come.
 
     Given the step of the checkpoint that a run is resumed at, it drops the records after it, so
-    that the curves continue without a repeat; `elapsed_before` is the seconds of training up to
-    that checkpoint. What cannot be written, on a full disk say, is logged once and ends no run:
-    records are kept and written once there is room.
+    that the curves continue without a repeat; also the metrics of that step, if its evaluation is
+    `pending`. `elapsed_before` is the seconds of training up to that checkpoint. What cannot be
+    written, on a full disk say, is logged once and ends no run: records are kept and written once
+    there is room.
     """
 
     def __init__(
-        self, run: Path, config: Config, resumed_at: int | None, elapsed_before: float = 0.0
+        self,
+        run: Path,
+        config: Config,
+        resumed_at: int | None,
+        *,
+        elapsed_before: float = 0.0,
+        pending: bool = False,
     ) -> None:
         self._run, self._config = run, config
         self._began = time.perf_counter() - elapsed_before
@@ -66,8 +73,8 @@ class Monitor:
         self._charted_s = -1  # the second of the last point by seconds
         self._picture: tuple[int, Attention, str] | None = None  # step, attention, text
         self._drawn_s = self.elapsed_s
-        self._metrics = JSONLines(run / "metrics.jsonl", resumed_at)
-        self._events = EventFile(run, resumed_at)
+        self._metrics = JSONLines(run / "metrics.jsonl", resumed_at, pending=pending)
+        self._events = EventFile(run, resumed_at, pending=pending)
         self._bar = training_bar(config.train.steps, resumed_at or 0)
 
     def __enter__(self) -> "Monitor":

@@ -42,10 +42,10 @@ class EventFile:
     own way, a purge by step, would miss those of `loss_by_seconds`, whose steps are seconds.
     """
 
-    def __init__(self, run: Path, resumed_at: int | None) -> None:
+    def __init__(self, run: Path, resumed_at: int | None, *, pending: bool = False) -> None:
         for path in run.glob("events.out.tfevents.*"):
             if resumed_at is not None:
-                _cut_after(path, resumed_at)
+                _cut_after(path, resumed_at, pending)
         name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}"
         self._file = AppendOnlyFile(run / name)
         self._records = RecordWriter(self._file)
@@ -89,11 +89,11 @@ class EventFile:
         self._records.write(event.SerializeToString())
 
 
-def _cut_after(path: Path, step: int) -> None:
+def _cut_after(path: Path, step: int, pending: bool) -> None:
     """Cut an event file before its first event after `step`, or before the settings at its end.
 
-    The events lie in the order in which they were written. What is damaged is cut off, too:
-    TensorBoard reads no further.
+    If the evaluation of `step` is `pending`, before what was written of it. The events lie in the
+    order in which they were written. What is damaged is cut off, too: TensorBoard reads no further.
     """
     try:
         with path.open("r+b") as file:
@@ -101,7 +101,9 @@ def _cut_after(path: Path, step: int) -> None:
             for event, end in _events(file):
                 tags = [value.tag for value in event.summary.value]
                 by_seconds = any(tag.startswith(BY_SECONDS) for tag in tags)
-                if (event.step > step and not by_seconds) or SESSION_START_INFO_TAG in tags:
+                notice = any(tag.startswith("event/") for tag in tags)
+                comes_again = event.step > step or (pending and event.step == step and not notice)
+                if (comes_again and not by_seconds) or SESSION_START_INFO_TAG in tags:
                     break
                 size = end
             file.truncate(size)
