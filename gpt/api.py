@@ -107,7 +107,8 @@ class Model:
                 None is the config's.
 
         Raises:
-            UsageError: a prompt or stop string has characters that the vocabulary lacks.
+            UsageError: a prompt or stop string has characters that the vocabulary lacks; or a rule
+                or the length has a value that it cannot have.
             DeviceError: there is no such device.
         """
         from gpt.sampling.parallel import generate_samples
@@ -128,7 +129,7 @@ class Model:
             length=defaults.length if length is None and not until_stop else length,
             seed=self.config.seed if seed is None else seed,
             stops=stops,
-            rules=SamplingRules.from_config(defaults, **rules),
+            rules=SamplingRules.from_config(defaults, length=length, **rules),
         )
 
     def logits(self, text: str) -> "Tensor":
@@ -314,7 +315,9 @@ def _resolve(
 ) -> "Config":
     from gpt.config.load import load_config
 
-    if isinstance(settings, Mapping):
+    if isinstance(settings, str):
+        settings = [settings]
+    elif isinstance(settings, Mapping):
         settings = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
     return load_config(config, settings, text)
 

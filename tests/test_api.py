@@ -117,3 +117,25 @@ def test_what_is_wrong_is_raised_as_one_message(run: Path) -> None:
         gpt.train(settings={"train.step": 3})
     with pytest.raises(UsageError, match="nowhere"):
         gpt.load("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"length": -5}, "length: expected greater than or equal to 0, got -5"),
+        ({"top_k": 0}, "top_k: expected greater than 0, got 0"),
+        ({"min_p": 7}, "min_p: expected less than or equal to 1, got 7"),
+        ({"temprature": 1}, "temprature: unknown key; did you mean sample.temperature?"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused(run: Path, options: dict[str, int], message: str) -> None:
+    """A negative length generated without end; top_k = 0 failed inside numpy."""
+    with pytest.raises(UsageError) as refused:
+        next(gpt.load(run).generate("the ", **options))
+    assert str(refused.value) == message
+
+
+def test_one_setting_is_a_string_or_a_list_of_one(run: Path) -> None:
+    """Its letters were taken as settings."""
+    with pytest.raises(ConfigError, match=r"^train\.step: unknown key"):
+        gpt.train(text="x.txt", settings="train.step=3")

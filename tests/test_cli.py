@@ -84,6 +84,7 @@ def test_help_fits_the_terminal_and_cuts_nothing(
     assert code == 0
     assert max(map(len, out.splitlines())) <= min(columns, 100)
     assert "..." not in out.replace("[ARGS]...", "")
+    assert not re.search(r"--.* <\w", out), "an option such as --top-k <int range>"
     monkeypatch.setenv("COLUMNS", "10000")
     _, unwrapped, _ = gpt(*command, "--help")
     assert set(out.split()) == set(unwrapped.split())  # no word is broken
@@ -385,7 +386,7 @@ def test_the_context_after_overflow_is_a_setting(gpt: Gpt, trained: Path) -> Non
         (["--prompt-file", "latin1.txt"], 2, "expected UTF-8 text, got byte 0xe9 at 3"),
         (["--stop", "É"], 2, "vocabulary: É; a stop string with them would never come"),
         (["--prompt-file", ""], 2, "--prompt-file : cannot read it"),
-        (["--temperature", "inf"], 2, "temperature: expected a number from 0 on, got inf"),
+        (["--temperature", "inf"], 2, "temperature: expected a finite number, got inf"),
         (["--interactive", "--json"], 2, "leave out --prompt, --prompt-file, --num-samples and"),
     ],
 )

@@ -208,12 +208,14 @@ def test_tensors_of_another_model_are_refused(name: str, wrong: str) -> None:
 
 
 def test_a_checkpoint_of_format_1_is_refused_in_one_sentence() -> None:
+    """A resume called it damaged; and the message did not say which run is meant."""
     place(7).mkdir(parents=True)
     for name in ("model.safetensors", "training_state.pt", "config.yaml", "SHA256SUMS"):
         (place(7) / name).write_bytes(b"")
     (RUN / "checkpoints/last").symlink_to("step-7")
+    expected = f"^{place(7)}: expected a checkpoint of format 2, got format 1, "
     for refuse in (read_checkpoint, recover, config_to_resume):
-        with pytest.raises(CheckpointError, match="expected format 2, got format 1") as refused:
+        with pytest.raises(CheckpointError, match=expected) as refused:
             refuse(RUN)  # type: ignore[operator]
         assert "\n" not in str(refused.value)
 

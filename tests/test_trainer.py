@@ -193,6 +193,23 @@ def test_a_resume_for_longer_tells_the_jump_of_the_learning_rate(
     assert "train.rewarm_steps=N" in caplog.text
 
 
+def test_a_schedule_can_be_changed_again_before_a_step_is_made(
+    corpus: Corpus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Stopped at once for a rewarmup that the message offers, it ended in a division by zero."""
+    train(small(), corpus, Path("r"))
+
+    def kill(event: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(small(train__steps=23), corpus, Path("r"), resume=True, on_event=kill)
+    longer = small(train__steps=29, train__rewarm_steps=5)
+    train(longer, corpus, Path("r"), resume=True)
+    last, target = rates("r")[11], learning_rate(11, longer.train)
+    assert rates("r")[12] == pytest.approx(last + (target - last) / 5)
+
+
 def test_rewarmup_is_linear_and_a_resume_of_the_resumed_run_repeats_it(corpus: Corpus) -> None:
     longer = small(train__steps=23, train__rewarm_steps=5)
     for run in ("whole", "part"):

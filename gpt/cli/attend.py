@@ -12,7 +12,7 @@ from gpt.errors import UsageError
 def attend(
     run: RunName = None,
     text: Annotated[
-        str, typer.Option(help="The text to attend to: at most model.T characters.")
+        str, typer.Option(metavar="TEXT", help="The text to attend to: at most model.T characters.")
     ] = ...,  # type: ignore[assignment]
     out: Annotated[
         Path,

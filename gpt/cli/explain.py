@@ -24,7 +24,10 @@ def explain(
     seed: Annotated[
         int,
         typer.Option(
-            min=0, max=2**63 - 1, help="Seed of the tensors; 1337 gives the notebooks' figures."
+            metavar="N",
+            min=0,
+            max=2**63 - 1,
+            help="Seed of the tensors; 1337 gives the notebooks' figures.",
         ),
     ] = 1337,
     as_json: JsonFlag = False,

@@ -25,18 +25,22 @@ from gpt.text.display import visible
 def sample(
     run: RunName = None,
     prompt: Annotated[
-        list[str] | None, typer.Option(help="The text to continue; repeat for more.")
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="The text to continue; repeat for more."),
     ] = None,
     prompt_file: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Continue what is in this file; - is standard input."),
     ] = None,
     length: Annotated[
-        int | None, typer.Option(min=0, help="Characters to sample; default sample.length.")
+        int | None,
+        typer.Option(metavar="N", min=0, help="Characters to sample; default sample.length."),
     ] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(help="End a sample where this text would follow; repeat for more."),
+        typer.Option(
+            metavar="TEXT", help="End a sample where this text would follow; repeat for more."
+        ),
     ] = None,
     until_stop: Annotated[
         bool,
@@ -45,11 +49,13 @@ def sample(
         ),
     ] = False,
     num_samples: Annotated[
-        int, typer.Option(min=1, help="Samples of each prompt, generated side by side.")
+        int,
+        typer.Option(metavar="N", min=1, help="Samples of each prompt, generated side by side."),
     ] = 1,
     temperature: Annotated[
         float | None,
         typer.Option(
+            metavar="X",
             min=0,
             help="Above 1: more random, below: more predictable, 0: always the likeliest; "
             "default sample.temperature.",
@@ -58,12 +64,15 @@ def sample(
     top_k: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Sample only from the k likeliest characters; default sample.top_k."
+            metavar="K",
+            min=1,
+            help="Sample only from the K likeliest characters; default sample.top_k.",
         ),
     ] = None,
     top_p: Annotated[
         float | None,
         typer.Option(
+            metavar="X",
             min=0,
             max=1,
             help="Sample only from the likeliest characters, which make up this probability; "
@@ -73,6 +82,7 @@ def sample(
     min_p: Annotated[
         float | None,
         typer.Option(
+            metavar="X",
             min=0,
             max=1,
             help="Sample only characters this many times as likely as the likeliest; default "
@@ -82,6 +92,7 @@ def sample(
     repetition_penalty: Annotated[
         float | None,
         typer.Option(
+            metavar="X",
             min=0.01,
             max=100,
             help="Above 1, characters among the last 64 become less likely; default "
@@ -91,6 +102,7 @@ def sample(
     context_after_overflow: Annotated[
         int | None,
         typer.Option(
+            metavar="N",
             min=1,
             help="Characters of context left when a text outgrows model.T; default "
             "sample.context_after_overflow.",
@@ -98,12 +110,17 @@ def sample(
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(min=0, help="The same seed repeats a text; default a new text each time."),
+        typer.Option(
+            metavar="N", min=0, help="The same seed repeats a text; default a new text each time."
+        ),
     ] = None,
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
     unknown: Annotated[
-        Unknown, typer.Option(help="What to do with characters outside the vocabulary.")
+        Unknown,
+        typer.Option(
+            metavar="refuse|drop", help="What to do with characters outside the vocabulary."
+        ),
     ] = Unknown.refuse,
     interactive: Annotated[
         bool, typer.Option("--interactive", help="Type prompts, one a line; /help tells more.")

@@ -47,7 +47,8 @@ class StopSignals:
         self._restore()
         # written at once and past Python's buffers, which the signal may have interrupted
         with contextlib.suppress(OSError):  # the terminal may be what is gone
-            os.write(2, b"\nstopping after this step, to save it; once more to stop at once\n")
+            line = b"stopping after this step, to save it; once more to stop at once\n"
+            os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + line)  # a bar may be below
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

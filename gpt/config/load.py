@@ -40,7 +40,7 @@ def load_config(
 
     def origin(key: str) -> str:
         set_here = any(f"{other}.".startswith(f"{key}.") for other in overridden)
-        return "command line" if set_here or not isinstance(base, str | Path) else str(base)
+        return "" if set_here or not isinstance(base, str | Path) else f"{base}: "
 
     assignments = [_assignment(text) for text in overrides]
     if source is not None:
@@ -51,7 +51,7 @@ def load_config(
     try:
         return Config.model_validate(_without_nulls(tree))
     except ValidationError as error:
-        mistakes = [f"{origin(key)}: {message}" for key, message in _explain(error)]
+        mistakes = [f"{origin(key)}{message}" for key, message in explain(error)]
         raise ConfigError("\n".join(mistakes)) from None
 
 
@@ -96,14 +96,14 @@ def _put(tree: dict[str, Any], key: str, value: Any, origin: Callable[[str], str
         if child is not None and not isinstance(child, dict):
             section = ".".join(parents[:depth])
             raise ConfigError(
-                f"{origin(section)}: {section}: expected keys below `{section}:`, got "
+                f"{origin(section)}{section}: expected keys below `{section}:`, got "
                 f"{reprlib.repr(child)}; leave out that, or {key}"
             )
         tree[parent] = tree = dict(child or {})
     tree[name] = value
 
 
-def _explain(error: ValidationError) -> Iterator[tuple[str, str]]:
+def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
     """(dotted key, message) for each mistake that the user made."""
     for mistake in error.errors():
         key, kind, got = ".".join(map(str, mistake["loc"])), mistake["type"], mistake["input"]

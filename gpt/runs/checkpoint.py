@@ -284,6 +284,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
+    _check_format(folder)
     try:
         hashes = _hashes(folder)
         config = _parse(Config, CONFIG, _verified(folder, CONFIG, hashes))
@@ -318,14 +319,13 @@ def _damaged(folder: Path, error: Exception) -> CheckpointError:
 def _check_format(folder: Path) -> None:
     if not is_checkpoint(folder) and (folder / "training_state.pt").exists():
         raise CheckpointError(
-            f"expected format {FORMAT}, got format 1, of an older version of this program: use "
-            f"that version, or train again"
+            f"{folder}: expected a checkpoint of format {FORMAT}, got format 1, of an older "
+            f"version of this program; use that version, or train again"
         )
 
 
 def _hashes(folder: Path) -> dict[str, str]:
     """The SHA-256 of each file."""
-    _check_format(folder)
     manifest = _parse(_Manifest, MANIFEST, _read_plain(folder, MANIFEST))
     if manifest.format != FORMAT:
         raise CheckpointError(f"expected format {FORMAT}, got {manifest.format}")

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import ValidationError
 
+from gpt.config.load import explain
 from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 
@@ -40,9 +42,16 @@ class SamplingRules:
 
     @classmethod
     def from_config(cls, config: SampleConfig, **changes: float | None) -> "SamplingRules":
-        """Those of the config, but for the changes that are not None."""
+        """Those of the config, but for the changes that are not None.
+
+        Raises UsageError for a value that the config could not have.
+        """
         given = {key: value for key, value in changes.items() if value is not None}
-        return cls(**config.model_dump(exclude={"length"}) | given)
+        try:
+            rules = SampleConfig.model_validate(config.model_dump() | given)
+        except ValidationError as error:
+            raise UsageError("\n".join(message for _, message in explain(error))) from None
+        return cls(**rules.model_dump(exclude={"length"}))
 
 
 def log_softmax(logits: Floats) -> Floats:

@@ -92,7 +92,9 @@ def _change_schedule(data: CheckpointData, config: TrainConfig, progress: Progre
     step, old = data.step, data.config.train
     if not step or (old.steps, old.rewarm_steps) == (config.steps, config.rewarm_steps):
         return
-    before = learning_rate(step - 1, old) * schedule_factor(step - 1, old, progress)
+    before = progress.rewarm_rate
+    if step != progress.rewarm_step:  # else no step was made since the last change
+        before = learning_rate(step - 1, old) * schedule_factor(step - 1, old, progress)
     progress.rewarm_step, progress.rewarm_rate = step, before
     if old.steps != config.steps:
         advice = (
