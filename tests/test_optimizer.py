@@ -184,17 +184,6 @@ def test_muon_takes_queries_keys_and_values_of_a_matrix_each_for_itself() -> Non
     torch.testing.assert_close(qkv.detach(), torch.cat(parts))
 
 
-def test_a_muon_that_remembered_no_squares_goes_on() -> None:
-    """A run that was begun before there were any could not be resumed."""
-    p = torch.nn.Parameter(drawn(7, 3))
-    old, new = (Muon([p], [[7]], 0.1, 0.0) for _ in range(2))
-    p.grad = drawn(7, 3, seed=1)
-    old.step(1.0)
-    new.load_state_dict({"momentum": old.state_dict()["momentum"]})
-    assert new.state["momentum"][0].equal(old.state["momentum"][0])
-    assert new.state["square"][0].equal(torch.zeros(7, 1))
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_the_state_is_restored_and_one_of_other_shapes_is_refused(optimizer: str) -> None:
     config = TrainConfig.model_validate({"optimizer": optimizer})
