@@ -1,6 +1,7 @@
 """What the tests share: small texts, small settings, the command line in this process."""
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -76,6 +77,15 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def few_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run's picture takes longer than the tests' runs: those marked `pictures` draw it."""
+    from gpt.training.monitor.monitor import Monitor
+
+    if "pictures" not in request.keywords:
+        monkeypatch.setattr(Monitor, "_draw", lambda _: None)
+
+
 @pytest.fixture
 def set_threads() -> Iterator[Callable[[int], None]]:
     """Sets how many threads torch computes with, for this test."""
@@ -138,6 +148,9 @@ def gpt(
 ) -> Callable[..., tuple[int, str, str]]:
     """Run `gpt ARGUMENTS...` in this process: exit code, stdout, stderr."""
     from gpt.cli.main import main
+
+    # main() gives the package's log a handler for notices: it is to leave with the test
+    monkeypatch.setattr(logging.getLogger("gpt"), "handlers", [])
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gpt", *map(str, arguments)])
