@@ -102,7 +102,9 @@ def killed_runs(folder: Path, corpus: Corpus, kills: int, seed: int) -> dict[str
 
     Both in `folder`. Lost are runs that cannot be resumed, or that end with other bits.
     """
-    draws, context = random.Random(seed), multiprocessing.get_context("fork")
+    # of a server that has torch, and none of autograd's threads, which do not survive a fork
+    draws, context = random.Random(seed), multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["gpt.training.trainer"])
     config, run, unkilled = tiny(steps=40 * kills), folder / "killed", folder / "unkilled"
     counted: Counter[str] = Counter()
     while counted["kills"] < kills:

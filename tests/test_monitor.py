@@ -305,9 +305,13 @@ def full_disk(size: int) -> Iterator[None]:
 
 
 def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In metrics.jsonl and TensorBoard, whole and in their order; no thread prints a traceback."""
+    monkeypatch.setattr(logging.getLogger("gpt"), "handlers", [])  # of commands run before
     with Monitor(tmp_path, small(), None) as monitor:
         monitor.record(1, {"train_loss": 3.0})
         with full_disk((tmp_path / "metrics.jsonl").stat().st_size + 10):

@@ -63,6 +63,8 @@ def evaluate(
             for loss, count in (pool.map if device.type == "cpu" else map)(score, some):
                 total, scored = total + loss, scored + count
                 on_progress(count)
-    finally:  # a second Ctrl-C waits for nobody
+    except BaseException:  # a second Ctrl-C waits for nobody
         pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown()  # no thread is still setting its number of threads
     return total / scored
