@@ -144,7 +144,8 @@ def test_a_text_from_windows_is_the_same_corpus(caplog: pytest.LogCaptureFixture
     assert windows.ids.tolist() == unix.ids.tolist()
     assert (windows.sha256, windows.vocabulary) == (unix.sha256, unix.vocabulary)
     assert caplog.messages == [
-        "windows.txt: 28 line ends (CRLF or CR) are read as LF; data.newlines=keep would keep them"
+        "windows.txt: line ends read as LF that were CRLF or CR: 28; "
+        "data.newlines=keep would keep them"
     ]
 
 

@@ -184,10 +184,23 @@ def test_a_run_computes_with_its_threads_and_leaves_torchs_number_alone(
     train(small(threads=2), corpus, Path("r"), resume=True)
     assert "threads" not in caplog.text
     train(small(threads=5, train__steps=12), corpus, Path("r"), resume=True)
-    assert "computing with 5 threads, where the run had 2" in caplog.text
+    assert "threads: computing with 5, where the run had 2" in caplog.text
     assert torch.get_num_threads() == 3
     lines = Path("r/provenance.jsonl").read_text().splitlines()
     assert [json.loads(line)["threads"] for line in lines] == [2, 2, 5]
+
+
+def test_a_resume_on_a_chip_of_another_precision_says_so(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run begun where auto means bfloat16 went on in float32 without a word."""
+    monkeypatch.setattr("gpt.device.has_fast_bf16", lambda device: True)
+    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
+    train(small(train__steps=12), corpus, Path("r"), resume=True)
+    assert "precision" not in caplog.text
+    monkeypatch.setattr("gpt.device.has_fast_bf16", lambda device: False)
+    train(small(train__steps=13), corpus, Path("r"), resume=True)
+    assert "computing in float32, where the run had bfloat16" in caplog.text
 
 
 @pytest.mark.parametrize("fails", [False, True])

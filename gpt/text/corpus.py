@@ -87,7 +87,7 @@ def load_corpus(text: Text, newlines: Newlines = "lf") -> Corpus:
         raise TextError(f"{text.name}: expected some text, got an empty file")
     if changed:
         log.info(
-            f"{text.name}: {changed:,} line ends (CRLF or CR) are read as LF; "
+            f"{text.name}: line ends read as LF that were CRLF or CR: {changed:,}; "
             f"data.newlines=keep would keep them"
         )
     vocabulary = Vocabulary("".join(sorted(seen)))

@@ -166,6 +166,7 @@ class TrainStep:
             "micro_batches": self.micro_batches,
             "scaler": self.scaler.state_dict(),
             "threads": torch.get_num_threads(),
+            "precision": str(self.precision).removeprefix("torch."),
         }
         return TrainingState(tensors, numbers)
 
@@ -189,9 +190,16 @@ class TrainStep:
         threads = torch.get_num_threads(), state.numbers["threads"]
         if self.device.type == "cpu" and threads[0] != threads[1]:
             log.warning(
-                "computing with %s threads, where the run had %s: its last digits will differ; "
+                "threads: computing with %s, where the run had %s: its last digits will differ; "
                 "for the same, set threads=%s",
                 *(*threads, threads[1]),
+            )
+        precision = str(self.precision).removeprefix("torch.")
+        if precision != state.numbers["precision"]:
+            log.warning(
+                "precision: computing in %s, where the run had %s: train.precision auto follows "
+                "the chip; its losses will differ a little",
+                *(precision, state.numbers["precision"]),
             )
         if scaler:  # empty unless the run was in float16 before
             self.scaler.load_state_dict(scaler)
