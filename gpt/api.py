@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.errors import UsageError
-from gpt.runs.folder import RUNS, check_free, find_run
 from gpt.text.newlines import unify_newlines
 
 if TYPE_CHECKING:
@@ -206,6 +205,7 @@ def load(
         CheckpointError: the checkpoint is missing, damaged or not one of ours.
     """
     from gpt.runs.checkpoint import read_checkpoint
+    from gpt.runs.folder import find_run
 
     folder = find_run(None if run is None else str(run))
     return Model(folder, read_checkpoint(folder, checkpoint), device)
@@ -242,6 +242,9 @@ def train(
         TrainingError: training cannot continue; the run's checkpoints are as they were.
     """
     settled = _resolve(config, text, settings)
+
+    from gpt.runs.folder import RUNS, check_free
+
     run = Path(run_dir) if run_dir else RUNS / _name(config, text)
     if run_dir or overwrite:
         check_free(run, overwrite=overwrite)
@@ -278,6 +281,7 @@ def resume(
         UsageError: there is no such run, its text changed, or it has no steps left.
         CheckpointError: no checkpoint of the run can be read.
     """
+    from gpt.runs.folder import find_run
     from gpt.runs.recovery import config_to_resume
 
     folder = find_run(None if run is None else str(run))

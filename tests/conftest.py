@@ -77,15 +77,6 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.fixture(autouse=True)
-def few_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run's picture takes longer than the tests' runs: those marked `pictures` draw it."""
-    from gpt.training.monitor.monitor import Monitor
-
-    if "pictures" not in request.keywords:
-        monkeypatch.setattr(Monitor, "_draw", lambda _: None)
-
-
 @pytest.fixture
 def set_threads() -> Iterator[Callable[[int], None]]:
     """Sets how many threads torch computes with, for this test."""

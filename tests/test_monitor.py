@@ -40,9 +40,9 @@ from gpt.training.monitor.progress import evaluation_bar, training_bar
 from gpt.training.trainer import train
 from tests.conftest import load, metrics_of, small
 
-pytestmark = [pytest.mark.pictures, pytest.mark.precision]
+pytestmark = pytest.mark.precision
 
-pytestmark = [pytest.mark.pictures, pytest.mark.precision]
+pytestmark = pytest.mark.precision
 
 
 def events_of(run: Path):  # type: ignore[no-untyped-def]
@@ -133,7 +133,7 @@ def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Pa
 
 
 def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(tmp_path: Path) -> None:
-    with Monitor(tmp_path, small(), None) as monitor:
+    with Monitor(tmp_path, small(), None, elapsed_before=59.0) as monitor:
         monitor.attention(0, weights_of_attention(7), "the fox")  # of an untrained model: flat
         monitor.attention(4, weights_of_attention(7), "the fox")
         monitor.finish(4, {})

@@ -34,7 +34,8 @@ TAGS = {  # TensorBoard sorts by tag: the loss comes first
     "chars_per_s": "training/characters_per_second",
 }
 ATTENTION_TAG = "visualization/attention"  # and this last
-SECONDS_BETWEEN_PICTURES = 60  # one takes half a second to draw
+SECONDS_BETWEEN_PICTURES = 60  # the first takes a second to draw, with matplotlib's import
+SECONDS_WORTH_A_PICTURE = 10  # of training, before the picture that ends it
 SAMPLE_LINES = 3  # shown in the terminal at each evaluation
 WIDEST_SAMPLE = 100  # columns
 COUNTED_AT_ONCE = 2**24  # characters
@@ -147,7 +148,7 @@ class Monitor:
     def attention(self, step: int, attention: Attention, text: str) -> None:
         """The attention weights on a text, as a picture.
 
-        It is drawn once a minute at most, and at the end: drawing takes half a second.
+        It is drawn once a minute at most, and at the end, unless that came within seconds.
         """
         self._picture = step, attention, text
         if self.elapsed_s - self._drawn_s >= SECONDS_BETWEEN_PICTURES:
@@ -186,7 +187,8 @@ class Monitor:
 
     def finish(self, step: int, results: dict[str, float]) -> None:
         """The last picture, and the run's settings and results for TensorBoard's HPARAMS page."""
-        self._draw()
+        if self.elapsed_s >= SECONDS_WORTH_A_PICTURE:
+            self._draw()
         settings = {
             key: value if isinstance(value, bool | int | float) else str(value or "null")
             for key, _, value in fields(self._config)
