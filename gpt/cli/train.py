@@ -121,9 +121,11 @@ def train(
 def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
     """The run's scores and a sample of its best model; how to watch it and sample more."""
     from gpt import api
+    from gpt.runs.checkpoint import read_summary
     from gpt.sampling.samples import collect, in_order
 
-    config = api.load(outcome.run, "last").config  # its rules may have been changed by a resume
+    # a resume may have changed the rules since the best checkpoint
+    config = read_summary(Path(outcome.run), "last").config
     chunks = api.load(outcome.run).sample([""], seed=config.seed, **config.sample.model_dump())
     if as_json:
         typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
