@@ -24,7 +24,7 @@ from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.model import load_model
-from gpt.sampling import parallel
+from gpt.sampling import numpy_engine, parallel
 from gpt.sampling.engine import Engine, engine_of
 from gpt.sampling.generate import Generator, generate, generate_text
 from gpt.sampling.numpy_engine import NumpyEngine
@@ -254,6 +254,22 @@ def test_readers_give_the_logits_of_the_whole_text(
         expected = np.stack([last_logits(net, text) for text in texts])
         for engine in pair:
             np.testing.assert_allclose(engine.decode(new), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("scores", [1, 7 * 3 * 263, 10**9])
+def test_an_engine_whose_caches_grow_gives_the_logits_of_the_whole_text(
+    scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They once had room for T from the start: 67 GB for a file of 562 kB."""
+    monkeypatch.setattr(numpy_engine, "SCORES_NUMBERS", scores)
+    net = model(T=521)
+    texts = [[i % V for i in range(n)] for n in (257, 263)]
+    engine, _ = engines(net, 2)
+    engine.prefill([0, 1], texts)
+    for id_ in range(3):
+        texts = [[*text, id_] for text in texts]
+        expected = np.stack([last_logits(net, text) for text in texts])
+        np.testing.assert_allclose(engine.decode([id_, id_]), expected, rtol=1e-3, atol=1e-3)
 
 
 def test_a_model_on_the_cpu_is_read_by_numpy() -> None:

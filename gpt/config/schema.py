@@ -34,7 +34,7 @@ def _text_name(name: str) -> str:
 
 Newlines = Literal["lf", "keep"]
 LARGEST = 10**9  # a guard against typing errors, long before memory runs out
-MOST_LAYERS = 10_000  # or n-gram tables: their parameters are listed before a model is read
+MOST_LAYERS = 1000  # or n-gram tables: their parameters are listed before a model is read
 LARGEST_TABLE = 2**24  # rotary angles, which a model computes before it has any weight
 SHARPEST = 1000.0  # far beyond one-hot attention, and far from overflow
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]

@@ -22,10 +22,11 @@ class CausalSelfAttention(nn.Module):
     Queries, keys and values of all heads come from one matrix product. H x hs need not equal C:
     the heads' outputs, H x vs channels, are projected back to C. With `qk_norm` queries and keys
     are normalised first (arXiv:2302.05442, section 3.1), so that no score can run away, nor grow as
-    sharp as it could: `attention_scale` above 1 makes up for that.
+    sharp as it could: `attention_scale` above 1 makes up for that. The layers of a model share one
+    `rotary`, whose table grows with T.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, rotary: Rotary | None = None) -> None:
         super().__init__()
         self.n_head, self.qk_norm = config.n_head, config.qk_norm
         self.scale = config.attention_scale * config.head_size**-0.5
@@ -35,7 +36,7 @@ class CausalSelfAttention(nn.Module):
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
         self.projection = nn.Linear(self.sizes[2], config.C)
         self.dropout = nn.Dropout(config.dropout)
-        self.rotary = Rotary(config) if config.positions == "rotary" else None
+        self.rotary = (rotary or Rotary(config)) if config.positions == "rotary" else None
 
     def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
         """(B, T, C) -> (B, T, C). With a cache, x attends to what is in it too, and joins it."""

@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from gpt.config.schema import ModelConfig
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.cache import Cache, LayerCache
+from gpt.model.rotary import Rotary
 from gpt.text.vocabulary import MASKED
 
 
@@ -73,10 +74,10 @@ class Block(nn.Module):
     LayerNorm before each part, as in GPT-2 (arXiv:2002.04745 says why this trains better).
     """
 
-    def __init__(self, config: ModelConfig) -> None:
+    def __init__(self, config: ModelConfig, rotary: Rotary | None = None) -> None:
         super().__init__()
         self.attention_norm = nn.LayerNorm(config.C)
-        self.attention = CausalSelfAttention(config)
+        self.attention = CausalSelfAttention(config, rotary)
         self.mlp_norm = nn.LayerNorm(config.C)
         self.mlp = MLP(config)
 
@@ -120,7 +121,8 @@ class GPT(nn.Module):
                 nn.Embedding(config.T, config.C) if config.positions == "learned" else None
             )
             self.dropout = nn.Dropout(config.dropout)
-            self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+            rotary = Rotary(config) if config.positions == "rotary" else None
+            self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.n_layer))
             self.norm = nn.LayerNorm(config.C)
             self.head = nn.Linear(config.C, vocabulary_size, bias=False)
         initialize(self, generator)

@@ -19,6 +19,9 @@ from gpt.model.shapes import rotary_angles
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int_]
 
+FIRST_ROOM = 256  # characters that the caches have room for at first
+SCORES_NUMBERS = 2**25  # attention scores in one forward pass of a prefill: bounds its memory
+
 
 class NumpyEngine:
     """B texts, each with a length of its own, and the keys and values of all their characters.
@@ -45,24 +48,31 @@ class NumpyEngine:
                 self.positions = _centred(weights["position_embedding.weight"], 1)
             self.blocks = [_block(config, weights, f"blocks.{i}.") for i in range(config.n_layer)]
             self.head = _Linear.of(weights, "head", norm="norm")
-        angles = rotary_angles(T, config.head_size)
-        self.rotations = np.exp(1j * angles).astype(np.complex64)  # (T, hs / 2)
+        if config.positions == "rotary":
+            angles = rotary_angles(T, config.head_size)
+            self.rotations = np.exp(1j * angles).astype(np.complex64)  # (T, hs / 2)
         self.lengths = np.zeros(B, int)
-        self.ids = np.full((B, config.ngram - 1 + T), padding)
-        self.keys = np.zeros((config.n_layer, B, H, T, config.head_size), np.float32)
-        self.values = np.zeros((config.n_layer, B, H, T, config.value_size), np.float32)
+        room = min(T, FIRST_ROOM)  # characters; the caches grow with the texts
+        self.ids = np.full((B, config.ngram - 1 + room), padding)
+        self.keys = np.zeros((config.n_layer, B, H, room, config.head_size), np.float32)
+        self.values = np.zeros((config.n_layer, B, H, room, config.value_size), np.float32)
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
         """Replace the texts in these rows by those, of any lengths up to T."""
         lengths = [len(text) for text in texts]
         self.lengths[rows] = 0
         if longest := max(lengths):  # shorter ones are padded; their lengths leave the padding out
-            padded = [text + [0] * (longest - len(text)) for text in texts]
-            self._forward(np.array(rows), np.array(padded), want_logits=False)
+            self._make_room(longest)
+            padded = np.array([text + [0] * (longest - len(text)) for text in texts])
+            few = max(SCORES_NUMBERS // (len(rows) * self.config.n_head * longest), 1)
+            for start in range(0, longest, few):
+                self._forward(np.array(rows), padded[:, start : start + few], want_logits=False)
+                self.lengths[rows] = min(start + few, longest)
             self.lengths[rows] = lengths
 
     def decode(self, ids: list[int]) -> Floats:
         """Append one character to each text: the logits (B, V) of the next."""
+        self._make_room(int(self.lengths.max()) + 1)
         logits = self._forward(np.arange(len(ids)), np.array(ids)[:, None])
         self.lengths += 1
         return logits
@@ -78,6 +88,18 @@ class NumpyEngine:
         """Drop all texts but those in these rows, which become rows 0, 1, 2 and so on."""
         self.lengths, self.ids = self.lengths[rows], self.ids[rows]
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
+
+    def _make_room(self, length: int) -> None:
+        """Let the caches hold texts of that length, at most T, at least twice what they held."""
+        room = self.keys.shape[3]
+        if length <= room:
+            return
+        more = min(self.T, max(length, 2 * room)) - room
+        self.ids = np.pad(self.ids, ((0, 0), (0, more)))
+        self.keys, self.values = (
+            np.pad(cache, ((0, 0), (0, 0), (0, 0), (0, more), (0, 0)))
+            for cache in (self.keys, self.values)
+        )
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
