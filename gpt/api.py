@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gpt.config.schema import Config
+    from gpt.evaluation.analysis import AttentionAnalysis
     from gpt.evaluation.attention import Attention
     from gpt.model.transformer import GPT
     from gpt.runs.checkpoint import CheckpointData
@@ -173,6 +174,16 @@ class Model:
         from gpt.evaluation.attention import attend_text
 
         return attend_text(self.module, self.vocabulary, self._unified(text))
+
+    def attention_analysis(self, text: str) -> "AttentionAnalysis":
+        """The attention, and what it does on the text: the loss without each head, and more.
+
+        Raises:
+            UsageError: as `attention`.
+        """
+        from gpt.evaluation.analysis import analyze_text
+
+        return analyze_text(self.module, self.vocabulary, self._unified(text))
 
     @property
     def _torch_device(self) -> Any:

@@ -63,6 +63,14 @@ def test_attention_has_a_row_of_weights_for_each_character(run: Path) -> None:
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 11))
 
 
+def test_an_analysis_tells_what_the_loss_would_be_without_each_head(run: Path) -> None:
+    model = gpt.load(run)
+    analysis = model.attention_analysis("a quick fox")
+    assert analysis.losses.mean().item() == pytest.approx(model.loss("a quick fox"), rel=1e-5)
+    assert analysis.losses_without.shape == (2, 3, 10)
+    torch.testing.assert_close(analysis.weights, model.attention("a quick fox").weights)
+
+
 def test_two_models_are_loaded_at_once(run: Path, tmp_path: Path) -> None:
     other = gpt.train(small(seed=3), text=str(run.parent / "pangram.txt"), run_dir=tmp_path / "b")
     a, b = gpt.load(run), gpt.load(other.run)

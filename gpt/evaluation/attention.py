@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt.errors import CheckpointError, UsageError
-from gpt.model.attention import CausalSelfAttention
-from gpt.model.transformer import GPT
+from gpt.model.transformer import GPT, Block
 from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
@@ -33,31 +32,47 @@ class Attention:
 def attend(model: GPT, ids: Tensor) -> Attention:
     """The attention of the model, in evaluation mode, to ids (T,).
 
-    The fused kernel never holds the weights, so each block's input is kept while the model runs,
-    and put through the same attention step by step.
+    The fused kernel never holds the weights, so what each block receives is kept while the model
+    runs, and put through the same attention step by step.
 
     Raises:
         ValueError: more than `model.config.T` ids.
     """
-    inputs: list[Tensor] = []
-
-    def keep(module: nn.Module, arguments: tuple[Tensor]) -> None:
-        inputs.append(arguments[0])
-
-    attentions = [part for part in model.modules() if isinstance(part, CausalSelfAttention)]
-    hooks = [attention.register_forward_pre_hook(keep) for attention in attentions]
     training = model.training
     model.eval()
     try:
-        logits = model(ids.to(next(model.parameters()).device)[None])[0]  # (T, V)
-        weights = torch.cat(  # (n_layer, H, T, T)
-            [attention.explicit(x)[1] for attention, x in zip(attentions, inputs, strict=True)]
-        )
+        logits, streams = run_with_streams(model, ids)
+        weights = [
+            block.attention.explicit(block.attention_norm(x))[1]
+            for block, x in zip(blocks_of(model), streams, strict=False)  # the last is the head's
+        ]
     finally:
         model.train(training)
+    return Attention(torch.cat(weights).float().cpu(), logits[0].float().softmax(-1).cpu())
+
+
+def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Run the model on ids (T,): its logits (1, T, V), and the residual stream on the way.
+
+    n_layer + 1 streams (1, T, C): before each block, and after the last.
+    """
+    streams: list[Tensor] = []
+
+    def keep(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+        streams.append(arguments[0])
+
+    hooks = [part.register_forward_pre_hook(keep) for part in (*model.blocks, model.norm)]
+    try:
+        logits = model(ids.to(next(model.parameters()).device)[None])
+    finally:
         for hook in hooks:
             hook.remove()
-    return Attention(weights.float().cpu(), logits.float().softmax(-1).cpu())
+    return logits, streams
+
+
+def blocks_of(model: GPT) -> list[Block]:
+    """The model's blocks, in order."""
+    return [block for block in model.blocks if isinstance(block, Block)]
 
 
 def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:

@@ -1,0 +1,179 @@
+"""What attention causes: each number against a slower, obvious way to it."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.config.schema import ModelConfig
+from gpt.errors import UsageError
+from gpt.evaluation.analysis import analyze_text, value_norms
+from gpt.evaluation.attention import blocks_of
+from gpt.evaluation.head_removal import losses_without_heads
+from gpt.evaluation.head_scores import (
+    induction_score,
+    prefix_matching_score,
+    previous_character_score,
+)
+from gpt.evaluation.logit_lens import logit_lens
+from gpt.model.transformer import GPT
+from gpt.text.vocabulary import Vocabulary
+
+L, H, T, C, V = 2, 3, 11, 20, 17  # layers, heads, ...: no two alike
+IDS = torch.arange(7) * 5 % V
+ALPHABET = Vocabulary("abcdefghijklmnopq")  # V characters
+
+
+def model(**changes: object) -> GPT:
+    """A model whose every weight is drawn at random, with dropout that must not act."""
+    sizes = {"T": T, "C": C, "n_layer": L, "n_head": H, "head_size": 6, "value_size": 7}
+    config = ModelConfig.model_validate(sizes | {"dropout": 0.5} | changes)
+    made, draws = GPT(config, V), torch.Generator().manual_seed(0)
+    for parameter in made.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=draws)
+    return made.eval()
+
+
+@torch.no_grad()
+def nats(gpt: GPT, ids: Tensor) -> list[float]:
+    """Of each character but the first, one at a time."""
+    p = gpt(ids[None])[0].double().softmax(-1)
+    return [-math.log(p[t, int(ids[t + 1])]) for t in range(len(ids) - 1)]
+
+
+# --- head removal ---
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary"])
+def test_the_loss_without_a_head_is_that_of_a_model_whose_projection_ignores_it(
+    positions: str,
+) -> None:
+    gpt = model(positions=positions)
+    losses = losses_without_heads(gpt, IDS)
+    assert losses.shape == (L, H, 6)
+    for layer in range(L):
+        for head in range(H):
+            without = copy.deepcopy(gpt)
+            columns = slice(7 * head, 7 * (head + 1))
+            blocks_of(without)[layer].attention.projection.weight.data[:, columns] = 0
+            expected = nats(without, IDS)
+            assert losses[layer, head].tolist() == pytest.approx(expected, rel=1e-5)
+            assert expected != pytest.approx(nats(gpt, IDS), rel=1e-3)
+
+
+def test_a_removal_leaves_the_model_as_it_was() -> None:
+    gpt = model()
+    before = gpt(IDS[None])
+    losses_without_heads(gpt, IDS)
+    assert gpt(IDS[None]).equal(before)
+
+
+def test_a_head_that_adds_nothing_costs_nothing() -> None:
+    gpt = model()
+    blocks_of(gpt)[1].attention.projection.weight.data[:, 7:14] = 0
+    costs = analyze_text(gpt, ALPHABET, "abcadeb").removal_costs
+    assert costs.shape == (L, H)
+    assert costs[1, 1].item() == pytest.approx(0, abs=1e-6)
+    assert (costs.abs() > 1e-3).sum() == L * H - 1
+
+
+# --- the logit lens ---
+
+
+def test_the_logit_lens_of_a_layer_is_the_model_that_ends_after_it() -> None:
+    gpt = model()
+    lens = logit_lens(gpt, IDS)
+    assert lens.predicted.shape == lens.probabilities.shape == (L + 1, 7)
+    assert lens.losses.shape == (L + 1, 6)
+    for layer in range(L + 1):
+        ended = copy.deepcopy(gpt)
+        ended.blocks = ended.blocks[:layer]
+        with torch.no_grad():
+            p = ended(IDS[None])[0].softmax(-1)  # (T, V)
+        assert lens.losses[layer].tolist() == pytest.approx(nats(ended, IDS), rel=1e-5)
+        assert lens.predicted[layer].equal(p.argmax(-1))
+        torch.testing.assert_close(lens.probabilities[layer], p.amax(-1))
+
+
+def test_the_last_layer_of_the_lens_is_the_models_own_prediction() -> None:
+    gpt = model()
+    found = analyze_text(gpt, ALPHABET, "abcadeb")
+    assert found.lens.predicted[-1].equal(found.probabilities.argmax(-1))
+    torch.testing.assert_close(found.lens.probabilities[-1], found.probabilities.amax(-1))
+    ids = torch.tensor([ALPHABET.characters.index(c) for c in "abcadeb"])
+    assert found.losses.tolist() == pytest.approx(nats(gpt, ids), rel=1e-5)
+
+
+# --- |weight x value| ---
+
+
+@torch.no_grad()
+def test_the_norm_of_a_value_is_what_its_head_alone_would_add() -> None:
+    """What a key adds to the stream is its weight times this (arXiv:2004.10102, section 3)."""
+    gpt = model()
+    norms = value_norms(gpt, IDS)
+    assert norms.shape == (L, H, 7)
+    x = gpt.embed(IDS[None])
+    for layer, block in enumerate(blocks_of(gpt)):
+        attention, normed = block.attention, block.attention_norm(x)
+        for head in range(H):
+            alone = copy.deepcopy(attention)  # every other head adds nothing, nor does the bias
+            alone.projection.bias.data.zero_()
+            for other in {0, 1, 2} - {head}:
+                alone.projection.weight.data[:, 7 * other : 7 * (other + 1)] = 0
+            for s in range(7):
+                _, _, v = alone.heads(normed)
+                value = alone.join(v[:, :, s : s + 1])
+                assert norms[layer, head, s].item() == pytest.approx(value.norm().item(), rel=1e-5)
+        x = block(x)
+
+
+# --- scores ---
+
+
+def test_the_previous_character_score_of_a_constructed_attention() -> None:
+    weights = torch.zeros(2, 5, 5)
+    weights[0] = torch.eye(5).roll(-1, dims=1)  # t attends to t - 1 only
+    weights[1] = torch.eye(5)
+    weights[1, 2] = torch.tensor([0.1, 0.6, 0.3, 0, 0])
+    assert previous_character_score(weights).tolist() == pytest.approx([1, 0.6 / 4])
+    assert previous_character_score(torch.ones(1, 1)).isnan()
+
+
+def test_the_prefix_matching_score_of_a_constructed_attention() -> None:
+    """On abcabc the second a attends to the first b: the character that followed last time."""
+    induction, copying = torch.zeros(6, 6), torch.zeros(6, 6)
+    for t in (3, 4, 5):
+        induction[t, t - 2] = 0.75
+        copying[t, t - 3] = 0.75  # to the same character: another kind of head
+    scores = prefix_matching_score(torch.stack([induction, copying]))
+    assert scores.tolist() == pytest.approx([0.75, 0])
+
+
+def test_a_head_without_preference_has_the_score_of_uniform_weights() -> None:
+    gpt = model()
+    for block in blocks_of(gpt):
+        block.attention.qkv.weight.data.zero_()  # all scores are equal
+    n = T // 2
+    uniform = sum(1 / (t + 1) for t in range(n, 2 * n)) / n
+    assert induction_score(gpt).shape == (L, H)
+    assert induction_score(gpt).flatten().tolist() == pytest.approx([uniform] * L * H)
+
+
+# --- all of them ---
+
+
+def test_a_text_of_one_character_and_a_model_of_context_1() -> None:
+    found = analyze_text(model(), ALPHABET, "a")
+    assert found.losses.shape == (0,)
+    assert found.removal_costs.isnan().all()
+    assert found.previous.isnan().all()
+    assert found.lens.predicted.shape == (L + 1, 1)
+    assert analyze_text(model(T=1), ALPHABET, "a").induction.isnan().all()
+
+
+def test_a_text_is_refused_as_for_its_attention() -> None:
+    with pytest.raises(UsageError, match=r"expected at most T = 11 characters, .* got 12; cut it"):
+        analyze_text(model(), ALPHABET, "abcdefghijkl")
