@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from gpt.lessons.build import build_page
 from gpt.lessons.head import Head, ParameterHead, attend
 from gpt.lessons.heads import FusedHeads, ListOfHeads, take_apart
 from gpt.lessons.page import Page
+from gpt.lessons.render import render
 from gpt.lessons.trained import Trained, trained_model
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
@@ -306,23 +308,23 @@ def test_every_check_of_a_lesson_holds(name: str, seed: int) -> None:
     assert checks or name == "scaling"
 
 
-@pytest.mark.parametrize("width", [41, 80, 100])
+@pytest.mark.parametrize("width", [80, 100])
 @pytest.mark.parametrize("name", LESSONS)
 def test_a_page_fits_the_terminal_and_loses_nothing(
     name: str, width: int, trained: Trained
 ) -> None:
     """Tables of 93 columns wrapped in the middle of a number at 80."""
     page = build_page(name, SEED, trained)
-    lines = page.render(width).splitlines()
+    lines = render(page, width).splitlines()
     assert max(map(len, lines)) <= width
-    words = page.render(1000).split()
-    assert set(page.render(width).split()) >= {word for word in words if set(word) != {"="}}
+    words = render(page, 1000).split()
+    assert set(render(page, width).split()) >= {word for word in words if set(word) != {"="}}
 
 
 def test_a_wide_table_is_split_between_columns() -> None:
     page = Page("a", "b", "c", None)
     page.table("caption", torch.arange(10.0).view(2, 5), ["x", "y"], ["p", "q", "r", "s", "t"])
-    assert page.render(27).split("\n\n", 1)[1].split("\n\nsource")[0].splitlines() == [
+    assert render(page, 27).split("\n\n", 1)[1].split("\n\nsource")[0].splitlines() == [
         "caption",
         "          p       q       r",
         "x    0.0000  1.0000  2.0000",
@@ -378,7 +380,70 @@ def test_a_check_that_fails_is_shown_as_failed() -> None:
     page = build_page("averaging", SEED)
     page.check("one = two", torch.tensor(1.0), torch.tensor(2.0))
     assert not page.holds
-    assert "[FAILS] one = two (largest difference 1.0e+00)" in page.render(80)
+    page.check_differ("one differs from one", torch.tensor(1.0), torch.tensor(1.0))
+    assert "one = two (NOT equal: max |difference| 1)" in render(page, 80)
+    assert "one differs from one (do NOT differ: only by 0)" in render(page, 80)
+
+
+def test_a_check_says_how_close() -> None:
+    page = Page("a", "b", "c", None)
+    page.check("x = y", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0 + 3e-5]))
+    page.check("x = x", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
+    page.check_differ("x differs from z", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.2]))
+    assert page.holds
+    assert "\n".join(render(page, 80).split("\n\n")[1:-1]).splitlines() == [
+        "x = y (equal: max |difference| 3e-5)",
+        "x = x (equal: max |difference| 0)",
+        "x differs from z (differ by 2.2)",
+    ]
+
+
+def test_a_table_leaves_the_future_blank_and_has_no_minus_zero() -> None:
+    page = Page("a", "b", "c", None)
+    values = torch.tensor([[-1e-9, 3.0], [float("-inf"), -0.5]])
+    page.table("caption", values, mask=torch.ones(2, 2).triu(1) == 1)
+    assert render(page, 80).split("\n\n")[1].splitlines() == [
+        "caption",
+        "    0.0000",
+        "      -inf -0.5000",
+    ]
+    assert json.loads(json.dumps(page.to_dict(), allow_nan=False)) == page.to_dict()
+
+
+def test_a_step_is_shown_from_its_source_without_its_docstring() -> None:
+    page = Page("a", "b", "c", None)
+    page.source(averaging.by_matmul)
+    code = render(page, 100).split("\n\n")[1]
+    scope: dict[str, object] = {"torch": torch, "Tensor": Tensor}
+    exec(textwrap.dedent(code), scope)
+    x = averaging.example(SEED)
+    assert torch.equal(scope["by_matmul"](x), averaging.by_matmul(x))  # type: ignore[operator]
+    assert '"""' not in code
+    assert max(map(len, render(page, 60).splitlines())) <= 60
+
+
+def test_terms_are_bold_and_cells_shaded_only_where_the_terminal_has_colours() -> None:
+    page = Page("a", "b", "c", None)
+    page.paragraph("A **causal mask** hides the future; a causal mask is *not* everything.")
+    page.verbatim("def f(**kwargs, **more)  # \x1b[31m")
+    page.formula("attention", "softmax(Q K^T / sqrt(d_k)) V")
+    page.table("caption", torch.tensor([[0.0, 1.0], [-1.0, 0.5]]))
+    page.exercise("change it", "**42**")
+    coloured, plain = (render(page, 80, colour=colour) for colour in (True, False))
+    assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain
+    assert "\x1b" not in plain
+    assert coloured.count("\x1b[1mcausal mask\x1b[22m") == 1
+    assert "def f(**kwargs, **more)  # \\x1b[31m" in coloured
+    backgrounds = re.findall(r"\x1b\[48;5;(\d+)", coloured)
+    assert len(set(backgrounds)) == len(backgrounds) == 4
+
+
+def test_the_answer_of_an_exercise_is_shown_when_asked_for() -> None:
+    page = Page("a", "b", "c", None)
+    page.exercise("What is 6 x 7?", "It is 42.")
+    assert "What is 6 x 7?" in render(page, 80)
+    assert "42" not in render(page, 80)
+    assert "Answer: It is 42." in render(page, 80, answer=True)
 
 
 def test_each_lesson_names_the_next() -> None:
@@ -409,7 +474,7 @@ def test_explain_uses_the_terminals_width(
 
 def test_explain_shows_a_lesson(gpt: Gpt) -> None:
     code, out, _ = gpt("explain", "averaging")
-    assert (code, "0.3525  0.0545" in out, "next: gpt explain scaling" in out) == (0, True, True)
+    assert (code, "0.3525  0.0545" in out, "next: gpt explain head" in out) == (0, True, True)
 
 
 @pytest.mark.parametrize("name", LESSONS)
@@ -424,16 +489,44 @@ def test_explain_shows_a_trained_run_without_its_dropout(gpt: Gpt, run: Path, na
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["head5"], "head5: no such lesson; there are averaging, scaling, head, heads"),
+        (["head5"], "head5: no such lesson; there are averaging, head, scaling"),
         (["head", "--run", "nowhere"], "nowhere: expected the folder of a run"),
         (["head", "--seed", "-1"], "--seed"),
         (["head", "--seed", str(2**64)], "--seed"),
         (["--run", "nowhere"], "--run: name a lesson too"),
+        (["head", "--text", "fox"], "--text: name a trained run too, with --run"),
     ],
 )
 def test_bad_input_of_explain(gpt: Gpt, arguments: list[str], message: str) -> None:
     code, out, err = gpt("explain", *arguments)
     assert (code, out, message in err) == (2, "", True)
+
+
+def test_a_lesson_on_the_learners_own_text(gpt: Gpt, run: Path) -> None:
+    code, out, _ = gpt("explain", "head", "--run", run, "--text", "the lazy fox")
+    assert (code, "on 12 characters of yours: 'the lazy fox'." in out) == (0, True)
+    for text, message in [
+        ("", "--text: expected 1 to 13 characters, got 0"),
+        ("the lazy, lazy fox", "--text: expected 1 to 13 characters, got 18"),
+        ("fox!", "the text has characters outside the model's vocabulary: !"),
+    ]:
+        code, out, err = gpt("explain", "head", "--run", run, "--text", text)
+        assert (code, out, message in err) == (2, "", True)
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_text_of_one_character_will_do(run: Path, name: str) -> None:
+    data = read_checkpoint(run, "best")
+    model = load_model(data, torch.device("cpu"))
+    page = build_page(name, SEED, trained_model("run", model, data.vocabulary, 3, "x"))
+    assert page.holds
+    assert "nan" not in render(page, 100)
+
+
+def test_a_model_of_any_length_is_shown_on_256_characters_at_most(trained: Trained) -> None:
+    """A stranger's run with a large T filled the memory with (T, T) tables."""
+    model = GPT(ModelConfig(T=999, C=8, n_layer=1, n_head=1), len(trained.vocabulary)).eval()
+    assert len(trained_model("run", model, trained.vocabulary, seed=3).text) == 256
 
 
 def test_a_copied_checkpoint_can_be_explained_and_attended_to(gpt: Gpt, run: Path) -> None:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from gpt.cli.options import DebugFlag, JsonFlag, show, terminal_width
+from gpt.cli.options import DebugFlag, JsonFlag, terminal_colour, terminal_width
 from gpt.errors import GPTError, UsageError
+from gpt.text.newlines import unify_newlines
 
 
 def explain(
@@ -21,13 +22,25 @@ def explain(
             help="Show the same in this run's trained model: its folder or name.",
         ),
     ] = None,
+    text: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="With --run: your own text, at most model.T characters (and 256), instead of one "
+            "that the model generates.",
+        ),
+    ] = None,
+    answer: Annotated[
+        bool, typer.Option("--answer", help="Show the answer to the lesson's exercise.")
+    ] = False,
     seed: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=0,
             max=2**63 - 1,
-            help="Seed of the tensors; 1337 gives the notebooks' figures.",
+            help="Seed of the tensors. 1337 gives the figures of the notebooks that set it; the "
+            "six-word example of `head` has seeds of its own.",
         ),
     ] = 1337,
     as_json: JsonFlag = False,
@@ -38,6 +51,8 @@ def explain(
 
     if lesson is None and run is not None:
         raise UsageError(f"--run: name a lesson too; there are {', '.join(LESSONS)}")
+    if text is not None and run is None:
+        raise UsageError("--text: name a trained run too, with --run")
     if lesson is None:
         typer.echo(json.dumps(LESSONS) if as_json else _lessons(terminal_width()))
         return
@@ -52,13 +67,18 @@ def explain(
         from gpt.lessons.trained import trained_model
 
         name = model.run.resolve().name
-        trained = trained_model(name, model.module, model.vocabulary, seed)
+        text = text and unify_newlines(text, model.config.data.newlines)
+        trained = trained_model(name, model.module, model.vocabulary, seed, text)
 
     from gpt.lessons.build import build_page
+    from gpt.lessons.render import render
 
     page = build_page(lesson, seed, trained)
-    show(json.dumps(page.to_dict()) if as_json else page.render(terminal_width()))
-    show("\n")
+    if as_json:
+        shown = json.dumps(page.to_dict())
+    else:
+        shown = render(page, terminal_width(), colour=terminal_colour(), answer=answer)
+    typer.echo(shown, color=terminal_colour())
     if not page.holds:
         raise GPTError(f"{lesson}: a check fails on this machine; see the page")
 

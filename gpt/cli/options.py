@@ -2,6 +2,7 @@
 
 import enum
 import logging
+import os
 import shutil
 import sys
 from typing import Annotated
@@ -54,6 +55,12 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one
 def terminal_width() -> int:
     """Columns to write in: those of the terminal, at most 100; 80 where there is none."""
     return min(shutil.get_terminal_size().columns, 100)
+
+
+def terminal_colour() -> bool:
+    """Whether stdout shows colours: it is a terminal, and NO_COLOR (no-color.org) is not set."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not plain
 
 
 def show(text: str) -> None:

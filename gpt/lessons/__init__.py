@@ -2,13 +2,14 @@
 
 Each module holds the step itself - the naive form and the better one - and, below it, `explain`,
 which runs it on small tensors and writes the page. `page` is the page of a lesson, `build` makes
-it from a lesson's name, `trained` holds a trained model and its activations.
+it from a lesson's name, `render` shows it in a terminal, `trained` holds a trained model and its
+activations.
 """
 
 LESSONS = {  # in the order in which they build on each other
     "averaging": "the past averaged: loop, triangular matrix, masked softmax",
-    "scaling": "why scores are divided by the square root of head_size",
     "head": "one head: queries, keys and values",
+    "scaling": "why scores are divided by the square root of head_size",
     "heads": "many heads: a list of them, or one matrix product",
     "normalization": "BatchNorm and LayerNorm: over which numbers to take the mean",
     "positions": "attention ignores order until positions are added",

@@ -88,7 +88,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             mean = causal_softmax(torch.zeros(q.shape[-2], q.shape[-2])) @ v
             out = causal_softmax(q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5) @ v
             distances.append((out - mean).norm(dim=(-2, -1)) / mean.norm(dim=(-2, -1)))
-        page.paragraph(trained.introduction())
+        trained.introduce(page)
         page.table(
             "distance of each head's output from the average of its values, relative to that",
             torch.cat(distances),

@@ -82,7 +82,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     page.check("the block by hand = the production block", by_hand(block, x), block(x))
     if trained is not None:
-        page.paragraph(trained.introduction())
+        trained.introduce(page)
         rows, _ = trained.names()
         table = []
         for layer, x in zip(trained.blocks, trained.streams, strict=True):

@@ -128,7 +128,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         attention, q, k, v = next(trained.heads())
         _, weights = attend(q, k, v, causal=True)
         shown = min(12, len(trained.text))
-        page.paragraph(trained.introduction())
+        trained.introduce(page)
         page.table(
             f"layer 1, head 1: attention weights of the last query, {trained.text[-1]!r}, on the "
             f"last {shown} keys",

@@ -122,7 +122,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             entropy(attention.explicit(inputs)[1]).mean((0, 2))
             for attention, inputs in zip(attentions, trained.inputs, strict=True)
         ]
-        page.paragraph(trained.introduction())
+        trained.introduce(page)
         page.table(
             "entropy of each head's attention weights (bits)", torch.stack(table), rows, columns
         )

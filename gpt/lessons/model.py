@@ -63,7 +63,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     page.table("loss", torch.stack([loss, torch.tensor(11.0).log()]), columns=["loss", "ln V"])
     if trained is not None:
-        page.paragraph(trained.introduction())
+        trained.introduce(page)
         page.check(
             "the model by hand = the trained model",
             by_hand(trained.model, trained.ids),

@@ -95,7 +95,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     page.check("LayerNorm does not depend on the other examples", by_layer[:1], layer_norm(x[:1]))
     page.check_differ("BatchNorm does", by_batch[:2], BatchNorm(100)(x[:2]))
     if trained is not None:
-        page.paragraph(trained.introduction())
+        trained.introduce(page)
         before = trained.streams
         rows, _ = trained.names()
         table = [

@@ -1,18 +1,23 @@
-"""The page of a lesson: paragraphs, small tables, and equalities that are checked live."""
+"""The page of a lesson: paragraphs, code, small tables, and equalities that are checked live."""
 
+import ast
+import inspect
 import math
+import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+TERM = re.compile(r"\*\*(.+?)\*\*")  # **causal mask**: a word of the field at its first use
+
 
 @dataclass
 class Page:
-    """A lesson's parts in order, for a terminal or as JSON."""
+    """A lesson's parts in order: plain data, for a terminal (`render.render`) or as JSON."""
 
     name: str
     title: str
@@ -21,8 +26,22 @@ class Page:
     parts: list[dict[str, Any]] = field(default_factory=list)
 
     def paragraph(self, text: str) -> None:
-        """Add a paragraph."""
-        self.parts.append({"paragraph": " ".join(text.split())})
+        """Add a paragraph; a **term** between double asterisks is bold where the terminal can."""
+        text = " ".join(text.split())
+        self.parts.append({"paragraph": TERM.sub(r"\1", text), "terms": TERM.findall(text)})
+
+    def verbatim(self, text: str) -> None:
+        """Add a paragraph that quotes a text: its asterisks and spaces are its own."""
+        self.parts.append({"paragraph": text, "terms": []})
+
+    def formula(self, name: str, text: str) -> None:
+        """Add a formula under its name."""
+        self.parts.append({"formula": name, "text": text})
+
+    def source(self, *steps: Callable[..., Any]) -> None:
+        """Add the source of functions or classes, without their docstrings."""
+        code = "\n\n".join(map(_without_docstrings, steps))
+        self.parts.append({"source": [step.__qualname__ for step in steps], "code": code})
 
     def table(
         self,
@@ -30,31 +49,41 @@ class Page:
         values: Tensor | Sequence[float],
         rows: Sequence[str] = (),
         columns: Sequence[str] = (),
+        mask: Tensor | None = None,
     ) -> None:
-        """Add a tensor (rows, columns) or (columns,), shown to four digits."""
+        """Add a tensor (rows, columns) or (columns,), shown to four digits.
+
+        Cells where the boolean mask, of the same shape, is True stay blank: the future.
+        """
         tensor = torch.as_tensor(values).detach()
-        matrix = tensor.unsqueeze(0) if tensor.ndim == 1 else tensor
+        hidden = torch.zeros_like(tensor, dtype=torch.bool) if mask is None else mask
+        shape = (-1, tensor.shape[-1])
+        cells = [
+            [None if blank else _json_number(value) for value, blank in zip(*row, strict=True)]
+            for row in zip(*(t.reshape(shape).tolist() for t in (tensor, hidden)), strict=True)
+        ]
         self.parts.append(
-            {
-                "table": caption,
-                "rows": list(rows),
-                "columns": list(columns),
-                "values": matrix.tolist(),
-            }
+            {"table": caption, "rows": list(rows), "columns": list(columns), "values": cells}
         )
+
+    def drawing(self, caption: str, lines: Sequence[str]) -> None:
+        """Add a drawing made of characters; its lines (at most 76 columns) are never wrapped."""
+        self.parts.append({"drawing": caption, "lines": list(lines)})
 
     def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-4) -> None:
         """Claim that two tensors are equal up to rounding, and check it."""
         difference = float((left - right).detach().abs().max())
         holds = difference <= tolerance * max(1.0, float(right.detach().abs().max()))
-        self.parts.append({"check": claim, "holds": holds, "largest_difference": difference})
+        self._add_check(claim, "equal", holds, difference)
 
     def check_differ(self, claim: str, left: Tensor, right: Tensor) -> None:
         """Claim that two tensors differ, and check it."""
         difference = float((left - right).detach().abs().max())
-        self.parts.append(
-            {"check": claim, "holds": difference > 1e-3, "largest_difference": difference}
-        )
+        self._add_check(claim, "differ", difference > 1e-3, difference)
+
+    def exercise(self, task: str, answer: str) -> None:
+        """Add the lesson's exercise: change a line, predict, run again. `--answer` shows both."""
+        self.parts.append({"exercise": " ".join(task.split()), "answer": " ".join(answer.split())})
 
     @property
     def holds(self) -> bool:
@@ -72,44 +101,30 @@ class Page:
             "parts": self.parts,
         }
 
-    def render(self, width: int) -> str:
-        """The page as text of at most `width` columns; a wider table is split."""
-        heading = textwrap.wrap(f"{self.name}: {self.title}", width)
-        blocks = ["\n".join([*heading, "=" * max(map(len, heading))])]
-        blocks += [_render(part, width) for part in self.parts]
-        following = f"gpt explain {self.next}" if self.next else "gpt attend, on a run of yours"
-        blocks.append(f"source: {self.file}\nnext: {following}")
-        return "\n\n".join(blocks)
-
-
-def _number(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4f}"
-
-
-def _fill(text: str, width: int, indent: int = 0) -> str:
-    return textwrap.fill(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
-
-
-def _render(part: dict[str, Any], width: int) -> str:
-    if "paragraph" in part:
-        return _fill(part["paragraph"], width)
-    if "check" in part:
-        mark = "holds" if part["holds"] else "FAILS"
-        claim = f"[{mark}] {part['check']} (largest difference {part['largest_difference']:.1e})"
-        return _fill(claim, width, indent=8)
-    cells = [[_number(value) for value in row] for row in part["values"]]
-    lines = [part["columns"], *cells] if part["columns"] else cells
-    names = part["rows"] or [""] * len(cells)
-    names = ["", *names] if part["columns"] else names
-    margin = max(map(len, names)) + 2
-    cell = max(8, *(len(text) + 1 for line in lines for text in line))
-    total, fit = len(cells[0]), max(1, (width - margin) // cell)
-    beside = math.ceil(total / math.ceil(total / fit))  # columns in a block; blocks alike
-    blocks = [
-        "\n".join(
-            f"{name:<{margin}}{''.join(text.rjust(cell) for text in line[i : i + beside])}".rstrip()
-            for name, line in zip(names, lines, strict=True)
+    def _add_check(self, claim: str, relation: str, holds: bool, difference: float) -> None:
+        self.parts.append(
+            {
+                "check": claim,
+                "relation": relation,
+                "holds": holds,
+                "largest_difference": _json_number(difference),
+            }
         )
-        for i in range(0, total, beside)
-    ]
-    return "\n".join([_fill(part["table"], width), "\n\n".join(blocks)])
+
+
+def _json_number(value: float) -> float | str:
+    """JSON has no -inf, which masked scores hold: it is written as text."""
+    return value if math.isfinite(value) else str(value)
+
+
+def _without_docstrings(step: Callable[..., Any]) -> str:
+    code = textwrap.dedent(inspect.getsource(step))
+    lines = code.splitlines()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+            first, last = node.body[0].lineno, node.body[0].end_lineno or 0
+            for line in range(first - 1, last):
+                lines[line] = "\0"
+            if lines[last : last + 1] == [""]:
+                lines[last] = "\0"
+    return "\n".join(line for line in lines if line != "\0")

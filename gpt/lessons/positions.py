@@ -74,7 +74,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     if trained is not None and len(trained.text) > 2:  # a past of one has no order
         before = trained.model(trained.ids)[0, -1].softmax(-1)
         after = trained.model(shuffle_past(trained.ids, seed))[0, -1].softmax(-1)
-        page.paragraph(trained.introduction())
+        trained.introduce(page)
         likely = before.topk(min(6, len(before))).indices
         page.table(
             "predicted probability of the next character, with the past in order and shuffled",

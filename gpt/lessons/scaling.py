@@ -82,7 +82,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     if trained is not None:
         rows, columns = trained.names()
-        page.paragraph(trained.introduction())
+        trained.introduce(page)
         for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
             variances, bits = [], []
             for _, queries, keys, _ in trained.heads():

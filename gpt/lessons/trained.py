@@ -1,4 +1,4 @@
-"""A trained model and its activations on a text that it generated."""
+"""A trained model and its activations on a text: one that it generated, or the learner's own."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -6,11 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpt.errors import UsageError
+from gpt.lessons.page import Page
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
 from gpt.sampling.generate import generate_text
+from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
+
+MAX_CHARACTERS = 256  # of a text in a lesson: a stranger's model.T may be any size
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,7 @@ class Trained:
     model: GPT
     vocabulary: Vocabulary
     text: str
+    generated: bool
     ids: Tensor
     streams: list[Tensor]
 
@@ -49,18 +55,34 @@ class Trained:
         rows = [f"layer {layer + 1}" for layer in range(config.n_layer)]
         return rows, [f"head {head + 1}" for head in range(config.n_head)]
 
-    def introduction(self) -> str:
-        """A sentence that introduces the model and the text."""
-        return (
-            f"The same in the trained model {self.name}, on {len(self.text)} characters that it "
-            f"generated, beginning with {self.text[:40]!r}."
+    def introduce(self, page: Page) -> None:
+        """Add a sentence that introduces the model and the text."""
+        quoted = self.text if len(self.text) <= 40 else f"{self.text[:40]}..."
+        origin = "that it generated" if self.generated else "of yours"
+        page.verbatim(
+            f"The same in the trained model {self.name}, on {len(self.text)} characters {origin}: "
+            f"{quoted!r}."
         )
 
 
 @torch.no_grad()
-def trained_model(name: str, model: GPT, vocabulary: Vocabulary, seed: int) -> Trained:
-    """Generate T characters, and record the residual stream before each block on them."""
-    text = generate_text(model, vocabulary, length=model.config.T, seed=seed)
+def trained_model(
+    name: str, model: GPT, vocabulary: Vocabulary, seed: int, text: str | None = None
+) -> Trained:
+    """Record the residual stream before each block on a text, by default one that is generated.
+
+    The text has at most T characters, and at most `MAX_CHARACTERS`.
+
+    Raises:
+        UsageError: the text is empty, too long, or has characters outside the vocabulary.
+    """
+    longest = min(model.config.T, MAX_CHARACTERS)
+    generated = text is None
+    if text is None:
+        text = generate_text(model, vocabulary, length=longest, seed=seed)
+    if not 0 < len(text) <= longest:
+        raise UsageError(f"--text: expected 1 to {longest} characters, got {len(text)}")
+    check_known(text, vocabulary)
     ids = to_torch(vocabulary.encode(text)).unsqueeze(0)
     streams: list[Tensor] = []
     hooks = [
@@ -70,4 +92,4 @@ def trained_model(name: str, model: GPT, vocabulary: Vocabulary, seed: int) -> T
     model(ids)
     for hook in hooks:
         hook.remove()
-    return Trained(name, model, vocabulary, text, ids, streams)
+    return Trained(name, model, vocabulary, text, generated, ids, streams)
