@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gpt.device import select_device, select_precision
+from gpt.device import seeded, select_device, select_precision
 from gpt.evaluation.loss import evaluate
+from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import read_checkpoint
 from gpt.runs.model import load_model
@@ -71,6 +72,24 @@ def test_the_first_step_equals_the_cpus(corpus: Corpus) -> None:
         step = TrainStep(model.to(device), corpus.train, config, device)
         losses[name] = torch.tensor([step(i)[0] for i in range(5)])
     torch.testing.assert_close(losses["cpu"], losses["cuda"], rtol=1e-4, atol=1e-4)
+
+
+def test_the_fused_kernel_drops_attention_weights_by_the_seed() -> None:
+    """The mean output over many draws is the output without dropout."""
+    config = small(model__attention_dropout=0.3).model
+    attention = CausalSelfAttention(config)
+    torch.nn.init.normal_(attention.projection.weight, std=0.3)
+    x = torch.randn(1, 13, 24, generator=torch.Generator().manual_seed(1))
+    expected, many = attention.eval()(x)[0], x.expand(2003, 13, 24).cuda()
+    attention.cuda().train()
+    outputs = []
+    for seed in (1, 1, 2):
+        with seeded(seed, many.device):
+            outputs.append(attention(many))
+    assert outputs[0].equal(outputs[1])
+    assert not outputs[0].equal(outputs[2])
+    error = outputs[0].std(0).cpu() / 2003**0.5
+    assert ((outputs[0].mean(0).cpu() - expected).abs() <= 5 * error + 1e-4).all()
 
 
 def test_a_recorded_step_gives_the_logits_of_the_whole_text() -> None:

@@ -108,7 +108,8 @@ def test_auto_is_the_cpu_without_one() -> None:
         {"train__optimizer": "adamw"},
         {"train__accumulation": 3, "train__grad_clip": 0.1},
         {"model__dropout": 0.3, "model__positions": "learned"},
-        {"model__character_dropout": 0.3, "model__activation": "gelu"},
+        {"model__attention_dropout": 0.3, "model__character_dropout": 0.3},
+        {"model__activation": "gelu"},
     ],
 )
 def test_steps_leave_the_weights_that_they_leave_on_a_cpu(

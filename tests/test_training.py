@@ -39,7 +39,7 @@ from gpt.training.gradients import PlainBackward
 from gpt.training.schedule import learning_rate
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
-from tests.conftest import COMMAND, HANGS_S, load, metrics_of, small
+from tests.conftest import COMMAND, HANGS_S, load, metrics_of, rehash, small
 
 pytestmark = pytest.mark.precision
 
@@ -227,8 +227,8 @@ def test_a_step_changes_neither_torchs_threads_nor_its_random_numbers(
 ) -> None:
     """Its workers once decided how many threads those started later computed with."""
     set_threads(threads)
-    for dropout in (0.0, 0.3):
-        config = small(model__dropout=dropout)
+    for changes in ({}, {"model__dropout": 0.3}, {"model__attention_dropout": 0.3}):
+        config = small(**changes)
         torch.manual_seed(1)
         expected = torch.rand(3)
         torch.manual_seed(1)
@@ -427,7 +427,7 @@ def test_an_evaluation_stops_within_a_window_of_each_thread(
 
 
 def test_the_same_seed_writes_the_same_metrics_and_weights(corpus: Corpus) -> None:
-    config = small(model__dropout=0.3)
+    config = small(model__dropout=0.3, model__attention_dropout=0.2)
     for name in ("a", "b"):
         train(config, corpus, Path(name))
         torch.rand(7)  # whatever else draws
@@ -441,7 +441,8 @@ def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus: Corpus) ->
     """In nanoGPT an evaluation draws from the generator that training draws from."""
     for name, every in (("a", 4), ("b", 2)):
         changes = {"train__eval_every": every, "train__checkpoint_every": every}
-        train(small(model__dropout=0.3, **changes), corpus, Path(name))
+        dropout = {"model__dropout": 0.3, "model__attention_dropout": 0.2}
+        train(small(**dropout, **changes), corpus, Path(name))
     a, b = metrics_of(Path("a")), metrics_of(Path("b"))
     assert len([r for r in b if "val_loss" in r]) > len([r for r in a if "val_loss" in r])
     for ours, theirs in zip(a, b, strict=True):
@@ -451,7 +452,9 @@ def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus: Corpus) ->
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("stop_at", [1, 5, 8])
-@pytest.mark.parametrize("drawn", ["model__dropout", "model__character_dropout"])
+@pytest.mark.parametrize(
+    "drawn", ["model__dropout", "model__attention_dropout", "model__character_dropout"]
+)
 def test_a_resumed_run_goes_on_bit_for_bit(
     corpus: Corpus, set_threads: Callable[[int], None], threads: int, stop_at: int, drawn: str
 ) -> None:
@@ -469,6 +472,21 @@ def test_a_resumed_run_goes_on_bit_for_bit(
         if record["step"] < stop_at:
             record.pop("val_loss", None)  # the part was evaluated at other steps
         assert record.items() <= records[record["step"]].items()
+
+
+def test_a_run_from_before_a_setting_existed_is_read_and_resumes(corpus: Corpus) -> None:
+    """Without attention_dropout, say, its weights are never dropped."""
+    train(small(), corpus, Path("whole"))
+    part = small(train__stop_at_val_loss=99.0, train__eval_every=5)
+    assert train(part, corpus, Path("part")).step == 5
+    for saved in Path("part/checkpoints").glob("step-*/config.json"):
+        config = json.loads(saved.read_text())
+        del config["model"]["attention_dropout"]
+        saved.write_text(json.dumps(config))
+        rehash(saved.parent)
+    assert read_checkpoint(Path("part"), "last").config.model.attention_dropout == 0
+    train(small(), corpus, Path("part"), resume=True)
+    assert same_weights(Path("whole"), Path("part"))
 
 
 def test_a_resumed_run_knows_its_best(corpus: Corpus) -> None:

@@ -103,6 +103,7 @@ class ModelConfig(Section):
     dropout: Fraction = Field(
         0.0, description="dropout of the embeddings and of what each block adds to the stream"
     )
+    attention_dropout: Fraction = Field(0.0, description="dropout of the attention weights")
     character_dropout: Fraction = Field(
         0.0,
         description="token dropout: the probability that an input character's embedding is zero",

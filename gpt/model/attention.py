@@ -35,6 +35,7 @@ class CausalSelfAttention(nn.Module):
         ]
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
         self.projection = nn.Linear(self.sizes[2], config.C)
+        self.attention_dropout = nn.Dropout(config.attention_dropout)  # of the weights
         self.dropout = nn.Dropout(config.dropout)
         self.rotary = (rotary or Rotary(config)) if config.positions == "rotary" else None
 
@@ -49,11 +50,15 @@ class CausalSelfAttention(nn.Module):
             )
             return self.join(y)
         q, k, v = self.heads(x)
-        if q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
-            y, _ = self.weigh(q, k, v)  # three times as fast there as the fused kernel
+        p = self.attention_dropout.p if self.training else 0.0
+        if (p and not q.is_cuda) or (q.is_cpu and q.dtype == torch.bfloat16 and T <= 512):
+            # only CUDA's fused kernels drop weights; a CPU's takes three times as long in bfloat16
+            y, _ = self.weigh(q, k, v)
         else:
             # (T, T) never exists
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
+            y = F.scaled_dot_product_attention(
+                q, k, v, dropout_p=p, is_causal=True, scale=self.scale
+            )
         return self.join(y)
 
     def explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -64,12 +69,14 @@ class CausalSelfAttention(nn.Module):
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """q, k (B, H, T, hs), v (B, H, T, vs) -> (B, H, T, vs) and the weights (B, H, T, T).
 
-        Row t of the weights says how much of each character's value goes to character t.
+        Row t of the weights says how much of each character's value goes to character t. In
+        training they are after dropout: some are zero, the others larger by 1 / (1 - p).
         """
         T = q.shape[-2]
         scores = q @ k.transpose(-2, -1) * self.scale  # (B, H, T, T)
         future = torch.ones(T, T, dtype=torch.bool, device=q.device).triu(diagonal=1)
         weights = F.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
+        weights = self.attention_dropout(weights)
         return weights @ v, weights
 
     def heads(

@@ -123,7 +123,8 @@ def make_gradients(loss: Loss, model: GPT, config: Config, device: torch.device)
     compiled, as the compiler does not take two threads at a time; else plain backward.
     """
     C, threads, on_cpu = config.model.C, torch.get_num_threads(), device.type == "cpu"
-    if on_cpu and threads > 1 and not config.model.dropout and config.train.compile != "on":
+    drops = config.model.dropout or config.model.attention_dropout
+    if on_cpu and threads > 1 and not drops and config.train.compile != "on":
         trained = [p for p in model.parameters() if p.requires_grad]
         return ThreadedBackward(loss, trained, C, threads)
     return PlainBackward(loss, C, CHUNK_NUMBERS if on_cpu else math.inf)
