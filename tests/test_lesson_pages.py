@@ -1,0 +1,292 @@
+"""The pages of the lessons, in a terminal and as JSON, with and without a trained model."""
+
+import json
+import re
+import shutil
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt.config.schema import ModelConfig
+from gpt.lessons import (
+    LESSONS,
+    averaging,
+)
+from gpt.lessons.build import build_page
+from gpt.lessons.head import attend
+from gpt.lessons.page import Page
+from gpt.lessons.render import render
+from gpt.lessons.trained import Trained, trained_model
+from gpt.model.transformer import GPT
+from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.model import load_model
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_text
+from gpt.training.trainer import train
+from tests.conftest import small
+
+SEED = 1337
+Gpt = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run trained with dropout, on a text of its own."""
+    folder = tmp_path_factory.mktemp("trained")
+    text = folder / "text.txt"
+    text.write_text("the quick brown fox jumps over the lazy dog\n" * 53)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        model = {"qkv_bias": True, "positions": "learned", "attention_scale": 1.5, "dropout": 0.5}
+        config = small(train__steps=40, **{f"model__{key}": v for key, v in model.items()})
+        train(config, load_corpus(open_text(str(text))), folder / "run")
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def trained(run: Path) -> Trained:
+    data = read_checkpoint(run, "best")
+    return trained_model("run", load_model(data, torch.device("cpu")), data.vocabulary, seed=3)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 708, SEED])  # 708 once shuffled into the same order
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_check_of_a_lesson_holds(name: str, seed: int) -> None:
+    page = build_page(name, seed)
+    assert page.holds
+    assert Path(__file__).parents[1].joinpath(page.file).is_file()
+    checks = [part for part in page.parts if "check" in part]
+    assert checks or name == "scaling"
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_page_fits_the_terminal_and_loses_nothing(
+    name: str, width: int, trained: Trained
+) -> None:
+    """Tables of 93 columns wrapped in the middle of a number at 80."""
+    page = build_page(name, SEED, trained)
+    lines = render(page, width).splitlines()
+    assert max(map(len, lines)) <= width
+    words = render(page, 1000).split()
+    assert set(render(page, width).split()) >= {word for word in words if set(word) != {"="}}
+
+
+def test_a_wide_table_is_split_between_columns() -> None:
+    page = Page("a", "b", "c", None)
+    page.table("caption", torch.arange(10.0).view(2, 5), ["x", "y"], ["p", "q", "r", "s", "t"])
+    assert render(page, 27).split("\n\n", 1)[1].split("\n\nsource")[0].splitlines() == [
+        "caption",
+        "          p       q       r",
+        "x    0.0000  1.0000  2.0000",
+        "y    5.0000  6.0000  7.0000",
+        "",
+        "          s       t",
+        "x    3.0000  4.0000",
+        "y    8.0000  9.0000",
+    ]
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_every_lesson_shows_the_same_in_a_trained_model(name: str, trained: Trained) -> None:
+    page, without = build_page(name, SEED, trained), build_page(name, SEED)
+    assert page.holds
+    assert page.parts[: len(without.parts)] == without.parts
+    assert any("table" in part for part in page.parts[len(without.parts) :])
+
+
+def test_the_recorded_activations_are_those_of_the_model(trained: Trained) -> None:
+    logits = trained.model(trained.ids)
+    last = trained.model.blocks[-1](trained.streams[-1])
+    torch.testing.assert_close(trained.model.head(trained.model.norm(last)), logits)
+    for (attention, q, k, v), x in zip(trained.heads(), trained.inputs, strict=True):
+        out, _ = attend(q, k, v, causal=True)
+        torch.testing.assert_close(attention.join(out), attention(x), rtol=1e-4, atol=1e-5)
+    assert trained.vocabulary.decode(trained.ids[0].tolist()) == trained.text
+
+
+def test_the_tables_of_a_trained_model_hold_what_their_captions_name(trained: Trained) -> None:
+    def table(lesson: str, words: str) -> Tensor:
+        parts = build_page(lesson, SEED, trained).parts
+        return torch.tensor(next(p["values"] for p in parts if words in p.get("table", "")))
+
+    _, q, k, _ = next(trained.heads())
+    raw, past = (q @ k.transpose(-2, -1))[0], torch.ones(13, 13).tril() == 1
+    expected = torch.stack([scores[past].var(correction=0) for scores in raw])
+    torch.testing.assert_close(table("scaling", "variance of the scores, without")[0], expected)
+    torch.testing.assert_close(table("scaling", "variance of the scores, with t")[0], expected / 10)
+    in_order = trained.model(trained.ids)[0, -1].softmax(-1).sort(descending=True).values[:6]
+    torch.testing.assert_close(table("positions", "predicted probability of the next")[0], in_order)
+    first, x = trained.blocks[0], trained.streams[0]
+    gathered = first.attention(first.attention_norm(x))
+    lengths = [x.norm(dim=-1).mean(), gathered.norm(dim=-1).mean()]
+    torch.testing.assert_close(table("block", "mean norm")[0, :2], torch.stack(lengths))
+    plain, residual, normal = table("block", "standard deviation of the residual stream")[
+        :, -1
+    ].tolist()
+    assert plain < 0.1 < normal < residual
+
+
+def test_a_check_that_fails_is_shown_as_failed() -> None:
+    page = build_page("averaging", SEED)
+    page.check("one = two", torch.tensor(1.0), torch.tensor(2.0))
+    assert not page.holds
+    page.check_differ("one differs from one", torch.tensor(1.0), torch.tensor(1.0))
+    assert "one = two (NOT equal: max |difference| 1)" in render(page, 80)
+    assert "one differs from one (do NOT differ: only by 0)" in render(page, 80)
+
+
+def test_a_check_says_how_close() -> None:
+    page = Page("a", "b", "c", None)
+    page.check("x = y", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0 + 3e-5]))
+    page.check("x = x", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
+    page.check_differ("x differs from z", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.2]))
+    assert page.holds
+    assert "\n".join(render(page, 80).split("\n\n")[1:-1]).splitlines() == [
+        "x = y (equal: max |difference| 3e-5)",
+        "x = x (equal: max |difference| 0)",
+        "x differs from z (differ by 2.2)",
+    ]
+
+
+def test_a_table_leaves_the_future_blank_and_has_no_minus_zero() -> None:
+    page = Page("a", "b", "c", None)
+    values = torch.tensor([[-1e-9, 3.0], [float("-inf"), -0.5]])
+    page.table("caption", values, mask=torch.ones(2, 2).triu(1) == 1)
+    assert render(page, 80).split("\n\n")[1].splitlines() == [
+        "caption",
+        "    0.0000",
+        "      -inf -0.5000",
+    ]
+    assert json.loads(json.dumps(page.to_dict(), allow_nan=False)) == page.to_dict()
+
+
+def test_a_step_is_shown_from_its_source_without_its_docstring() -> None:
+    page = Page("a", "b", "c", None)
+    page.source(averaging.by_matmul)
+    code = render(page, 100).split("\n\n")[1]
+    scope: dict[str, object] = {"torch": torch, "Tensor": Tensor}
+    exec(textwrap.dedent(code), scope)
+    x = averaging.example(SEED)
+    assert torch.equal(scope["by_matmul"](x), averaging.by_matmul(x))  # type: ignore[operator]
+    assert '"""' not in code
+    assert max(map(len, render(page, 60).splitlines())) <= 60
+
+
+def test_terms_are_bold_and_cells_shaded_only_where_the_terminal_has_colours() -> None:
+    page = Page("a", "b", "c", None)
+    page.paragraph("A **causal mask** hides the future; a causal mask is *not* everything.")
+    page.verbatim("def f(**kwargs, **more)  # \x1b[31m")
+    page.formula("attention", "softmax(Q K^T / sqrt(d_k)) V")
+    page.table("caption", torch.tensor([[0.0, 1.0], [-1.0, 0.5]]))
+    page.exercise("change it", "**42**")
+    coloured, plain = (render(page, 80, colour=colour) for colour in (True, False))
+    assert re.sub("\x1b\\[[0-9;]*m", "", coloured) == plain
+    assert "\x1b" not in plain
+    assert coloured.count("\x1b[1mcausal mask\x1b[22m") == 1
+    assert "def f(**kwargs, **more)  # \\x1b[31m" in coloured
+    backgrounds = re.findall(r"\x1b\[48;5;(\d+)", coloured)
+    assert len(set(backgrounds)) == len(backgrounds) == 4
+
+
+def test_the_answer_of_an_exercise_is_shown_when_asked_for() -> None:
+    page = Page("a", "b", "c", None)
+    page.exercise("What is 6 x 7?", "It is 42.")
+    assert "What is 6 x 7?" in render(page, 80)
+    assert "42" not in render(page, 80)
+    assert "Answer: It is 42." in render(page, 80, answer=True)
+
+
+def test_each_lesson_names_the_next() -> None:
+    pages = [build_page(name, SEED) for name in LESSONS]
+    assert [page.next for page in pages] == [*list(LESSONS)[1:], None]
+
+
+# --- the command ---
+
+
+def test_explain_lists_the_lessons(gpt: Gpt) -> None:
+    code, out, _ = gpt("explain")
+    assert code == 0
+    assert re.findall(r"^  (\w+)", out, re.MULTILINE) == list(LESSONS)
+    assert json.loads(gpt("explain", "--json")[1]) == LESSONS
+
+
+@pytest.mark.parametrize(("columns", "width"), [(50, 50), (80, 80), (120, 100)])
+def test_explain_uses_the_terminals_width(
+    gpt: Gpt, monkeypatch: pytest.MonkeyPatch, columns: int, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for arguments in (["explain"], ["explain", "model"]):
+        lines = gpt(*arguments)[1].splitlines()
+        assert max(map(len, lines)) <= width
+    assert max(map(len, lines)) > 0.9 * width
+
+
+def test_explain_shows_a_lesson(gpt: Gpt) -> None:
+    code, out, _ = gpt("explain", "averaging")
+    assert (code, "0.3525  0.0545" in out, "next: gpt explain head" in out) == (0, True, True)
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_explain_shows_a_trained_run_without_its_dropout(gpt: Gpt, run: Path, name: str) -> None:
+    """`heads`, `block` and `model` failed their own checks: the model was in training mode."""
+    code, out, _ = gpt("explain", name, "--json", "--seed", 5, "--run", run)
+    page, without = json.loads(out), build_page(name, 5)
+    assert (code, page["lesson"], page["holds"]) == (0, name, True)
+    assert len(page["parts"]) > len(without.parts)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["head5"], "head5: no such lesson; there are averaging, head, scaling"),
+        (["head", "--run", "nowhere"], "nowhere: expected the folder of a run"),
+        (["head", "--seed", "-1"], "--seed"),
+        (["head", "--seed", str(2**64)], "--seed"),
+        (["--run", "nowhere"], "--run: name a lesson too"),
+        (["head", "--text", "fox"], "--text: name a trained run too, with --run"),
+    ],
+)
+def test_bad_input_of_explain(gpt: Gpt, arguments: list[str], message: str) -> None:
+    code, out, err = gpt("explain", *arguments)
+    assert (code, out, message in err) == (2, "", True)
+
+
+def test_a_lesson_on_the_learners_own_text(gpt: Gpt, run: Path) -> None:
+    code, out, _ = gpt("explain", "head", "--run", run, "--text", "the lazy fox")
+    assert (code, "on 12 characters of yours: 'the lazy fox'." in out) == (0, True)
+    for text, message in [
+        ("", "--text: expected 1 to 13 characters, got 0"),
+        ("the lazy, lazy fox", "--text: expected 1 to 13 characters, got 18"),
+        ("fox!", "the text has characters outside the model's vocabulary: !"),
+    ]:
+        code, out, err = gpt("explain", "head", "--run", run, "--text", text)
+        assert (code, out, message in err) == (2, "", True)
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_text_of_one_character_will_do(run: Path, name: str) -> None:
+    data = read_checkpoint(run, "best")
+    model = load_model(data, torch.device("cpu"))
+    page = build_page(name, SEED, trained_model("run", model, data.vocabulary, 3, "x"))
+    assert page.holds
+    assert "nan" not in render(page, 100)
+
+
+def test_a_model_of_any_length_is_shown_on_256_characters_at_most(trained: Trained) -> None:
+    """A stranger's run with a large T filled the memory with (T, T) tables."""
+    model = GPT(ModelConfig(T=999, C=8, n_layer=1, n_head=1), len(trained.vocabulary)).eval()
+    assert len(trained_model("run", model, trained.vocabulary, seed=3).text) == 256
+
+
+def test_a_copied_checkpoint_can_be_explained_and_attended_to(gpt: Gpt, run: Path) -> None:
+    """Its folder alone holds all that is needed; it was refused as no run."""
+    shutil.copytree(run / "checkpoints" / "step-40", "copied")
+    assert gpt("explain", "heads", "--run", "copied")[0] == 0
+    assert gpt("attend", "copied", "--text", "the fox", "--out", "a.html")[0] == 0
+    assert '"title":"copied, step 40","text":"the fox"' in Path("a.html").read_text("utf-8")
