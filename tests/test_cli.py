@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,7 @@ def trained(gpt: Gpt, config_file: Path) -> Path:
         (["sample", "nowhere"], 2),
         (["attend", "--help"], 0),
         (["attend", "--out", "a.png"], 2),
+        (["attend", "--text", "a", "--out", "a.png", "--layer", "1"], 2),
         (["attend", "--text", "a", "--out", "a.pdf"], 2),
         (["attend", "--text", "", "--out", "a.png"], 2),
         (["attend", "nowhere", "--text", "a", "--out", "a.png"], 2),
@@ -607,10 +609,27 @@ def test_attend_writes_a_picture_or_a_page_and_says_where(
     assert {path.suffix for path in Path().iterdir()} <= {"", ".txt", ".yaml", Path(name).suffix}
 
 
+def test_attend_shows_one_head_in_the_terminal(gpt: Gpt, trained: Path) -> None:
+    """By default the one whose removal costs most."""
+    code, out, err = gpt("attend", "--text", "the fox")
+    assert (code, err) == (0, "")
+    costs = {}
+    for layer, head in product((1, 2), (1, 2, 3)):
+        code, shown, _ = gpt("attend", "--text", "the fox", "--layer", layer, "--head", head)
+        assert shown.startswith(f"small, step 11: layer {layer} of 2, head {head} of 3.")
+        cost = re.search(r"\(([+-].*?)\)", shown.split("removed")[1])
+        assert cost
+        costs[float(cost[1])] = shown
+    assert out == costs[max(costs)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["--text", "a"], 2, "Missing option '--out'"),
+        (["--text", "a", "--layer", "3"], 2, "--layer: expected 1 to 2, got 3"),
+        (["--text", "a", "--head", "4"], 2, "--head: expected 1 to 3, got 4"),
+        (["--text", "a", "--head", "0"], 2, "--head"),
+        (["--text", "a", "--head", "1", "--out", "a.png"], 2, "a picture shows all heads; leave"),
         (["--out", "a.png"], 2, "Missing option '--text'"),
         (["--text", "a", "--out", "a.jpg"], 2, "a.jpg: expected a name that ends in .png or .html"),
         (["--text", "a", "--out", "no/a.png"], 2, "there is no folder no; make it first"),

@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,17 @@ from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
+from gpt.evaluation.analysis import AttentionAnalysis
 from gpt.evaluation.attention import Attention, attend, attend_text
+from gpt.evaluation.logit_lens import LogitLens
 from gpt.inspection.output import check_out, write_out
 from gpt.inspection.page import html
 from gpt.inspection.picture import draw, png
+from gpt.inspection.terminal import Style, draw_head
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
-from gpt.text.display import symbol
+from gpt.text.display import symbol, visible
+from gpt.text.terminal import shaded
 from gpt.text.vocabulary import Vocabulary
 
 L, H, T, C, V = 2, 3, 11, 20, 17  # layers, heads, ...: no two alike
@@ -40,14 +45,25 @@ def model(positions: str = "rotary", V: int = V) -> GPT:
     return made
 
 
-def attention_to(text: str) -> tuple[Attention, Vocabulary]:
-    """An attention of the right shapes to any text."""
+def analysis_of(text: str, n_layer: int = L, H: int = H) -> tuple[AttentionAnalysis, Vocabulary]:
+    """An analysis of the right shapes of any text, drawn at random."""
     vocabulary, n = Vocabulary.of(text), len(text)
     draws = torch.Generator().manual_seed(0)
-    scores = torch.randn(L, H, n, n, generator=draws)
+    scores = 3 * torch.randn(n_layer, H, n, n, generator=draws)
     weights = scores.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf")).softmax(-1)
-    likely = torch.randn(n, len(vocabulary), generator=draws).softmax(-1)
-    return Attention(weights, likely), vocabulary
+    likely = torch.randn(n_layer + 1, n, len(vocabulary), generator=draws).softmax(-1)
+    losses = torch.rand(n_layer + 1, n - 1, generator=draws)
+    analysis = AttentionAnalysis(
+        weights,
+        likely[-1],
+        value_norms=torch.rand(n_layer, H, n, generator=draws),
+        previous=torch.rand(n_layer, H, generator=draws),
+        induction=torch.rand(n_layer, H, generator=draws),
+        losses=losses[-1],
+        losses_without=losses[-1] + torch.randn(n_layer, H, n - 1, generator=draws) / 10,
+        lens=LogitLens(likely.argmax(-1), likely.amax(-1), losses),
+    )
+    return analysis, vocabulary
 
 
 # --- the weights ---
@@ -116,20 +132,93 @@ def test_weights_that_give_nan_are_refused() -> None:
         attend_text(gpt, Vocabulary("abcdefghijklmnopq"), "abc")
 
 
+# --- in a terminal ---
+
+
+def rows_of(shown: str) -> list[str]:
+    """The lines of the map, the characters' labels below it left out."""
+    return shown.split("\n\n")[1].splitlines()[:-1]
+
+
+def test_a_head_in_digits_is_its_weights_in_tenths() -> None:
+    analysis, _ = analysis_of("to be")
+    shown = draw_head(analysis, "to be", "a run", layer=1, head=2)
+    assert shown.startswith("a run: layer 2 of 2, head 3 of 3.")
+    rows = rows_of(shown)
+    assert [row[0] for row in rows] == list("to␣be")
+    for t, row in enumerate(rows):
+        tenths = [int(c.replace(".", "0")) for c in row[2:].split()]
+        assert tenths == [min(int(10 * w), 9) for w in analysis.weights[1, 2, t, : t + 1].tolist()]
+    assert shown.split("\n\n")[1].splitlines()[-1] == "  t o ␣ b e"
+    loss = analysis.losses.mean().item()
+    assert f"{loss:.4f} nats per character; with this head removed" in shown
+    assert f"({analysis.removal_costs[1, 2]:+.4f})" in shown
+
+
+def test_a_head_in_blocks_is_darker_where_its_weight_is_larger() -> None:
+    analysis, _ = analysis_of("to be or")
+    analysis.weights[0, 0, 7] = torch.tensor([0.01, 0.1, 0.3, 0.59, 0, 0, 0, 0])
+    analysis.weights[0, 0, 0, 0] = 1
+    rows = rows_of(draw_head(analysis, "to be or", "t", layer=0, head=0, style="blocks"))
+    assert rows[0] == "t ██"
+    assert rows[7] == "r ··░░▒▒▓▓········"
+
+
+def test_a_head_in_colour_has_a_shaded_cell_for_each_weight_and_none_for_the_future() -> None:
+    analysis, _ = analysis_of("to be")
+    rows = rows_of(draw_head(analysis, "to be", "t", layer=0, head=1, style="colour"))
+    for t, row in enumerate(rows):
+        shades = [shaded("  ", w**0.5) for w in analysis.weights[0, 1, t, : t + 1].tolist()]
+        assert row == "to␣be"[t] + " " + "".join(shades)
+
+
+@settings(max_examples=40)
+@given(
+    text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60),
+    width=st.sampled_from([40, 80, 100]),
+    style=st.sampled_from(["blocks", "digits", "colour"]),
+)
+def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(
+    text: str, width: int, style: Style
+) -> None:
+    analysis, _ = analysis_of(text)
+    shown = draw_head(analysis, text, "a run\x1b[2J", layer=0, head=0, width=width, style=style)
+    plain = re.sub(r"\x1b\[[\d;]+m", "", shown)
+    assert plain == visible(plain)
+    for line in plain.splitlines():
+        wide = sum(unicodedata.east_asian_width(c) in "WF" for c in line)
+        combining = sum(unicodedata.combining(c) > 0 for c in line)
+        assert len(line) + wide - combining <= width
+    rows = rows_of(plain)
+    assert (f"The first {len(rows)} of {len(text)} characters" in " ".join(plain.split())) == (
+        len(rows) < len(text)
+    )
+
+
+@pytest.mark.parametrize(("width", "rows"), [(80, 78), (100, 98)])
+def test_a_long_text_is_cut_to_its_first_characters(width: int, rows: int) -> None:
+    text = "abcdefghij" * 13
+    analysis, _ = analysis_of(text)
+    shown = draw_head(analysis, text, "t", layer=0, head=0, width=width)
+    assert len(rows_of(shown)) == rows
+    assert f"The first {rows} of 130 characters" in " ".join(shown.split())
+    assert f"  {text[:rows]}" in shown.splitlines()
+
+
 # --- the picture ---
 
 
 @pytest.mark.parametrize("text", ["to be or", "日本語の文章$a$", HOSTILE, "x"])
 def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
     """Warnings are errors here: matplotlib warns of characters that its font lacks."""
-    attention, _ = attention_to(text)
-    figure = draw(attention, text, "走る $x$")
+    analysis, _ = analysis_of(text)
+    figure = draw(analysis, text, "走る $x$")
     maps = [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
     assert len(maps) == L * H
     for i, axes in enumerate(maps):
         layer, head = divmod(i, H)
         shown = axes.images[0].get_array()
-        assert np.array_equal(np.ma.getdata(shown), attention.weights[layer, head])
+        assert np.array_equal(np.ma.getdata(shown), analysis.weights[layer, head])
         assert np.array_equal(shown.mask, np.triu(np.ones((len(text),) * 2), 1) > 0)
         assert axes.images[0].get_clim() == (0, 1)
         assert axes.get_title() == (f"head {head + 1}" if layer == 0 else "")
@@ -142,7 +231,7 @@ def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
             signs = [(symbol(c), c.encode("unicode_escape").decode()) for c in text]
             spelled = "".join(f"(?:{re.escape(a)}|{re.escape(b)})" for a, b in signs)
             assert re.fullmatch(spelled, labels) if outer else not ticks
-    assert png(attention, text, "t").startswith(b"\x89PNG\r\n")
+    assert png(analysis, text, "t").startswith(b"\x89PNG\r\n")
 
 
 @pytest.mark.parametrize("heads", [1, 2, 7])
@@ -189,15 +278,15 @@ def data_of(page: str) -> dict[str, Any]:
 @settings(max_examples=30)
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=13))
 def test_a_pages_data_reads_back(text: str) -> None:
-    attention, vocabulary = attention_to(text)
-    data = data_of(html(attention, text, "a run", vocabulary).decode())
+    analysis, vocabulary = analysis_of(text)
+    data = data_of(html(analysis, text, "a run", vocabulary).decode())
     n = len(text)
     assert (data["text"], data["title"], data["layers"], data["heads"]) == (text, "a run", L, H)
     stored = np.frombuffer(base64.b64decode(data["weights"]), "<u2").reshape(L, H, -1) / 65535
     rows, columns = np.tril_indices(n)
-    assert np.abs(stored - attention.weights.numpy()[:, :, rows, columns]).max() < 1e-5
+    assert np.abs(stored - analysis.weights.numpy()[:, :, rows, columns]).max() < 1e-5
     for t in range(n):
-        p = attention.probabilities[t]
+        p = analysis.probabilities[t]
         order = p.argsort(descending=True).tolist()
         assert [c for c, _ in data["next"][t]] == [vocabulary.characters[i] for i in order[:8]]
         assert [q for _, q in data["next"][t]] == pytest.approx(p[order[:8]].tolist(), abs=1e-5)
@@ -210,8 +299,8 @@ def test_a_pages_data_reads_back(text: str) -> None:
 
 
 def test_a_hostile_text_stays_data() -> None:
-    attention, vocabulary = attention_to(HOSTILE)
-    page = html(attention, HOSTILE, "<script>", vocabulary).decode()
+    analysis, vocabulary = analysis_of(HOSTILE)
+    page = html(analysis, HOSTILE, "<script>", vocabulary).decode()
     assert data_of(page)["text"] == HOSTILE
     assert len(re.findall("<script", page, re.IGNORECASE)) == 2  # the data and our own
     assert "alert(1)</" not in page
@@ -220,8 +309,8 @@ def test_a_hostile_text_stays_data() -> None:
 
 
 def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
-    attention, vocabulary = attention_to("to be")
-    page = html(attention, "to be", "t", vocabulary).decode()
+    analysis, vocabulary = analysis_of("to be")
+    page = html(analysis, "to be", "t", vocabulary).decode()
     page = page.replace(data_of(page)["weights"], "")  # base64 can hold any word
     assert not re.search(r"https?:|[\"'(]//|url\(|@import|\bsrc=|\bhref=", page)
     assert not re.search(r"innerHTML|insertAdjacent|document\.write|\bstyle=|\bon[a-z]+=", page)
@@ -239,8 +328,8 @@ def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
 def test_a_page_of_256_characters_and_36_heads_is_under_10_megabytes() -> None:
     n = 256
     text = ("abcdefghijklm" * 20)[:n]
-    attention = Attention(torch.rand(6, 6, n, n), torch.rand(n, 13).softmax(-1))
-    assert len(html(attention, text, "t", Vocabulary.of(text))) < 10e6
+    analysis, vocabulary = analysis_of(text, 6, 6)
+    assert len(html(analysis, text, "t", vocabulary)) < 10e6
 
 
 # --- characters and files ---

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
-from gpt.evaluation.attention import Attention
 from gpt.inspection.page import html
-from gpt.text.vocabulary import Vocabulary
+from tests.test_inspection import analysis_of
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or CHROMEDRIVER is None:
@@ -25,16 +23,7 @@ L, H = 2, 3
 TEXT = ("The quick brown fox\njumps over the lazy dog. " * 12)[:503]
 
 
-def attention(n: int) -> Attention:
-    """Random weights of the right shape, and predictions."""
-    draws = torch.Generator().manual_seed(0)
-    scores = 3 * torch.randn(L, H, n, n, generator=draws)
-    weights = scores.masked_fill(torch.ones(n, n).triu(1).bool(), float("-inf")).softmax(-1)
-    V = len(Vocabulary.of(TEXT))
-    return Attention(weights, torch.randn(n, V, generator=draws).softmax(-1))
-
-
-ATTENTION = attention(len(TEXT))
+ANALYSIS, VOCABULARY = analysis_of(TEXT, L, H)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +51,7 @@ def emulate(browser: Chrome, width: int, height: int, scheme: str = "light") -> 
 def page(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:
     """The page of a text of 503 characters, in a window of 1280 x 800; no error in its console."""
     file = tmp_path / "page.html"
-    file.write_bytes(html(ATTENTION, TEXT, "a run, step 7", Vocabulary.of(TEXT)))
+    file.write_bytes(html(ANALYSIS, TEXT, "a run, step 7", VOCABULARY))
     emulate(browser, 1280, 800)
     browser.get(file.as_uri())
     yield browser
@@ -101,12 +90,12 @@ def test_it_shows_the_largest_weights_and_probabilities(page: Chrome) -> None:
     point_at(page, 37)
     click(page, "map1-2")
     assert shown(page, "status") == "Layer 2, head 3, query 38 of 503: “z”"
-    weights = ATTENTION.weights[1, 2, 37].sort(descending=True).values[:8]
+    weights = ANALYSIS.weights[1, 2, 37].sort(descending=True).values[:8]
     assert percents(page, "sources") == pytest.approx(weights.tolist(), abs=6e-4)
-    likeliest = ATTENTION.probabilities[37].sort(descending=True).values[:8]
+    likeliest = ANALYSIS.probabilities[37].sort(descending=True).values[:8]
     assert percents(page, "predictions") == pytest.approx(likeliest.tolist(), abs=6e-4)
-    characters = Vocabulary.of(TEXT).characters
-    p = ATTENTION.probabilities[37, characters.index(TEXT[38])]
+    characters = VOCABULARY.characters
+    p = ANALYSIS.probabilities[37, characters.index(TEXT[38])]
     assert shown(page, "actual").startswith(f"Actual next character “{TEXT[38]}”: {100 * p:.1f} %")
 
 

@@ -1,12 +1,23 @@
 """`gpt attend`."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpt.cli.options import AnyDevice, DebugFlag, RunName, WhichCheckpoint
+from gpt.cli.options import (
+    AnyDevice,
+    DebugFlag,
+    RunName,
+    WhichCheckpoint,
+    terminal_colour,
+    terminal_width,
+)
 from gpt.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpt.inspection.terminal import Style
 
 
 def attend(
@@ -14,37 +25,76 @@ def attend(
     text: Annotated[
         str, typer.Option(metavar="TEXT", help="The text to attend to: at most model.T characters.")
     ] = ...,  # type: ignore[assignment]
+    layer: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The layer of the head to show; by default that of the head whose removal costs "
+            "the text most.",
+        ),
+    ] = None,
+    head: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="The head to show, likewise.")
+    ] = None,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             metavar="FILE",
-            help="A picture of all heads (.png), or a page to explore them in a browser (.html).",
+            help="A picture of all heads (.png), or a page to explore them in a browser (.html); "
+            "without it, one head is shown here.",
         ),
-    ] = ...,  # type: ignore[assignment]
+    ] = None,
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
     debug: DebugFlag = False,
 ) -> None:
-    """Show which earlier characters each head attends to, and what the model predicts next."""
+    """Show which earlier characters each head attends to, and what that does to the predictions."""
     from gpt.inspection.output import check_out, write_out
 
-    check_out(out)
+    if out is not None:
+        check_out(out)
+        if out.suffix.lower() == ".png" and (layer or head):
+            raise UsageError(
+                f"--out {out}: a picture shows all heads; leave out --layer and --head"
+            )
     if not text:
         raise UsageError("--text: expected at least one character, got none")
 
     from gpt import api
 
     model = api.load(run, checkpoint, device)
+    for option, number, count in (
+        ("--layer", layer, model.config.model.n_layer),
+        ("--head", head, model.config.model.n_head),
+    ):
+        if number is not None and number > count:
+            raise UsageError(f"{option}: expected 1 to {count}, got {number}")
     text = model.prepare(text)
-    attention = model.attention(text)
+    analysis = model.attention_analysis(text)
+    i, j = analysis.costliest_head(layer and layer - 1, head and head - 1)
     title = f"{model.run.resolve().name}, step {model.step}"
+    if out is None:
+        from gpt.inspection.terminal import draw_head
+
+        shown = draw_head(
+            analysis, text, title, layer=i, head=j, width=terminal_width(), style=_style()
+        )
+        typer.echo(shown, color=terminal_colour())
+        return
     if out.suffix.lower() == ".png":
         from gpt.inspection.picture import png
 
-        content = png(attention, text, title)
+        content = png(analysis, text, title)
     else:
         from gpt.inspection.page import html
 
-        content = html(attention, text, title, model.vocabulary)
+        content = html(analysis, text, title, model.vocabulary)
     write_out(out, content)
     typer.echo(out)
+
+
+def _style() -> "Style":
+    if terminal_colour():
+        return "colour"
+    return "blocks" if sys.stdout.isatty() and "utf" in sys.stdout.encoding.lower() else "digits"

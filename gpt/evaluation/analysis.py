@@ -1,6 +1,7 @@
 """From seeing to causing: what each head does on a text, beside what it attends to."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -42,6 +43,13 @@ class AttentionAnalysis(Attention):
         NaN for a text of one character, which has no loss.
         """
         return (self.losses_without - self.losses).mean(-1)
+
+    def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
+        """The layer and head whose removal costs most, among those of a layer or of a number."""
+        costs = self.removal_costs.nan_to_num()
+        layers = range(costs.shape[0]) if layer is None else [layer]
+        heads = range(costs.shape[1]) if head is None else [head]
+        return max(product(layers, heads), key=lambda place: costs[place].item())
 
 
 def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:

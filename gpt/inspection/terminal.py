@@ -1,0 +1,97 @@
+"""One head's attention for a terminal: a shaded cell for each query and key position."""
+
+import textwrap
+import unicodedata
+from typing import Literal
+
+from gpt.evaluation.analysis import AttentionAnalysis
+from gpt.text.display import symbol, visible
+from gpt.text.terminal import shaded
+
+Style = Literal["colour", "blocks", "digits"]
+BLOCKS = "·░▒▓█"  # from 0 to 1
+LEGENDS = {
+    "blocks": "Weights: · under 2 %, ░ to 14 %, ▒ to 39 %, ▓ to 77 %, █ to 100 %.",
+    "digits": "Weights: a digit is so many tenths, rounded down; a dot is less than one.",
+}
+
+
+def draw_head(
+    analysis: AttentionAnalysis,
+    text: str,
+    title: str,
+    *,
+    layer: int,
+    head: int,
+    width: int = 80,
+    style: Style = "digits",
+) -> str:
+    """The weights of a head, counted from 0, and what it does: lines of at most `width` columns.
+
+    Rows are query positions, columns key positions. Of a text too long for the width the first
+    characters are shown: attention is causal, so their weights do not depend on the rest.
+
+    style: `colour` for a terminal of 256 colours, `blocks` for one without, `digits` for a file.
+    """
+    n_layer, H, T, _ = analysis.weights.shape
+    signs = [symbol(c) for c in text]
+    margin = max(map(_columns, signs)) + 1
+    roomy = margin + 2 * T <= width or any(unicodedata.east_asian_width(c) in "WF" for c in text)
+    cell = 2 if roomy else 1
+    n = min(T, max(1, (width - margin) // cell))
+
+    lines = []
+    for t, row in enumerate(analysis.weights[layer, head, :n].tolist()):
+        cells = "".join(_cell(weight, cell, style) for weight in row[: t + 1])
+        lines.append(f"{_padded(signs[t], margin)}{cells}".rstrip())
+    keys = (sign if _columns(sign) <= cell else "?" for sign in signs[:n])
+    lines.append(" " * margin + "".join(_padded(sign, cell) for sign in keys).rstrip())
+    if style == "colour":
+        samples = (0, 0.01, 0.1, 0.25, 0.5, 1)
+        shades = "".join(shaded(f" {w:.0%} ", w**0.5) for w in samples)
+        lines.append(f"\nWeights: {shades}")
+    else:
+        lines.append(f"\n{textwrap.fill(LEGENDS[style], width)}")
+
+    heading = (
+        f"{title}: layer {layer + 1} of {n_layer}, head {head + 1} of {H}. Rows are query "
+        f"positions, columns key positions; the future is blank."
+    )
+    if n < T:
+        heading += f" The first {n} of {T} characters; --out FILE.html shows all."
+    told = [textwrap.fill(line, width) for line in _scores(analysis, layer, head)]
+    return "\n".join([textwrap.fill(visible(heading), width), "", *lines, *told])
+
+
+def _scores(analysis: AttentionAnalysis, layer: int, head: int) -> list[str]:
+    if not len(analysis.losses):
+        return []  # nor is there a character before
+    loss, cost = analysis.losses.mean(), analysis.removal_costs[layer, head]
+    return [
+        f"Previous-character score {analysis.previous[layer, head]:.2f}, induction score "
+        f"{analysis.induction[layer, head]:.2f} (the most is 1).",
+        f"Loss on this text: {loss:.4f} nats per character; with this head removed "
+        f"{loss + cost:.4f} ({cost:+.4f}).",
+    ]
+
+
+def _cell(weight: float, columns: int, style: Style) -> str:
+    """A weight, as strong as its square root in colour and blocks, so that small ones show."""
+    if style == "digits":
+        tenths = min(int(10 * weight), 9)
+        return f"{tenths or '.':<{columns}}"
+    if style == "blocks":
+        return BLOCKS[round((len(BLOCKS) - 1) * weight**0.5)] * columns
+    return shaded(" " * columns, weight**0.5)
+
+
+def _columns(sign: str) -> int:
+    """How many columns of a terminal it takes."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in sign
+    )
+
+
+def _padded(sign: str, columns: int) -> str:
+    return sign + " " * (columns - _columns(sign))
