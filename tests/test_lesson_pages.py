@@ -1,21 +1,22 @@
 """The pages of the lessons, in a terminal and as JSON, with and without a trained model."""
 
+import importlib.util
 import json
+import math
 import re
 import shutil
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons import (
-    LESSONS,
-    averaging,
-)
+from gpt.lessons import LESSONS, averaging, head, scaling, six_words
 from gpt.lessons.build import build_page
 from gpt.lessons.head import attend
 from gpt.lessons.page import Page
@@ -59,8 +60,7 @@ def test_every_check_of_a_lesson_holds(name: str, seed: int) -> None:
     page = build_page(name, seed)
     assert page.holds
     assert Path(__file__).parents[1].joinpath(page.file).is_file()
-    checks = [part for part in page.parts if "check" in part]
-    assert checks or name == "scaling"
+    assert any("check" in part for part in page.parts)
 
 
 @pytest.mark.parametrize("width", [80, 100])
@@ -95,8 +95,114 @@ def test_a_wide_table_is_split_between_columns() -> None:
 def test_every_lesson_shows_the_same_in_a_trained_model(name: str, trained: Trained) -> None:
     page, without = build_page(name, SEED, trained), build_page(name, SEED)
     assert page.holds
-    assert page.parts[: len(without.parts)] == without.parts
-    assert any("table" in part for part in page.parts[len(without.parts) :])
+    told, untrained = (
+        [part for part in parts if "exercise" not in part] for parts in (page.parts, without.parts)
+    )
+    assert told[: len(untrained)] == untrained
+    assert any("table" in part for part in told[len(untrained) :])
+
+
+def test_a_trained_head_shows_its_largest_weights_and_how_much_the_others_are(
+    trained: Trained,
+) -> None:
+    """12 of 256 weights were shown, with a sum of .07, and the largest were not among them."""
+    page = build_page("head", SEED, trained)
+    part = next(p for p in page.parts if p.get("table", "").startswith("layer 1, head 1"))
+    weights = trained.blocks[0].attention.explicit(trained.inputs[0])[1][0, 0, -1].tolist()
+    places = sorted(range(13), key=lambda t: -weights[t])[:8]
+    assert part["values"][0] == pytest.approx(
+        [*(weights[t] for t in places), 1 - sum(weights[t] for t in places)], abs=1e-6
+    )
+    signs = {" ": "␣", "\n": "↵"}
+    names = [f"t={t} {signs.get(trained.text[t], trained.text[t])}" for t in places]
+    assert part["columns"] == [*names, "5 others"]
+
+
+def test_characters_lie_near_each_other_in_a_trained_embedding(trained: Trained) -> None:
+    parts = build_page("head", SEED, trained).parts
+    learned, noise = (
+        next(part for part in parts if part.get("table") == caption)
+        for caption in ("trained embedding", "fixed random vectors")
+    )
+    signs = {" ": "␣", "\n": "↵"}
+    characters = [signs.get(c, c) for c in trained.vocabulary.characters]
+    vectors = trained.model.token_embedding.weight.tolist()
+    common = vectors[characters.index(learned["columns"][0])]
+    expected = sorted((cosine(common, vector) for vector in vectors), reverse=True)[:8]
+    assert learned["values"][0] == pytest.approx(expected, abs=1e-5)
+    assert learned["columns"][0] == noise["columns"][0]
+    assert learned["columns"][1:] != noise["columns"][1:]
+
+
+def cosine(x: list[float], y: list[float]) -> float:
+    return sum(a * b for a, b in zip(x, y, strict=True)) / math.hypot(*x) / math.hypot(*y)
+
+
+# --- the exercises: the line is changed, and the page says what the answer says ---
+
+
+@pytest.fixture
+def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., ModuleType]:
+    """A lesson's module with some text of its source replaced."""
+
+    def change(module: ModuleType, old: str, new: str) -> ModuleType:
+        source = Path(str(module.__file__)).read_text("utf-8")
+        assert source.count(old) == 1
+        file = tmp_path / f"changed_{module.__name__.rpartition('.')[2]}.py"
+        file.write_text(source.replace(old, new), "utf-8")
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None and spec.loader is not None
+        changed = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, file.stem, changed)
+        spec.loader.exec_module(changed)
+        return changed
+
+    return change
+
+
+def explained(module: ModuleType) -> Page:
+    page = Page("a", "b", "c", None)
+    with torch.no_grad():
+        module.explain(page, SEED, None)
+    return page
+
+
+def failing(page: Page) -> list[str]:
+    return [part["check"] for part in page.parts if not part.get("holds", True)]
+
+
+def answer_of(name: str) -> str:
+    return next(p["answer"] for p in build_page(name, SEED).parts if "answer" in p)
+
+
+def test_the_exercise_of_averaging(change: Callable[..., ModuleType]) -> None:
+    changed = change(averaging, "torch.tril(torch.ones(T, T))\n", "torch.triu(torch.ones(T, T))\n")
+    rows = changed.by_matmul(averaging.example(SEED))[0]
+    for row in (rows[0], rows[7]):
+        assert f"({row[0]:.4f}, {row[1]:.4f})" in answer_of("averaging")
+    assert failing(explained(changed)) == ["loop = triangular matrix product"]
+
+
+def test_the_exercise_of_head(
+    change: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = change(six_words, " / k.shape[-1] ** 0.5", "")
+    weights = changed.by_parameters()(six_words.X)[1][1]
+    assert f"{weights[1]:.4f} on itself, {weights[4]:.4f} on 'one'" in answer_of("head")
+    monkeypatch.setattr(head, "six_words", changed)
+    assert failing(explained(head)) == [
+        "these lines = torch's scaled_dot_product_attention",
+        "with copied weights: three matrices = linear layers",
+        "a bias = a channel that is always 1",
+    ]
+
+
+def test_the_exercise_of_scaling(change: Callable[..., ModuleType]) -> None:
+    changed = change(scaling, "return torch.randn(B, T, 16)", "return 2 * torch.randn(B, T, 16)")
+    parts = explained(changed).parts
+    q, k, raw, scaled = next(p["values"][0] for p in parts if p.get("table") == "variance")
+    assert f"{q:.4f}, {raw:.4f} and {scaled:.4f}; that of k stays" in answer_of("scaling")
+    assert f"{k:.4f}" == "1.0700"
 
 
 def test_the_recorded_activations_are_those_of_the_model(trained: Trained) -> None:

@@ -20,9 +20,12 @@ from gpt.lessons import (
     normalization,
     positions,
     scaling,
+    six_words,
 )
-from gpt.lessons.head import Head, ParameterHead, attend
+from gpt.lessons.build import build_page
+from gpt.lessons.head import Head, attend
 from gpt.lessons.heads import FusedHeads, ListOfHeads, take_apart
+from gpt.lessons.page import Page
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
 from tests.test_model import shaken
@@ -43,6 +46,12 @@ def digits(*rows: str) -> object:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
+def table(page: Page, caption: str) -> list[list[str | None]]:
+    """The printed cells of the page's table whose caption begins so."""
+    part = next(part for part in page.parts if part.get("table", "").startswith(caption))
+    return [[cell if cell is None else f"{cell:.4f}" for cell in row] for row in part["values"]]
+
+
 # --- the notebooks' figures ---
 
 
@@ -52,6 +61,23 @@ def test_the_averages_of_the_past(form: Callable[[Tensor], Tensor]) -> None:
         ".1808 -.0700", "-.0894 -.4926", ".1490 -.3199", ".3504 -.2238",
         ".3525 .0545", ".0688 -.0396", ".0927 -.0682", "-.0341 .1332",
     )  # fmt: skip
+
+
+def test_all_rows_of_the_averaging_weights() -> None:
+    page = build_page("averaging", SEED)
+    assert table(page, "the attention weights") == [
+        [f"{1 / (t + 1):.4f}"] * (t + 1) + [None] * (7 - t) for t in range(8)
+    ]
+    assert printed(averaging.causal_softmax(torch.zeros(8, 8))) == digits(
+        "1 0 0 0 0 0 0 0",
+        ".5 .5 0 0 0 0 0 0",
+        ".3333 .3333 .3333 0 0 0 0 0",
+        ".25 .25 .25 .25 0 0 0 0",
+        ".2 .2 .2 .2 .2 0 0 0",
+        ".1667 .1667 .1667 .1667 .1667 .1667 0 0",
+        ".1429 .1429 .1429 .1429 .1429 .1429 .1429 0",
+        ".125 .125 .125 .125 .125 .125 .125 .125",
+    )
 
 
 def test_one_causal_head() -> None:
@@ -99,28 +125,54 @@ def test_normalisation_from_scratch() -> None:
     assert [f"{abs(out[0].mean()):.4f}", f"{out[0].std():.4f}"] == ["0.0000", "1.0000"]
 
 
+SIX_WORDS_SCORES = digits(
+    ".9231 1.3545 1.3241 .7910 .4032 1.1330",
+    "1.2705 1.8524 1.8111 1.0795 .5577 1.5440",
+    "1.2544 1.8284 1.7877 1.0654 .5508 1.5238",
+    ".6973 1.0167 .9941 .5925 .3061 .8475",
+    ".6114 .8819 .8626 .5121 .2707 .7307",
+    ".8995 1.3165 1.2871 .7682 .3937 1.0996",
+)
+SIX_WORDS_CONTEXT = digits(
+    ".2996 .8053", ".3061 .8210", ".3058 .8203", ".2948 .7939", ".2927 .7891", ".2990 .8040"
+)
+SIX_WORDS_CONTEXT_OF_LAYERS = digits(
+    "-.0739 .0713", "-.0748 .0703", "-.0749 .0702", "-.0760 .0685", "-.0763 .0679", "-.0754 .0693"
+)
+
+
 def test_self_attention_with_trainable_weights() -> None:
-    x = torch.tensor(
-        [
-            *([0.43, 0.15, 0.89], [0.55, 0.87, 0.66], [0.57, 0.85, 0.64]),
-            *([0.22, 0.58, 0.33], [0.77, 0.25, 0.10], [0.05, 0.80, 0.55]),
-        ]
-    )
-    torch.manual_seed(123)
-    by_hand = ParameterHead(3, 2)
+    x, by_hand, linear = six_words.X, six_words.by_parameters(), head.by_layers()
     output, weights = by_hand(x)
-    assert printed(output) == digits(
-        ".2996 .8053", ".3061 .8210", ".3058 .8203", ".2948 .7939", ".2927 .7891", ".2990 .8040"
-    )
-    scores = scaling.raw_scores(x @ by_hand.query, x @ by_hand.key)
-    assert printed(scores[1]) == digits("1.2705 1.8524 1.8111 1.0795 .5577 1.5440")
+    assert printed(output) == SIX_WORDS_CONTEXT
+    assert printed(scaling.raw_scores(x @ by_hand.query, x @ by_hand.key)) == SIX_WORDS_SCORES
     assert printed(weights[1]) == digits(".1500 .2264 .2199 .1311 .0906 .1820")
-    linear = Head(3, 2, causal=False)
-    for name in ("query", "key", "value"):
-        getattr(linear, name).weight.data.copy_(getattr(by_hand, name).T)
-    torch.testing.assert_close(linear(x)[0], output)
+    assert printed(linear(x)[0]) == SIX_WORDS_CONTEXT_OF_LAYERS
+    torch.testing.assert_close(head.copy_matrices(by_hand, linear)(x)[0], output)
     biased = Head(3, 2, bias=True, causal=False)
     assert [name for name, _ in biased.named_parameters()].count("query.bias") == 1
+
+
+@pytest.mark.parametrize("seed", [3, SEED])
+def test_the_six_words_are_worked_through_whatever_the_seed(seed: int) -> None:
+    page = build_page("head", seed)
+    assert table(page, "scores Q K^T") == SIX_WORDS_SCORES
+    query, divided, weights = table(page, "the query of 'journey'")
+    assert query == SIX_WORDS_SCORES[1]  # type: ignore[index]
+    assert divided == digits(".8984 1.3098 1.2806 .7633 .3944 1.0918")
+    assert weights == digits(".1500 .2264 .2199 .1311 .0906 .1820")
+    assert table(page, "the context vector of 'journey'") == [["0.3061", "0.8210"]]
+    assert table(page, "context vectors: weights @ V") == SIX_WORDS_CONTEXT
+    assert table(page, "context vectors of the linear layers") == SIX_WORDS_CONTEXT_OF_LAYERS
+    before, after = table(page, "the loss")[0]
+    assert float(after) < float(before)
+
+
+def test_a_sharp_softmax_has_no_gradient() -> None:
+    scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
+    norms = [float(scaling.jacobian(n * scores).norm()) for n in (1, 8, 32)]
+    assert norms == pytest.approx([0.403, 0.282, 0.0033], abs=6e-4)
+    assert table(build_page("scaling", SEED), "norm of softmax's Jacobian") == [printed(norms)]
 
 
 def test_many_heads_in_one_matrix_product_with_the_notebooks_shapes() -> None:
@@ -253,6 +305,36 @@ def test_shuffling_the_past_keeps_the_last() -> None:
     assert shuffled[0, -1] == 10
     assert sorted(shuffled[0].tolist()) == list(range(11))
     assert shuffled[0].tolist() != list(range(11))
+
+
+@given(T=sizes, seed=st.integers(0, 99))
+def test_the_jacobian_is_how_the_weights_change(T: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    scores, step = torch.randn(2, T, dtype=torch.float64, generator=generator)
+    change = (scores + 1e-5 * step).softmax(-1) - (scores - 1e-5 * step).softmax(-1)
+    torch.testing.assert_close(scaling.jacobian(scores) @ step, change / 2e-5, rtol=1e-6, atol=1e-8)
+
+
+@given(B=sizes, T=sizes, seed=st.integers(0, 99))
+def test_examples_of_a_batch_never_talk_to_each_other(B: int, T: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    one, x = Head(5, 3), torch.randn(B, T, 5)
+    torch.testing.assert_close(one(x)[0], torch.cat([one(text[None])[0] for text in x]))
+
+
+def test_edges_into_a_position() -> None:
+    assert head.draw_edges(torch.tensor([0.7, 0.2, 0.1])) == [
+        "   t=0       t=1       t=2       t=3",
+        "    #         |         |",
+        "  0.7000    0.2000    0.1000   no edge: the future",
+        "    #         |         |",
+        "    +---------+---------+-----> output at t=2",
+    ]
+
+
+def test_the_largest_entropy_is_that_of_the_averaging_weights() -> None:
+    weights = averaging.causal_softmax(torch.zeros(11, 11))
+    assert scaling.max_entropy(11) == pytest.approx(float(scaling.entropy(weights).mean()))
 
 
 def test_entropy_worked_out_by_hand() -> None:

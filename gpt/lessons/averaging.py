@@ -49,37 +49,54 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     x = example(seed)
     B, T, C = x.shape
-    page.paragraph(
-        f"""To predict the next character, each position may use the characters up to it, and none
-        after it: the model is causal. The simplest way is to average the past. Here is a batch of
-        B = {B} texts of T = {T} characters, each character a vector of C = {C} channels of noise;
-        this is the first text, and its averages."""
-    )
     positions = [f"t={t}" for t in range(T)]
-    both = torch.cat([x[0], by_loop(x)[0]], dim=1)
+    page.paragraph(
+        f"""A text is a **sequence** of **tokens**; here a token is a character. To predict the next
+        one, each position may use the tokens up to it, and none after it: the model is **causal**.
+        The simplest way is to average the past. Here is a **batch** of B = {B} sequences of T =
+        {T} tokens, each token a vector of C = {C} **channels**, of noise; this is the first
+        sequence, and its averages."""
+    )
+    page.source(by_loop)
     page.table(
         "each position's vector x, and the mean of the vectors up to it",
-        both,
+        torch.cat([x[0], by_loop(x)[0]], dim=1),
         positions,
         ["x", "x", "mean", "mean"],
     )
     page.paragraph(
-        """A loop over positions is slow. The same averages are one matrix product with a lower
-        triangular matrix of ones, each row divided by its sum. And softmax makes rows of equal
-        weights out of equal scores, once the scores of the future are masked with -inf."""
+        """A loop over positions is slow. The same averages are one matrix product: a lower
+        triangular matrix of ones adds up the past, and each row divided by its sum averages it."""
+    )
+    page.source(by_matmul)
+    page.table("torch.tril(torch.ones(T, T))", torch.ones(T, T).tril().long(), positions, positions)
+    page.check("loop = triangular matrix product", by_loop(x), by_matmul(x))
+    page.paragraph(
+        """The third way begins with **scores**: how much each query position (row) wants of each
+        key position (column); here all are zero. The **causal mask** sets those of the future to
+        -inf. **Softmax** makes each row positive with a sum of 1, exp(score) over the row's sum of
+        them; exp(-inf) is 0, so the future weighs nothing."""
+    )
+    page.source(causal_softmax, by_softmax)
+    scores, future = torch.zeros(T, T), torch.ones(T, T).triu(1) == 1
+    page.table(
+        "the masked scores, before softmax: query position (row), key position (column)",
+        scores.masked_fill(future, float("-inf")),
+        positions,
+        positions,
     )
     page.table(
-        "the weights: query position (row), key position (column)",
-        causal_softmax(torch.zeros(T, T)),
+        "the attention weights: softmax of each row",
+        causal_softmax(scores),
         positions,
         positions,
+        future,
     )
-    page.check("loop = triangular matrix product", by_loop(x), by_matmul(x))
     page.check("loop = masked softmax", by_loop(x), by_softmax(x))
     page.paragraph(
-        """In the softmax form the weights need not be equal: let the scores depend on the
-        characters, and each position attends to some of them more than to others. That is
-        attention."""
+        """These **attention weights** are equal because the scores are. Let the scores depend on
+        the tokens, and each position attends to some of the past more than to the rest. That is
+        **attention**, and the next lesson."""
     )
     if trained is not None:
         rows, columns = trained.names()
@@ -95,3 +112,15 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             rows,
             columns,
         )
+    suffix = x[0].flip(0).cumsum(0).flip(0) / torch.arange(T, 0, -1).unsqueeze(1)
+    page.exercise(
+        """In `by_matmul` write `torch.triu` in place of `torch.tril`. What are rows t=0 and t=7 of
+        the first sequence now, and which check fails?""",
+        f"""Each row averages the future: t=0 is the mean of all eight vectors, {_vector(suffix[0])}
+        (what t=7 was), and t=7 is its own vector, {_vector(suffix[-1])}. The check "loop =
+        triangular matrix product" fails: a mask turned the wrong way is a common mistake.""",
+    )
+
+
+def _vector(row: Tensor) -> str:
+    return f"({', '.join(f'{value:.4f}' for value in row)})"

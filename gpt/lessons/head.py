@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpt.lessons import six_words
 from gpt.lessons.averaging import causal_softmax
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained
@@ -17,22 +18,8 @@ from gpt.text.display import symbol
 def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
     """q (..., T, hs), k (..., S, hs), v (..., S, vs) -> out (..., T, vs), weights (..., T, S)."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
-    weights = causal_softmax(scores) if causal else F.softmax(scores, dim=-1)
+    weights = causal_softmax(scores) if causal else scores.softmax(dim=-1)
     return weights @ v, weights
-
-
-class ParameterHead(nn.Module):
-    """The naive form: three matrices that are multiplied by hand; no bias, no mask."""
-
-    def __init__(self, d_in: int, d_out: int) -> None:
-        super().__init__()
-        self.query = nn.Parameter(torch.rand(d_in, d_out))
-        self.key = nn.Parameter(torch.rand(d_in, d_out))
-        self.value = nn.Parameter(torch.rand(d_in, d_out))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., T, d_in) -> output (..., T, d_out) and weights (..., T, T)."""
-        return attend(x @ self.query, x @ self.key, x @ self.value, causal=False)
 
 
 class Head(nn.Module):
@@ -65,11 +52,16 @@ class Head(nn.Module):
         """x (B, T, d_in), context (B, S, d_in) -> output (B, T, vs) and weights (B, T, S)."""
         context = x if context is None else context
         q, k, v = self.query(x), self.key(context), self.value(context)
+        q, k = self.adjust(q, k)  # nothing, in a plain head
+        return attend(q, k, v, causal=self.causal)
+
+    def adjust(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys with QK norm, rotary positions and scale, where they are asked for."""
         if self.qk_norm:  # mean 0 and variance 1: no score can grow without bound
             q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
-        return attend(self.attention_scale * q, k, v, causal=self.causal)
+        return self.attention_scale * q, k
 
 
 def example(seed: int) -> tuple[Tensor, Head]:
@@ -78,65 +70,187 @@ def example(seed: int) -> tuple[Tensor, Head]:
     return torch.randn(4, 8, 32), Head(32, 16)
 
 
+def by_layers() -> Head:
+    """The head of the six words as linear layers, with the weights of its own seed."""
+    torch.manual_seed(six_words.LINEAR_SEED)
+    return Head(3, 2, causal=False)
+
+
+def copy_matrices(source: six_words.ParameterHead, head: Head) -> Head:
+    """The head with the matrices of the other form; `nn.Linear` holds them transposed."""
+    for name in ("query", "key", "value"):
+        getattr(head, name).weight.data.copy_(getattr(source, name).T)
+    return head
+
+
+def draw_edges(weights: Tensor) -> list[str]:
+    """(t + 1,) weights -> the edges into position t; those above the average are drawn thick."""
+    t = len(weights) - 1
+    edges = "".join(f"{'#' if weight > 1 / (t + 1) else '|':^10}" for weight in weights)
+    return [
+        "".join(f"{f't={s}':^10}" for s in range(t + 2)).rstrip(),
+        edges.rstrip(),
+        "".join(f"{weight:^10.4f}" for weight in weights) + " no edge: the future",
+        edges.rstrip(),
+        f"    {'+---------' * t}+-----> output at t={t}",
+    ]
+
+
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
-    x, head = example(seed)
-    positions = [f"t={t}" for t in range(x.shape[1])]
-    _, weights = head(x)
     page.paragraph(
-        """Averaging weighs all of the past equally. In a head each position computes a query (what
-        it looks for), a key (what it contains) and a value (what it passes on), by three linear
-        layers. Where the dot product of a query and a key is large, so is the attention weight of
-        that key's value: each position attends to those whose keys match its query."""
+        """Averaging weighs all of the past equally. In a **head** of attention each position
+        computes a **query** (what it looks for), a **key** (what it contains) and a **value** (what
+        it passes on). The **score** of a query and a key is their dot product: large where they
+        match. Softmax makes **attention weights** of a query's scores, and its output is the sum of
+        the values, each times its weight. With the queries, keys and values as rows of Q, K and V,
+        and d_k numbers in a key:"""
     )
-    page.table(
-        "attention weights of the first text: query position (row), key position (column)",
-        weights[0],
-        positions,
-        positions,
-    )
-    page.check("each row sums to 1", weights.sum(-1), torch.ones(weights.shape[:-1]))
-    page.check("nothing from the future", weights.triu(1), torch.zeros_like(weights))
-    with torch.no_grad():
-        uniform = Head(32, 16)
-        uniform.load_state_dict(head.state_dict())
-        uniform.query.weight.zero_()
-    page.check(
-        "a head whose queries are zero = the average of the values up to each position",
-        uniform(x)[0],
-        causal_softmax(torch.zeros(8, 8)) @ head.value(x),
-    )
-    by_hand = ParameterHead(32, 16)
-    encoder = Head(32, 16, causal=False)
-    with torch.no_grad():
-        for name in ("query", "key", "value"):
-            getattr(by_hand, name).copy_(getattr(head, name).weight.T)
-            getattr(encoder, name).weight.copy_(getattr(head, name).weight)
-    page.check("three matrices by hand = three linear layers", by_hand(x)[0], encoder(x)[0])
-    page.paragraph(
-        """Without the causal mask every position attends to the whole text: an encoder. With
-        queries from one text and keys and values from another it is cross-attention: here 3
-        queries attend to 8 keys."""
-    )
-    page.table(
-        "attention weights of cross-attention",
-        encoder(x[:1, :3], context=x[:1])[1][0],
-        [f"query {t}" for t in range(3)],
-        positions,
-    )
+    page.formula("scaled dot-product attention", "softmax(Q K^T / sqrt(d_k)) V")
+    page.source(attend)
+    page.paragraph("Why the scores are divided by sqrt(d_k) is the next lesson.")
+    by_hand = six_words.by_parameters()
+    six_words.explain(page, by_hand)
+    _explain_linear_layers(page, by_hand)
+    _explain_causal(page, seed)
     if trained is not None:
-        attention, q, k, v = next(trained.heads())
-        _, weights = attend(q, k, v, causal=True)
-        shown = min(12, len(trained.text))
-        trained.introduce(page)
+        _explain_trained(page, seed, trained)
+    row = by_hand(six_words.X)[1][1]
+    q, k = six_words.X @ by_hand.query, six_words.X @ by_hand.key
+    unscaled = (q[1] @ k.T).softmax(-1)
+    page.exercise(
+        f"""In `ParameterHead.forward` (six_words.py) delete `/ k.shape[-1] ** 0.5`. The weight of
+        'journey' on itself was {row[1]:.4f}, and on 'one' {row[4]:.4f}. Which grows, which shrinks,
+        and which check fails?""",
+        f"""The largest grow and the smallest shrink, since softmax sees larger differences:
+        {unscaled[1]:.4f} on itself, {unscaled[4]:.4f} on 'one'. "These lines = torch's
+        scaled_dot_product_attention" fails, and so do the comparisons with linear layers.""",
+    )
+
+
+def _explain_linear_layers(page: Page, by_hand: six_words.ParameterHead) -> None:
+    linear, biased = by_layers(), Head(3, 2, bias=True, causal=False)
+    X = six_words.X
+    page.paragraph(
+        f"""Usually the three matrices are linear layers, `nn.Linear(d_in, d_out, bias=False)`; with
+        seed {six_words.LINEAR_SEED} their context vectors are others, because the weights begin
+        otherwise: `torch.rand` draws from 0 to 1, `nn.Linear` from -1/sqrt(d_in) to 1/sqrt(d_in),
+        here .5774, both signs, so that outputs are no larger than inputs however many inputs there
+        are. It also stores the matrix transposed, (d_out, d_in). With the first form's weights
+        copied, transposed, the two agree:"""
+    )
+    page.source(Head.forward)
+    page.table("context vectors of the linear layers", linear(X)[0], six_words.WORDS)
+    copied = copy_matrices(by_hand, by_layers())
+    page.check_differ("matrices drawn with 0 to 1, or by nn.Linear", by_hand(X)[0], linear(X)[0])
+    page.check("with copied weights: three matrices = linear layers", by_hand(X)[0], copied(X)[0])
+    folded = six_words.ParameterHead(4, 2)
+    for name in ("query", "key", "value"):
+        layer = getattr(biased, name)
+        getattr(folded, name).copy_(torch.cat([layer.weight, layer.bias.unsqueeze(1)], dim=1).T)
+    ones = torch.ones(len(X), 1)
+    page.paragraph(
+        """With a **bias** each query, key and value has a constant added, as if x had one more
+        channel that is always 1. GPT-2 has it; most models since do without. And here d_out is not
+        d_in. In a GPT with one head both are C, so that x and the output can be added; with many,
+        each makes C / n_head channels, and side by side they are C again."""
+    )
+    page.check(
+        "a bias = a channel that is always 1", biased(X)[0], folded(torch.cat([X, ones], 1))[0]
+    )
+    sizes = [(3, 2, False), (3, 2, True), (3, 3, False)]
+    heads = [Head(d_in, d_out, bias=bias, causal=False) for d_in, d_out, bias in sizes]
+    counts = [[sum(p.numel() for p in head.parameters()), *head(X)[0].shape] for head in heads]
+    page.table(
+        "the head's numbers, and the shape of its output",
+        torch.tensor(counts),
+        ["d_in 3, d_out 2", "the same with a bias", "d_in 3, d_out 3"],
+        ["parameters", "words", "channels"],
+    )
+
+
+def _explain_causal(page: Page, seed: int) -> None:
+    x, head = example(seed)
+    B, T, C = x.shape
+    positions = [f"t={t}" for t in range(T)]
+    past = torch.ones(T, T).tril() == 1
+    output, weights = head(x)
+    v = head.value(x)
+    scores = head.query(x) @ head.key(x).transpose(-2, -1) * 16**-0.5
+    page.paragraph(
+        f"""A model that predicts the next token must not see it: with the causal mask of the lesson
+        `averaging` the head is a decoder's. Here it is on a batch of B = {B} sequences of T = {T}
+        tokens, C = {C} channels of noise, head_size 16:"""
+    )
+    page.table(
+        "first sequence: the masked scores, before softmax",
+        scores[0].masked_fill(~past, float("-inf")),
+        positions,
+        positions,
+    )
+    page.table("the attention weights", weights[0], positions, positions, ~past)
+    page.check("each row sums to 1", weights.sum(-1), torch.ones(B, T))
+    page.check("nothing from the future", weights.triu(1), torch.zeros_like(weights))
+    page.paragraph(
+        f"""What is averaged? Without values it would be x itself, weights @ x, with all its {C}
+        channels; the value layer chooses what to pass on. As it is linear, its order does not
+        matter:"""
+    )
+    page.check("weights @ V = the values of weights @ x", output, head.value(weights @ x))
+    uniform = Head(32, 16)
+    uniform.load_state_dict(head.state_dict())
+    uniform.query.weight.zero_()
+    mean = causal_softmax(torch.zeros(T, T)) @ v
+    page.check("queries of zero = the average of the values so far", uniform(x)[0], mean)
+    page.paragraph(
+        """Attention is a **directed graph**: an edge from each position to itself and to each after
+        it, along which its value flows. Which edges there are is fixed, by the mask; their weights
+        depend on the data. The edges into t=3 in two sequences, # where a weight is above the
+        average:"""
+    )
+    for b in range(2):
+        page.drawing(f"sequence {b} of the batch", draw_edges(weights[b, 3, :4]))
+    changed = x.clone()
+    changed[1] = -x[1]
+    page.paragraph("No edge leads from one sequence of a batch to another: they never mix.")
+    page.check("sequence 0, whatever sequence 1 is", output[0], head(changed)[0][0])
+    page.check("each alone = all at once", output, torch.cat([head(one[None])[0] for one in x]))
+
+
+def _explain_trained(page: Page, seed: int, trained: Trained) -> None:
+    attention, q, k, v = next(trained.heads())
+    _, weights = attend(q, k, v, causal=True)
+    T = len(trained.text)
+    largest = weights[0, 0, -1].topk(min(8, T))
+    names = [f"t={t} {symbol(trained.text[t])}" for t in largest.indices.tolist()]
+    others = 1 - largest.values.sum(dim=0, keepdim=True)  # of those not shown
+    trained.introduce(page)
+    page.table(
+        f"layer 1, head 1: the largest attention weights of the last query, t={T - 1} "
+        f"{symbol(trained.text[-1])}, and the sum of the others",
+        torch.cat([largest.values, others]),
+        columns=[*names, f"{T - len(names)} others"],
+    )
+    page.check(
+        "this lesson's head = the production model's",
+        weights,
+        attention.explicit(trained.inputs[0])[1],
+    )
+    table = trained.model.token_embedding.weight
+    noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(seed))
+    common = max(set(trained.text), key=trained.text.count)
+    page.paragraph(
+        f"""The vectors of noise above are fixed. A model's embeddings are trained with the rest,
+        and characters that are used alike come to lie near each other; fixed random vectors do
+        not. The characters nearest to {symbol(common)}, by the cosine of the angle between their
+        vectors:"""
+    )
+    for caption, vectors in (("trained embedding", table), ("fixed random vectors", noise)):
+        chosen = trained.vocabulary.characters.index(common)
+        cosines = F.cosine_similarity(vectors, vectors[chosen : chosen + 1])
+        nearest = cosines.topk(min(8, len(cosines)))  # itself is the first
         page.table(
-            f"layer 1, head 1: attention weights of the last query, {trained.text[-1]!r}, on the "
-            f"last {shown} keys",
-            weights[0, 0, -1, -shown:],
-            columns=[symbol(c) for c in trained.text[-shown:]],
-        )
-        page.check(
-            "this lesson's head = the production model's",
-            weights,
-            attention.explicit(trained.inputs[0])[1],
+            caption,
+            nearest.values,
+            columns=[symbol(trained.vocabulary.characters[i]) for i in nearest.indices],
         )

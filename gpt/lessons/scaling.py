@@ -42,6 +42,17 @@ def entropy(weights: Tensor) -> Tensor:
     return bits
 
 
+def max_entropy(T: int) -> float:
+    """The largest mean entropy of T causal rows, in bits: log2 of each row's length, 1 to T."""
+    return float(torch.arange(1, T + 1).log2().mean())
+
+
+def jacobian(scores: Tensor) -> Tensor:
+    """(T,) scores -> (T, T): how each weight of their softmax changes with each score."""
+    weights = scores.softmax(dim=-1)
+    return torch.diag(weights) - torch.outer(weights, weights)
+
+
 def example(seed: int) -> tuple[Tensor, Tensor]:
     """Queries and keys (4, 8, 16) of noise, drawn after the tensors of the lesson `head`."""
     x, _ = head.example(seed)
@@ -53,10 +64,11 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     q, k = example(seed)
     page.paragraph(
-        """The score of a query and a key is their dot product: the sum of head_size products. Here
-        queries and keys are noise of variance 1, with head_size 16; the variance of the sum is
-        about 16."""
+        """The score of a query and a key is their **dot product**: the sum of head_size products.
+        Here queries and keys are noise of variance 1, with head_size 16; the variance of the sum is
+        about 16, and that of the sum divided by sqrt(16) is about 1."""
     )
+    page.source(raw_scores, scaled_scores)
     variances = [q.var(), k.var(), raw_scores(q, k).var(), scaled_scores(q, k).var()]
     names = ["q", "k", "q.k", "scaled"]
     page.table("variance", torch.stack(variances), columns=names)
@@ -68,34 +80,64 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         ["q.k", "q.k / sqrt(dimension)"],
         [str(d) for d in dimensions],
     )
-    page.paragraph(
-        """Why it matters: softmax is diffuse only while its scores are small; large ones make it
-        nearly one-hot. The same five scores, and eight times them:"""
-    )
-    scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
-    soft = torch.stack([scores.softmax(-1), (8 * scores).softmax(-1)])
-    page.table("softmax", soft, ["scores", "8 x scores"])
     page.check(
         "dividing the scores by sqrt(hs) = multiplying the queries by hs ** -0.5",
         scaled_scores(q, k),
         raw_scores(q * 16**-0.5, k),
     )
+    scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
+    factors = [1, 8, 32]
+    page.paragraph(
+        """Why it matters: softmax is diffuse only while its scores are small; large ones make it
+        nearly **one-hot**, all weight on the largest. The same five scores, times 1, 8 and 32:"""
+    )
+    rows = ["scores", *[f"{factor} x scores" for factor in factors[1:]]]
+    page.table("softmax", torch.stack([(n * scores).softmax(-1) for n in factors]), rows)
+    page.paragraph(
+        """And a sharp softmax does not learn. The gradient of a score is that of the weights times
+        softmax's **Jacobian**, diag(w) - w w^T, how each weight w changes with each score; where w
+        is nearly one-hot it is nearly 0. So a head has to begin diffuse: at initialisation with
+        scores of variance 1, to become as sharp as it is useful by training."""
+    )
+    page.source(jacobian)
+    norms = torch.stack([jacobian(n * scores).norm() for n in factors])
+    page.table("norm of softmax's Jacobian", norms, columns=rows)
+    torchs = torch.func.jacrev(lambda s: s.softmax(-1))(scores)
+    page.check("the Jacobian by hand = torch's", jacobian(scores), torchs)
     if trained is not None:
-        rows, columns = trained.names()
-        trained.introduce(page)
-        for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
-            variances, bits = [], []
-            for _, queries, keys, _ in trained.heads():
-                layer = scores_of(queries, keys)[0]  # (H, T, T)
-                past = torch.tril(torch.ones_like(layer[0])) == 1
-                variances.append(layer[:, past].var(dim=-1, correction=0))
-                bits.append(entropy(causal_softmax(layer)).mean(dim=-1))
-            page.table(
-                f"variance of the scores, {form} the scale", torch.stack(variances), rows, columns
-            )
-            page.table(
-                f"entropy of the attention weights (bits), {form} the scale",
-                torch.stack(bits),
-                rows,
-                columns,
-            )
+        _explain_trained(page, trained)
+    raw, scaled = (form(2 * q, k).var() for form in (raw_scores, scaled_scores))
+    page.exercise(
+        """In `example` double the queries: `2 * torch.randn(B, T, 16)`. What are the variances of
+        q, of q.k and of the scaled scores?""",
+        f"""A variance grows with the square: four times each, {(2 * q).var():.4f}, {raw:.4f} and
+        {scaled:.4f}; that of k stays. Dividing by sqrt(head_size) makes up for the head's size, not
+        for large queries; that is what QK norm is for, in the lesson `recipe`.""",
+    )
+
+
+def _explain_trained(page: Page, trained: Trained) -> None:
+    rows, columns = trained.names()
+    trained.introduce(page)
+    T = len(trained.text)
+    for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
+        variances, bits = [], []
+        for _, queries, keys, _ in trained.heads():
+            layer = scores_of(queries, keys)[0]  # (H, T, T)
+            past = torch.tril(torch.ones_like(layer[0])) == 1
+            variances.append(layer[:, past].var(dim=-1, correction=0))
+            bits.append(entropy(causal_softmax(layer)).mean(dim=-1))
+        page.table(
+            f"variance of the scores, {form} the scale", torch.stack(variances), rows, columns
+        )
+        page.table(
+            f"entropy of the attention weights, in bits of at most {max_entropy(T):.4f}, "
+            f"{form} the scale",
+            torch.stack(bits),
+            rows,
+            columns,
+        )
+    page.paragraph(
+        f"""**Entropy** is how undecided the weights are: 0 bits if one of them is 1, log2(n) if all
+        n are equal; averaged over rows of 1 to {T} keys, {max_entropy(T):.4f} at most."""
+    )

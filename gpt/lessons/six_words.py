@@ -1,0 +1,109 @@
+"""One head in figures, for six words: the first half of the lesson `head`.
+
+The words and their vectors are those of Raschka, "Build a Large Language Model (From Scratch)",
+chapter 3; so are the two seeds, and so are the figures.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from gpt.lessons.page import Page
+
+WORDS = ["Your", "journey", "starts", "with", "one", "step"]
+SIDES = ["query", "query", "key", "key", "value", "value"]  # columns of the matrices together
+X = torch.tensor(  # (6, 3): a vector for each word
+    [
+        [0.43, 0.15, 0.89],
+        [0.55, 0.87, 0.66],
+        [0.57, 0.85, 0.64],
+        [0.22, 0.58, 0.33],
+        [0.77, 0.25, 0.10],
+        [0.05, 0.80, 0.55],
+    ]
+)
+PARAMETER_SEED, LINEAR_SEED = 123, 789  # of the two forms
+
+
+class ParameterHead(nn.Module):
+    """The naive form: three matrices that are multiplied by hand; no bias, no mask."""
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.rand(d_in, d_out))
+        self.key = nn.Parameter(torch.rand(d_in, d_out))
+        self.value = nn.Parameter(torch.rand(d_in, d_out))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(..., T, d_in) -> output (..., T, d_out) and weights (..., T, T)."""
+        q, k, v = x @ self.query, x @ self.key, x @ self.value
+        scores = q @ k.transpose(-2, -1)
+        weights = torch.softmax(scores / k.shape[-1] ** 0.5, dim=-1)
+        return weights @ v, weights
+
+
+def by_parameters() -> ParameterHead:
+    """The first form, from 3 channels to 2, with the weights of its seed."""
+    torch.manual_seed(PARAMETER_SEED)
+    return ParameterHead(3, 2)
+
+
+def explain(page: Page, head: ParameterHead) -> None:
+    """Write the part of the page about one query, then all, then why the head is a module."""
+    matrices = torch.cat([head.query, head.key, head.value], dim=1)
+    q, k, v = X @ head.query, X @ head.key, X @ head.value
+    scores = q @ k.T  # (6, 6)
+    context, weights = head(X)
+    page.paragraph(
+        f"""In figures, small enough for a calculator: six words with vectors of 3 numbers, no mask
+        yet. (A token here is a word.) Three matrices of 3 x 2, drawn with seed {PARAMETER_SEED},
+        make queries, keys and values of 2 numbers: d_in = 3, d_out = d_k = 2."""
+    )
+    page.table("x: a vector for each word", X, WORDS)
+    page.table("the three matrices", matrices, columns=SIDES)
+    page.table("x @ the matrices: Q, K, V", torch.cat([q, k, v], dim=1), WORDS, SIDES)
+    page.paragraph(
+        """What does the second word attend to? Its query times each key gives its scores; divided
+        by sqrt(2), softmax makes weights of them; and the sum of all values, each times its
+        weight, is its **context vector**."""
+    )
+    page.table(
+        "the query of 'journey' (row 2 of Q) and each word's key",
+        torch.stack([scores[1], scores[1] / 2**0.5, weights[1]]),
+        ["score", "/ sqrt(2)", "weight"],
+        WORDS,
+    )
+    page.table("the context vector of 'journey'", context[1])
+    page.paragraph("All six at once are the same lines, with matrices:")
+    page.source(ParameterHead)
+    page.table("scores Q K^T: query (row), key (column)", scores, WORDS, WORDS)
+    page.table("attention weights: softmax(Q K^T / sqrt(d_k))", weights, WORDS, WORDS)
+    page.table("context vectors: weights @ V", context, WORDS)
+    fused = nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
+    page.check("these lines = torch's scaled_dot_product_attention", context, fused)
+    _explain_parameters(page, head)
+
+
+def _explain_parameters(page: Page, head: ParameterHead) -> None:
+    one = ParameterHead(3, 2)
+    one.load_state_dict(head.state_dict())
+    with torch.enable_grad():
+        loss = one(X)[0].square().sum()
+    loss.backward()
+    gradients = []
+    for parameter in one.parameters():
+        assert parameter.grad is not None
+        gradients.append(parameter.grad)
+        parameter.sub_(0.1 * parameter.grad)
+    listed = ", ".join(f"{name} {tuple(p.shape)}" for name, p in one.named_parameters())
+    page.paragraph(
+        f"""Why `nn.Module` and `nn.Parameter`? A matrix that is an `nn.Parameter` has
+        `requires_grad`, so that `backward()` leaves the gradient of a loss in its `.grad`. The
+        module that it is set on lists it in `parameters()`, which is what an optimizer is given,
+        and in `state_dict()`, which is what a checkpoint holds: here {listed}. x is a plain tensor:
+        fixed, in no list, without a gradient. In a model x is trained too: each vector is a row of
+        an **embedding** table, one more parameter. The gradients of a loss, the sum of the squared
+        outputs, and that loss before and after w -= 0.1 * w.grad for each parameter w:"""
+    )
+    page.table(".grad of each parameter", torch.cat(gradients, dim=1), columns=SIDES)
+    losses = torch.stack([loss.detach(), one(X)[0].square().sum()])
+    page.table("the loss", losses, columns=["before", "after"])
