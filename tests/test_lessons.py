@@ -238,7 +238,7 @@ def test_a_list_of_heads_equals_the_fused_product_equals_production() -> None:
         T=11, C=29, n_head=5, head_size=14, value_size=17, qk_norm=False, positions="learned"
     )
     production = shaken(CausalSelfAttention(config))
-    fused = FusedHeads(29, 5, 14, 17)
+    fused = FusedHeads(29, 5, 14, 17, T=11)
     fused.qkv.load_state_dict(production.qkv.state_dict())
     fused.projection.load_state_dict(production.projection.state_dict())
     apart = take_apart(production)

@@ -1,13 +1,15 @@
 """Multi-head attention: several heads in parallel, their outputs concatenated and projected.
 
-B batch, T time, C channels, H heads, hs head_size, vs value_size; H * hs need not be C.
+B batch, T time, C channels, H heads, hs head_size, vs value_size; H * hs need not be C. Which keys
+a query may attend to is the mask's matter: masks.py.
 """
 
 import torch
 from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons.head import Head, attend
+from gpt.lessons import masks
+from gpt.lessons.head import Head
 from gpt.lessons.page import Page
 from gpt.lessons.scaling import entropy
 from gpt.lessons.trained import Trained
@@ -23,30 +25,52 @@ class ListOfHeads(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
-        concatenated = torch.cat([head(x)[0] for head in self.heads], dim=-1)  # (B, T, H * vs)
-        out: Tensor = self.projection(concatenated)
+        outputs = [head(x)[0] for head in self.heads]  # (B, T, vs) each
+        out: Tensor = self.projection(torch.cat(outputs, dim=-1))
         return out
 
 
 class FusedHeads(nn.Module):
-    """The better form: the queries, keys and values of all heads from one matrix product."""
+    """The better form: the queries, keys and values of all heads from one matrix product.
 
-    def __init__(self, C: int, n_head: int, head_size: int, value_size: int) -> None:
+    The mask is a buffer: made once, for T positions, moved with the model from device to device,
+    and cropped to the t that came in.
+    """
+
+    future: Tensor
+
+    def __init__(self, C: int, n_head: int, head_size: int, value_size: int, T: int) -> None:
         super().__init__()
         self.n_head = n_head
         self.sizes = [n_head * head_size, n_head * head_size, n_head * value_size]
         self.qkv = nn.Linear(C, sum(self.sizes), bias=False)
         self.projection = nn.Linear(n_head * value_size, C)
+        future = torch.ones(T, T, dtype=torch.bool).triu(1)  # True where masked
+        self.register_buffer("future", future, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
-        B, T, _ = x.shape
-        q, k, v = (
-            part.view(B, T, self.n_head, -1).transpose(1, 2)  # (B, H, T, size)
-            for part in self.qkv(x).split(self.sizes, dim=-1)
-        )
-        y, _ = attend(q, k, v, causal=True)  # (B, H, T, vs)
-        out: Tensor = self.projection(y.transpose(1, 2).flatten(2))  # (B, T, H * vs) -> (B, T, C)
+        """(B, t, C) -> (B, t, C), for any t up to T."""
+        q, k, v = self.split(x)
+        return self.join(self.weigh(q, k) @ v)
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """(B, t, C) -> queries and keys (B, H, t, hs), values (B, H, t, vs)."""
+        B, t, _ = x.shape
+        qkv = self.qkv(x).split(self.sizes, dim=-1)  # (B, t, H * size) each
+        parts = [part.view(B, t, self.n_head, -1) for part in qkv]
+        return [part.transpose(1, 2) for part in parts]  # (B, H, t, size)
+
+    def weigh(self, q: Tensor, k: Tensor) -> Tensor:
+        """(B, H, t, hs) twice -> attention weights (B, H, t, t)."""
+        t = q.shape[-2]
+        scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (B, H, t, t)
+        scores = scores.masked_fill(self.future[:t, :t], float("-inf"))
+        return torch.softmax(scores, dim=-1)
+
+    def join(self, y: Tensor) -> Tensor:
+        """(B, H, t, vs) -> (B, t, C): the heads side by side, projected back."""
+        side_by_side = y.transpose(1, 2).flatten(2)  # (B, t, H * vs)
+        out: Tensor = self.projection(side_by_side)
         return out
 
 
@@ -77,6 +101,20 @@ def take_apart(attention: CausalSelfAttention) -> ListOfHeads:
     return ListOfHeads(heads, attention.projection)
 
 
+def as_torchs(fused: FusedHeads) -> nn.MultiheadAttention:
+    """torch's layer with copies of the weights; it has hs = vs = C / H only."""
+    theirs = nn.MultiheadAttention(fused.projection.out_features, fused.n_head, batch_first=True)
+    theirs.load_state_dict(
+        {
+            "in_proj_weight": fused.qkv.weight,
+            "in_proj_bias": torch.zeros(len(fused.qkv.weight)),
+            "out_proj.weight": fused.projection.weight,
+            "out_proj.bias": fused.projection.bias,
+        }
+    )
+    return theirs
+
+
 def example(seed: int) -> tuple[Tensor, CausalSelfAttention]:
     """Noise (2, 16, 16), and the notebook's shapes: 8 heads of size 32, 256 channels from 16."""
     torch.manual_seed(seed)
@@ -89,42 +127,59 @@ def example(seed: int) -> tuple[Tensor, CausalSelfAttention]:
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     x, attention = example(seed)
-    apart = take_apart(attention)
-    fused = FusedHeads(16, 8, 32, 24)
+    fused = FusedHeads(16, 8, 32, 24, T=16)
     fused.qkv.load_state_dict(attention.qkv.state_dict())
     fused.projection.load_state_dict(attention.projection.state_dict())
     page.paragraph(
         """One head has one attention pattern at each position. Predicting text needs several at
-        once: the vowel before, the start of the word, the speaker. So there are many heads, each
-        with its own queries, keys and values; their outputs are concatenated and projected back to
-        the C channels of the residual stream. Here 8 heads have keys of size 32 and values of size
-        24, from 16 channels: neither size needs to be C / n_head."""
+        once: the vowel before, the start of the word, the speaker. **Multi-head attention** has
+        many heads, each with its own queries, keys and values; their outputs are concatenated and
+        projected back to the C channels."""
     )
-    page.check("a list of 8 heads = one fused product", apart(x), fused(x))
+    page.formula("multi-head attention", "concat(head_1, ..., head_H) W_O")
+    page.formula("head_h", "softmax(Q_h K_h^T / sqrt(d_k)) V_h")
+    page.source(ListOfHeads.forward)
+    page.paragraph(
+        """A list computes one head after the other. All their queries, keys and values can come
+        from one matrix product instead, with the heads as one more dimension of the tensor:"""
+    )
+    page.source(FusedHeads.split, FusedHeads.weigh, FusedHeads.join)
+    page.paragraph(
+        """Here 8 heads have keys of size 32 and values of size 24, from 16 channels: neither size
+        needs to be C / H, the usual choice, and the only one of torch's own layer."""
+    )
+    page.check("a list of 8 heads = one fused product", take_apart(attention)(x), fused(x))
     page.check("one fused product = the production model's attention", fused(x), attention(x))
-    page.check(
-        "a shorter text gives the same output at each of its positions",
-        attention(x)[:, :5],
-        attention(x[:, :5]),
+    usual = FusedHeads(16, 8, 2, 2, T=16)
+    theirs, _ = as_torchs(usual)(x, x, x, attn_mask=usual.future)
+    page.check("with 8 heads of size 2, also torch's nn.MultiheadAttention", usual(x), theirs)
+    page.paragraph(
+        """Even untrained, the heads attend differently. The entropy of their weights, and the most
+        that it can be: log2 of the number of keys, which is 1 to 16, averaged."""
     )
-    page.paragraph("Even untrained, the heads attend differently. The entropy of their weights:")
-    weights = attention.explicit(x)[1]  # (B, H, T, T)
-    columns = [f"head {head + 1}" for head in range(8)]
     page.table(
         "entropy of each head's attention weights (bits), averaged over query positions",
-        entropy(weights).mean((0, 2)),
-        columns=columns,
+        _entropies(attention.explicit(x)[1]),
+        columns=[*(f"head {head + 1}" for head in range(8)), "maximum"],
     )
+    masks.explain(page, fused, x)
     if trained is not None:
         rows, columns = trained.names()
         attentions = [block.attention for block in trained.blocks]
         table = [
-            entropy(attention.explicit(inputs)[1]).mean((0, 2))
+            _entropies(attention.explicit(inputs)[1])
             for attention, inputs in zip(attentions, trained.inputs, strict=True)
         ]
+        last_changed = trained.ids.clone()
+        last_changed[:, -1] = (last_changed[:, -1] + 1) % len(trained.vocabulary)
+        before, after = trained.model(trained.ids), trained.model(last_changed)
+        after[:, -1] = before[:, -1]  # this one may change
         trained.introduce(page)
         page.table(
-            "entropy of each head's attention weights (bits)", torch.stack(table), rows, columns
+            "entropy of each head's attention weights (bits)",
+            torch.stack(table),
+            rows,
+            [*columns, "maximum"],
         )
         page.paragraph(
             "A head near 0 bits attends to one character; with many bits it averages over many."
@@ -134,3 +189,31 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             take_apart(attentions[-1])(trained.inputs[-1]),
             attentions[-1](trained.inputs[-1]),
         )
+        page.check("causality: with another last character, all logits before it", after, before)
+    _set_exercise(page, fused, take_apart(attention), x)
+
+
+def _entropies(weights: Tensor) -> Tensor:
+    """(B, H, T, T) -> (H + 1,) bits: each head's mean entropy, and the mean of the maxima."""
+    maximum = torch.arange(1, weights.shape[-1] + 1).log2().mean()
+    return torch.cat([entropy(weights).mean((0, 2)), maximum[None]])
+
+
+def _set_exercise(page: Page, fused: FusedHeads, apart: ListOfHeads, x: Tensor) -> None:
+    def mixed(x: Tensor) -> Tensor:
+        """The fused heads with the exercise's mistake."""
+        q, k, v = fused.split(x)
+        out: Tensor = fused.projection((fused.weigh(q, k) @ v).reshape(*x.shape[:2], -1))
+        return out
+
+    difference = float((mixed(x) - apart(x)).abs().max())
+    leak = float(masks.influence(mixed, x).triu(1).max())
+    page.exercise(
+        """In FusedHeads.join, replace `y.transpose(1, 2).flatten(2)` by
+        `y.reshape(y.shape[0], y.shape[2], -1)`. The shape stays (B, t, H * vs). Which checks fail?
+        """,
+        f"""A row of H * vs numbers is now one head at several positions instead of all heads at
+        one. A list of heads and one fused product differ, here by {difference:.4f}. The test of
+        causality fails too: an early row holds numbers of later positions, and an output changes by
+        up to {leak:.4f} with an input after it. That the shape is right says nothing.""",
+    )

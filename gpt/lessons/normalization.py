@@ -7,21 +7,21 @@ neither. `correction` 1 is the unbiased variance of the notebooks, 0 that of tor
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained
-
-EPS = 1e-5
 
 
 class BatchNorm:
     """(B, C) -> (B, C): each column to mean 0 and variance 1, then scaled and shifted."""
 
-    def __init__(self, channels: int, *, momentum: float = 0.1, correction: int = 1) -> None:
+    def __init__(
+        self, channels: int, *, eps: float = 1e-5, momentum: float = 0.1, correction: int = 1
+    ) -> None:
         self.gamma, self.beta = torch.ones(channels), torch.zeros(channels)
         self.running_mean, self.running_var = torch.zeros(channels), torch.ones(channels)
-        self.momentum, self.correction, self.training = momentum, correction, True
+        self.eps, self.momentum, self.correction, self.training = eps, momentum, correction, True
 
     def __call__(self, x: Tensor) -> Tensor:
         """(B, C) -> (B, C); in training it also updates the running mean and variance."""
@@ -29,33 +29,46 @@ class BatchNorm:
         if self.training:
             mean, var = x.mean(dim=0), x.var(dim=0, correction=self.correction)
             self._update(mean, x.var(dim=0, correction=1))
-        return self.gamma * (x - mean) / torch.sqrt(var + EPS) + self.beta
+        return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
 
     def _update(self, mean: Tensor, var: Tensor) -> None:
         """Move the running averages a little towards this batch; the variance is the unbiased."""
         self.running_mean = (1 - self.momentum) * self.running_mean + self.momentum * mean
         self.running_var = (1 - self.momentum) * self.running_var + self.momentum * var
 
+    def parameters(self) -> list[Tensor]:
+        """What the optimizer trains; the running statistics are only measured."""
+        return [self.gamma, self.beta]
+
 
 class LayerNorm:
     """(..., C) -> (..., C): each row to mean 0 and variance 1, then scaled and shifted."""
 
-    def __init__(self, channels: int, *, correction: int = 1) -> None:
+    def __init__(self, channels: int, *, eps: float = 1e-5, correction: int = 1) -> None:
         self.gamma, self.beta = torch.ones(channels), torch.zeros(channels)
-        self.correction = correction
+        self.eps, self.correction = eps, correction
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., C) -> (..., C)."""
+        """(..., C) -> (..., C), the same in training and in evaluation."""
         mean = x.mean(dim=-1, keepdim=True)
         var = x.var(dim=-1, keepdim=True, correction=self.correction)
-        return self.gamma * (x - mean) / torch.sqrt(var + EPS) + self.beta
+        return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
+
+    def parameters(self) -> list[Tensor]:
+        """What the optimizer trains."""
+        return [self.gamma, self.beta]
 
 
-def take_apart(norm: torch.nn.LayerNorm) -> LayerNorm:
+def take_apart(norm: nn.LayerNorm) -> LayerNorm:
     """The production model's LayerNorm by hand, with its weights."""
-    by_hand = LayerNorm(norm.normalized_shape[0], correction=0)
+    by_hand = LayerNorm(norm.normalized_shape[0], eps=norm.eps, correction=0)
     by_hand.gamma, by_hand.beta = norm.weight, norm.bias
     return by_hand
+
+
+def statistics(x: Tensor) -> list[Tensor]:
+    """(B, C) -> mean and standard deviation of column 0 and of row 0."""
+    return [x[:, 0].mean(), x[:, 0].std(), x[0].mean(), x[0].std()]
 
 
 def example(seed: int) -> Tensor:
@@ -70,46 +83,122 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     batch_norm, layer_norm = BatchNorm(100), LayerNorm(100)
     by_batch, by_layer = batch_norm(x), layer_norm(x)
     page.paragraph(
-        """Activations drift through many layers: too large, too small, off centre. To normalise is
-        to subtract the mean and divide by the standard deviation. The question is over which
-        numbers to take them. Here are 32 examples of 100 channels."""
+        """Activations drift through many layers: too large, too small, off centre. To
+        **normalise** is to subtract the mean and to divide by the standard deviation. The question
+        is over which numbers to take the two. Here are 32 examples (rows) of 100 channels
+        (columns). **BatchNorm** normalises each column: a channel, over all examples."""
     )
-    means = [[t[:, 0].mean(), t[:, 0].std(), t[0].mean(), t[0].std()] for t in (by_batch, by_layer)]
+    page.source(BatchNorm.__call__)
+    page.paragraph("**LayerNorm** normalises each row: an example, over its channels.")
+    page.source(LayerNorm.__call__)
     page.table(
-        "mean and standard deviation of the output",
-        torch.tensor(means),
-        ["BatchNorm", "LayerNorm"],
-        ["column 0: mean", "std", "row 0: mean", "std"],
+        "mean and standard deviation of column 0 (a channel) and of row 0 (an example)",
+        torch.tensor([statistics(t) for t in (x, by_batch, by_layer)]),
+        ["x", "BatchNorm", "LayerNorm"],
+        ["column: mean", "std", "row: mean", "std"],
+    )
+    page.table(
+        "the first numbers of row 0",
+        torch.stack([t[0, :6] for t in (x, by_batch, by_layer)]),
+        ["x", "BatchNorm", "LayerNorm"],
+        [f"channel {c}" for c in range(6)],
     )
     page.paragraph(
-        """BatchNorm normalises each column: a channel over all examples. LayerNorm normalises each
-        row: one example over its channels. A language model uses LayerNorm: an example must not
-        depend on which others are in its batch, nor a position on those after it."""
+        """A language model uses LayerNorm: an example must not depend on which others are in its
+        batch, nor a position on those after it. (Many newer models use RMSNorm, arXiv:1910.07467:
+        LayerNorm without the mean and without beta.)"""
     )
-    torch_batch, torch_layer = torch.nn.BatchNorm1d(100), torch.nn.LayerNorm(100)
-    ours = BatchNorm(100, correction=0)
-    page.check("BatchNorm by hand = torch's, in training", ours(x), torch_batch(x))
+    page.check("LayerNorm of row 0 alone = of row 0 in its batch", layer_norm(x[:1]), by_layer[:1])
+    page.check_differ(
+        "BatchNorm of two rows alone and in their batch", BatchNorm(100)(x[:2]), by_batch[:2]
+    )
+    _explain_parameters(page, x)
+    _explain_running_statistics(page)
+    page.paragraph(
+        """The notebooks divide by the unbiased standard deviation (`correction` 1), torch's layers
+        by the biased (0). With that, both are torch's:"""
+    )
+    ours, theirs = BatchNorm(100, correction=0), nn.BatchNorm1d(100)
+    page.check("BatchNorm by hand = torch's, in training", ours(x), theirs(x))
     ours.training = False
-    page.check("and in evaluation, from the running statistics", ours(x), torch_batch.eval()(x))
-    page.check("LayerNorm by hand = torch's", LayerNorm(100, correction=0)(x), torch_layer(x))
-    page.check("LayerNorm does not depend on the other examples", by_layer[:1], layer_norm(x[:1]))
-    page.check_differ("BatchNorm does", by_batch[:2], BatchNorm(100)(x[:2]))
+    page.check("in evaluation, by the running statistics", ours(x), theirs.eval()(x))
+    page.check("LayerNorm by hand = torch's", LayerNorm(100, correction=0)(x), nn.LayerNorm(100)(x))
     if trained is not None:
         trained.introduce(page)
-        before = trained.streams
         rows, _ = trained.names()
-        table = [
-            [s.mean(), s.std(), n.mean(), n.std()]
-            for s, n in zip(before, trained.inputs, strict=True)
-        ]
+        pairs = zip(trained.streams, trained.inputs, strict=True)
         page.table(
             "the residual stream before each attention, and after its LayerNorm",
-            torch.tensor(table),
+            torch.tensor([[s.mean(), s.std(), n.mean(), n.std()] for s, n in pairs]),
             rows,
             ["mean", "std", "norm: mean", "std"],
         )
         page.check(
             "LayerNorm by hand = the production model's",
-            take_apart(trained.blocks[-1].attention_norm)(before[-1]),
+            take_apart(trained.blocks[-1].attention_norm)(trained.streams[-1]),
             trained.inputs[-1],
         )
+    biased = float(LayerNorm(100, correction=0)(x)[0].std())
+    page.exercise(
+        """In LayerNorm.__init__ let `correction` be 0 by default. In the first table, what becomes
+        of the last number, the standard deviation of row 0?""",
+        f"""{biased:.4f} = sqrt(100 / 99): x is divided by the biased standard deviation, the root
+        of the sum of squares over 100, and `std` in the table is the unbiased one, over 99.""",
+    )
+
+
+def _explain_parameters(page: Page, x: Tensor) -> None:
+    scaled = LayerNorm(100)
+    scaled.gamma, scaled.beta = torch.full((100,), 2.0), torch.full((100,), 3.0)
+    page.paragraph(
+        """Perhaps mean 0 and variance 1 are not what the next layer needs. So each channel is
+        multiplied by **gamma** and **beta** is added: `parameters()`, one number a channel each,
+        that training may change; at first they are 1 and 0. With gamma 2 and beta 3:"""
+    )
+    page.table(
+        "LayerNorm with gamma 2 and beta 3",
+        torch.stack([scaled(x)[0].mean(), scaled(x)[0].std()]),
+        columns=["row 0: mean", "std"],
+    )
+    counts = [
+        torch.tensor(sum(p.numel() for p in norm.parameters()))
+        for norm in (scaled, BatchNorm(100), nn.LayerNorm(100), nn.BatchNorm1d(100))
+    ]
+    page.check(
+        f"{counts[0]} parameters in either = as many as in torch's",
+        torch.stack(counts[:2]),
+        torch.stack(counts[2:]),
+    )
+    page.paragraph(
+        """The small **eps**, 1e-5, is added to the variance, so that a row of equal numbers, of
+        variance 0, is not divided by zero:"""
+    )
+    page.table(
+        "100 times the number 7, first four of the output",
+        torch.stack([LayerNorm(100, eps=eps)(torch.full((100,), 7.0))[:4] for eps in (0.0, 1e-5)]),
+        ["eps 0", "eps 1e-5"],
+    )
+
+
+def _explain_running_statistics(page: Page) -> None:
+    norm, rows = BatchNorm(100), {}
+    for batch in range(1, 101):
+        x = 2 + 3 * torch.randn(32, 100)
+        norm(x)
+        if batch in (1, 10, 100):
+            rows[f"after {batch}"] = [norm.running_mean[0], norm.running_var[0]]
+    rows["truth"] = [torch.tensor(2.0), torch.tensor(9.0)]
+    page.paragraph(
+        """In evaluation there may be but one example, and its column has no variance. So BatchNorm
+        keeps **running statistics** in training: after each batch a tenth (`momentum`) of the way
+        from the old mean and variance to those of the batch. In evaluation it divides by these.
+        They are not parameters: no gradient changes them. Batches of mean 2 and variance 9:"""
+    )
+    page.table(
+        "running statistics of column 0, after so many batches",
+        torch.tensor(list(rows.values())),
+        list(rows),
+        ["mean", "variance"],
+    )
+    norm.training = False
+    page.check("in evaluation an example alone = the same in its batch", norm(x[:1]), norm(x)[:1])
