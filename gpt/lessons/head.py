@@ -228,29 +228,39 @@ def _explain_trained(page: Page, seed: int, trained: Trained) -> None:
     page.table(
         f"layer 1, head 1: the largest attention weights of the last query, t={T - 1} "
         f"{symbol(trained.text[-1])}, and the sum of the others",
-        torch.cat([largest.values, others]),
-        columns=[*names, f"{T - len(names)} others"],
+        torch.cat([largest.values, others]).unsqueeze(1),
+        [*names, f"{T - len(names)} others"],
     )
     page.check(
         "this lesson's head = the production model's",
         weights,
         attention.explicit(trained.inputs[0])[1],
     )
-    table = trained.model.token_embedding.weight
+    _explain_embeddings(page, seed, trained)
+
+
+def _explain_embeddings(page: Page, seed: int, trained: Trained) -> None:
+    characters = trained.vocabulary.characters[:256]  # all pairs of them are compared
+    if len(characters) < 2:
+        return
+    table = trained.model.token_embedding.weight[: len(characters)]
     noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(seed))
-    common = max(set(trained.text), key=trained.text.count)
     page.paragraph(
-        f"""The vectors of noise above are fixed. A model's embeddings are trained with the rest,
-        and characters that are used alike come to lie near each other; fixed random vectors do
-        not. The characters nearest to {symbol(common)}, by the cosine of the angle between their
-        vectors:"""
+        """The vectors of noise above are fixed. A model's embeddings are trained with the rest, and
+        characters that are used alike come to point the same way; of fixed random vectors some do
+        by chance, whatever their characters are. The pairs with the largest cosine, the dot product
+        of two vectors over their lengths:"""
     )
+    first, second = torch.triu_indices(len(characters), len(characters), offset=1)
     for caption, vectors in (("trained embedding", table), ("fixed random vectors", noise)):
-        chosen = trained.vocabulary.characters.index(common)
-        cosines = F.cosine_similarity(vectors, vectors[chosen : chosen + 1])
-        nearest = cosines.topk(min(8, len(cosines)))  # itself is the first
+        unit = F.normalize(vectors, dim=-1)
+        cosines = (unit @ unit.T)[first, second]
+        largest = cosines.topk(min(8, len(cosines)))
         page.table(
             caption,
-            nearest.values,
-            columns=[symbol(trained.vocabulary.characters[i]) for i in nearest.indices],
+            largest.values,
+            columns=[
+                f"{symbol(characters[first[i]])} {symbol(characters[second[i]])}"
+                for i in largest.indices
+            ],
         )
