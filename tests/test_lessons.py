@@ -13,12 +13,9 @@ from torch import Tensor
 from gpt.config.schema import ModelConfig
 from gpt.lessons import (
     averaging,
-    block,
     head,
     heads,
-    model,
     normalization,
-    positions,
     scaling,
     six_words,
 )
@@ -27,7 +24,6 @@ from gpt.lessons.head import Head, attend
 from gpt.lessons.heads import FusedHeads, ListOfHeads, take_apart
 from gpt.lessons.page import Page
 from gpt.model.attention import CausalSelfAttention
-from gpt.model.transformer import GPT, Block
 from tests.test_model import shaken
 
 SEED = 1337
@@ -248,22 +244,6 @@ def test_a_list_of_heads_equals_the_fused_product_equals_production() -> None:
     torch.testing.assert_close(fused(x), production(x), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("where", ["learned", "rotary"])
-def test_the_model_by_hand_equals_the_production_model(bias: bool, where: str) -> None:
-    config = ModelConfig.model_validate(
-        {"T": 11, "C": 29, "n_layer": 3, "n_head": 5, "head_size": 14, "value_size": 17}
-        | {"qkv_bias": bias, "positions": where}
-    )
-    production = shaken(GPT(config, 37))
-    ids = torch.randint(37, (3, 7))
-    by_hand = model.by_hand(production, ids)
-    torch.testing.assert_close(by_hand, production(ids), rtol=1e-3, atol=1e-3)
-    one: Block = production.blocks[0]
-    x = torch.randn(3, 11, 29)
-    torch.testing.assert_close(block.by_hand(one, x), one(x), rtol=1e-3, atol=1e-3)
-
-
 def test_normalisations_equal_torchs_in_training_and_outside_it() -> None:
     ours, theirs = normalization.BatchNorm(7, correction=0), torch.nn.BatchNorm1d(7)
     torch.nn.init.normal_(theirs.weight)
@@ -290,21 +270,6 @@ def test_without_positions_and_mask_permuted_in_is_permuted_out(order: list[int]
     one = Head(5, 3, causal=False)
     x = torch.randn(2, 7, 5)
     torch.testing.assert_close(one(x[:, order])[0], one(x)[0][:, order], rtol=1e-4, atol=1e-5)
-
-
-def test_gelu_is_torchs() -> None:
-    x = torch.linspace(-7, 7, 101)
-    torch.testing.assert_close(
-        block.gelu(x), torch.nn.functional.gelu(x, approximate="tanh"), rtol=1e-4, atol=1e-6
-    )
-
-
-def test_shuffling_the_past_keeps_the_last() -> None:
-    x = torch.arange(11).view(1, 11)
-    shuffled = positions.shuffle_past(x, seed=2)
-    assert shuffled[0, -1] == 10
-    assert sorted(shuffled[0].tolist()) == list(range(11))
-    assert shuffled[0].tolist() != list(range(11))
 
 
 @given(T=sizes, seed=st.integers(0, 99))

@@ -89,7 +89,7 @@ def attend(
     else:
         from gpt.inspection.page import html
 
-        content = html(analysis, text, title, model.vocabulary, (i, j))
+        content = html(analysis, text, title, model.vocabulary)
     write_out(out, content)
     typer.echo(out)
 

@@ -27,7 +27,8 @@ def explain(
         typer.Option(
             metavar="TEXT",
             help="With --run: your own text, at most model.T characters (and 256), instead of one "
-            "that the model generates.",
+            "that the model generates. For the lesson training, without --run: the text to train "
+            "on, python-docs, tinyshakespeare or a file.",
         ),
     ] = None,
     answer: Annotated[
@@ -51,7 +52,8 @@ def explain(
 
     if lesson is None and run is not None:
         raise UsageError(f"--run: name a lesson too; there are {', '.join(LESSONS)}")
-    if text is not None and run is None:
+    source = text if lesson == "training" and run is None else None
+    if text is not None and run is None and source is None:
         raise UsageError("--text: name a trained run too, with --run")
     if lesson is None:
         typer.echo(json.dumps(LESSONS) if as_json else _lessons(terminal_width()))
@@ -73,7 +75,7 @@ def explain(
     from gpt.lessons.build import build_page
     from gpt.lessons.render import render
 
-    page = build_page(lesson, seed, trained)
+    page = build_page(lesson, seed, trained, **({} if source is None else {"source": source}))
     if as_json:
         shown = json.dumps(page.to_dict())
     else:

@@ -15,5 +15,6 @@ LESSONS = {  # in the order in which they build on each other
     "normalization": "BatchNorm and LayerNorm: over which numbers to take the mean",
     "positions": "attention ignores order until positions are added",
     "block": "residual stream, LayerNorm, attention, MLP",
-    "model": "the whole model by hand, and the one that is trained",
+    "model": "the textbook GPT: embeddings, blocks, logits, loss",
+    "training": "bigram, one head, one block: trained here, in seconds",
 }

@@ -5,6 +5,7 @@ input, and add their output to it.
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -13,7 +14,10 @@ from gpt.config.schema import ModelConfig
 from gpt.lessons import heads, normalization
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained
-from gpt.model.transformer import Block
+from gpt.model.transformer import GPT, Block
+
+Step = Callable[[Tensor], Tensor]
+"""(B, T, C) -> (B, T, C)."""
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -22,34 +26,77 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def relu2(x: Tensor) -> Tensor:
-    """Zero for the negative, x squared for the positive (arXiv:2109.08668); cheap, and as good."""
+    """Zero for the negative, x squared for the positive (arXiv:2109.08668): the lesson `recipe`."""
     return x.clamp(min=0) ** 2
 
 
-def by_hand(block: Block, x: Tensor) -> Tensor:
-    """(B, T, C) -> (B, T, C): the lessons' forms with the production block's weights."""
-    normalized = normalization.take_apart(block.attention_norm)(x)
-    x = x + heads.take_apart(block.attention)(normalized)
-    normalized = normalization.take_apart(block.mlp_norm)(x)
+class MLP:
+    """A multilayer perceptron of two linear layers, at each position separately."""
+
+    def __init__(self, expand: Step, projection: Step, activation: Step = gelu) -> None:
+        self.expand, self.projection, self.activation = expand, projection, activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        hidden = self.activation(self.expand(x))  # (B, T, 4 C)
+        return self.projection(hidden)  # (B, T, C)
+
+
+class PreNormBlock:
+    """Attention, then the MLP, each added to the residual stream; LayerNorm before each."""
+
+    def __init__(self, attention_norm: Step, attention: Step, mlp_norm: Step, mlp: Step) -> None:
+        self.attention_norm, self.attention = attention_norm, attention
+        self.mlp_norm, self.mlp = mlp_norm, mlp
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """(B, T, C) -> (B, T, C)."""
+        x = x + self.attention(self.attention_norm(x))
+        x = x + self.mlp(self.mlp_norm(x))
+        return x
+
+
+def take_apart(block: Block) -> PreNormBlock:
+    """The production model's block by the lessons' forms, with its weights."""
     activation = {"gelu": gelu, "relu2": relu2}[block.mlp.activation]
-    hidden = normalized @ block.mlp.expand.weight.T + block.mlp.expand.bias  # (B, T, 4 C)
-    return x + activation(hidden) @ block.mlp.projection.weight.T + block.mlp.projection.bias
+    return PreNormBlock(
+        normalization.take_apart(block.attention_norm),
+        heads.take_apart(block.attention),
+        normalization.take_apart(block.mlp_norm),
+        MLP(block.mlp.expand, block.mlp.projection, activation),
+    )
 
 
-def deep(x: Tensor, layers: list[Tensor], *, residual: bool, normalise: bool) -> list[float]:
-    """The standard deviation of the stream after each of many layers (C, C) with GELU."""
-    norm, deviations = normalization.LayerNorm(x.shape[-1]), []
-    for weight in layers:
-        y = gelu((norm(x) if normalise else x) @ weight)
-        x = x + y if residual else y
-        deviations.append(float(x.std()))
-    return deviations
+def stack(model: GPT) -> list[PreNormBlock]:
+    """All of a production model's blocks."""
+    return [take_apart(block) for block in model.blocks if isinstance(block, Block)]
+
+
+def deep(x: Tensor, layers: list[Tensor], *, residual: bool, norm: str = "none") -> list[float]:
+    """The standard deviation of the stream after each of many layers (C, C) with GELU.
+
+    And at last the norm of the gradient, at the input, of the output's first channel. `norm` says
+    where LayerNorm stands: "none", "before" each layer, or "after" each addition.
+    """
+    normalise, deviations = normalization.LayerNorm(x.shape[-1], correction=0), []
+    with torch.enable_grad():
+        first = x = x.clone().requires_grad_()
+        for weight in layers:
+            y = gelu((normalise(x) if norm == "before" else x) @ weight)
+            x = x + y if residual else y
+            x = normalise(x) if norm == "after" else x
+            deviations.append(float(x.detach().std()))
+        (gradient,) = torch.autograd.grad(x[..., 0].sum(), first)
+    return [*deviations, float(gradient.norm())]
 
 
 def example(seed: int) -> tuple[Tensor, Block]:
-    """Noise (2, 8, 16), and a block of 4 heads."""
+    """Noise (2, 8, 16), and the textbook's block, of 4 heads."""
     torch.manual_seed(seed)
-    return torch.randn(2, 8, 16), Block(ModelConfig(T=8, C=16, n_head=4, activation="gelu")).eval()
+    config = ModelConfig(
+        T=8, C=16, n_head=4, positions="learned", qk_norm=False, activation="gelu", ngram=1
+    )
+    return torch.randn(2, 8, 16), Block(config).eval()
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
@@ -57,44 +104,74 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     x, block = example(seed)
     layers = [torch.randn(16, 16) / 4 for _ in range(12)]
     page.paragraph(
-        """Attention moves information between positions; the MLP then computes on each position
-        separately. Both make up a block, and blocks are stacked. But through many random layers
-        activations shrink, and gradients with them. Two remedies: a residual connection, which
-        adds each output to a stream instead of replacing it, and LayerNorm, which normalises each
-        input. The standard deviation over 12 layers:"""
+        """Attention moves information between positions. A **multilayer perceptron** (MLP, also
+        feed-forward network) then computes on each position separately: up to 4 C channels, GELU,
+        and back to C. Both make up a **block**, and blocks are stacked. Each reads a normalised
+        copy of the **residual stream** and adds its output to it:"""
     )
-    shown = [0, 2, 5, 8, 11]
+    page.drawing(
+        "the residual stream through one block",
+        [
+            "x --+-----------------------------(+)--+-----------------------(+)--> x",
+            "    |                              ^   |                        ^",
+            "    +--> LayerNorm --> attention --+   +--> LayerNorm --> MLP --+",
+        ],
+    )
+    page.source(PreNormBlock.__call__, MLP.__call__)
+    page.check("the lesson's block = the production model's", take_apart(block)(x), block(x))
+    page.paragraph(
+        """Why the detour? Through many random layers activations vanish, and gradients with them. A
+        **residual connection** adds each output to the stream instead of replacing it (ResNet,
+        arXiv:1512.03385); LayerNorm before each layer (**pre-LN**, arXiv:2002.04745) keeps what is
+        added at one size. Twelve layers, at the start of training:"""
+    )
+    shown = [0, 2, 5, 8, 11, 12]
     table = [
-        deep(x, layers, residual=residual, normalise=normalise)
-        for residual, normalise in ((False, False), (True, False), (True, True))
+        deep(x, layers, residual=False),
+        deep(x, layers, residual=True),
+        deep(x, layers, residual=True, norm="before"),
     ]
     page.table(
-        "standard deviation of the residual stream",
+        "standard deviation of the stream, and the gradient that reaches the input",
         torch.tensor(table)[:, shown],
-        ["plain layers", "residual", "residual + LayerNorm"],
-        [f"layer {i + 1}" for i in shown],
+        ["plain layers", "residual", "residual, pre-LN"],
+        [*(f"layer {i + 1}" for i in shown[:-1]), "gradient"],
     )
     page.paragraph(
-        """With plain layers it vanishes; with residual connections alone it grows exponentially,
-        since each layer adds in proportion to its input; with LayerNorm each layer adds about the
-        same amount. The production model's block consists of these parts, and a few lines of
-        arithmetic compute the same:"""
+        """Plain, both vanish; with residual connections alone both grow exponentially, since each
+        layer adds in proportion to its input; with LayerNorm each layer adds about the same."""
     )
-    page.check("the block by hand = the production block", by_hand(block, x), block(x))
     if trained is not None:
-        trained.introduce(page)
-        rows, _ = trained.names()
-        table = []
-        for layer, x in zip(trained.blocks, trained.streams, strict=True):
-            attended = layer.attention(layer.attention_norm(x))
-            computed = layer.mlp(layer.mlp_norm(x + attended))
-            table.append([float(part.norm(dim=-1).mean()) for part in (x, attended, computed)])
-        page.table(
-            "mean norm of the residual stream, and of what each part adds to it",
-            torch.tensor(table),
-            rows,
-            ["stream", "attention", "MLP"],
-        )
-        page.check(
-            "its last block by hand = the production block", by_hand(layer, x), layer(x), 1e-3
-        )
+        explain_trained(page, trained)
+    *_, last, gradient = deep(x, layers, residual=True, norm="after")
+    page.exercise(
+        """In PreNormBlock normalise after the addition, x = norm(x + attention(x)), as the
+        transformer of 2017 did (post-LN). What is then the standard deviation after 12 layers?""",
+        f"""{last:.4f}, after every layer: the stream itself is normalised. No path from the output
+        to the input is left without a LayerNorm, and in this example the gradient that reaches the
+        input is {gradient:.4f}, against {table[-1][-1]:.4f} with pre-LN. Post-LN needs warmup of
+        the learning rate; pre-LN can do without (arXiv:2002.04745).""",
+    )
+
+
+def explain_trained(page: Page, trained: Trained) -> None:
+    """What each part of a trained model's blocks adds to the residual stream."""
+    trained.introduce(page)
+    rows, _ = trained.names()
+    norms = []
+    for layer, x in zip(trained.blocks, trained.streams, strict=True):
+        attended = layer.attention(layer.attention_norm(x))
+        computed = layer.mlp(layer.mlp_norm(x + attended))
+        norms.append([float(part.norm(dim=-1).mean()) for part in (x, attended, computed)])
+    page.table(
+        "mean norm of the residual stream, and of what each part adds to it",
+        torch.tensor(norms),
+        rows,
+        ["stream", "attention", "MLP"],
+    )
+    page.check(
+        "the lesson's block = its last block, with its weights",
+        take_apart(layer)(x),
+        layer(x),
+        1e-3,
+    )

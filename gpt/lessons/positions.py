@@ -1,29 +1,67 @@
 """Positions: without them attention is permutation equivariant: a set goes in, not a sequence.
 
-Learned positions are added to the token embedding; rotary ones rotate queries and keys.
+Absolute positions, learned or sinusoidal, are added to the token embedding. (Rotary positions
+rotate queries and keys instead: the lesson `recipe`.)
 """
+
+import copy
 
 import torch
 from torch import Tensor
 
-from gpt.config.schema import ModelConfig
 from gpt.lessons.head import Head
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained
-from gpt.model.rotary import Rotary
+from gpt.model.transformer import GPT, Block
 from gpt.text.display import symbol
 
 
 def add_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Learned positions: embeddings (B, T, C) + positions (T, C), a vector for each position."""
+    """Embeddings (B, T, C) + positions (T or more, C), a vector for each position."""
     return x + positions[: x.shape[1]]
 
 
-def shuffle_past(x: Tensor, seed: int) -> Tensor:
-    """(B, T, ...) with all positions but the last in another order."""
-    past = torch.arange(x.shape[1] - 1)
-    order = past.roll(1 + seed % max(1, len(past) - 1))  # never the same order
-    return torch.cat([x[:, order], x[:, -1:]], dim=1)
+def sinusoids(T: int, C: int) -> Tensor:
+    """(T, C): positions that need no training ("Attention Is All You Need", section 3.5).
+
+    Channels 2i and 2i + 1 are the sine and cosine of t / 10000^(2i/C).
+    """
+    angles = torch.arange(T)[:, None] * 10000 ** (-torch.arange(0, C, 2) / C)  # (T, C / 2)
+    return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+
+
+def permute_past(T: int, kept: int, seed: int) -> Tensor:
+    """An order of T positions that permutes all but the last `kept`, and never leaves them all.
+
+    Raises ValueError for a past of fewer than two positions, which has one order only.
+    """
+    if kept + 2 > T:
+        raise ValueError(f"expected at least {kept + 2} positions, got {T}")
+    past = torch.arange(T - kept)
+    generator, order = torch.Generator().manual_seed(seed), past
+    while order.equal(past):
+        order = torch.randperm(len(past), generator=generator)
+    return torch.cat([order, torch.arange(T - kept, T)])
+
+
+def without_positions(model: GPT) -> GPT:
+    """A copy of a model with its learned or rotary positions removed."""
+    model = copy.deepcopy(model)
+    model.position_embedding = None
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        block.attention.rotary = None
+    return model
+
+
+def predict(model: GPT, x: Tensor) -> Tensor:
+    """Embeddings without positions (1, T, C) -> probabilities of the character after them (V,)."""
+    if model.position_embedding is not None:
+        x = add_positions(x, model.position_embedding.weight)
+    for block in model.blocks:
+        x = block(x)
+    probabilities: Tensor = model.head(model.norm(x))[0, -1].softmax(-1)
+    return probabilities
 
 
 def example(seed: int) -> tuple[Tensor, Head, Tensor]:
@@ -35,50 +73,106 @@ def example(seed: int) -> tuple[Tensor, Head, Tensor]:
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     x, head, learned = example(seed)
-    shuffled = shuffle_past(x, seed)
+    permuted = x[:, permute_past(8, 1, seed)]
     page.paragraph(
-        """A head computes its weights from what the characters are, not from where they are. With
-        the past in another order, the output at the last position is exactly the same."""
+        """A head computes its weights from what the characters are, not from where they are: to
+        attention the past is a **set**, not a **sequence**. With the past in another order, the
+        output at the last position is the same. Without the causal mask attention is **permutation
+        equivariant**: permuted inputs give the same outputs, permuted alike."""
     )
     page.check(
-        "without positions the order of the past does not matter",
+        "the last output, without positions: past in order = past permuted",
         head(x)[0][:, -1],
-        head(shuffled)[0][:, -1],
+        head(permuted)[0][:, -1],
     )
     encoder = Head(16, 6, causal=False)
     order = torch.randperm(8)
     page.check(
-        "and without the causal mask: permuted inputs give permuted outputs",
+        "no causal mask: outputs of permuted inputs = permuted outputs",
         encoder(x[:, order])[0],
         encoder(x)[0][:, order],
     )
     page.paragraph(
-        "'dog bites man' is not 'man bites dog'. So a learned vector for each position is added:"
+        """But 'dog bites man' is not 'man bites dog'. So each position gets a vector of its own, a
+        **position embedding**, which is added to the token embedding. In GPT-2 and in this
+        project's `classic` it is learned, as the token embedding is: a table of T rows."""
     )
+    page.source(add_positions)
     page.check_differ(
-        "with positions added, the order matters",
+        "the last output, with positions: past in order, past permuted",
         head(add_positions(x, learned))[0][:, -1],
-        head(add_positions(shuffled, learned))[0][:, -1],
+        head(add_positions(permuted, learned))[0][:, -1],
     )
-    rotary = Rotary(ModelConfig(T=8, C=16, n_head=1, head_size=6))
-    q, k = torch.randn(2, 1, 1, 1, 6).expand(2, 1, 1, 8, 6)  # the same query and key everywhere
-    scores = (rotary(q) @ rotary(k).transpose(-2, -1))[0, 0]  # (T, T)
     page.paragraph(
-        """Rotary positions add nothing: they rotate each query and key by an angle proportional to
-        its position, so that their dot product depends on the distance between the two. The scores
-        of one query and one key, at every pair of positions:"""
+        """The first transformer had **sinusoidal** positions, which need no training: each pair of
+        channels is a clock hand, the first the fastest. The dot product of two such vectors depends
+        only on how far apart they are:"""
     )
+    page.source(sinusoids)
+    fixed = sinusoids(8, 16)
+    products = fixed @ fixed.T  # (T, T)
     names = [f"t={t}" for t in range(8)]
-    page.table("scores: query position (row), key position (column)", scores, names, names)
-    page.check("equal scores at equal distance", scores[1:, 1:], scores[:-1, :-1])
-    if trained is not None and len(trained.text) > 2:  # a past of one has no order
-        before = trained.model(trained.ids)[0, -1].softmax(-1)
-        after = trained.model(shuffle_past(trained.ids, seed))[0, -1].softmax(-1)
-        trained.introduce(page)
-        likely = before.topk(min(6, len(before))).indices
-        page.table(
-            "predicted probability of the next character, with the past in order and shuffled",
-            torch.stack([before[likely], after[likely]]),
-            ["in order", "shuffled"],
-            [symbol(trained.vocabulary.characters[i]) for i in likely],
+    page.table("dot products of sinusoidal positions", products, names, names)
+    page.check("equal products at equal distance", products[1:, 1:], products[:-1, :-1])
+    page.paragraph(
+        """Both are **absolute**: they say where a character is. **Relative** positions say how far
+        apart a query and a key are; the rotary ones, which most models now use, are in the lesson
+        recipe."""
+    )
+    if trained is not None:
+        explain_trained(page, seed, trained)
+    outputs = [head(add_positions(version, learned[:1]))[0][:, -1] for version in (x, permuted)]
+    page.exercise(
+        """In add_positions write positions[:1] for positions[: x.shape[1]]: the same vector at
+        every position. Does the order of the past matter to the last output?""",
+        f"""No: past in order and past permuted differ by
+        {float((outputs[0] - outputs[1]).abs().max()):.0e}, which is rounding. A vector that is the
+        same everywhere says nothing of where a character is.""",
+    )
+
+
+def explain_trained(page: Page, seed: int, trained: Trained) -> None:
+    """Permute the past of a trained model, with its positions and without."""
+    model, T = trained.model, trained.ids.shape[1]
+    kept = model.config.ngram
+    if kept + 2 > T:  # a past of one has no other order
+        return
+    bare = without_positions(model)
+    x = bare.embed(trained.ids)  # (1, T, C)
+    permuted = x[:, permute_past(T, kept, seed)]
+    with_positions, without = (
+        torch.stack([predict(m, x), predict(m, permuted)]) for m in (model, bare)
+    )
+    trained.introduce(page)
+    page.paragraph(
+        f"""Permuted are the embeddings of the first {T - kept} characters{
+            f", each with those before it that its n-gram embedding sums, and the last {kept} stay"
+            if kept > 1
+            else ""
+        }: what changes is the order alone. Then the same with the model's
+        {model.config.positions} positions taken away."""
+    )
+    likely = with_positions[0].topk(min(6, with_positions.shape[1])).indices
+    page.table(
+        "predicted probability of the next character",
+        torch.cat([with_positions, without])[:, likely],
+        ["past in order", "past permuted", "no positions: in order", "no positions: permuted"],
+        [symbol(trained.vocabulary.characters[i]) for i in likely],
+    )
+    page.table(
+        "total variation: half the sum of |difference|, from 0 (the same) to 1",
+        [float((a - b).abs().sum() / 2) for a, b in (with_positions, without)],
+        columns=["with positions", "without"],
+    )
+    page.check(
+        "without positions, the last output of layer 1: past in order = past permuted",
+        bare.blocks[0](x)[:, -1],
+        bare.blocks[0](permuted)[:, -1],
+        1e-3,
+    )
+    if len(trained.blocks) > 1:
+        page.paragraph(
+            """From layer 2 on the order shows even without positions: the causal mask gives each
+            character a past of its own, and so layer 1 another output, from which layer 2 learns
+            where it is. Decoders can be trained with no positions at all (arXiv:2203.16634)."""
         )

@@ -1,0 +1,254 @@
+"""Training: where the weights come from. Three models, each with one part more, trained live.
+
+B batch, T time, C channels, V vocabulary size.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt.config.schema import ModelConfig
+from gpt.device import computing_with
+from gpt.errors import TextError
+from gpt.lessons.head import Head
+from gpt.lessons.page import Page
+from gpt.lessons.positions import add_positions
+from gpt.lessons.trained import Trained
+from gpt.model.transformer import Block, cross_entropy
+from gpt.text.batches import batch, spread_windows, to_torch
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_text
+from gpt.text.vocabulary import Ids
+from gpt.training.optimizer import AdamW
+
+T, C, BATCH_SIZE, STEPS = 16, 64, 32, 300
+SCORED_CHARACTERS = 8192  # of the val split
+SAMPLE_CHARACTERS = 64
+LINE_ENDS = {ord("\n"): "↵", ord("\t"): "⇥"}
+LARGEST_VOCABULARY = 4096  # a bigram's table has its square of numbers
+
+
+class Bigram(nn.Module):
+    """A table: the logits of the next character, for each character."""
+
+    def __init__(self, V: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(torch.zeros(V, V))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, V)."""
+        return F.embedding(ids, self.table)
+
+
+class OneHead(nn.Module):
+    """Token and position embeddings, one head of attention added to them, logits."""
+
+    def __init__(self, V: int) -> None:
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(T, C)
+        self.head = Head(C, C)
+        self.output = nn.Parameter(torch.zeros(V, C))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, V)."""
+        x = add_positions(self.tokens(ids), self.positions.weight)  # (B, T, C)
+        x = x + self.head(x)[0]
+        return F.linear(x, self.output)
+
+
+class OneBlock(nn.Module):
+    """The same with a block of the textbook in place of the head, and a last LayerNorm."""
+
+    def __init__(self, V: int) -> None:
+        super().__init__()
+        config = ModelConfig(
+            T=T, C=C, n_head=4, positions="learned", qk_norm=False, activation="gelu", ngram=1
+        )
+        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(T, C)
+        self.block, self.norm = Block(config), nn.LayerNorm(C)
+        self.output = nn.Parameter(torch.zeros(V, C))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """(B, T) -> (B, T, V)."""
+        x = add_positions(self.tokens(ids), self.positions.weight)  # (B, T, C)
+        return F.linear(self.norm(self.block(x)), self.output)
+
+
+def fit(model: nn.Module, ids: Ids, learning_rate: float, seed: int) -> None:
+    """Train a model that maps ids (B, T) to logits (B, T, V), in place."""
+    optimizer = AdamW([*model.parameters()], learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
+    for step in range(STEPS):
+        x, y = batch(ids, BATCH_SIZE, T, seed=seed, step=step)  # (B, T) each; y is x one later
+        loss = cross_entropy(model(x), y)
+        model.zero_grad()  # else gradients would be added to the last step's
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step(1 - step / STEPS)  # the learning rate falls linearly to 0
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, ids: Ids) -> float:
+    """Mean nats per character of about `SCORED_CHARACTERS`, evenly spread, in windows of T."""
+    windows = spread_windows(ids, T, SCORED_CHARACTERS)
+    losses = [cross_entropy(model(x), y, reduction="none") for x, y in windows]
+    return float(torch.cat(losses).mean())
+
+
+def sample(model: nn.Module, first: int, seed: int) -> list[int]:
+    """`SAMPLE_CHARACTERS` ids after the first, each drawn from the model's prediction."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.tensor([[first]])
+    for _ in range(SAMPLE_CHARACTERS):
+        probabilities = model(ids[:, -T:])[:, -1].softmax(-1)  # (1, V)
+        ids = torch.cat([ids, probabilities.multinomial(1, generator=generator)], dim=1)
+    return ids[0, 1:].tolist()
+
+
+def count_bigrams(ids: Ids, V: int) -> Bigram:
+    """The best bigram, without training: logits from how often each character follows each.
+
+    A hundredth is added to each count, so that no pair is impossible.
+    """
+    pairs = to_torch(ids[:-1]) * V + to_torch(ids[1:])
+    counts = pairs.bincount(minlength=V * V).view(V, V) + 0.01
+    model = Bigram(V)
+    model.table.data = counts.log()
+    return model
+
+
+def load(source: str) -> Corpus:
+    """The text of that name or path.
+
+    Raises:
+        TextError: it cannot be read, is too short or has too many distinct characters.
+    """
+    corpus = load_corpus(open_text(source))
+    if len(corpus.val) <= T:
+        raise TextError(
+            f"{source}: expected at least {10 * T + 10} characters (90 % are train, 10 % val), "
+            f"got {len(corpus.ids)}; use a longer text"
+        )
+    if len(corpus.vocabulary) > LARGEST_VOCABULARY:
+        raise TextError(
+            f"{source}: expected at most {LARGEST_VOCABULARY:,} distinct characters, got "
+            f"{len(corpus.vocabulary):,}; use another text"
+        )
+    return corpus
+
+
+def explain(page: Page, seed: int, trained: Trained | None, source: str = "python-docs") -> None:
+    """Write the page; the models are trained on the text of that name or path."""
+    corpus = load(source)
+    V = len(corpus.vocabulary)
+    page.paragraph(
+        f"""Where do the weights come from? They begin random, and are moved step by step, each a
+        little way down the gradient of the loss. The text here is {source}:
+        {len(corpus.ids):,} characters, {V} of them distinct. Its first 90 % are the **train split**
+        and its last 10 % the **val split**, which no step sees: the loss there says what was
+        learned, not what was memorised. A **batch** is B = {BATCH_SIZE} windows of T = {T}
+        characters; its targets are the same windows one character later, so each window is T
+        examples at once."""
+    )
+    page.source(fit)
+    page.paragraph(
+        """**AdamW** (arXiv:1711.05101) divides each weight's mean gradient by its usual size, so
+        that every weight moves by about the **learning rate**. Three models are trained, each with
+        a part more. A **bigram** model predicts from one character, by a table:"""
+    )
+    page.source(Bigram.forward)
+    page.paragraph("One head of attention, on token and position embeddings:")
+    page.source(OneHead.forward)
+    page.paragraph("One block of the textbook in its place:")
+    page.source(OneBlock.forward)
+    names = ["bigram", "one head", "one block"]
+    models = [Bigram, OneHead, OneBlock]
+    first, losses, samples = int(corpus.val[0]), [], []
+    with computing_with(1):  # models so small that threads would only wait for each other
+        for kind, learning_rate in zip(models, (0.1, 0.01, 0.01), strict=True):
+            torch.manual_seed(seed)
+            model = kind(V)
+            before = evaluate(model, corpus.val)
+            untrained = sample(model, first, seed)
+            with torch.enable_grad():
+                fit(model, corpus.train, learning_rate, seed)
+            after = evaluate(model, corpus.val)
+            losses.append([before, after, math.exp(after)])
+            samples.append(sample(model, first, seed))
+        again = Bigram(V)
+        with torch.enable_grad():
+            fit(again, corpus.train, 0.1, seed)
+        counted = evaluate(count_bigrams(corpus.train, V), corpus.val)
+        repeated = evaluate(again, corpus.val)
+    page.table(
+        f"val loss (nats per character) before and after {STEPS} steps, and perplexity",
+        torch.tensor(losses),
+        names,
+        ["before", "after", "perplexity"],
+    )
+    page.drawing(
+        "untrained, and trained: each character drawn from the prediction after those before it",
+        [
+            f"{name:<11}{corpus.vocabulary.decode(ids).translate(LINE_ENDS)}"
+            for name, ids in zip(["untrained", *names], [untrained, *samples], strict=True)
+        ],
+    )
+    page.paragraph(
+        f"""Untrained, all begin at ln V = {math.log(V):.4f}: each of the {V} characters is equally
+        likely. The best bigram needs no gradient: count how often each character follows each.
+        Counted it has a val loss of {counted:.4f}; {STEPS} steps come to {losses[0][1]:.4f}. What
+        is better than that comes from **context**: attention reaches the characters before."""
+    )
+    page.check(
+        "every draw follows from the seed: the bigram's val loss = that of the same trained again",
+        torch.tensor(losses[0][1]),
+        torch.tensor(repeated),
+        0.0,
+    )
+    page.paragraph(
+        """`gpt train` does the same with more layers, more steps and a faster recipe: the lesson
+        recipe. Its loop is gpt/training/trainer.py, a step gpt/training/step.py."""
+    )
+    if trained is not None:
+        explain_trained(page, trained)
+    page.exercise(
+        """In OneHead.forward leave out the line of the head. Which val loss of the table does
+        training come to then?""",
+        f"""About the bigram's, {losses[0][1]:.4f}: a prediction depends on one character again, and
+        on its position in the window, which tells nothing, as windows begin anywhere.""",
+    )
+
+
+def explain_trained(page: Page, trained: Trained) -> None:
+    """A trained model's loss by how many characters it sees."""
+    losses = loss_by_context(trained.model, trained.ids[0])
+    if not losses:
+        return
+    trained.introduce(page)
+    page.paragraph(
+        """The same for one model, trained: what context brings. The loss of the text's later
+        characters, as the model sees only so many before each: with 1 it is a bigram model."""
+    )
+    page.table(
+        "loss (nats per character) by number of characters that it sees",
+        [*losses.values()],
+        columns=[str(context) for context in losses],
+    )
+
+
+def loss_by_context(model: nn.Module, ids: Tensor) -> dict[int, float]:
+    """ids (N,) -> mean nats per character by context, for 1, 2, 4 up to N / 2 and 64 characters.
+
+    All are of the same characters, those after the longest context.
+    """
+    longest = min(len(ids) // 2, 64)
+    if not longest:
+        return {}
+    powers = range(longest.bit_length())
+    start = 2 ** powers[-1]  # the first character that is predicted
+    losses = {}
+    for context in (2**power for power in powers):
+        windows = ids[start - context : -1].unfold(0, context, 1)  # (N - start, context)
+        logits = model(windows)[:, -1:]  # (N - start, 1, V)
+        losses[context] = float(cross_entropy(logits, ids[start:, None]))
+    return losses

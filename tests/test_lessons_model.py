@@ -1,0 +1,236 @@
+"""The lessons from positions on: against torch's layers, counts and the production model."""
+
+import math
+import re
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from gpt.config.schema import ModelConfig
+from gpt.lessons import block, model, positions, training
+from gpt.lessons.build import build_page
+from gpt.lessons.trained import Trained, trained_model
+from gpt.model.attention import CausalSelfAttention
+from gpt.model.transformer import GPT, Block
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_text
+from gpt.text.vocabulary import Vocabulary
+from tests.test_model import shaken
+
+Gpt = Callable[..., tuple[int, str, str]]
+SEED = 1337
+CHARACTERS = "".join(map(chr, range(97, 97 + 23)))
+
+
+def untrained(**changes: object) -> Trained:
+    """A model of 23 characters whose weights are all drawn, and a text of it."""
+    sizes = {"T": 17, "C": 20, "n_layer": 3, "n_head": 2, "head_size": 6}
+    gpt = shaken(GPT(ModelConfig.model_validate(sizes | changes), 23).eval())
+    return trained_model("drawn", gpt, Vocabulary(CHARACTERS), seed=3)
+
+
+def table(lesson: str, words: str, trained: Trained | None = None) -> Tensor:
+    parts = build_page(lesson, SEED, trained).parts
+    return torch.tensor(next(p["values"] for p in parts if words in p.get("table", "")))
+
+
+# --- positions ---
+
+
+@given(T=st.integers(3, 13), kept=st.integers(1, 5), seed=st.integers(0, 2**63 - 1))
+def test_the_past_is_permuted_and_the_last_stay(T: int, kept: int, seed: int) -> None:
+    """It was rolled, not permuted, and the characters of the last n-gram moved with it."""
+    if kept + 2 > T:
+        with pytest.raises(ValueError, match="at least"):
+            positions.permute_past(T, kept, seed)
+        return
+    order = positions.permute_past(T, kept, seed).tolist()
+    assert sorted(order) == list(range(T))
+    assert order[T - kept :] == list(range(T - kept, T))
+    assert order != list(range(T))
+
+
+def test_the_past_is_not_rolled() -> None:
+    rolls = [[(i + by) % 8 for i in range(8)] for by in range(8)]
+    orders = [positions.permute_past(9, 1, seed).tolist()[:8] for seed in range(20)]
+    assert sum(order in rolls for order in orders) <= 1
+
+
+def test_sinusoids_are_those_of_the_paper() -> None:
+    table = positions.sinusoids(11, 6)
+    for t in range(11):
+        for i in range(3):
+            angle = t / 10000 ** (2 * i / 6)
+            assert table[t, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[t, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+@pytest.mark.parametrize("where", ["learned", "rotary"])
+@pytest.mark.parametrize("ngram", [1, 4])
+def test_positions_are_what_the_permuted_past_shows(where: str, ngram: int) -> None:
+    """What it showed came from the n-gram embeddings: as much with positions as without."""
+    deep = untrained(positions=where, ngram=ngram)
+    rows = table("positions", "predicted probability", deep)
+    ids = deep.ids
+    expected = deep.model(ids)[0, -1].softmax(-1).sort(descending=True).values[:6]
+    torch.testing.assert_close(rows[0], expected, rtol=1e-3, atol=1e-5)
+    shallow = untrained(positions=where, ngram=ngram, n_layer=1)
+    with_positions, without = table("positions", "total variation", shallow)[0].tolist()
+    assert 100 * without < with_positions
+
+
+# --- block and model ---
+
+
+def test_gelu_is_torchs() -> None:
+    x = torch.linspace(-7, 7, 101)
+    torch.testing.assert_close(
+        block.gelu(x), torch.nn.functional.gelu(x, approximate="tanh"), rtol=1e-4, atol=1e-6
+    )
+
+
+def test_a_block_equals_torchs_encoder_layer_with_a_causal_mask() -> None:
+    config = ModelConfig(
+        T=11, C=30, n_head=5, positions="learned", qk_norm=False, activation="gelu", qkv_bias=True
+    )
+    ours = shaken(Block(config).eval())
+    theirs = nn.TransformerEncoderLayer(
+        *(30, 5, 120, 0.0), block.gelu, batch_first=True, norm_first=True
+    )
+    attention: CausalSelfAttention = ours.attention
+    pairs = [
+        (theirs.norm1, ours.attention_norm),
+        (theirs.norm2, ours.mlp_norm),
+        (theirs.linear1, ours.mlp.expand),
+        (theirs.linear2, ours.mlp.projection),
+        (theirs.self_attn.out_proj, attention.projection),
+    ]
+    for torchs, of_ours in pairs:
+        torchs.load_state_dict(of_ours.state_dict())
+    theirs.self_attn.in_proj_weight.data = attention.qkv.weight.data
+    theirs.self_attn.in_proj_bias.data = attention.qkv.bias.data
+    x = torch.randn(3, 11, 30)
+    mask = nn.Transformer.generate_square_subsequent_mask(11)
+    torch.testing.assert_close(
+        block.take_apart(ours)(x), theirs(x, src_mask=mask, is_causal=True), rtol=1e-3, atol=1e-3
+    )
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("where", ["learned", "rotary"])
+@pytest.mark.parametrize("activation", ["gelu", "relu2"])
+def test_a_block_by_hand_equals_the_production_block(
+    bias: bool, where: str, activation: str
+) -> None:
+    sizes = {"T": 11, "C": 29, "n_layer": 1, "n_head": 5, "head_size": 14, "value_size": 17}
+    config = ModelConfig.model_validate(
+        sizes | {"qkv_bias": bias, "positions": where, "activation": activation}
+    )
+    one = shaken(GPT(config, 37)).blocks[0]
+    assert isinstance(one, Block)
+    x = torch.randn(3, 11, 29)
+    torch.testing.assert_close(block.take_apart(one)(x), one(x), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_textbook_equals_the_production_model(bias: bool) -> None:
+    sizes = {"T": 11, "C": 29, "n_layer": 3, "n_head": 5, "head_size": 14, "value_size": 17}
+    config = ModelConfig.model_validate(sizes | model.TEXTBOOK | {"qkv_bias": bias})
+    production = shaken(GPT(config, 37))
+    ids = torch.randint(37, (3, 7))
+    torch.testing.assert_close(
+        model.textbook(production, ids), production(ids), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_classic_is_the_textbook_and_the_default_is_not() -> None:
+    _, classic = model.example(SEED)
+    assert model.is_textbook(classic.config)
+    assert (classic.config.T, classic.config.C, classic.config.n_layer) == (64, 128, 4)
+    assert not model.is_textbook(ModelConfig())
+
+
+def test_the_model_lesson_tells_nothing_of_the_recipe() -> None:
+    """It told rotary positions, QK norm, n-grams and squared ReLU as if they were "a GPT"."""
+    page = str(build_page("model", SEED).parts)
+    assert not re.search(r"rotary|RoPE|qk.norm|n-?gram|relu2|squared", page, re.IGNORECASE)
+
+
+def test_a_trained_model_that_is_no_textbook_says_so() -> None:
+    said = str(build_page("model", SEED, untrained(activation="relu2")).parts)
+    assert "drawn is no textbook GPT" in said
+    assert "model.activation is relu2" in said
+    textbook = build_page("model", SEED, untrained(**model.TEXTBOOK))
+    assert "no textbook GPT" not in str(textbook.parts)
+    assert textbook.holds
+
+
+# --- training ---
+
+
+def test_each_part_more_learns_more(gpt: Gpt) -> None:
+    code, out, _ = gpt("explain", "training", "--answer")
+    assert code == 0
+    losses = table("training", "before and after")
+    names = ["bigram", "one head", "one block"]
+    before, after = losses[:, 0].tolist(), losses[:, 1].tolist()
+    corpus = load_corpus(open_text("python-docs"))
+    assert before == pytest.approx([math.log(len(corpus.vocabulary))] * 3, abs=1e-5)
+    assert before[0] > after[0] > after[1] + 0.1 > after[2] + 0.2
+    assert losses[:, 2].tolist() == pytest.approx([math.exp(x) for x in after], rel=1e-4)
+    for name, loss in zip(names, after, strict=True):
+        assert re.search(rf"^{name} .* {loss:.4f} ", out, re.MULTILINE)
+    without_the_head = training.OneHead(len(corpus.vocabulary))
+    nn.init.zeros_(without_the_head.head.value.weight.requires_grad_(False))
+    training.fit(without_the_head, corpus.train, 0.01, SEED)
+    after_all = training.evaluate(without_the_head, corpus.val)
+    assert after_all == pytest.approx(after[0], abs=0.1)  # the exercise's answer
+
+
+def test_training_on_a_text_of_ones_own(gpt: Gpt, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "STEPS", 40)
+    Path("mine.txt").write_text("so it goes. " * 50, "utf-8")
+    code, out, _ = gpt("explain", "training", "--text", "mine.txt")
+    assert (code, "mine.txt: 600 characters, 8 of them distinct" in out) == (0, True)
+    again = gpt("explain", "training", "--text", "mine.txt")[1]
+    assert again == out
+    assert gpt("explain", "training", "--text", "mine.txt", "--seed", 1)[1] != out
+    Path("short.txt").write_text("so it goes. ", "utf-8")
+    for text, message in {
+        "short.txt": "short.txt: expected at least 170 characters",
+        "nowhere.txt": "nowhere.txt: no such text; expected python-docs",
+    }.items():
+        code, out, err = gpt("explain", "training", "--text", text)
+        assert (code, out, message in err) == (1, "", True)
+
+
+@given(st.lists(st.integers(0, 4), min_size=2, max_size=40))
+def test_the_counted_bigram_has_the_frequencies(ids: list[int]) -> None:
+    counts = np.full((5, 5), 0.01)
+    for a, b in pairwise(ids):
+        counts[a, b] += 1
+    predicted = training.count_bigrams(np.array(ids, np.uint8), 5)(torch.arange(5)).softmax(-1)
+    expected = torch.from_numpy(counts / counts.sum(1, keepdims=True)).float()
+    torch.testing.assert_close(predicted, expected, rtol=1e-4, atol=1e-6)
+
+
+@torch.no_grad()
+def test_loss_by_context_is_of_the_same_characters() -> None:
+    trained = untrained(n_layer=1)
+    ids = trained.ids[0]  # 17 of them: contexts of 1, 2, 4 and 8
+    losses = training.loss_by_context(trained.model, ids)
+    assert [*losses] == [1, 2, 4, 8]
+    for context, loss in losses.items():
+        of_each = []
+        for t in range(8, 17):
+            logits = trained.model(ids[None, t - context : t])[0, -1]
+            of_each.append(-logits.log_softmax(-1)[ids[t]].item())
+        assert loss == pytest.approx(sum(of_each) / len(of_each), rel=1e-4)
+    assert training.loss_by_context(trained.model, ids[:1]) == {}
