@@ -119,7 +119,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         ["x", "draw 1", "draw 2", "draw 3", "mean", "mean, unscaled"],
     )
     page.check(
-        f"the mean of {DRAWS:,} draws = x (in standard errors, 5 at most)",
+        f"mean of {DRAWS:,} draws = x within 5 standard errors",
         errors_of_mean(draws, numbers, 0.5),
         torch.zeros(8),
         5.0,
@@ -172,8 +172,8 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     page.exercise(
         """In Dropout.forward leave out `/ (1 - self.p)`. Predict the means in the first table, and
         which checks fail.""",
-        f"""Half of x: the mean of 8 becomes {shrunk:.4f}, as in the table's last row. Both checks
-        of a mean fail, and those against torch and the production model in training. Evaluation is
+        f"""Half of x, as in the table's last row: {shrunk:.4f} or so for 8. Both checks of a mean
+        fail, and those against torch and the production model in training. Evaluation is
         the same as before: each number there is twice what it was on average in training.""",
     )
 
@@ -187,8 +187,8 @@ def _explain_weights(page: Page, seed: int) -> None:
     positions = [f"t={t}" for t in range(T)]
     page.paragraph(
         """Applied to the attention weights, a query loses some of its keys at this step, and must
-        do with the others. A row no longer sums to 1, but on average it does. These are the weights
-        of the lesson `head`, with p = .2:"""
+        do with the others; one that has a single key may lose all. A row no longer sums to 1, but
+        on average it does. These are the weights of the lesson `head`, with p = .2:"""
     )
     page.table(
         "attention weights after dropout: query position (row), key position (column)",
@@ -198,7 +198,7 @@ def _explain_weights(page: Page, seed: int) -> None:
         mask=torch.ones(T, T + 1, dtype=torch.bool).triu(1) & (torch.arange(T + 1) < T),
     )
     page.check(
-        f"the mean of {DRAWS:,} draws = the weights (in standard errors, 5 at most)",
+        f"mean of {DRAWS:,} draws = the weights within 5 standard errors",
         errors_of_mean(draws, weights, p),
         torch.zeros(T, T),
         5.0,

@@ -213,7 +213,8 @@ def _set_exercise(page: Page, fused: FusedHeads, apart: ListOfHeads, x: Tensor) 
         `y.reshape(y.shape[0], y.shape[2], -1)`. The shape stays (B, t, H * vs). Which checks fail?
         """,
         f"""A row of H * vs numbers is now one head at several positions instead of all heads at
-        one. A list of heads and one fused product differ, here by {difference:.4f}. The test of
-        causality fails too: an early row holds numbers of later positions, and an output changes by
-        up to {leak:.4f} with an input after it. That the shape is right says nothing.""",
+        one. All five checks of the fused product fail. It differs from the list of heads by
+        {difference:.4f}, and it is not causal: an early row holds numbers of later positions, and
+        an output changes by up to {leak:.4f} with an input after it. That the shape is right says
+        nothing.""",
     )

@@ -112,9 +112,10 @@ def _explain_inversion(page: Page, one: Head, fused: nn.Module, x: Tensor) -> No
     )
     page.table(
         "attention weights with the inverted mask: query position (row), key position (column)",
-        inverted(x)[1][0],
+        weights := inverted(x)[1][0],
         positions,
         positions,
+        mask=weights == 0,
     )
     page.paragraph(
         """No shape is wrong and each row sums to 1. In training the loss falls faster than ever,
@@ -198,12 +199,12 @@ def _explain_cross_attention(page: Page, x: Tensor) -> None:
         output,
         F.scaled_dot_product_attention(cross.query(x), cross.key(context), cross.value(context)),
     )
-    page.check_differ("the output from the second text, and from its own", output, cross(x, x)[0])
+    page.check_differ("the output, attending to the second text or to x", output, cross(x, x)[0])
     changed = context.clone()
     changed[:, -1] *= -1
     smallest = (cross(x, changed)[0] - output).abs().amax(-1).min()
     page.check_differ(
-        "every output with the last vector of the second text changed",
+        "each output, before and after a change of the second text's last vector",
         smallest,
         torch.zeros_like(smallest),
     )
