@@ -18,7 +18,7 @@ from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
-from gpt.evaluation.analysis import AttentionAnalysis
+from gpt.evaluation.analysis import AttentionAnalysis, analyze_text
 from gpt.evaluation.attention import Attention, attend, attend_text
 from gpt.evaluation.logit_lens import LogitLens
 from gpt.inspection.output import check_out, write_out
@@ -296,6 +296,27 @@ def test_a_pages_data_reads_back(text: str) -> None:
             assert probability == pytest.approx(p[follows].item(), abs=1e-5)
             assert rank == 1 + order.index(follows)
     assert len(data["actual"]) == n - 1
+    for name, tensor in {
+        "norms": analysis.value_norms,
+        "previous": analysis.previous,
+        "induction": analysis.induction,
+        "losses": analysis.losses,
+        "without": analysis.losses_without,
+    }.items():
+        assert np.abs(np.array(data[name]) - tensor.numpy()).max(initial=0) < 1e-4, name
+    for row, layer in enumerate(data["lens"]):
+        ids = analysis.lens.predicted[row].tolist()
+        assert list(layer["next"]) == [vocabulary.characters[i] for i in ids]
+        assert layer["losses"] == pytest.approx(analysis.lens.losses[row].tolist(), abs=1e-4)
+
+
+def test_a_page_of_one_character_has_no_scores() -> None:
+    """JSON has no NaN: the page would be blank."""
+    vocabulary = Vocabulary("abcdefghijklmnopq")
+    analysis = analyze_text(model().eval(), vocabulary, "a")
+    data = data_of(html(analysis, "a", "t", vocabulary).decode())
+    assert data["previous"] == [[None] * H] * L
+    assert (data["losses"], data["without"]) == ([], [[[]] * H] * L)
 
 
 def test_a_hostile_text_stays_data() -> None:

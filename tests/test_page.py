@@ -1,5 +1,6 @@
 """The page of `gpt attend` in a real browser: what it shows, by mouse, finger and keyboard."""
 
+import math
 import os
 import re
 import shutil
@@ -7,8 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from gpt.inspection.page import html
+from gpt.text.display import symbol
 from tests.test_inspection import analysis_of
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -51,7 +54,7 @@ def emulate(browser: Chrome, width: int, height: int, scheme: str = "light") -> 
 def page(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:
     """The page of a text of 503 characters, in a window of 1280 x 800; no error in its console."""
     file = tmp_path / "page.html"
-    file.write_bytes(html(ANALYSIS, TEXT, "a run, step 7", VOCABULARY))
+    file.write_bytes(html(ANALYSIS, TEXT, "a run, step 7", VOCABULARY, chosen=(1, 0)))
     emulate(browser, 1280, 800)
     browser.get(file.as_uri())
     yield browser
@@ -97,6 +100,77 @@ def test_it_shows_the_largest_weights_and_probabilities(page: Chrome) -> None:
     characters = VOCABULARY.characters
     p = ANALYSIS.probabilities[37, characters.index(TEXT[38])]
     assert shown(page, "actual").startswith(f"Actual next character “{TEXT[38]}”: {100 * p:.1f} %")
+
+
+def numbers(page: Chrome, selector: str) -> list[float]:
+    found = page.find_elements(By.CSS_SELECTOR, selector)
+    return [float(element.text.removesuffix(" %").replace("\u2212", "-")) for element in found]
+
+
+def test_it_opens_with_the_chosen_head_and_shows_what_its_removal_costs(page: Chrome) -> None:
+    assert shown(page, "status").startswith("Layer 2, head 1, query 503 of 503")
+    point_at(page, 37)
+    loss, without = ANALYSIS.losses.mean(), ANALYSIS.losses_without[1, 0]
+    assert shown(page, "effect") == (
+        f"Loss on this text {loss:.3f}, without this head {without.mean():.3f}. Of the next "
+        f"character {ANALYSIS.losses[37]:.3f}, without this head {without[37]:.3f}."
+    )
+
+
+def test_all_heads_are_shown_with_their_cost_and_scores(page: Chrome) -> None:
+    rows = torch.stack([ANALYSIS.removal_costs, ANALYSIS.previous, ANALYSIS.induction], dim=1)
+    expected = rows.flatten().tolist()  # layer by layer: costs, previous, induction of each head
+    assert numbers(page, "#grid .score") == pytest.approx(expected, abs=6e-3)
+    assert numbers(page, "#grid .score")[:H] == pytest.approx(expected[:H], abs=6e-4)
+    score = page.find_elements(By.CSS_SELECTOR, "#grid .score")[-1]
+    ActionChains(page).move_to_element(score).click().perform()
+    assert shown(page, "name").upper() == "LAYER 2, HEAD 3"
+
+
+def test_each_weight_stands_beside_what_it_adds(page: Chrome) -> None:
+    point_at(page, 37)
+    order = ANALYSIS.weights[1, 0, 37].argsort(descending=True)[:8]
+    added = (ANALYSIS.weights * ANALYSIS.value_norms[:, :, None])[1, 0, 37, order]
+    assert numbers(page, "#sources .norm") == pytest.approx(added.tolist(), abs=6e-3)
+
+
+def test_the_logit_lens_shows_each_layers_prediction_and_loss(page: Chrome) -> None:
+    point_at(page, 37)
+    lens = ANALYSIS.lens
+    rows = [row.text.split() for row in page.find_elements(By.CSS_SELECTOR, "#lens tr")]
+    assert [row[0] for row in rows] == ["embeddings", "layer", "layer"]
+    for layer, row in enumerate(rows):
+        c, probability, _, actual, _, loss = row[1 + (layer > 0) :]
+        predicted = VOCABULARY.characters[int(lens.predicted[layer, 37])]
+        assert c == symbol(predicted)
+        assert float(probability) / 100 == pytest.approx(
+            lens.probabilities[layer, 37].item(), abs=6e-4
+        )
+        assert float(actual) / 100 == pytest.approx(
+            math.exp(-lens.losses[layer, 37].item()), abs=6e-4
+        )
+        assert float(loss) == pytest.approx(lens.losses[layer].mean().item(), abs=6e-4)
+
+
+@pytest.mark.parametrize("n", [1, 2, 17, 26, 27, 64])
+def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: int) -> None:
+    """At each size every character is in a label, and each label lies beside its positions."""
+    analysis, vocabulary = analysis_of(TEXT[:n], L, H)
+    file = tmp_path / "page.html"
+    file.write_bytes(html(analysis, TEXT[:n], "t", vocabulary))
+    emulate(browser, 1280, 800)
+    browser.get(file.as_uri())
+    box = browser.find_element(By.CSS_SELECTOR, "#plot canvas").rect
+    for axis, start, size in (("queries", "y", "height"), ("keys", "x", "width")):
+        spans = browser.find_elements(By.CSS_SELECTOR, f"#{axis} span")
+        texts = [span.get_property("textContent") for span in spans]
+        assert "".join(texts) == "".join(map(symbol, TEXT[:n]))
+        begin = 0
+        for span, text in zip(spans, texts, strict=True):
+            expected = box[start] + box[size] * begin / n
+            assert span.rect[start] == pytest.approx(expected, abs=3)
+            begin += len(text)
+    assert browser.get_log("browser") == []
 
 
 def test_a_click_pins_a_character_and_escape_unpins_it(page: Chrome) -> None:

@@ -89,7 +89,7 @@ def attend(
     else:
         from gpt.inspection.page import html
 
-        content = html(analysis, text, title, model.vocabulary)
+        content = html(analysis, text, title, model.vocabulary, (i, j))
     write_out(out, content)
     typer.echo(out)
 

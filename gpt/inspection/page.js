@@ -4,7 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const characters = Array.from(data.text);
 const T = characters.length;
 const bytes = Uint8Array.from(atob(data.weights), (c) => c.charCodeAt(0));
-const chosen = { layer: 0, head: 0, t: T - 1, pinned: false };
+const chosen = { layer: data.chosen[0], head: data.chosen[1], t: T - 1, pinned: false };
 
 /** The attention weight of query position t on key position s; page_data in page.py has the order. */
 function weight(layer, head, t, s) {
@@ -14,6 +14,11 @@ function weight(layer, head, t, s) {
 
 const find = (id) => document.getElementById(id);
 const sign = (c) => data.signs[c] ?? c;
+const sum = (numbers) => numbers.reduce((a, b) => a + b, 0);
+const mean = (numbers) => (numbers.length ? sum(numbers) / numbers.length : null);
+const fixed = (number, digits) => (number === null ? "–"
+  : number.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−"));
+const signed = (number) => (number >= 0.0005 ? "+" : "") + fixed(number, 3);
 const percent = (fraction) => (100 * fraction).toFixed(1) + " %";
 const quoted = (t) => `“${sign(characters[t])}”`;
 
@@ -41,12 +46,24 @@ const spans = characters.map((c, t) => {
   return span;
 });
 
+const loss = mean(data.losses);
+/** By how much the text's loss rises without each head. */
+const costs = data.without.map((heads) => heads.map((without) =>
+  (loss === null ? null : mean(without) - loss)));
+const highest = Math.max(...costs.flat());
+const scores = [  // below each head: name, numbers, how to write one, how strong its colour is
+  ["cost", costs, signed, (cost) => Math.max(0, cost / highest)],
+  ["prev.", data.previous, (score) => fixed(score, 2), (score) => score],
+  ["ind.", data.induction, (score) => fixed(score, 2), (score) => score],
+];
+
 const maps = [];
-find("grid").style.gridTemplateColumns = `auto repeat(${data.heads}, minmax(0, 1fr))`;
-find("grid").append(element("span", "label"));
-for (let head = 0; head < data.heads; head++) find("grid").append(element("span", "label", head + 1));
+const grid = find("grid");
+grid.style.gridTemplateColumns = `auto repeat(${data.heads}, minmax(2.4rem, 1fr))`;
+grid.append(element("span", "label"));
+for (let head = 0; head < data.heads; head++) grid.append(element("span", "label", head + 1));
 for (let layer = 0; layer < data.layers; layer++) {
-  find("grid").append(element("span", "label", layer + 1));
+  grid.append(element("span", "label", layer + 1));
   maps.push([]);
   for (let head = 0; head < data.heads; head++) {
     const canvas = document.createElement("canvas");
@@ -54,21 +71,45 @@ for (let layer = 0; layer < data.layers; layer++) {
     canvas.setAttribute("role", "img");
     canvas.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}`);
     canvas.addEventListener("click", () => choose({ layer, head }));
-    find("grid").append(canvas);
+    grid.append(canvas);
     maps[layer].push(canvas);
   }
+  scores.forEach(([name, numbers, write, strength], i) => {
+    const last = i === scores.length - 1 ? " last" : "";
+    grid.append(element("span", "label" + last, name));
+    numbers[layer].forEach((number, head) => {
+      const score = element("span", "score" + last, write(number));
+      score.style.setProperty("--strength", 0.8 * strength(number));
+      score.addEventListener("click", () => choose({ layer, head }));
+      grid.append(score);
+    });
+  });
 }
-const large = document.querySelector("#map canvas");
 
-/** The weights of one head as a picture of T x T points, as strong as their square root. */
+/** All characters as labels of the map, as many in each as room for a line of text takes. */
+const labels = Math.min(T, 26);
+for (let i = 0; i < labels; i++) {
+  const [from, to] = [i, i + 1].map((n) => Math.round((n * T) / labels));
+  for (const axis of ["queries", "keys"]) {
+    const label = element("span", "", characters.slice(from, Math.min(to, from + 6)).map(sign).join(""));
+    label.style.flexGrow = to - from;
+    find(axis).append(label);
+  }
+}
+find("keys").classList.toggle("single", labels === T);
+const large = document.querySelector("#plot canvas");
+
+/** The weights of one head as a picture of T x T points, as opaque as their square root. */
 function paint(canvas, layer, head) {
-  const heat = getComputedStyle(document.documentElement).getPropertyValue("--heat").split(" ");
+  const heat = getComputedStyle(document.documentElement).getPropertyValue("--heat");
+  const [red, green, blue] = heat.split(" ").map(Number);
   canvas.width = canvas.height = T;
   const image = new ImageData(T, T);
+  const points = new DataView(image.data.buffer);
   for (let t = 0; t < T; t++) {
     for (let s = 0; s <= t; s++) {
-      const strength = 255 * Math.sqrt(weight(layer, head, t, s));
-      image.data.set([...heat, strength], 4 * (t * T + s));
+      const opacity = Math.round(255 * Math.sqrt(weight(layer, head, t, s)));
+      points.setUint32(4 * (t * T + s), ((red << 24) | (green << 16) | (blue << 8) | opacity) >>> 0);
     }
   }
   canvas.getContext("2d").putImageData(image, 0, 0);
@@ -100,6 +141,11 @@ function choose(change) {
   show();
 }
 
+/** Many heads are wider than their box. */
+function showHead() {
+  grid.scrollLeft = ((grid.scrollWidth - grid.clientWidth) * chosen.head) / (data.heads - 1 || 1);
+}
+
 function show() {
   const { layer, head, t, pinned } = chosen;
   const weights = characters.map((_, s) => (s <= t ? weight(layer, head, t, s) : 0));
@@ -123,29 +169,46 @@ function show() {
   find("row").style.top = `${(100 * t) / T}%`;
   find("row").style.height = `${100 / T}%`;
   find("cell").textContent = "rows: query, columns: key";
+  showEffect();
   showSources(weights);
   showPredictions(t);
+  showLens(t);
 }
 
-function bar(item, fraction) {
-  const filled = element("span", "bar");
+/** What the head's removal costs, on the text and at the selected character. */
+function showEffect() {
+  const { layer, head, t } = chosen;
+  const change = (before, after) => `${fixed(before, 3)}, without this head ${fixed(after, 3)}`;
+  const without = data.without[layer][head];
+  const parts = [];
+  if (loss !== null) parts.push(`Loss on this text ${change(loss, mean(without))}.`);
+  if (t < T - 1) parts.push(`Of the next character ${change(data.losses[t], without[t])}.`);
+  find("effect").textContent = parts.join(" ");
+}
+
+function bar(fraction) {
+  const filled = element("div", "bar");
   filled.style.width = `${100 * fraction}%`;
-  item.append(filled, element("span", "percent", percent(fraction)));
-  return item;
+  return filled;
 }
 
 /** The key positions of largest weight, each character between its neighbours. */
 function showSources(weights) {
   const order = weights.map((_, s) => s).sort((a, b) => weights[b] - weights[a] || a - b);
   const top = order.slice(0, 8).filter((s) => weights[s] >= 0.0005);
+  const norms = data.norms[chosen.layer][chosen.head].map((norm, s) => weights[s] * norm);
+  const longest = Math.max(...norms);
   const around = (from, to) => characters.slice(Math.max(0, from), to).map(sign).join("");
   find("sources").replaceChildren(...top.map((s) => {
     const place = element("span", "");
     place.append(element("span", "context", around(s - 3, s).padStart(3)),
       shown("b", characters[s]), element("span", "context", around(s + 1, s + 4)));
     const item = document.createElement("li");
-    item.append(place);
-    return bar(item, weights[s]);
+    const bars = document.createElement("div");
+    bars.append(bar(weights[s]), bar(norms[s] / longest));
+    item.append(place, bars, element("span", "percent", percent(weights[s])),
+      element("span", "norm", norms[s].toFixed(2)));
+    return item;
   }));
 }
 
@@ -156,8 +219,8 @@ function showPredictions(t) {
     const item = element("li", c === follows ? "actual" : "");
     const name = document.createElement("span");
     name.append(shown("b", c), c === follows ? " ✓" : "");
-    item.append(name);
-    return bar(item, p);
+    item.append(name, bar(p), element("span", "percent", percent(p)));
+    return item;
   }));
   if (follows === undefined) {
     find("actual").textContent = "The text ends here.";
@@ -165,6 +228,22 @@ function showPredictions(t) {
     const [p, rank] = data.actual[t];
     find("actual").textContent = `Actual next character ${quoted(t + 1)}: ${percent(p)}, rank ${rank}`;
   }
+}
+
+/** What the model would predict after each layer, and the loss of that. */
+function showLens(t) {
+  find("lens").replaceChildren(...data.lens.map(({ next, probabilities, losses }, layer) => {
+    const row = document.createElement("tr");
+    const name = document.createElement("td");
+    name.append(shown("b", Array.from(next)[t]));
+    const filled = document.createElement("td");
+    filled.append(bar(probabilities[t]));
+    row.append(element("th", "", layer ? `layer ${layer}` : "embeddings"), name, filled,
+      element("td", "", percent(probabilities[t])),
+      element("td", "", t < T - 1 ? percent(Math.exp(-losses[t])) : ""),
+      element("td", "", fixed(mean(losses), 3)));
+    return row;
+  }));
 }
 
 // --- Pointer and keyboard ----------------------------------------------------------------------
@@ -176,14 +255,21 @@ function cellAt(event) {
   return [place(event.clientY - box.top, box.height), place(event.clientX - box.left, box.width)];
 }
 
-find("map").addEventListener("pointermove", (event) => {
+/** A weight, and what it adds. */
+function added(t, s) {
+  const { layer, head } = chosen;
+  const w = weight(layer, head, t, s);
+  return `weight ${percent(w)}, |w × v| ${(w * data.norms[layer][head][s]).toFixed(2)}`;
+}
+
+find("plot").addEventListener("pointermove", (event) => {
   const [t, s] = cellAt(event);
   hover(event, t);
   find("cell").textContent = s > t
     ? `${quoted(t)} cannot attend to ${quoted(s)}, which comes later`
-    : `${quoted(t)} to ${quoted(s)}: ${percent(weight(chosen.layer, chosen.head, t, s))}`;
+    : `${quoted(t)} to ${quoted(s)}: ${added(t, s)}`;
 });
-find("map").addEventListener("click", (event) => pin(cellAt(event)[0]));
+find("plot").addEventListener("click", (event) => pin(cellAt(event)[0]));
 
 const within = (value, count) => Math.min(count - 1, Math.max(0, value));
 document.addEventListener("keydown", (event) => {
@@ -205,6 +291,7 @@ document.addEventListener("keydown", (event) => {
   if (!change) return;
   event.preventDefault();
   choose(change);
+  if ("head" in change) showHead();
   if ("t" in change) spans[change.t].scrollIntoView({ block: "nearest" });
 });
 
@@ -212,3 +299,4 @@ matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintAll);
 find("run").textContent = `${data.title}, ${data.layers} × ${data.heads} heads`;
 paintAll();
 show();
+showHead();

@@ -8,12 +8,13 @@ the one script whose hashes it names.
 import base64
 import hashlib
 import json
+import math
 from importlib.resources import files
 from typing import Any
 
 import torch
 
-from gpt.evaluation.attention import Attention
+from gpt.evaluation.analysis import AttentionAnalysis
 from gpt.text.batches import to_torch
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
@@ -22,8 +23,17 @@ TOP_CHARACTERS = 8
 ESCAPES = {ord(c): f"\\u{ord(c):04x}" for c in "<>&"}  # JSON reads them back
 
 
-def html(attention: Attention, text: str, title: str, vocabulary: Vocabulary) -> bytes:
-    """The page as the content of an HTML file; page.html, page.css and page.js put together."""
+def html(
+    analysis: AttentionAnalysis,
+    text: str,
+    title: str,
+    vocabulary: Vocabulary,
+    chosen: tuple[int, int] = (0, 0),
+) -> bytes:
+    """The page as the content of an HTML file; page.html, page.css and page.js put together.
+
+    It opens with the chosen layer and head, counted from 0.
+    """
     parts = {
         name: (files(__package__) / f"page.{name}").read_text("utf-8") for name in ("css", "js")
     }
@@ -31,31 +41,31 @@ def html(attention: Attention, text: str, title: str, vocabulary: Vocabulary) ->
     for name, part in parts.items():
         digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
         page = page.replace(f"{{{name}-hash}}", f"sha256-{digest}").replace(f"{{{name}}}", part)
-    data = json.dumps(page_data(attention, text, title, vocabulary), separators=(",", ":"))
+    content = {"title": title, "chosen": chosen, **page_data(analysis, text, vocabulary)}
+    data = json.dumps(content, separators=(",", ":"), allow_nan=False)
     return page.replace("{data}", data.translate(ESCAPES)).encode()
 
 
-def page_data(
-    attention: Attention, text: str, title: str, vocabulary: Vocabulary
-) -> dict[str, Any]:
+def page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -> dict[str, Any]:
     """What the page shows.
 
     weights: of each layer and head, row t's first t + 1 weights, t = 0..T-1, as little-endian
     uint16 (65535 is 1) in base64. next: at each position the likeliest next characters, with their
     predicted probabilities. actual: at each but the last, the probability and the rank (from 1)
-    of the actual next character.
+    of the actual next character. lens: of the embeddings and after each layer, the likeliest next
+    characters, their probabilities and the losses. norms, previous, induction, losses, without:
+    see AttentionAnalysis; null for NaN.
     """
-    n_layer, H, T, _ = attention.weights.shape
+    n_layer, H, T, _ = analysis.weights.shape
     past = torch.tril_indices(T, T)
-    weights = attention.weights[:, :, past[0], past[1]]  # (n_layer, H, T (T + 1) / 2)
-    p = attention.probabilities  # (T, V)
+    weights = analysis.weights[:, :, past[0], past[1]]  # (n_layer, H, T (T + 1) / 2)
+    p = analysis.probabilities  # (T, V)
     likeliest = p.topk(min(TOP_CHARACTERS, p.shape[1]))
     targets = to_torch(vocabulary.encode(text)[1:])[:, None]  # (T-1, 1)
     actual = p[:-1].gather(1, targets)  # (T-1, 1)
     ranks = (p[:-1] > actual).sum(1) + 1
     signs = {c: symbol(c) for c in vocabulary.characters}
     return {
-        "title": title,
         "text": text,
         "signs": {c: sign for c, sign in signs.items() if sign != c},
         "layers": n_layer,
@@ -71,4 +81,29 @@ def page_data(
             [round(q, 5), rank]
             for q, rank in zip(actual[:, 0].tolist(), ranks.tolist(), strict=True)
         ],
+        "norms": _rounded(analysis.value_norms.tolist()),
+        "previous": _rounded(analysis.previous.tolist()),
+        "induction": _rounded(analysis.induction.tolist()),
+        "losses": _rounded(analysis.losses.tolist()),
+        "without": _rounded(analysis.losses_without.tolist()),
+        "lens": [
+            {
+                "next": vocabulary.decode(predicted),
+                "probabilities": _rounded(probabilities),
+                "losses": _rounded(losses),
+            }
+            for predicted, probabilities, losses in zip(
+                analysis.lens.predicted.tolist(),
+                analysis.lens.probabilities.tolist(),
+                analysis.lens.losses.tolist(),
+                strict=True,
+            )
+        ],
     }
+
+
+def _rounded(numbers: Any) -> Any:
+    """A number, or nested lists of them, to four decimals; JSON has no NaN."""
+    if isinstance(numbers, list):
+        return [_rounded(number) for number in numbers]
+    return round(numbers, 4) if math.isfinite(numbers) else None

@@ -20,7 +20,7 @@ It is the east, and Juliet is the sun.
 Arise, fair sun, and kill the envious moon,
 Who is already sick and pale with grief."""
 QUERY = TEXT.index("moon") + 2
-KEYS = 2 * Keys.ARROW_DOWN + Keys.HOME + QUERY * Keys.ARROW_RIGHT  # layer 3, head 1
+KEYS = Keys.HOME + QUERY * Keys.ARROW_RIGHT
 
 
 def photograph(page: Path, out: Path) -> None:
