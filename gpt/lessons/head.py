@@ -192,10 +192,12 @@ def _explain_causal(page: Page, seed: int) -> None:
     page.check("each row sums to 1", weights.sum(-1), torch.ones(B, T))
     page.check("nothing from the future", weights.triu(1), torch.zeros_like(weights))
     page.paragraph(
-        f"""What is averaged? Without values it would be x itself, weights @ x, with all its {C}
-        channels; the value layer chooses what to pass on. As it is linear, its order does not
-        matter:"""
+        f"""What is averaged? Before there are values, x itself: weights @ x, with all its {C}
+        channels. The value layer chooses what of them to pass on, in 16. It is linear: of the
+        average or before averaging, it gives the same."""
     )
+    ends = torch.stack([(weights @ x)[0, -1, :6], output[0, -1, :6]])
+    page.table("output at t=7, its first 6 channels", ends, ["weights @ x", "weights @ V"])
     page.check("weights @ V = the values of weights @ x", output, head.value(weights @ x))
     uniform = Head(32, 16)
     uniform.load_state_dict(head.state_dict())

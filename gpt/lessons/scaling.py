@@ -120,6 +120,11 @@ def _explain_trained(page: Page, trained: Trained) -> None:
     rows, columns = trained.names()
     trained.introduce(page)
     T = len(trained.text)
+    largest = max_entropy(T)
+    page.paragraph(
+        f"""**Entropy** is how undecided the weights are: 0 bits if one of them is 1, log2(n) if all
+        n are equal; averaged over rows of 1 to {T} keys, {largest:.4f} at most."""
+    )
     for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
         variances, bits = [], []
         for _, queries, keys, _ in trained.heads():
@@ -131,13 +136,8 @@ def _explain_trained(page: Page, trained: Trained) -> None:
             f"variance of the scores, {form} the scale", torch.stack(variances), rows, columns
         )
         page.table(
-            f"entropy of the attention weights, in bits of at most {max_entropy(T):.4f}, "
-            f"{form} the scale",
+            f"entropy of the attention weights, in bits of at most {largest:.4f}, {form} the scale",
             torch.stack(bits),
             rows,
             columns,
         )
-    page.paragraph(
-        f"""**Entropy** is how undecided the weights are: 0 bits if one of them is 1, log2(n) if all
-        n are equal; averaged over rows of 1 to {T} keys, {max_entropy(T):.4f} at most."""
-    )

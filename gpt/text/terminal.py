@@ -1,6 +1,6 @@
 """Bold text and shaded cells for a terminal that shows colours (ANSI codes, 256 colours)."""
 
-BLUES = (231, 195, 159, 117, 75, 33, 27)  # from white, at zero, to the darkest, at the maximum
+BLUES = (231, 195, 153, 117, 75, 33, 27)  # from white, at zero, to the darkest, at the maximum
 REDS = (231, 224, 217, 210, 203, 196, 160)  # the same for negative values
 DARK_FROM = 5  # shades from this one on are written on in white
 
