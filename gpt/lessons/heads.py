@@ -162,7 +162,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         _entropies(attention.explicit(x)[1]),
         columns=[*(f"head {head + 1}" for head in range(8)), "maximum"],
     )
-    masks.explain(page, fused, x)
+    masks.explain_masks(page, fused, x)
     if trained is not None:
         rows, columns = trained.names()
         attentions = [block.attention for block in trained.blocks]

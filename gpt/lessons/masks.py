@@ -53,7 +53,7 @@ def influence(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return torch.stack(columns, dim=1)
 
 
-def explain(page: Page, fused: nn.Module, x: Tensor) -> None:
+def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
     """Write the part of the page about masks; `fused` has a mask made for more than 5 positions."""
     page.paragraph(
         """The **causal mask** is made once, for the longest text that the model takes, and cropped
