@@ -17,7 +17,10 @@ from typing import Any
 
 import pytest
 import torch
-from soak import damaged_files, killed_runs
+from faults.damage import damaged_files
+from faults.kills import killed_at_operations, killed_at_random, killed_in_overwrite
+from faults.readers import beside_a_writer
+from faults.work import Work
 
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
@@ -74,9 +77,22 @@ def test_a_run_killed_again_and_again_ends_as_if_never_killed(
     corpus: Corpus, tmp_path: Path
 ) -> None:
     """A half-written folder that a kill left once kept the run from ever saving that step."""
-    report = killed_runs(tmp_path, corpus, kills=5, seed=1)
-    assert (report["kills"], report["while saving"], report["not resumed"]) == (5, 3, 0)
-    assert report["same"] == {"weights": True, "optimizer": True, "metrics": True}
+    work = Work(tmp_path, corpus)
+    tallies = [
+        killed_at_random(work, kills=3, seed=1),
+        *killed_at_operations(work, kills=5, second_kills=3, seed=1),
+        killed_in_overwrite(work, kills=2),
+    ]
+    assert [tally.failures for tally in tallies] == [[], [], [], []]
+    assert [tally.tries for tally in tallies][:2] == [3, 5]
+
+
+def test_a_reader_beside_a_run_that_saves_reads_what_was_saved(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    """An index that was replaced between two openings of it was once called damaged."""
+    tally = beside_a_writer(Work(tmp_path, corpus), reads=211)
+    assert (tally.failures, tally.tries) == ([], 211)
 
 
 def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_checkpoint(
@@ -657,9 +673,9 @@ def test_memory_that_really_runs_out_is_reported(text_file: Path) -> None:
 
 def test_damaged_files_are_read_right_or_refused(corpus: Corpus, tmp_path: Path) -> None:
     train(small(**PART), corpus, Path("r"))
-    report = damaged_files(tmp_path, Path("r"), count=250, seed=3)
-    assert report["crashes"] == []
-    assert sum(report["outcomes"].values()) == 250
+    tally = damaged_files(tmp_path, Path("r"), count=250, seed=3)
+    assert tally.failures == []
+    assert tally.outcomes.total() == 250
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "manifest.json"])

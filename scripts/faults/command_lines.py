@@ -1,0 +1,313 @@
+"""Command lines that nobody would type: each ends in 0, 1, 2 or a signal's code, and one message.
+
+The commands and their flags are taken from the program itself, and what a flag may take from its
+metavar: a new flag is tried without being listed here.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import shlex
+import shutil
+import signal
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import hypothesis
+import typer
+from hypothesis import strategies as st
+
+from faults.tally import Tally
+from faults.work import PROCESSES, Work, ended, tiny
+from gpt.cli.main import app, main
+from gpt.config.schema import Config, fields
+from gpt.config.yaml import to_yaml
+from gpt.errors import GPTError
+from gpt.lessons import LESSONS
+
+EXIT_CODES = (0, 1, 2, 129, 130, 143)
+CTRL_C_S = 1.0  # after which what really trains, or waits, gets a Ctrl-C
+HANGS_S = 60  # what has not ended by then
+AT_ONCE = 100  # command lines in one process, which may die of one
+ROOM_BYTES = 6 << 30  # of addresses, that such a process may take beyond what it has
+UNEXPECTED = "(--debug shows where)"  # ends the message of an error that nobody thought of
+
+PATHS = (  # `_make_folder` makes some of them
+    *("text.txt", "binary", "empty", "folder", "missing", "no/such/folder", "fifo", "link", "loop"),
+    *("dangling", "unreadable", "unreadable-folder", "tiny.yaml", "list.yaml", "text.txt/below"),
+    *("/dev/null", "/dev/full", "/dev/null/x", "/proc/self/mem", "out.png", "out.html"),
+    *("link.png", "fifo.html", "dangling.html", "no/such/x.png", "folder/", "text.txt/"),
+    *("runs", "small", "runs/small", "runs/small/checkpoints/step-2", "runs/new", "broken"),
+    *("runs/broken", "unsaved", ".", "..", "", "-", "--", "~", "x" * 300, "x/" * 3000),
+)
+WORDS = ("best", "last", "step-2", "cpu", "cuda:7", "mps", "auto", "quickstart", *LESSONS)
+PROMPTS = ("the quick brown fox", "t", "", "\n", "THE", "é", "the\x1b[31m", "the " * 5000)
+NUMBERS = (
+    *("0", "1", "2", "3", "-1", "0.5", "1.5", "-0", "1e-9", "1e9", "1e400", "-inf", "nan", ""),
+    *(str(2**31), str(2**63), str(2**64), str(10**30), "9" * 5000, "0x10", "1_000", "٣", " 1 "),
+)
+YAML = (
+    *("null", "true", "no", "[]", "{}", "[1, 2]", "{a: 1}", "'", "*x", "&x", "!!python/name:os"),
+    *("auto", "fp16", "bf16", "adamw", "1 min", "0 min", "keep", "rotary", "[" * 5000, "x: y: z"),
+)
+TYPED = (b"", b"the\n", b"/help\n/seed x\n/length 3\nthe\n/continue\n/quit\n", b"\xff\n", b"\0" * 9)
+
+
+class HangsError(BaseException):
+    """Ctrl-C did not end a command."""
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """The arguments of `gpt`, and what its stdin holds."""
+
+    arguments: list[str]
+    stdin: bytes
+
+    def __str__(self) -> str:
+        return f"gpt {shlex.join(self.arguments)} < {self.stdin!r}"
+
+
+def _argument(content: bytes) -> str:
+    """What a program is handed for these bytes; no path that leads out of the folder."""
+    return os.fsdecode(content.replace(b"\0", b"").replace(b"..", b"").lstrip(b"/"))
+
+
+JUNK = st.binary(max_size=20).map(_argument) | st.text(max_size=20).map(
+    lambda text: _argument(text.encode("utf-8", "ignore"))
+)
+
+
+def values(metavar: str) -> st.SearchStrategy[str]:
+    """What is given to a flag: half the time of the kind that it may want."""
+    anything = st.one_of(st.sampled_from((*PATHS, *WORDS, *PROMPTS, *NUMBERS)), JUNK)
+    if "=" in metavar:
+        keys = st.sampled_from([key for key, *_ in fields(Config())])
+        assigned = st.sampled_from((*NUMBERS, *YAML, *PATHS)) | JUNK
+        return st.tuples(keys | JUNK, assigned).map("=".join) | anything
+    if metavar in ("N", "K", "X"):
+        return st.sampled_from(NUMBERS[:8]) | st.sampled_from(NUMBERS) | anything
+    if "|" in metavar:
+        return st.sampled_from(metavar.split("|")) | anything
+    if metavar == "TEXT":
+        return st.sampled_from((*PROMPTS[:3], "text.txt")) | anything
+    return st.sampled_from((*PATHS, *WORDS)) | anything
+
+
+@st.composite
+def command_lines(draw: st.DrawFn) -> CommandLine:
+    """A command with some of its flags, in any order."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    name = draw(st.sampled_from([*commands]))
+    arguments, named = [], set[str]()
+    parameters = st.lists(st.sampled_from(commands[name].params), max_size=5)
+    for parameter in draw(parameters):
+        flag, is_option = parameter.opts[0], parameter.opts[0].startswith("-")
+        named.add(flag)
+        if getattr(parameter, "is_flag", False):
+            arguments.append([flag])
+            continue
+        value = draw(values(parameter.metavar or ""))
+        if is_option:
+            arguments.append(draw(st.sampled_from([[flag, value], [f"{flag}={value}"]])))
+        else:
+            arguments.append([value])
+    if draw(st.integers(0, 19)) == 0:
+        arguments.append([draw(JUNK | st.sampled_from(["--help", "--", "-", "--no-such-flag"]))])
+    if name == "train" and not named & {"--config", "--resume"}:  # mostly one that takes moments
+        arguments.append(["--config", "tiny.yaml"])
+    stdin = draw(st.sampled_from(TYPED) | st.binary(max_size=50))
+    words = [word for words in draw(st.permutations(arguments)) for word in words]
+    return CommandLine([name, *words], stdin)
+
+
+def fuzzed_command_lines(work: Work, count: int, seed: int) -> Tally:
+    """Run so many command lines, in processes that each run a few."""
+    tally = Tally("command lines")
+    with tally.timed():
+        _train_template(work)
+        for first in range(0, count, AT_ONCE):
+            report, last = work.folder / "report.json", work.folder / "command"
+            report.unlink(missing_ok=True)
+            most = min(AT_ONCE, count - first)
+            arguments = (work.folder, most, seed + first, report, last)
+            process = PROCESSES.Process(target=_run_some, args=arguments)
+            process.start()
+            code = ended(process, HANGS_S * most)
+            tally.tries += most
+            if code:
+                tally.crashes.append(f"{last.read_text()}: the process ended with {code}")
+            else:
+                found = json.loads(report.read_text())
+                tally.crashes += found["crashes"]
+                tally.outcomes.update(found["outcomes"])
+    return tally
+
+
+def _train_template(work: Work) -> None:
+    """The runs that the commands find."""
+    template = work.folder / "template"
+    (template / "runs").mkdir(parents=True)
+    (template / "text.txt").write_text(Path(work.corpus.name).read_text())
+    (template / "tiny.yaml").write_text(to_yaml(tiny(2, sample_length=3)))
+    for run in ("small", "broken", "unsaved"):
+        work.train(tiny(2, sample_length=3), template / "runs" / run)
+        (template / "runs" / f"{run}.stderr").unlink()
+    for path in (template / "runs/broken/checkpoints").glob("step-*/vocabulary.json"):
+        path.write_text("[]")
+    shutil.rmtree(template / "runs/unsaved/checkpoints")
+    (template / "list.yaml").write_text("- 1\n")
+    (template / "binary").write_bytes(bytes(range(256)))
+    (template / "empty").touch()
+    for name in ("folder", "unreadable-folder"):
+        (template / name).mkdir()
+        (template / name / "text.txt").touch()
+    (template / "unreadable").touch()
+
+
+def _make_folder(template: Path, folder: Path) -> None:
+    """A new copy, with what cannot be copied."""
+    for path in folder.glob("unreadable*"):
+        path.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(template, folder)
+    for link, target in {"link": "text.txt", "loop": "loop", "dangling": "gone"}.items():
+        (folder / link).symlink_to(target)
+    (folder / "link.png").symlink_to("text.txt")
+    (folder / "dangling.html").symlink_to("gone")
+    for name in ("fifo", "fifo.html"):
+        os.mkfifo(folder / name)
+    for path in folder.glob("unreadable*"):
+        path.chmod(0)
+
+
+def _run_some(folder: Path, count: int, seed: int, report: Path, last: Path) -> None:
+    """Run so many command lines in this process, and write how they ended."""
+    import matplotlib.pyplot  # noqa: F401  (a Ctrl-C as it is loaded leaves it half loaded)
+
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + ROOM_BYTES, hard))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    tally = Tally("")
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[hypothesis.Phase.generate],
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(command_lines())
+    def run_each(line: CommandLine) -> None:
+        _make_folder(folder / "template", folder / "here")
+        os.chdir(folder / "here")
+        last.write_text(str(line), errors="backslashreplace")
+        outcome, problem = run_command_line(line)
+        tally.outcomes[outcome] += 1
+        if problem:
+            tally.crashes.append(f"{line}: {problem}")
+
+    run_each()
+    crashes = [crash.encode("utf-8", "backslashreplace").decode() for crash in tally.crashes]
+    report.write_text(json.dumps({"outcomes": tally.outcomes, "crashes": crashes}))
+
+
+def run_command_line(line: CommandLine) -> tuple[str, str]:
+    """`gpt ARGUMENTS...` in this process: how it ended, and what is wrong with that, or nothing."""
+    out = TextIOWrapper(BytesIO(), "utf-8")
+    err = TextIOWrapper(BytesIO(), "utf-8", errors="backslashreplace")
+    code: Any = None
+    raised = ""
+    with _in_place_of_the_programs(line, out, err), _interrupted_in_time():
+        try:
+            main()
+        except SystemExit as done:
+            code = done.code or 0
+        except KeyboardInterrupt:
+            code = 130
+        except BaseException as error:
+            expected = isinstance(error, (GPTError, OSError, MemoryError))
+            expected |= hasattr(error, "format_message")  # typer's
+            debugged = expected and "--debug" in line.arguments
+            code = 1 if debugged else type(error).__name__
+            raised = "" if debugged else "".join(traceback.format_exception(error))
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode())
+    outcome = f"{line.arguments[0]}: exit code {code}"
+    return outcome, raised or _problem(line, code, *texts)
+
+
+def _problem(line: CommandLine, code: Any, out: str, err: str) -> str:
+    """What is wrong with how a command ended."""
+    messages = [text for text in err.splitlines() if text.startswith("gpt: ")]
+    expected = 0 if code == 0 or "--debug" in line.arguments else 1
+    if code not in EXIT_CODES:
+        return f"exit code {code}: {err}"
+    if "Traceback" in err or UNEXPECTED in err:
+        return f"an unexpected error: {err}"
+    if len(messages) != expected and code < 128:
+        return f"exit code {code}, {len(messages)} messages: {err}"
+    if not all(character.isprintable() or character in "\n\t" for character in err):
+        return f"control characters: {err!r}"
+    if code == 0 and "--json" in line.arguments and "--help" not in line.arguments:
+        try:
+            json.loads(out)
+        except ValueError:
+            return f"expected one JSON object, got {out!r}"
+    return ""
+
+
+@contextlib.contextmanager
+def _in_place_of_the_programs(
+    line: CommandLine, out: TextIOWrapper, err: TextIOWrapper
+) -> Iterator[None]:
+    """Its arguments and streams; warnings are errors, as in the tests."""
+    log = logging.getLogger("gpt")
+    before = sys.argv, sys.stdin, sys.stdout, sys.stderr, log.handlers
+    sys.argv = ["gpt", *line.arguments]
+    sys.stdin, sys.stdout, sys.stderr = TextIOWrapper(BytesIO(line.stdin), "utf-8"), out, err
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            yield
+    finally:
+        sys.argv, sys.stdin, sys.stdout, sys.stderr, log.handlers = before
+
+
+@contextlib.contextmanager
+def _interrupted_in_time() -> Iterator[None]:
+    """Ctrl-C after a while; raises HangsError if that does not help."""
+    rings = 0
+
+    def ring(number: int, frame: FrameType | None) -> None:
+        nonlocal rings
+        rings += 1
+        if rings > HANGS_S / CTRL_C_S:
+            raise HangsError
+        if rings in (1, 20):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGALRM, signal.SIGINT)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, CTRL_C_S, CTRL_C_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)

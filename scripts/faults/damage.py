@@ -1,0 +1,115 @@
+"""Files of a checkpoint changed in all sorts of ways: read, or refused in one message."""
+
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from faults.tally import Tally
+from gpt.errors import GPTError
+from gpt.runs.checkpoint import (
+    FILES,
+    INDEX,
+    MANIFEST,
+    manifest_of,
+    read_checkpoint,
+    read_index,
+    read_to_resume,
+    step_folder,
+)
+from gpt.runs.model import load_model
+
+CPU = torch.device("cpu")
+
+
+def damaged_files(folder: Path, run: Path, count: int, seed: int) -> Tally:
+    """Change checkpoint files in `count` ways, half with hashes to match, and read them.
+
+    Each must be read, or refused with a GPTError, within seconds.
+    """
+    tally, draws = Tally("damaged files", tries=count), random.Random(seed)
+    copy = folder / "copy"
+    shutil.copytree(run, copy)
+    folder = copy / "checkpoints"
+    place = step_folder(folder, read_index(folder).last)
+    files = [*(place / name for name in (*FILES, MANIFEST)), folder / INDEX]
+    contents = {path: path.read_bytes() for path in files}
+    for number in range(count):
+        path = draws.choice(files)
+        path.write_bytes(mutate(contents[path], draws))
+        if path.name in FILES and number % 2:
+            (place / MANIFEST).write_bytes(
+                manifest_of({name: (place / name).read_bytes() for name in FILES})
+            )
+        try:
+            with within(seconds=20):
+                read_all(copy)
+            tally.outcomes["read"] += 1
+        except GPTError as error:
+            tally.outcomes[f"{type(error).__name__}: {kind_of(path.name, str(error))}"] += 1
+        except BaseException as error:
+            tally.crashes.append(f"{path.name} {number}: {type(error).__name__}: {error}")
+        for changed in (path, place / MANIFEST):
+            changed.write_bytes(contents[changed])
+    shutil.rmtree(copy)
+    return tally
+
+
+def read_all(run: Path) -> None:
+    """All that reads a checkpoint: to sample from it, and to resume."""
+    data = read_checkpoint(run, "last")
+    load_model(data, CPU)
+    read_to_resume(run, data.step)
+
+
+def mutate(content: bytes, draws: random.Random) -> bytes:
+    """Flip, cut, repeat, insert or exchange some bytes, or put others in place of a number."""
+    changed = bytearray(content)
+    for _ in range(draws.choice([1, 1, 1, 2, 8])):
+        at = draws.randrange(min(len(changed), draws.choice([200, 2000, 10**9])) or 1)
+        match draws.randrange(7):
+            case 0:
+                changed[at : at + 1] = bytes([draws.randrange(256)])
+            case 1:
+                del changed[at:]
+            case 2:
+                del changed[at : at + draws.randrange(1, 64)]
+            case 3:
+                changed[at:at] = changed[at : at + draws.randrange(1, 64)] * draws.randrange(1, 99)
+            case 4:
+                changed[at:at] = draws.randbytes(draws.randrange(1, 64))
+            case 5:
+                changed = bytearray(draws.randbytes(draws.randrange(64)))
+            case 6:
+                old = str(draws.choice([13, 24, 2, 3, 10, 0])).encode()
+                new = draws.choice([b"-1", b"999999999999", b"0", b"1e400", b"null", b"[" * 5000])
+                changed = bytearray(bytes(changed).replace(old, new, 1))
+    return bytes(changed)
+
+
+def kind_of(name: str, message: str) -> str:
+    """The refusal without what differs from file to file."""
+    for kind in ("SHA-256 differs", "cannot tell the last", "not a vocabulary", "expected finite"):
+        if kind in message:
+            return f"{name}: {kind}"
+    return name
+
+
+@contextmanager
+def within(seconds: int) -> Iterator[None]:
+    """Raises TimeoutError if it takes longer."""
+
+    def ring(number: int, frame: object) -> None:
+        raise TimeoutError(f"longer than {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,115 @@
+"""Disks without room: one message, and once there is room its advice leads to the same bits."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import gpt.cli.main
+from faults.tally import Tally
+from faults.work import PROCESSES, Work, bits, differences, ended, remove, tiny
+from gpt.config.yaml import to_yaml
+
+INODES = (*range(0, 31, 3), 40)  # left on the disk: a run has 17 files as it saves its second
+PAGES = (0, 1, 4, 8, 16, 32, 64, 96, 128)  # of 4 KiB, left on the disk
+
+
+class CannotMountError(Exception):
+    """No right to mount a file system here."""
+
+
+@contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A file system of its own in a folder, as long as the context. Raises CannotMountError."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size},nr_inodes=999", "none", str(folder)]
+    if sys.platform != "linux" or subprocess.run(command, capture_output=True).returncode:
+        folder.rmdir()
+        raise CannotMountError
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+        folder.rmdir()
+
+
+def without_room(work: Work) -> Tally:
+    """`gpt train` on a disk of 20 MB with so few inodes or bytes left, of a new run and a resume.
+
+    Each ends with 0, or with 1 and one message. Once there is room, the run is resumed, or started
+    anew if nothing was saved, and must end with the bits of one that had room.
+    """
+    tally, config, longer = Tally("disk without room"), tiny(4, every=2), tiny(8, every=2)
+    part, resumed = work.folder / "part", work.folder / "resumed"
+    settings = work.folder / "settings.yaml"
+    settings.write_text(to_yaml(config))
+    with tally.timed():
+        work.train(config, part)
+        shutil.copytree(part, resumed)
+        work.train(longer, resumed, again="resume")
+        expected = {False: bits(part), True: bits(resumed)}
+        for inodes, pages, resume in _rooms():
+            try:
+                with small_disk(work.folder / "disk", "20m") as disk:
+                    run = disk / "run"
+                    arguments = ["--config", str(settings), "--run-dir", str(run)]
+                    if resume:
+                        shutil.copytree(part, run)
+                        arguments = ["--resume", str(run), "--set", "train.steps=8"]
+                    name = f"inodes {inodes}, pages {pages}, resume {resume}"
+                    _fill(disk, inodes, pages)
+                    _train_without_room(work, name, arguments, tally)
+                    shutil.rmtree(disk / "filler")
+                    if problem := work.finish(longer if resume else config, run):
+                        tally.lost.append(f"{name}: {problem}")
+                    else:
+                        tally.changed += differences(run, expected[resume])
+                    tally.tries += 1
+            except CannotMountError:
+                tally.skipped = "no right to mount a file system here"
+                break
+    for run in (part, resumed):
+        remove(run)
+    return tally
+
+
+def _rooms() -> Iterator[tuple[int | None, int | None, bool]]:
+    """Inodes or pages that are left, and whether to resume."""
+    for resume in (False, True):
+        yield from ((inodes, None, resume) for inodes in INODES)
+        yield from ((None, pages, resume) for pages in PAGES)
+
+
+def _fill(disk: Path, inodes: int | None, pages: int | None) -> None:
+    """Leave so many inodes, or so many pages of 4 KiB."""
+    filler = disk / "filler"
+    filler.mkdir()
+    if inodes is not None:
+        for number in range(os.statvfs(disk).f_ffree - inodes):
+            (filler / str(number)).touch()
+    if pages is not None:
+        (filler / "bytes").write_bytes(bytes(shutil.disk_usage(disk).free - 4096 * pages))
+
+
+def _train_without_room(work: Work, name: str, arguments: list[str], tally: Tally) -> None:
+    """`gpt train ARGUMENTS...` in a process of its own, and a look at how it ended."""
+    log = work.folder / "stderr"
+    command = ["train", work.corpus.name, *arguments]
+    process = PROCESSES.Process(target=_gpt, args=(command, log, str(work.folder / "cache")))
+    process.start()
+    code, said = ended(process), log.read_text(errors="replace")
+    messages = sum(line.startswith("gpt: ") for line in said.splitlines())
+    tally.outcomes[f"exit code {code}"] += 1
+    if code not in (0, 1) or messages != code or "Traceback" in said:
+        tally.crashes.append(f"{name}: exit code {code}: {said}")
+
+
+def _gpt(arguments: list[str], log: Path, cache: str) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+    os.environ["XDG_CACHE_HOME"] = cache
+    sys.argv = ["gpt", *arguments]
+    gpt.cli.main.main()

@@ -1,0 +1,164 @@
+"""Runs that are killed: none may be lost, and each ends with the bits of one that never was."""
+
+import random
+import shutil
+import signal
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from faults.operations import die_at
+from faults.tally import Tally
+from faults.work import Work, bits, differences, ended, remove, resume_or_overwrite, tiny, told
+from gpt.config.schema import Config
+
+MOMENT_S = 0.25  # that a process lives, in the mean
+FIRST_OPERATIONS = 40  # of a resume: its lock, its records, its first checkpoint
+
+
+def short() -> Config:
+    """A run of a few checkpoints, of which the best is not always the last."""
+    return tiny(steps=4, every=1, eval_every=2, keep_checkpoints=1)
+
+
+def killed_at_random(work: Work, kills: int, seed: int) -> Tally:
+    """Kill one long run so many times, at any moment."""
+    tally, draws = Tally("killed at any moment"), random.Random(seed)
+    config, run, unkilled = tiny(40 * kills), work.folder / "killed", work.folder / "unkilled"
+    with tally.timed():
+        while tally.tries < kills:
+            process = work.start(config, run, again=resume_or_overwrite(run))
+            if (code := ended(process, draws.expovariate(1 / MOMENT_S))) != -signal.SIGKILL:
+                tally.lost.append(f"exit code {code} before the last kill: {told(run)}")
+                break
+            tally.tries += 1
+        if problem := work.finish(config, run):
+            tally.lost.append(problem)
+        else:
+            tally.changed += differences(run, _reference(work, config, unkilled))
+        remove(run)
+    return tally
+
+
+def _reference(work: Work, config: Config, run: Path) -> dict[str, Any]:
+    """The bits of a run that was not killed."""
+    remove(run)
+    if code := work.train(config, run):
+        raise RuntimeError(f"an unkilled run ended with {code}: {told(run)}")
+    return bits(run)
+
+
+def killed_at_operations(work: Work, kills: int, second_kills: int, seed: int) -> list[Tally]:
+    """Kill a run at each of its file operations, or at so many; and some again as they resume."""
+    first, second = Tally("killed at a file operation"), Tally("killed again as it resumes")
+    draws, config = random.Random(seed), short()
+    unkilled = _reference(work, config, work.folder / "unkilled")
+    with first.timed():
+        numbers = [*spread(_operations(work, config), kills)]
+    for index, operation in enumerate(numbers):
+        run = work.folder / f"operation-{operation}"
+        again = run.with_name(f"{run.name}-again")
+        with first.timed():
+            if not _killed(work, config, run, operation, first):
+                continue
+        with second.timed():
+            due = index * second_kills // kills < (index + 1) * second_kills // kills
+            if due and run.exists():
+                shutil.copytree(run, again)
+                _kill_resume(work, config, again, draws, second, unkilled)
+        with first.timed():
+            _finish(work, config, run, first, unkilled)
+    return [first, second]
+
+
+def _operations(work: Work, config: Config) -> int:
+    """How many file operations a run makes: the first at which it cannot be killed, less one."""
+    low, high = 1, 1
+    while _dies(work, config, high):
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _dies(work, config, middle) else (low, middle)
+    return low
+
+
+def _dies(work: Work, config: Config, operation: int) -> bool:
+    run = work.folder / "counted"
+    code = work.train(config, run, partial(die_at, operation))
+    remove(run)
+    return code == -signal.SIGKILL
+
+
+def spread(count: int, kills: int) -> Iterator[int]:
+    """So many numbers from 1 to `count`: each as often, or evenly spread if there are fewer."""
+    whole, rest = divmod(kills, count)
+    for _ in range(whole):
+        yield from range(1, count + 1)
+    yield from (1 + index * count // rest for index in range(rest))
+
+
+def _killed(work: Work, config: Config, run: Path, operation: int, tally: Tally) -> bool:
+    """Whether a new run died at this operation."""
+    remove(run)
+    code = work.train(config, run, partial(die_at, operation))
+    if code == -signal.SIGKILL:
+        tally.tries += 1
+    elif code:
+        tally.lost.append(f"{run.name}: exit code {code}: {told(run)}")
+    return code == -signal.SIGKILL
+
+
+def _kill_resume(
+    work: Work,
+    config: Config,
+    run: Path,
+    draws: random.Random,
+    tally: Tally,
+    unkilled: dict[str, Any],
+) -> None:
+    """Resume a killed run and kill it at one of its first operations, or after a moment."""
+    again = resume_or_overwrite(run)
+    if draws.random() < 0.5:
+        operation = draws.randint(1, FIRST_OPERATIONS)
+        code = work.train(config, run, partial(die_at, operation), again=again)
+    else:
+        code = ended(work.start(config, run, again=again), draws.uniform(0, MOMENT_S))
+    if code == -signal.SIGKILL:
+        tally.tries += 1
+    elif code:
+        tally.lost.append(f"{run.name}: exit code {code}: {told(run)}")
+    else:  # it was done sooner
+        tally.outcomes["done before the kill"] += 1
+    _finish(work, config, run, tally, unkilled)
+
+
+def _finish(work: Work, config: Config, run: Path, tally: Tally, unkilled: dict[str, Any]) -> None:
+    if problem := work.finish(config, run):
+        tally.lost.append(problem)
+    else:
+        tally.changed += differences(run, unkilled)
+    remove(run)
+
+
+def killed_in_overwrite(work: Work, kills: int) -> Tally:
+    """Kill a run as it replaces another, and repeat the command."""
+    tally, config, other = Tally("killed in --overwrite"), short(), tiny(steps=4, seed=7)
+    unkilled = _reference(work, config, work.folder / "unkilled")
+    old = work.folder / "old"
+    with tally.timed():
+        _reference(work, other, old)
+        for number in range(1, kills + 1):
+            run = work.folder / f"overwritten-{number}"
+            shutil.copytree(old, run)
+            before = partial(die_at, number)
+            if work.train(config, run, before, again="overwrite") != -signal.SIGKILL:
+                tally.lost.append(f"{run.name}: not killed: {told(run)}")
+            tally.tries += 1
+            if code := work.train(config, run, again="overwrite"):
+                tally.lost.append(f"{run.name}: exit code {code}: {told(run)}")
+            else:
+                tally.changed += differences(run, unkilled)
+            remove(run)
+        remove(old)
+    return tally

@@ -1,0 +1,148 @@
+"""Readers of a run: beside one that writes it, and of one that cannot be read just now."""
+
+import errno
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import gpt.training.trainer
+from faults.operations import FAILED, fail_at
+from faults.tally import Tally
+from faults.work import Work, bits, differences, ended, hash_of, remove, stderr, tiny, told
+from gpt.config.schema import Config
+from gpt.errors import GPTError
+from gpt.runs.checkpoint import (
+    FILES,
+    INDEX,
+    MANIFEST,
+    CheckpointData,
+    TrainingState,
+    read_checkpoint,
+    read_index,
+    step_folder,
+    write_checkpoint,
+)
+
+NOBODY = 65534
+ERRORS = (errno.EACCES, errno.EIO, errno.ESTALE)
+
+
+def _log_what_is_written(log: Path) -> None:
+    """Note the hash of each checkpoint's weights just before it is written."""
+
+    def noted(run: Path, data: CheckpointData, state: TrainingState, *, keep: int) -> None:
+        with log.open("a") as file:
+            file.write(f"{data.step} {hash_of(data)}\n")
+        write_checkpoint(run, data, state, keep=keep)
+
+    mock.patch.object(gpt.training.trainer, "write_checkpoint", noted).start()
+
+
+def beside_a_writer(work: Work, reads: int) -> Tally:
+    """Read `best` and `last` while the run saves each step and keeps only what it must."""
+    tally, run = Tally("read beside a writer"), work.folder / "written"
+    log = work.folder / "written.log"
+    config = tiny(10**8, every=1, eval_every=2, log_every=10**6, keep_checkpoints=1)
+    found: Counter[tuple[int, str]] = Counter()
+    with tally.timed():
+        process = work.start(config, run, partial(_log_what_is_written, log))
+        while not (run / "checkpoints" / INDEX).exists() and process.is_alive():
+            time.sleep(0.01)
+        while tally.tries < reads and process.is_alive():
+            which = ("best", "last")[tally.tries % 2]
+            tally.tries += 1
+            try:
+                data = read_checkpoint(run, which)
+            except (GPTError, OSError) as error:
+                tally.false_alarms.append(f"{which}, read {tally.tries}: {error}")
+            else:
+                found[data.step, hash_of(data)] += 1
+        if not process.is_alive():
+            tally.lost.append(f"the writer ended: {told(run)}")
+        ended(process, 0)
+        written = set(log.read_text().splitlines())
+    tally.changed += [f"step {s}" for s, h in found if f"{s} {h}" not in written]
+    tally.outcomes["checkpoints written"] = len(written)
+    tally.outcomes["different checkpoints read"] = len(found)
+    remove(run)
+    log.unlink()
+    return tally
+
+
+def without_permission(work: Work) -> Tally:
+    """Resume a run that cannot be read just now: each reading fails once, for each reason.
+
+    What cannot be read is not damaged: nothing of the run may be renamed or removed.
+    """
+    tally, config, longer = Tally("resumed though unreadable"), tiny(4, every=2), tiny(8, every=2)
+    run, resumed = work.folder / "unreadable", work.folder / "resumed"
+    with tally.timed():
+        for target in (run, resumed):
+            _must(work.train(config, target), target)
+        _must(work.train(longer, resumed, again="resume"), resumed)
+        expected = bits(resumed)
+        for error in ERRORS:
+            number, failed = 1, True
+            while failed:
+                name = f"{errno.errorcode[error]}-{number}"
+                fails = partial(fail_at, number, str(work.folder / name / "checkpoints"), error)
+                failed = _resume_unreadable(work, longer, run, name, fails, expected, tally)
+                number += 1
+        for file in (*FILES, MANIFEST):
+            name = f"denied-{file}"
+            denied = partial(_deny, work.folder / name, file)
+            _resume_unreadable(work, longer, run, name, denied, expected, tally)
+    for leftover in (run, resumed):
+        remove(leftover)
+    return tally
+
+
+def _must(code: int, run: Path) -> None:
+    if code:
+        raise RuntimeError(f"{run.name} ended with {code}: {told(run)}")
+
+
+def _resume_unreadable(
+    work: Work,
+    config: Config,
+    run: Path,
+    name: str,
+    before: Callable[[], object],
+    expected: dict[str, Any],
+    tally: Tally,
+) -> bool:
+    """Resume a copy of a run, and once more when it is readable; whether a reading failed."""
+    copy = work.folder / name
+    shutil.copytree(run, copy)
+    code = work.train(config, copy, before, again="resume")
+    failed = bool(code) or FAILED.decode() in stderr(copy)
+    tally.tries += failed
+    tally.outcomes[f"{name.split('-')[0]}: exit code {code}"] += failed
+    aside = [path.name for path in (copy / "checkpoints").glob("damaged*")]
+    if aside or "damaged" in stderr(copy) or "no checkpoint" in stderr(copy):
+        tally.false_alarms.append(f"{name}: {' '.join(aside)} {told(copy)}")
+    for path in copy.rglob("*.*"):
+        path.chmod(0o755)
+    if code and (problem := work.finish(config, copy)):
+        tally.lost.append(problem)
+    else:
+        tally.changed += differences(copy, expected)
+    remove(copy)
+    return failed
+
+
+def _deny(run: Path, name: str) -> None:
+    """Let this process own a run, but for the right to read one file of the last checkpoint."""
+    file = step_folder(run / "checkpoints", read_index(run / "checkpoints").last) / name
+    file.chmod(0)
+    if os.geteuid() == 0:  # who reads all
+        for path in (run, *run.rglob("*")):
+            os.chown(path, NOBODY, NOBODY)
+        os.setgid(NOBODY)
+        os.setuid(NOBODY)

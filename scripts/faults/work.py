@@ -1,0 +1,172 @@
+"""Tiny runs, each trained in a process of its own, and what is compared of them."""
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.context import ForkServerProcess
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from gpt.config.schema import Config
+from gpt.errors import GPTError, UsageError
+from gpt.runs.checkpoint import CheckpointData, read_checkpoint, read_index, read_to_resume
+from gpt.runs.folder import has_checkpoint
+from gpt.text.corpus import Corpus
+from gpt.training.trainer import train
+
+# forked from a server that has loaded what a run loads, so that a kill is a matter of moments; and
+# none of autograd's threads, which do not survive a fork
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(
+    ["gpt.training.trainer", "gpt.cli.main", "filelock", "torch.fx.experimental.symbolic_shapes"]
+)
+HANGS_S = 300
+Before = Callable[[], object]
+
+
+def tiny(steps: int, every: int = 3, **changes: Any) -> Config:
+    """A config whose steps take milliseconds and whose checkpoints are many."""
+    return Config.model_validate(
+        {
+            "device": "cpu",
+            "threads": 1,
+            "seed": changes.pop("seed", 1337),
+            "model": {"T": 13, "C": 24, "n_layer": 2, "n_head": 3, "head_size": 10},
+            "train": {
+                "steps": steps,
+                "batch_size": 3,
+                "checkpoint_every": every,
+                "eval_every": 50,
+                "log_every": 1,
+                "sample_length": 0,
+                **changes,
+            },
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Work:
+    """A folder to work in, and a text."""
+
+    folder: Path
+    corpus: Corpus
+
+    def start(
+        self, config: Config, run: Path, before: Before | None = None, *, again: str = ""
+    ) -> ForkServerProcess:
+        """Train in another process, once `before` was called there.
+
+        The folder is new, or there is a run that `again` is to "resume" or "overwrite".
+        """
+        process = PROCESSES.Process(target=_train, args=(config, self.corpus, run, before, again))
+        process.start()
+        return process
+
+    def train(
+        self, config: Config, run: Path, before: Before | None = None, *, again: str = ""
+    ) -> int:
+        """The same, to its end: the exit code, negative by a signal."""
+        return ended(self.start(config, run, before, again=again))
+
+    def finish(self, config: Config, run: Path) -> str:
+        """Resume a run, or start it anew if nothing was saved; what is wrong, or nothing."""
+        code = self.train(config, run, again=resume_or_overwrite(run))
+        return f"{run.name}: exit code {code}: {told(run)}" if code else ""
+
+
+def _train(
+    config: Config,
+    corpus: Corpus,
+    run: Path,
+    before: Before | None,
+    again: str,
+) -> None:
+    tqdm.set_lock(threading.RLock())  # its own are semaphores, which a kill leaves behind
+    os.dup2(os.open(_log(run), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
+    if before:
+        before()
+    try:
+        train(config, corpus, run, resume=again == "resume", overwrite=again == "overwrite")
+    except UsageError as error:
+        if "is finished" not in str(error):  # killed after its last checkpoint
+            raise
+
+
+def resume_or_overwrite(run: Path) -> str:
+    """What leads on from a kill: to overwrite the run, if nothing of it was saved."""
+    return "resume" if has_checkpoint(run) else "overwrite"
+
+
+def ended(process: ForkServerProcess, seconds: float = HANGS_S) -> int:
+    """Wait so long, then kill it; the exit code, negative by a signal."""
+    process.join(seconds)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    code = process.exitcode
+    process.close()
+    return 0 if code is None else code
+
+
+def _log(run: Path) -> Path:
+    return run.with_name(f"{run.name}.stderr")
+
+
+def stderr(run: Path) -> str:
+    """What a run's last process wrote there."""
+    return _log(run).read_text(errors="replace")
+
+
+def told(run: Path) -> str:
+    """The last line of it."""
+    return (stderr(run).strip().splitlines() or ["nothing said"])[-1]
+
+
+def hash_of(data: CheckpointData) -> str:
+    """One hash of all weights."""
+    digest = hashlib.sha256()
+    for name, array in sorted(data.weights.items()):
+        digest.update(name.encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def bits(run: Path) -> dict[str, Any]:
+    """All of a run that may not depend on how often it was killed."""
+    _, state = read_to_resume(run, read_index(run / "checkpoints").last)
+    return {
+        "last": hash_of(read_checkpoint(run, "last")),
+        "best": hash_of(read_checkpoint(run, "best")),
+        "optimizer": {name: array.tobytes() for name, array in state.tensors.items()},
+        "metrics": metrics(run),
+    }
+
+
+def differences(run: Path, unkilled: dict[str, Any]) -> list[str]:
+    """What differs from the bits of an unkilled run."""
+    try:
+        found = bits(run)
+    except GPTError as error:
+        return [f"{run.name}: {error}"]
+    names = [name for name, value in unkilled.items() if found[name] != value]
+    return [f"{run.name}: {', '.join(names)}"] if names else []
+
+
+def metrics(run: Path) -> list[dict[str, Any]]:
+    """The records but for what differs from clock to clock."""
+    lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
+    clocks = ("elapsed_s", "chars_per_s")
+    return [{k: v for k, v in json.loads(line).items() if k not in clocks} for line in lines]
+
+
+def remove(run: Path) -> None:
+    """Remove a run and what its processes said."""
+    shutil.rmtree(run, ignore_errors=True)
+    _log(run).unlink(missing_ok=True)
