@@ -23,7 +23,7 @@ from gpt.evaluation.attention import Attention, attend, attend_text
 from gpt.evaluation.logit_lens import LogitLens
 from gpt.inspection.output import check_out, write_out
 from gpt.inspection.page import html
-from gpt.inspection.picture import draw, png
+from gpt.inspection.picture import draw, draw_analysis, png
 from gpt.inspection.terminal import Style, draw_head
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
@@ -231,7 +231,45 @@ def test_a_picture_is_a_labelled_grid_of_the_weights(text: str) -> None:
             signs = [(symbol(c), c.encode("unicode_escape").decode()) for c in text]
             spelled = "".join(f"(?:{re.escape(a)}|{re.escape(b)})" for a, b in signs)
             assert re.fullmatch(spelled, labels) if outer else not ticks
-    assert png(analysis, text, "t").startswith(b"\x89PNG\r\n")
+    assert png(figure).startswith(b"\x89PNG\r\n")
+
+
+@pytest.mark.parametrize("text", ["to be or", HOSTILE, "x"])
+def test_a_picture_of_an_analysis_shows_what_each_head_causes(text: str) -> None:
+    analysis, vocabulary = analysis_of(text)
+    figure = draw_analysis(analysis, text, "走る $x$", vocabulary)
+    left, right = figure.subfigs[0].subfigs
+    added = analysis.weights * analysis.value_norms[:, :, None]
+    for part, numbers in ((left, analysis.weights), (right, added)):
+        maps = [axes for axes in part.axes if axes.get_label() != "<colorbar>"]
+        for axes, expected in zip(maps, numbers.flatten(0, 1), strict=True):
+            shown = axes.images[0].get_array()
+            assert np.array_equal(np.ma.getdata(shown), expected)
+            assert np.array_equal(shown.mask, np.triu(np.ones((len(text),) * 2), 1) > 0)
+    told = [text.get_text().split() for axes in left.axes for text in axes.texts]
+    costs, previous = analysis.removal_costs.flatten(), analysis.previous.flatten()
+    assert [line[:4] for line in told] == [
+        ["cost", f"{cost:+.3f}", "previous", f"{score:.2f}"]
+        for cost, score in zip(costs, previous, strict=True)
+        if len(text) > 1
+    ]
+    (lens,) = figure.subfigs[1].axes
+    assert np.array_equal(lens.images[0].get_array(), analysis.lens.probabilities)
+    names = [tick.get_text() for tick in lens.get_yticklabels()]
+    losses = [f", loss {row.mean():.3f}" * (len(text) > 1) for row in analysis.lens.losses]
+    assert names == [f"embeddings{losses[0]}", f"layer 1{losses[1]}", f"layer 2{losses[2]}"]
+    predicted = [vocabulary.characters[i] for i in analysis.lens.predicted.flatten().tolist()]
+    for cell, c in zip(lens.texts, predicted, strict=True):
+        assert cell.get_text() in (symbol(c), c.encode("unicode_escape").decode())
+    assert png(figure).startswith(b"\x89PNG\r\n")
+
+
+def test_a_new_model_is_drawn_though_nothing_adds_to_its_stream() -> None:
+    """Its projections are zero: a colour scale from 0 to 0 is none."""
+    config = ModelConfig.model_validate({"T": T, "C": C, "n_layer": L, "n_head": 2})
+    vocabulary = Vocabulary("abcdefghijklmnopq")
+    analysis = analyze_text(GPT(config, V).eval(), vocabulary, "abc")
+    assert png(draw_analysis(analysis, "abc", "t", vocabulary)).startswith(b"\x89PNG\r\n")
 
 
 @pytest.mark.parametrize("heads", [1, 2, 7])

@@ -137,11 +137,11 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(tmp_path: Pat
         monitor.attention(0, weights_of_attention(7), "the fox")  # of an untrained model: flat
         monitor.attention(4, weights_of_attention(7), "the fox")
         monitor.finish(4, {})
-    from gpt.inspection.picture import png
+    from gpt.inspection.picture import draw, png
 
     (event,) = events_of(tmp_path).Images("visualization/attention")
     title = "attention weights at step 4, on the first characters of the val split"
-    expected = Image.open(io.BytesIO(png(weights_of_attention(7), "the fox", title)))
+    expected = Image.open(io.BytesIO(png(draw(weights_of_attention(7), "the fox", title))))
     shown = Image.open(io.BytesIO(event.encoded_image_string))
     assert (event.step, event.width, event.height) == (4, *shown.size)
     assert np.array_equal(np.array(shown), np.array(expected))

@@ -83,9 +83,9 @@ def attend(
         typer.echo(shown, color=terminal_colour())
         return
     if out.suffix.lower() == ".png":
-        from gpt.inspection.picture import png
+        from gpt.inspection.picture import draw_analysis, png
 
-        content = png(analysis, text, title)
+        content = png(draw_analysis(analysis, text, title, model.vocabulary))
     else:
         from gpt.inspection.page import html
 

@@ -214,9 +214,9 @@ class Monitor:
     def _draw(self) -> None:
         if self._picture is None or not self._picture[0]:
             return
-        from gpt.inspection.picture import png  # matplotlib takes its time
+        from gpt.inspection.picture import draw, png  # matplotlib takes its time
 
         step, attention, text = self._picture
         title = f"attention weights at step {step}, on the first characters of the val split"
-        self._events.picture(step, ATTENTION_TAG, png(attention, text, title))
+        self._events.picture(step, ATTENTION_TAG, png(draw(attention, text, title)))
         self._picture, self._drawn_s = None, self.elapsed_s
