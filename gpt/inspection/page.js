@@ -50,7 +50,7 @@ const loss = mean(data.losses);
 /** By how much the text's loss rises without each head. */
 const costs = data.without.map((heads) => heads.map((without) =>
   (loss === null ? null : mean(without) - loss)));
-const highest = Math.max(...costs.flat());
+const highest = Math.max(1e-9, ...costs.flat());
 const scores = [  // below each head: name, numbers, how to write one, how strong its colour is
   ["cost", costs, signed, (cost) => Math.max(0, cost / highest)],
   ["prev.", data.previous, (score) => fixed(score, 2), (score) => score],
