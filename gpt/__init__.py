@@ -2,7 +2,8 @@
 
 The modules follow the way of the data; each imports only from those above its own:
 
-    errors, files, seeds, device what can go wrong, safe writing, all chance, where it computes
+    errors, files, seeds         what can go wrong, safe writing, all chance
+    memory, device               what is free, and where it computes
     config                       what was asked for
     text                         characters in, batches out
     model                        batches in, logits out

@@ -110,7 +110,9 @@ class Model:
             UsageError: a prompt or stop string has characters that the vocabulary lacks; or a rule
                 or the length has a value that it cannot have.
             DeviceError: there is no such device.
+            OutOfMemory: so many samples would take more memory than is free.
         """
+        from gpt.sampling.memory import check_sampling_memory
         from gpt.sampling.parallel import generate_samples
         from gpt.sampling.prompt import check_known, encode_prompt
         from gpt.sampling.sampler import SamplingRules
@@ -121,12 +123,16 @@ class Model:
         for text in stops:
             check_known(text, self.vocabulary, "a stop string with them would never come")
         encoded = [encode_prompt(prompt, self.vocabulary) for prompt in prompts]
+        length = defaults.length if length is None and not until_stop else length
+        longest = None if length is None else max(map(len, encoded), default=0) + length
+        B = num_samples * len(encoded)
+        check_sampling_memory(self.config.model, len(self.vocabulary), B, longest)
         return generate_samples(
             self.checkpoint,
             self.device,
             [ids for ids in encoded for _ in range(num_samples)],
             indices=[index for _ in encoded for index in range(num_samples)],
-            length=defaults.length if length is None and not until_stop else length,
+            length=length,
             seed=self.config.seed if seed is None else seed,
             stops=stops,
             rules=SamplingRules.from_config(defaults, length=length, **rules),

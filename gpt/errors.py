@@ -40,6 +40,14 @@ class CheckpointError(GPTError):
     """A checkpoint is missing, damaged or not one of ours."""
 
 
+class Unreadable(GPTError):
+    """A file of a run is there but cannot be read now: nothing is known of its content."""
+
+
+class OutOfMemory(GPTError):
+    """What was asked for would take more memory than there is."""
+
+
 class TrainingError(GPTError):
     """Training cannot continue."""
 

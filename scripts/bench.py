@@ -262,7 +262,7 @@ def workers() -> dict[str, Any]:
 
     from gpt.config.load import load_config
     from gpt.model.transformer import GPT
-    from gpt.training.gradients import CHUNK_NUMBERS, PlainBackward
+    from gpt.training.gradients import PlainBackward
     from gpt.training.step import TrainStep
 
     ids = torch.randint(65, (10**6,), dtype=torch.uint8).numpy()
@@ -276,7 +276,7 @@ def workers() -> dict[str, Any]:
         step = TrainStep(GPT(config.model, 65), ids, config, torch.device("cpu"))
         if torch.get_num_threads() == 1:
             return {"threads": 1}
-        ways = step.gradients, PlainBackward(step.loss, config.model.C, CHUNK_NUMBERS)
+        ways = step.gradients, PlainBackward(step.loss, config.model.C, divides=True)
         times: tuple[list[float], list[float]] = [], []
         for i in range(12):
             for step.gradients, taken in zip(ways, times, strict=True):

@@ -281,8 +281,8 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
         (["--device", "cuda:77"], 2, "device cuda:77: torch"),
         (["--device", "gpu"], 2, "device: expected auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
         (["--run-dir", "full"], 2, "full exists; replace it by --overwrite, or choose"),
-        (["--run-dir", "short.txt"], 2, "short.txt exists"),
-        (["--run-dir", "short.txt/run"], 1, "Not a directory"),
+        (["--run-dir", "short.txt"], 2, "--run-dir short.txt: expected a folder's name, got a"),
+        (["--run-dir", "short.txt/run"], 1, "short.txt/run: expected a folder, got a file or"),
     ],
 )
 def test_bad_input_of_train(gpt: Gpt, arguments: list[str], code: int, message: str) -> None:

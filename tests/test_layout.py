@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
-    "__init__", "errors", "files", "seeds", "device", "config", "text", "model", "runs",
+    "__init__", "errors", "files", "seeds", "memory", "device", "config", "text", "model", "runs",
     "sampling", "evaluation", "inspection", "training", "lessons", "api", "cli",
     "__main__",
 ]  # fmt: skip

@@ -23,7 +23,7 @@ from gpt.cli.options import log, terminal_width
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
-from gpt.errors import INTERRUPTED, GPTError, command
+from gpt.errors import INTERRUPTED, GPTError, UsageError, command
 from gpt.text.display import visible
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ def main() -> NoReturn:
     log.handlers = [_Notices()]
     log.setLevel(logging.INFO)
     try:
+        _check_working_folder()
         code = app(_with_resumed_run(sys.argv[1:]), standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)  # that of typer.Exit
     except SystemExit as done:
@@ -59,6 +60,17 @@ def main() -> NoReturn:
             raise
         typer.echo(_in_terminal(f"gpt: {visible(_message(error))}"), err=True)
         sys.exit(getattr(error, "exit_code", 1))
+
+
+def _check_working_folder() -> None:
+    """Raises UsageError if it was removed: torch and others end the process without a message."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UsageError(
+            f"the working folder cannot be found ({error.strerror}): it was removed or moved; cd "
+            f"to another"
+        ) from None
 
 
 class _BestEffortStream:

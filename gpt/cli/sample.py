@@ -19,7 +19,10 @@ from gpt.cli.options import (
     show,
 )
 from gpt.errors import UsageError
+from gpt.files import read_bounded
 from gpt.text.display import visible
+
+LONGEST_PROMPT = 2**24  # bytes
 
 
 def sample(
@@ -206,7 +209,15 @@ def sample(
 
 def _read_prompt(file: str) -> str:
     try:
-        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        if file == "-":
+            content = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
+        else:
+            content = read_bounded(Path(file), LONGEST_PROMPT)
+        if len(content) > LONGEST_PROMPT:
+            raise UsageError(
+                f"--prompt-file {file}: expected at most {LONGEST_PROMPT:,} bytes, got more; the "
+                f"model sees the last model.T characters of a prompt"
+            )
         return content.decode("utf-8").removeprefix("\ufeff")  # some editors begin files with it
     except OSError as error:
         raise UsageError(f"--prompt-file {file}: cannot read it ({error.strerror})") from None

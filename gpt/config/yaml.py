@@ -14,6 +14,7 @@ import yaml
 
 from gpt.config.schema import GROUPS, Config, fields
 from gpt.errors import ConfigError
+from gpt.files import read_bounded
 
 LONGEST_FILE = 2**20  # bytes
 DEEPEST = 20  # levels of keys; a hundred thousand take minutes to read
@@ -87,8 +88,7 @@ def parse(text: str, origin: str) -> Any:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a config file. Raises ConfigError if it cannot be read or is none."""
     try:
-        with path.open("rb") as file:
-            content = file.read(LONGEST_FILE + 1)
+        content = read_bounded(path, LONGEST_FILE)
         if len(content) > LONGEST_FILE:
             raise ConfigError(f"{path}: expected a config of at most 1 MiB, got a larger file")
         text = content.decode("utf-8")

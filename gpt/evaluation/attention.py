@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, UsageError
+from gpt.memory import check_memory
 from gpt.model.transformer import GPT, Block
 from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
@@ -75,6 +77,16 @@ def blocks_of(model: GPT) -> list[Block]:
     return [block for block in model.blocks if isinstance(block, Block)]
 
 
+def _check_memory(config: ModelConfig, vocabulary_size: int, T: int) -> None:
+    """Raises OutOfMemory if the attention of a text of T characters takes more than is free."""
+    layer = 4 * config.n_head * T * T  # bytes of its weights
+    parts = {
+        "attention weights": layer * (3 * config.n_layer + 4),
+        "activations": 4 * T * (config.n_layer * config.C + 14 * config.C + 4 * vocabulary_size),
+    }
+    check_memory(f"the attention of {T:,} characters", parts, "use a shorter text")
+
+
 def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
     """The attention of the model to a text.
 
@@ -82,6 +94,7 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
         UsageError: the text is empty, longer than the model's T, or has characters outside its
             vocabulary.
         CheckpointError: the model computes NaN or infinite numbers.
+        OutOfMemory: the attention weights would take more memory than is free.
     """
     if not text:
         raise UsageError("the text: expected at least one character, got none")
@@ -91,6 +104,7 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
             f"sees at once, got {len(text)}; cut it"
         )
     check_known(text, vocabulary)
+    _check_memory(model.config, len(vocabulary), len(text))
     attention = attend(model, to_torch(vocabulary.encode(text)))
     if not (attention.weights.isfinite().all() and attention.probabilities.isfinite().all()):
         raise CheckpointError(

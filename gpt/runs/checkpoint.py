@@ -33,8 +33,9 @@ from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, UsageError
+from gpt.errors import CheckpointError, Unreadable, UsageError
 from gpt.files import sync_folder, write_atomically, write_synced
+from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
 from gpt.text.vocabulary import Vocabulary
 
@@ -45,12 +46,17 @@ FILES = (MODEL, OPTIMIZER, CONFIG, VOCABULARY, TRAINING)
 MANIFEST = "manifest.json"
 INDEX = "index.json"
 MAX_JSON_BYTES = 2**24  # a vocabulary of all of Unicode fits
-READ_ATTEMPTS = 3
+READ_ATTEMPTS = 20  # while another process writes the run
+READ_ADVICE = "close other programs, or use a machine with more"
 
 Tensors = dict[str, NDArray[np.float32]]
 M = TypeVar("M", bound=BaseModel)
 
-_READ_ERRORS = (OSError, CheckpointError, SafetensorError, ValueError, KeyError, RecursionError)
+# what a damaged checkpoint raises; any other OSError says nothing of what is in the files
+_DAMAGES = (
+    *(FileNotFoundError, NotADirectoryError, IsADirectoryError),
+    *(CheckpointError, SafetensorError, ValueError, KeyError, RecursionError),
+)
 
 
 @dataclass(frozen=True)
@@ -201,9 +207,17 @@ def step_folder(folder: Path, step: int) -> Path:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """The steps of which there are checkpoints, intact or not, in their order."""
-    names = (re.fullmatch(r"step-(\d+)", path.name) for path in folder.glob("step-*"))
-    return sorted(int(name[1]) for name in names if name)
+    """The steps of which there are checkpoints, intact or not, in their order.
+
+    Raises Unreadable if the folder cannot be listed.
+    """
+    try:
+        found = [re.fullmatch(r"step-(\d+)", entry.name) for entry in folder.iterdir()]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise _unreadable(folder, error) from error
+    return sorted(int(name[1]) for name in found if name)
 
 
 def is_checkpoint(folder: Path) -> bool:
@@ -212,14 +226,21 @@ def is_checkpoint(folder: Path) -> bool:
 
 
 def read_index(folder: Path) -> Index:
-    """Which checkpoints are `last` and `best`. Raises CheckpointError if it cannot be read."""
+    """Which checkpoints are `last` and `best`.
+
+    Raises:
+        CheckpointError: the index is missing or damaged.
+        Unreadable: it cannot be read.
+    """
     try:
         return _parse(Index, INDEX, _read_plain(folder, INDEX))
-    except _READ_ERRORS as error:
+    except _DAMAGES as error:
         raise CheckpointError(
             f"{folder / INDEX}: cannot tell the last and the best checkpoint ({error!s:.200}); "
             f"name one by its step, of {steps_in(folder)}, or let gpt train --resume repair it"
         ) from error
+    except OSError as error:
+        raise _unreadable(folder / INDEX, error) from error
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
@@ -258,6 +279,8 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
 
     Raises:
         CheckpointError: it is missing, damaged or not one of ours.
+        OutOfMemory: it is larger than the memory that is free.
+        Unreadable: the disk, or the permission to it, fails; it may well be intact.
         UsageError: `which` is none of these.
     """
     return _read_current(run, which, MODEL)
@@ -269,16 +292,28 @@ def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
 
 
 def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]:
-    """All of a checkpoint. Raises CheckpointError: see `read_checkpoint`."""
+    """All of a checkpoint. For errors see `read_checkpoint`."""
     return _read(*_find(run, step), MODEL, OPTIMIZER)
 
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
     """A checkpoint of a run that may be training, and prune or replace it as it is read."""
-    for _ in range(READ_ATTEMPTS - 1):
-        with suppress(CheckpointError):
+    for attempt in range(READ_ATTEMPTS):
+        before = _last_change(run)
+        try:
             return _read(*_find(run, which), *tensor_files)[0]
+        except CheckpointError:
+            # twice at least: a clock has ticks, and a run can save twice in one
+            if attempt and _last_change(run) == before:
+                raise
     return _read(*_find(run, which), *tensor_files)[0]
+
+
+def _last_change(run: Path) -> int:
+    """When an entry of the run's `checkpoints` was last renamed, made or removed; 0 without any."""
+    with suppress(OSError):
+        return (run / "checkpoints").stat().st_mtime_ns
+    return 0
 
 
 def _read(
@@ -299,8 +334,10 @@ def _read(
             weights = _read_tensors(folder, MODEL, hashes, size, shapes)
         if OPTIMIZER in tensor_files:
             tensors = _read_tensors(folder, OPTIMIZER, hashes, 4 * size)
-    except _READ_ERRORS as error:
+    except _DAMAGES as error:
         raise _damaged(folder, error) from error
+    except OSError as error:
+        raise _unreadable(folder, error) from error
     data = CheckpointData(
         *(training.step, config, vocabulary, weights),
         *(training.val_loss, training.best_step, training.finished),
@@ -313,6 +350,13 @@ def _damaged(folder: Path, error: Exception) -> CheckpointError:
     return CheckpointError(
         f"{folder}: damaged or not a checkpoint of this program ({reason:.300}); another of the "
         f"run may be intact: --checkpoint last, best or a step"
+    )
+
+
+def _unreadable(path: Path, error: OSError) -> Unreadable:
+    return Unreadable(
+        f"{error.filename or path}: cannot be read ({error.strerror or error}); nothing was "
+        f"changed. Look at its permissions and its disk, then try again"
     )
 
 
@@ -399,6 +443,7 @@ def _read_tensors(
             expected = "F32", got[1] if shapes is None else shapes[key]
             if got != expected:
                 raise ValueError(f"{key}: expected {expected[0]} {expected[1]}, got {got}")
+        check_memory(f"reading {path}", {"tensors": path.stat().st_size}, READ_ADVICE)
         tensors = {key: file.get_tensor(key) for key in found}
     for key, tensor in tensors.items():
         if not np.isfinite(tensor).all():

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gpt.errors import TrainingError, UsageError
+from gpt.errors import GPTError, TrainingError, Unreadable, UsageError
 from gpt.files import write_atomically
 from gpt.runs.checkpoint import INDEX, is_checkpoint, steps_in
 
@@ -28,11 +28,15 @@ WRITTEN = (  # by a run, into its folder
 
 
 def make_numbered(run: Path) -> Path:
-    """Make that folder, or the first of RUN-2, RUN-3, ... that does not exist; its path."""
+    """Make that folder, or the first of RUN-2, RUN-3, ... that does not exist; its path.
+
+    Raises GPTError if the folder that it is to be in cannot be made.
+    """
+    make_folder(run.parent)
     made, number = run, 1
     while True:
         try:
-            made.mkdir(parents=True)
+            made.mkdir()
         except FileExistsError:
             number += 1
             made = run.with_name(f"{run.name}-{number}")
@@ -40,22 +44,57 @@ def make_numbered(run: Path) -> Path:
             return made
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, if they are not there.
+
+    Raises GPTError if something else has its name, such as a link to a disk that is not mounted.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise GPTError(
+            f"{error.filename}: expected a folder, got a file or a link to nowhere; mount the disk "
+            f"that it leads to, remove it, or choose another --run-dir"
+        ) from None
+
+
+def run_folders() -> list[Path]:
+    """What is in `runs/`; nothing if that is not there.
+
+    Raises Unreadable if it cannot be listed.
+    """
+    try:
+        return sorted(RUNS.iterdir())
+    except OSError as error:
+        if not os.path.lexists(RUNS):
+            return []
+        raise Unreadable(
+            f"{RUNS}: cannot list the runs in it ({error.strerror}); expected a folder that you "
+            f"may read"
+        ) from error
+
+
 def find_run(name: str | None) -> Path:
     """The run folder of that path, or of that name under `runs/`; without a name, the newest run.
 
     Raises:
         UsageError: there is no such run, or it has no checkpoint yet.
+        Unreadable: `runs/` cannot be listed.
     """
     if name is None:
-        runs = sorted(
-            RUNS.glob(f"*/checkpoints/{INDEX}"), key=lambda index: index.lstat().st_mtime_ns
-        )
-        if not runs:
+        indices = [run / "checkpoints" / INDEX for run in run_folders()]
+        indices = [index for index in indices if index.is_file()]
+        if not indices:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
-        return runs[-1].parent.parent
+        return max(indices, key=lambda index: index.stat().st_mtime_ns).parent.parent
     for run in (Path(name), RUNS / name):
         if has_checkpoint(run) or is_checkpoint(run):
             return run
+        if is_run(run):
+            raise UsageError(
+                f"{run} has no checkpoint yet: its first one was not completed; start it again "
+                f"with --overwrite --run-dir {shlex.quote(str(run))}"
+            )
     raise UsageError(
         f"{name}: expected the folder of a run with a checkpoint, or its name in runs/"
     )
@@ -98,6 +137,8 @@ def check_free(run: Path, *, overwrite: bool) -> None:
         run.is_dir() and all(entry.name.startswith(".") for entry in run.iterdir())
     ):  # but for our lock, and what a kill left half written
         return
+    if not run.is_dir():
+        raise UsageError(f"--run-dir {run}: expected a folder's name, got a file or device")
     if not overwrite:
         resume = f"resume it by --resume {shlex.quote(str(run))}, " if has_checkpoint(run) else ""
         raise UsageError(

@@ -9,10 +9,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt.errors import GPTError
+from gpt.errors import GPTError, Unreadable
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.checkpoint import INDEX, read_summary
-from gpt.runs.folder import RUNS, WRITER, is_run
+from gpt.runs.folder import WRITER, has_checkpoint, is_run, run_folders
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class RunSummary:
     """A run as it is on disk. Where its last checkpoint cannot be read, its numbers are None."""
 
     name: str
-    state: str  # running, stopped, finished, empty (no checkpoint yet) or damaged
+    state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
     text: str | None
     step: int | None
     steps: int | None
@@ -31,9 +31,16 @@ class RunSummary:
 
 
 def list_runs() -> list[RunSummary]:
-    """The runs under `runs/`, the newest first."""
-    folders = [path for path in RUNS.glob("*") if is_run(path)]
-    return sorted((_summarise(run) for run in folders), key=lambda run: run.age_s)
+    """The runs under `runs/`, the newest first; of a folder that cannot be read, only its name."""
+    listed = []
+    for run in run_folders():
+        try:
+            if is_run(run):
+                listed.append(_summarise(run))
+        except OSError:
+            nothing = (None, None, None, None, None)
+            listed.append(RunSummary(run.name, "unreadable", *nothing, bytes=0, age_s=0))
+    return sorted(listed, key=lambda run: run.age_s)
 
 
 def _summarise(run: Path) -> RunSummary:
@@ -43,8 +50,9 @@ def _summarise(run: Path) -> RunSummary:
     running = is_running(run)
     try:
         last, best = read_summary(run, "last"), read_summary(run, "best")
-    except GPTError:
-        state = "damaged" if (run / "checkpoints").exists() else "empty"
+    except GPTError as error:
+        state = "damaged" if has_checkpoint(run) else "empty"
+        state = "unreadable" if isinstance(error, Unreadable) else state
         numbers = (None, None, None, None, None)
         return RunSummary(
             run.name, "running" if running else state, *numbers, size, time.time() - written

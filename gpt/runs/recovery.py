@@ -53,6 +53,7 @@ def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
 
     Raises:
         CheckpointError: there is none; it says what is wrong with the newest.
+        Unreadable: one cannot be read, and so is not known to be damaged: all is left as it is.
     """
     folder = run / "checkpoints"
     _finish_renames(folder)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpt.config.schema import Newlines
 from gpt.errors import ConfigError, TextError
-from gpt.files import sync
+from gpt.files import remove_stale, sync, temporary_beside
 from gpt.text.download import cache_dir
 from gpt.text.newlines import unified
 from gpt.text.sources import Text
@@ -132,7 +132,8 @@ def _write_ids(
     After the array, where numpy does not look, comes the SHA-256 of its ids.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    remove_stale(path.parent)
+    temporary = temporary_beside(path)
     try:
         digest, of_ids = hashlib.sha256(), hashlib.sha256()
         with temporary.open("wb") as file:  # not by a memory map: a full disk would kill us

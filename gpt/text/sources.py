@@ -2,6 +2,7 @@
 
 import codecs
 import importlib
+import os
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ def read_file(path: Path) -> Iterator[str]:
     decoder = codecs.getincrementaldecoder("utf-8")()
     offset = 0  # of the first byte that the decoder has not turned into characters
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
             while raw := file.read(CHUNK_BYTES):
                 if offset == 0:
                     offset = len(codecs.BOM_UTF8) if raw.startswith(codecs.BOM_UTF8) else 0
@@ -60,6 +61,8 @@ def read_file(path: Path) -> Iterator[str]:
                 chunk = decoder.decode(raw)
                 offset += pending + len(raw) - len(decoder.getstate()[0])
                 yield chunk
+            if raw is None:
+                raise TextError(f"{path}: expected a file, got a device that waits for more")
             decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
         raise TextError(
@@ -68,6 +71,11 @@ def read_file(path: Path) -> Iterator[str]:
         ) from None
     except OSError as error:
         raise TextError(f"{path}: cannot read the text: {error.strerror}") from None
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    """For what only looks like a file, as /proc/kmsg does; to a file it makes no difference."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _python_docs() -> Iterator[str]:

@@ -20,6 +20,7 @@ from gpt.runs.model import weights_of
 from gpt.sampling.generate import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
+from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps, window_length
 from gpt.training.step import TrainStep
 
@@ -61,6 +62,7 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     with _PeakMemory() as memory, computing:
         began = time.perf_counter()
         device = select_device(config.device)
+        check_training_memory(config, len(corpus.vocabulary), device)
         draws = generator(config.seed, "init", 0)
         model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
         update = TrainStep(model, corpus.train, config, device)

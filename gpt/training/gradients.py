@@ -39,11 +39,11 @@ class Gradients(Protocol):
 class PlainBackward:
     """`loss.backward()`, which leaves gradients in .grad through autograd's hooks, as DDP needs.
 
-    `chunk_numbers` bounds B T C of what is computed at once, for a model of C channels.
+    `divides`: windows are computed a few at a time, as on a CPU, for a model of C channels.
     """
 
-    def __init__(self, loss: Loss, C: int, chunk_numbers: float = math.inf) -> None:
-        self.loss, self.C, self.chunk_numbers = loss, C, chunk_numbers
+    def __init__(self, loss: Loss, C: int, *, divides: bool = False) -> None:
+        self.loss, self.C, self.divides = loss, C, divides
 
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
         """See Gradients."""
@@ -59,7 +59,7 @@ class PlainBackward:
         return -(-B // self._count(B, T))
 
     def _count(self, B: int, T: int) -> int:
-        return min(B, max(1, math.ceil(B * T * self.C / self.chunk_numbers)))
+        return chunk_count(B, T, self.C, workers=1) if self.divides else 1
 
 
 class ThreadedBackward:
@@ -78,7 +78,8 @@ class ThreadedBackward:
 
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
         """See Gradients."""
-        chunks = list(_chunks(x, y, self._count(*x.shape)))
+        B, T = x.shape
+        chunks = list(_chunks(x, y, chunk_count(B, T, self.C, self.workers)))
         threads = max(1, self.threads // min(len(chunks), self.workers))
         total = torch.zeros(())
         futures: list[Future[tuple[Tensor, tuple[Tensor, ...]]]] = []
@@ -96,12 +97,7 @@ class ThreadedBackward:
 
     def windows_at_once(self, B: int, T: int) -> int:
         """See Gradients."""
-        return min(B, self.workers * -(-B // self._count(B, T)))
-
-    def _count(self, B: int, T: int) -> int:
-        """How many chunks B windows of T are taken in: some for each worker, none too large."""
-        rounds = math.ceil(B * T * self.C / CHUNK_NUMBERS / self.workers)
-        return min(B, self.workers * rounds)
+        return windows_at_once(B, T, self.C, self.workers)
 
     def _compute(
         self, x: Tensor, y: Tensor, scale: Tensor, threads: int
@@ -122,12 +118,30 @@ def make_gradients(loss: Loss, model: GPT, config: Config, device: torch.device)
     """Workers on a CPU, but not with dropout, whose masks are drawn one after the other, nor
     compiled, as the compiler does not take two threads at a time; else plain backward.
     """
-    C, threads, on_cpu = config.model.C, torch.get_num_threads(), device.type == "cpu"
-    drops = config.model.dropout or config.model.attention_dropout
-    if on_cpu and threads > 1 and not drops and config.train.compile != "on":
+    C = config.model.C
+    if worker_count(config, device) > 1:
         trained = [p for p in model.parameters() if p.requires_grad]
-        return ThreadedBackward(loss, trained, C, threads)
-    return PlainBackward(loss, C, CHUNK_NUMBERS if on_cpu else math.inf)
+        return ThreadedBackward(loss, trained, C, torch.get_num_threads())
+    return PlainBackward(loss, C, divides=device.type == "cpu")
+
+
+def worker_count(config: Config, device: torch.device) -> int:
+    """The workers of `make_gradients`; 1 stands for plain backward."""
+    drops = config.model.dropout or config.model.attention_dropout
+    if device.type != "cpu" or drops or config.train.compile == "on":
+        return 1
+    return min(torch.get_num_threads(), MAX_WORKERS)
+
+
+def chunk_count(B: int, T: int, C: int, workers: int) -> int:
+    """How many chunks B windows of T are taken in: some for each worker, none too large."""
+    rounds = math.ceil(B * T * C / CHUNK_NUMBERS / workers)
+    return min(B, workers * rounds)
+
+
+def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
+    """How many of B windows of T are in memory at the same time, on a CPU."""
+    return min(B, workers * -(-B // chunk_count(B, T, C, workers)))
 
 
 def _chunks(x: Tensor, y: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:

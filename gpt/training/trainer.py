@@ -2,6 +2,7 @@
 
 import logging
 import math
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -26,13 +27,22 @@ from gpt.runs.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
-from gpt.runs.folder import check_free, check_plain, empty, locked, make_numbered
+from gpt.runs.folder import (
+    check_free,
+    check_plain,
+    empty,
+    has_checkpoint,
+    locked,
+    make_folder,
+    make_numbered,
+)
 from gpt.runs.model import load_weights, weights_of
 from gpt.runs.provenance import note_start
 from gpt.sampling.generate import generate_text
 from gpt.sampling.sampler import SamplingRules
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
+from gpt.training.memory import check_training_memory
 from gpt.training.monitor.monitor import Monitor
 from gpt.training.progress import Progress
 from gpt.training.resume import RunState, resume_from, roll_back, schedule_factor
@@ -113,6 +123,7 @@ def train(
     """
     device = select_device(config.device)
     with computing_with(config.threads, deterministic=config.deterministic):
+        check_training_memory(config, len(corpus.vocabulary), device)
         if resume:
             check_plain(run)
         else:
@@ -122,7 +133,7 @@ def train(
             if numbered:  # once nothing else can refuse to start
                 run = make_numbered(run)
             check_free(run, overwrite=overwrite)
-            run.mkdir(parents=True, exist_ok=True)
+            make_folder(run)
         with locked(run) as check_in_place:
             if resume:
                 state = resume_from(config, corpus, run, device)
@@ -479,13 +490,22 @@ class Trainer:
             write_checkpoint(self.run, data, state, keep=self.config.train.keep_checkpoints)
         except OSError as error:
             raise TrainingError(
-                f"cannot save step {self.step} in {self.run} ({error.strerror or error}); its "
-                f"checkpoints are as they were. When there is room, resume with: "
-                f"{command('train', '--resume', str(self.run))}"
+                f"cannot save step {self.step} in {self.run} ({error.strerror or error}); "
+                f"{self._advice_on_failed_save()}"
             ) from error
         self.unsaved, self.saved_at_step, self.saved_at = False, self.step, time.perf_counter()
         path = str(self.run / "checkpoints" / f"step-{self.step}")
         self._emit("checkpoint", path=path, is_best=self.is_best)
+
+    def _advice_on_failed_save(self) -> str:
+        run = str(self.run)
+        if has_checkpoint(self.run):
+            resume = command("train", "--resume", run)
+            return f"its checkpoints are as they were. When there is room, resume with: {resume}"
+        return (
+            f"it has no checkpoint yet. When there is room, start it again with --overwrite "
+            f"--run-dir {shlex.quote(run)}, or choose another --run-dir"
+        )
 
     def _emit(self, kind: str, **content: Any) -> None:
         self.on_event({"kind": kind, "step": self.step, **content})

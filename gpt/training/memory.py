@@ -1,0 +1,67 @@
+"""The memory that training takes, from the shapes of its config alone."""
+
+import math
+
+import torch
+
+from gpt.config.schema import Config, ModelConfig
+from gpt.device import select_precision
+from gpt.memory import check_memory
+from gpt.model.shapes import parameter_shapes
+from gpt.text.batches import EVAL_CHARACTERS
+from gpt.training.gradients import MAX_WORKERS, windows_at_once, worker_count
+
+FLOAT = 4  # bytes
+LIBRARIES = 4e8  # bytes of torch and the others, most of them not yet loaded
+ADVICE = (
+    "use a smaller train.batch_size, model.T, model.C or model.n_layer, or a larger "
+    "train.accumulation"
+)
+
+
+def check_training_memory(config: Config, vocabulary_size: int, device: torch.device) -> None:
+    """Raises OutOfMemory if training by this config would take more memory than is free."""
+    parts = training_bytes(config, vocabulary_size, device)
+    if device.type == "cuda":
+        check_memory("training", {"batch": parts.pop("batch")}, ADVICE)  # drawn on the CPU
+        check_memory(f"training on {device}", parts, ADVICE, torch.cuda.mem_get_info(device)[0])
+    else:
+        check_memory("training", parts | {"libraries": LIBRARIES}, ADVICE)
+
+
+def training_bytes(config: Config, vocabulary_size: int, device: torch.device) -> dict[str, float]:
+    """Bytes that training takes at most, by part: an estimate, rather too high than too low."""
+    model, train = config.model, config.train
+    parameters = sum(map(math.prod, parameter_shapes(model, vocabulary_size).values()))
+    workers = worker_count(config, device)
+    gradients = 1 if workers == 1 else min(workers, MAX_WORKERS) + 1  # of each parameter
+    B = 1 if train.auto_batch else -(-train.batch_size // train.accumulation)
+    on_cpu = device.type == "cpu"
+    bf16 = select_precision(train.precision, device) == torch.bfloat16
+    explicit = on_cpu and ((bf16 and model.T <= 512) or model.attention_dropout > 0)
+    characters = model.T * (windows_at_once(B, model.T, model.C, workers) if on_cpu else B)
+    scored = max(EVAL_CHARACTERS, model.T) * (torch.get_num_threads() if on_cpu else 1)
+    return {
+        "weights": FLOAT * parameters,
+        "gradients": FLOAT * parameters * gradients,
+        "optimizer": 2 * FLOAT * parameters,
+        "checkpoint": 3 * FLOAT * parameters,  # as it is written
+        "batch": 40 * train.batch_size * model.T,  # ids, their places, token dropout
+        "activations": max(
+            characters * activation_bytes(model, vocabulary_size, explicit=explicit),
+            scored * activation_bytes(model, vocabulary_size, explicit=False) / model.n_layer,
+        ),
+    }
+
+
+def activation_bytes(model: ModelConfig, vocabulary_size: int, *, explicit: bool) -> float:
+    """Bytes that the forward pass keeps of each character for the backward pass.
+
+    `explicit`: the attention weights, too, which the fused kernel never holds.
+    """
+    C, queries = model.C, model.n_head * model.head_size
+    values = model.n_head * model.value_size
+    numbers = 19 * C + 6 * queries + 3 * values  # the stream, LayerNorms, MLP; q, k; v
+    scores = (5 if model.attention_dropout else 3) * model.n_head * model.T if explicit else 0
+    layers = (model.n_layer + 1) * (numbers + scores)  # one more: the gradients of the one at work
+    return FLOAT * (layers + 4 * C + 4 * vocabulary_size)
