@@ -311,6 +311,13 @@ def test_the_answer_of_an_exercise_is_shown_when_asked_for() -> None:
     assert "Answer: It is 42." in render(page, 80, answer=True)
 
 
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_shows_its_lines_and_ends_with_one_exercise(name: str, trained: Trained) -> None:
+    for page in (build_page(name, SEED), build_page(name, SEED, trained)):
+        assert [part for part in page.parts if "exercise" in part] == page.parts[-1:]
+        assert any("source" in part for part in page.parts)
+
+
 def test_each_lesson_names_the_next() -> None:
     pages = [build_page(name, SEED) for name in LESSONS]
     assert [page.next for page in pages] == [*list(LESSONS)[1:], None]
