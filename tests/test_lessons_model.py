@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons import block, model, positions, training
+from gpt.lessons import block, model, positions, recipe, training
 from gpt.lessons.build import build_page
 from gpt.lessons.trained import Trained, trained_model
 from gpt.model.attention import CausalSelfAttention
+from gpt.model.rotary import Rotary
 from gpt.model.transformer import GPT, Block
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_text
@@ -172,6 +173,116 @@ def test_a_trained_model_that_is_no_textbook_says_so() -> None:
     assert textbook.holds
 
 
+# --- recipe ---
+
+
+@given(T=st.integers(1, 11), half=st.integers(1, 7))
+def test_rotary_by_complex_numbers_is_the_production_models(T: int, half: int) -> None:
+    x = torch.randn(2, 3, T, 2 * half)
+    production = Rotary(ModelConfig(T=11, C=2 * half, n_head=1))
+    torch.testing.assert_close(recipe.rotate(x), production(x), rtol=1e-4, atol=1e-5)
+
+
+@given(T=st.integers(1, 7), n=st.integers(1, 5))
+def test_an_ngram_embedding_sums_a_row_for_each_character(T: int, n: int) -> None:
+    ids, tables = torch.randint(11, (2, T)), [torch.randn(11, 3) for _ in range(n)]
+    x = recipe.ngram_embedding(ids, tables)
+    for b in range(2):
+        for t in range(T):
+            rows = [tables[d][ids[b, t - d]] for d in range(n) if d <= t]
+            torch.testing.assert_close(x[b, t], torch.stack(rows).sum(0))
+
+
+@pytest.mark.parametrize("factor", [1.0, 1000.0])
+def test_normalised_scores_have_a_bound(factor: float) -> None:
+    q, k = factor * torch.randn(2, 3, 11, 7)
+    scores = recipe.normalised_scores(q, k, scale=1.5)
+    assert 0.5 < scores.abs().max() <= 1.5 * 7**0.5
+    for t in range(11):
+        norm = nn.LayerNorm(7, elementwise_affine=False)
+        expected = 1.5 * (norm(q[2, t]) @ norm(k[2, 5])) / 7**0.5
+        torch.testing.assert_close(scores[2, t, 5], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"positions": "learned", "qkv_bias": True},
+        {"ngram": 1, "activation": "gelu", "qk_norm": False},
+        {"attention_scale": 1.5, "ngram": 2, "head_size": 14, "value_size": 17},
+    ],
+)
+def test_the_model_by_hand_equals_the_production_model(changes: dict[str, object]) -> None:
+    sizes = {"T": 11, "C": 30, "n_layer": 3, "n_head": 5}
+    production = shaken(GPT(ModelConfig.model_validate(sizes | changes), 37))
+    ids = torch.randint(37, (3, 7))
+    torch.testing.assert_close(
+        recipe.by_hand(production, ids), production(ids), rtol=1e-3, atol=1e-3
+    )
+
+
+def test_u_vt_has_equal_singular_values_and_the_same_directions() -> None:
+    gradient = torch.randn(7, 5)
+    result = recipe.by_svd(gradient)
+    torch.testing.assert_close(torch.linalg.svdvals(result), torch.ones(5))
+    stretched = gradient.T @ result  # V S U^T U V^T = V S V^T: symmetric and positive
+    torch.testing.assert_close(stretched, stretched.T, rtol=1e-4, atol=1e-4)
+    assert torch.linalg.eigvalsh(stretched).min() > 0
+
+
+def test_what_the_recipe_brings_is_in_the_record_of_experiments() -> None:
+    """Figures that were measured are quoted, not made up: each stands in a row with its partner."""
+    rows = Path(__file__).parents[1].joinpath("scripts", "experiments.md").read_text("utf-8")
+    for part, (without, with_it) in recipe.TRIED.items():
+        pair = {f"{without:.3f}", f"{with_it:.3f}"}
+        assert any(pair <= set(re.findall(r"\d\.\d{3}", row)) for row in rows.splitlines()), part
+    for part, loss in recipe.LEAVE_ONE_OUT.items():
+        assert re.search(rf"^\| {re.escape(part)} .*\b{loss:.3f} \|", rows, re.MULTILINE), part
+
+
+# --- the exercises' answers ---
+
+
+def answer(lesson: str) -> str:
+    return next(part["answer"] for part in build_page(lesson, SEED).parts if "answer" in part)
+
+
+def test_the_exercise_of_positions() -> None:
+    x, head, learned = positions.example(SEED)
+    same = x + learned[0]
+    outputs = [head(version)[0][:, -1] for version in (same, same[:, [3, 1, 0, 2, 6, 5, 4, 7]])]
+    torch.testing.assert_close(*outputs, rtol=1e-4, atol=1e-5)
+    assert re.search(r"differ by 0|differ by \de-0[78]", answer("positions"))
+
+
+def test_the_exercise_of_block() -> None:
+    x, _ = block.example(SEED)
+    layers = [torch.randn(16, 16) / 4 for _ in range(12)]
+    for layer in layers:
+        x = nn.functional.layer_norm(x + nn.functional.gelu(x @ layer, approximate="tanh"), (16,))
+    assert f"{x.std():.4f}, after every layer" in answer("block")
+
+
+def test_the_exercise_of_model() -> None:
+    ids, gpt = model.example(SEED)
+    changed = torch.cat([(ids[:, :1] + 1) % 11, ids[:, 1:]], dim=1)
+    moved = (gpt(ids) - gpt(changed))[:, -1].abs().max()
+    assert f"by 0 without blocks, and by {moved:.4f} with them" in answer("model")
+
+
+def test_the_exercise_of_recipe() -> None:
+    config = {"T": 8, "C": 20, "n_head": 2, "ngram": 1}
+    x = torch.randn(3, 8, 20)
+    for qk_norm in (True, False):
+        attention = CausalSelfAttention(ModelConfig.model_validate(config | {"qk_norm": qk_norm}))
+        _, before = attention.explicit(x)
+        attention.qkv.weight.data[:20] *= 10
+        _, after = attention.explicit(x)
+        assert torch.allclose(before, after, atol=1e-2) == qk_norm
+    assert re.match(r"With it nothing: they differ by \de-0[67] ", answer("recipe"))
+
+
 # --- training ---
 
 
@@ -198,7 +309,7 @@ def test_training_on_a_text_of_ones_own(gpt: Gpt, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(training, "STEPS", 40)
     Path("mine.txt").write_text("so it goes. " * 50, "utf-8")
     code, out, _ = gpt("explain", "training", "--text", "mine.txt")
-    assert (code, "mine.txt: 600 characters, 8 of them distinct" in out) == (0, True)
+    assert (code, "mine.txt: 600 characters, 8 of them" in " ".join(out.split())) == (0, True)
     again = gpt("explain", "training", "--text", "mine.txt")[1]
     assert again == out
     assert gpt("explain", "training", "--text", "mine.txt", "--seed", 1)[1] != out

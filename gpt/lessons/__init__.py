@@ -17,4 +17,5 @@ LESSONS = {  # in the order in which they build on each other
     "block": "residual stream, LayerNorm, attention, MLP",
     "model": "the textbook GPT: embeddings, blocks, logits, loss",
     "training": "bigram, one head, one block: trained here, in seconds",
+    "recipe": "what this project adds to the textbook, and what it brings",
 }

@@ -137,8 +137,8 @@ def explain_trained(page: Page, trained: Trained) -> None:
         )
     else:
         page.paragraph(
-            f"""{trained.name} is no textbook GPT: its {
-                " and ".join(
+            f"""{trained.name} is no textbook GPT: {
+                ", ".join(
                     f"model.{key} is {getattr(config, key)}"
                     for key, value in TEXTBOOK.items()
                     if getattr(config, key) != value

@@ -26,7 +26,8 @@ def sinusoids(T: int, C: int) -> Tensor:
 
     Channels 2i and 2i + 1 are the sine and cosine of t / 10000^(2i/C).
     """
-    angles = torch.arange(T)[:, None] * 10000 ** (-torch.arange(0, C, 2) / C)  # (T, C / 2)
+    frequencies = 10000 ** (-torch.arange(0, C, 2) / C)
+    angles = torch.arange(T)[:, None] * frequencies  # (T, C / 2)
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 

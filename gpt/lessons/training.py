@@ -76,15 +76,15 @@ class OneBlock(nn.Module):
         return F.linear(self.norm(self.block(x)), self.output)
 
 
-def fit(model: nn.Module, ids: Ids, learning_rate: float, seed: int) -> None:
+def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
     """Train a model that maps ids (B, T) to logits (B, T, V), in place."""
-    optimizer = AdamW([*model.parameters()], learning_rate, betas=(0.9, 0.99), weight_decay=0.0)
+    optimizer = AdamW([*model.parameters()], rate, (0.9, 0.99), 0.0)
     for step in range(STEPS):
-        x, y = batch(ids, BATCH_SIZE, T, seed=seed, step=step)  # (B, T) each; y is x one later
+        x, y = batch(ids, BATCH_SIZE, T, seed=seed, step=step)  # (B, T)
         loss = cross_entropy(model(x), y)
-        model.zero_grad()  # else gradients would be added to the last step's
+        model.zero_grad()  # else gradients add up, step by step
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step(1 - step / STEPS)  # the learning rate falls linearly to 0
+        optimizer.step(1 - step / STEPS)  # times the learning rate
 
 
 @torch.no_grad()
@@ -165,13 +165,13 @@ def explain(page: Page, seed: int, trained: Trained | None, source: str = "pytho
     models = [Bigram, OneHead, OneBlock]
     first, losses, samples = int(corpus.val[0]), [], []
     with computing_with(1):  # models so small that threads would only wait for each other
-        for kind, learning_rate in zip(models, (0.1, 0.01, 0.01), strict=True):
+        for kind, rate in zip(models, (0.1, 0.01, 0.01), strict=True):
             torch.manual_seed(seed)
             model = kind(V)
             before = evaluate(model, corpus.val)
             untrained = sample(model, first, seed)
             with torch.enable_grad():
-                fit(model, corpus.train, learning_rate, seed)
+                fit(model, corpus.train, rate, seed)
             after = evaluate(model, corpus.val)
             losses.append([before, after, math.exp(after)])
             samples.append(sample(model, first, seed))
@@ -226,8 +226,8 @@ def explain_trained(page: Page, trained: Trained) -> None:
         return
     trained.introduce(page)
     page.paragraph(
-        """The same for one model, trained: what context brings. The loss of the text's later
-        characters, as the model sees only so many before each: with 1 it is a bigram model."""
+        """What context brings: the loss of the text's later characters, if the model sees only so
+        many before each. With 1 it is a bigram model."""
     )
     page.table(
         "loss (nats per character) by number of characters that it sees",

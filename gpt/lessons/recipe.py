@@ -1,0 +1,354 @@
+"""The recipe: what this project adds to the textbook GPT, and what each addition brings.
+
+Every figure of val loss is from scripts/experiments.md. B batch, T time, C channels, hs head_size,
+V vocabulary size.
+"""
+
+import math
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpt.config.load import load_config
+from gpt.config.schema import ModelConfig
+from gpt.lessons import block, normalization
+from gpt.lessons.averaging import causal_softmax
+from gpt.lessons.page import Page
+from gpt.lessons.positions import add_positions
+from gpt.lessons.scaling import entropy, max_entropy, scaled_scores
+from gpt.lessons.trained import Trained
+from gpt.model.rotary import Rotary
+from gpt.model.transformer import GPT, cross_entropy, relu2
+from gpt.text.batches import batch
+from gpt.text.vocabulary import MASKED
+from gpt.training.optimizer import orthogonalise
+from gpt.training.schedule import batch_shape, short_steps
+
+ALL_OF_THEM = 1.868
+LEAVE_ONE_OUT = {  # shakespeare_fast without the part: val loss
+    "rotary positions": 1.936,
+    "QK norm": 1.860,
+    "n-gram embeddings": 2.019,
+    "squared ReLU": 1.871,
+    "initialisation": 1.900,
+    "Muon": 2.105,
+    "short windows first": 1.873,
+    "all but the initialisation": 2.539,
+}
+TRIED = {  # val loss without the part and with it, each pair of one size and length
+    "Muon (AdamW before)": (1.922, 1.701),
+    "n-gram embeddings": (1.701, 1.597),
+    "QK norm": (1.610, 1.600),
+    "attention_scale 1.5": (1.470, 1.463),
+    "embeddings of variance 1/2": (1.773, 1.717),
+    "layers of variance 1/2": (1.742, 1.720),
+    "first_window": (1.708, 1.686),
+    "NorMuon": (1.603, 1.580),
+    "windows in passes": (1.962, 1.935),
+    "token dropout 0.1": (1.962, 1.928),
+}
+
+
+def rotate(x: Tensor) -> Tensor:
+    """(..., T, hs) -> the same, rotated by position (RoFormer, arXiv:2104.09864, section 3.2.2).
+
+    Channels i and i + hs/2 are one complex number, which is multiplied by e^(i t 10000^(-2i/hs)).
+    """
+    T, half = x.shape[-2], x.shape[-1] // 2
+    frequencies = 10000 ** -(torch.arange(half, dtype=torch.float64) / half)
+    angles = (torch.arange(T)[:, None] * frequencies).float()  # (T, hs / 2)
+    rotation = torch.polar(torch.ones_like(angles), angles)
+    rotated = torch.complex(*x.chunk(2, dim=-1)) * rotation
+    return torch.cat([rotated.real, rotated.imag], dim=-1)
+
+
+def normalised_scores(q: Tensor, k: Tensor, scale: float = 1.0) -> Tensor:
+    """(..., T, hs) twice -> scores (..., T, T), at most scale * sqrt(hs); see `attention_scale`."""
+    q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
+    k = F.layer_norm(k, k.shape[-1:])
+    return scale * scaled_scores(q, k)
+
+
+def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
+    """(B, T) ids, tables (V, C) -> (B, T, C): a row for the character, and for each before it."""
+    x = tables[0][ids]  # (B, T, C)
+    for distance, table in enumerate(tables[1:], start=1):
+        x[:, distance:] += table[ids[:, :-distance]]  # so far before
+    return x
+
+
+def by_svd(gradient: Tensor) -> Tensor:
+    """(height, width) -> U V^T of its U S V^T: all singular values 1, the directions kept."""
+    U, _, Vt = torch.linalg.svd(gradient, full_matrices=False)
+    return torch.matmul(U, Vt)
+
+
+def by_hand(model: GPT, ids: Tensor) -> Tensor:
+    """(B, T) ids -> (B, T, V) logits, with the weights of a production model of any config."""
+    weights: dict[str, Tensor] = model.state_dict()
+    x = ngram_embedding(ids, embedding_tables(model))  # (B, T, C)
+    if model.config.positions == "learned":
+        x = add_positions(x, weights["position_embedding.weight"])
+    for layer in block.stack(model):  # rotary, QK norm, squared ReLU
+        x = layer(x)
+    x = normalization.take_apart(model.norm)(x)
+    return x @ weights["head.weight"].T  # (B, T, V)
+
+
+def example(seed: int) -> tuple[Tensor, GPT]:
+    """Ids (2, 8) of 11 characters, and a new model of quickstart."""
+    torch.manual_seed(seed)
+    return torch.randint(11, (2, 8)), GPT(load_config("quickstart").model, 11).eval()
+
+
+def explain(page: Page, seed: int, trained: Trained | None) -> None:
+    """Write the page."""
+    ids, model = example(seed)
+    page.paragraph(
+        """The textbook GPT learns slowly; this project's default adds what follows. What each part
+        brings is at the end, measured. Most are settings: try without them, on your own text."""
+    )
+    explain_model(page, ids, model)
+    explain_training(page, ids, model)
+    page.paragraph(
+        """What each brings: the val loss (nats per character) on tinyshakespeare. First the config
+        shakespeare_fast, 140 steps of 1,024 characters, with one part left out (seed 1337; another
+        seed gives up to 0.02 more or less). So short a run shows what helps at once; QK norm and
+        squared ReLU do not, and short windows save time."""
+    )
+    page.table(
+        f"val loss without the part; with all of them it is {ALL_OF_THEM:.3f}",
+        torch.tensor([[loss, loss - ALL_OF_THEM] for loss in LEAVE_ONE_OUT.values()]),
+        [*LEAVE_ONE_OUT],
+        ["without", "it brings"],
+    )
+    page.paragraph(
+        """And what was measured as it was tried, on the same text, with other sizes and lengths:
+        one run each, so that 0.01 says little. scripts/experiments.md has them all, with what did
+        not help."""
+    )
+    page.table(
+        "val loss without and with the part",
+        torch.tensor([*TRIED.values()]),
+        [*TRIED],
+        ["without", "with"],
+    )
+    if trained is not None:
+        explain_trained(page, trained)
+    page.exercise(
+        """Multiply the weights of all queries by 10. What happens to the attention weights, with QK
+        norm and without?""",
+        tenfold_queries(seed),
+    )
+
+
+def explain_model(page: Page, ids: Tensor, model: GPT) -> None:
+    """What is computed differently: positions, scores, embeddings, activation, first weights."""
+    config = model.config
+    page.paragraph(
+        """1. **Rotary positions** (RoPE; arXiv:2104.09864, section 3.2.2; model.positions). Nothing
+        is added to the embedding. Each query and key is rotated, pair of channels by pair,
+        by an angle proportional to its position, so that their dot product depends on the distance
+        between the two alone."""
+    )
+    page.source(rotate)
+    q, k = torch.randn(2, 1, 1, 6).expand(2, 1, 8, 6)  # the same query and key at 8 positions
+    scores = (rotate(q) @ rotate(k).transpose(-2, -1))[0]  # (T, T)
+    names = [f"t={t}" for t in range(8)]
+    page.table("scores of one query with one key, at every pair of positions", scores, names, names)
+    page.check("equal scores at equal distance", scores[1:, 1:], scores[:-1, :-1])
+    rotary = Rotary(ModelConfig(T=8, C=6, n_head=1))
+    page.check("these lines = the production model's rotary positions", rotate(q), rotary(q))
+    page.paragraph(
+        """2. **QK norm** (arXiv:2302.05442, section 3.1; model.qk_norm). Queries and keys are
+        normalised to mean 0 and variance 1, so their length is sqrt(hs) and no score exceeds
+        attention_scale * sqrt(hs): attention
+        cannot become one-hot because weights grow, which has made larger models diverge."""
+    )
+    page.source(normalised_scores)
+    q, k = torch.randn(2, 1, 8, 16)
+    largest = [
+        [float(scores_of(factor * q, k).abs().max()) for factor in (1, 10, 100)]
+        for scores_of in (scaled_scores, normalised_scores)
+    ]
+    page.table(
+        "the largest |score| of 8 queries and keys, hs 16; at most 4 with QK norm",
+        torch.tensor(largest),
+        ["without", "with QK norm"],
+        ["queries", "10 x", "100 x"],
+    )
+    page.paragraph(
+        """3. **n-gram embeddings** (model.ngram). Beside its own row, a position sums rows of the
+        characters just before it, from a table for each distance: 'q' after 'e' differs from 'q'
+        after a space before any attention. It is the first layer of a neural n-gram model (Bengio
+        et al. 2003, JMLR 3, section 2), or a causal convolution over one-hot characters."""
+    )
+    page.source(ngram_embedding)
+    tables = embedding_tables(model)
+    one_hot = F.one_hot(ids, 11).float().transpose(1, 2)  # (B, V, T)
+    kernel = torch.stack(tables[::-1], dim=-1).transpose(0, 1)  # (C, V, ngram)
+    convolved = F.conv1d(F.pad(one_hot, (config.ngram - 1, 0)), kernel).transpose(1, 2)
+    embedded = ngram_embedding(ids, tables)
+    page.check("these lines = the production model's embedding", embedded, model.embed(ids))
+    page.check("these lines = torch's convolution of one-hot characters", embedded, convolved)
+    page.paragraph(
+        """4. **Squared ReLU** (Primer, arXiv:2109.08668, section 4; model.activation) in the MLP:
+        no exponential to compute, and exactly zero for all that is negative."""
+    )
+    page.formula("squared ReLU", "max(x, 0)^2")
+    x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
+    page.table(
+        "activations",
+        torch.stack([x, block.gelu(x), block.relu2(x)]),
+        ["x", "GELU", "squared ReLU"],
+    )
+    page.check("squared ReLU = the production model's", block.relu2(x), relu2(x))
+    page.paragraph(
+        """5. **Zero initialisation** (as arXiv:1706.02677, section 5.1, does with residual blocks).
+        What a block adds to the residual stream begins at zero, and so does the head: a new model
+        is its embedding, it predicts each character alike, and each part learns how much to add.
+        Embeddings and layers are drawn so that the stream, and what layers make of it, has variance
+        1/2."""
+    )
+    page.check(
+        "a new model's first block: its output = its input", model.blocks[0](embedded), embedded
+    )
+    loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
+    page.check("a new model's loss = ln V", loss, torch.tensor(math.log(11)))
+    for parameter in model.parameters():
+        if not parameter.any():
+            torch.nn.init.normal_(parameter, std=0.02)
+    page.paragraph("All five together, with every weight drawn, in the shape of quickstart:")
+    page.source(by_hand)
+    page.check("the model by hand = the production model", by_hand(model, ids), model(ids))
+
+
+def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
+    """What is trained differently: the optimizer, and what a batch is."""
+    page.paragraph(
+        """6. **Muon** (Jordan et al. 2024, kellerjordan.github.io/posts/muon; train.optimizer) for
+        the matrices in blocks, AdamW for the rest. A gradient's few large directions would drown
+        the others. Muon keeps the directions and makes them equally long: of the gradient's running
+        mean, U S V^T, it takes U V^T. Not by this decomposition, which is slow, but nearly, by
+        polynomials (Polar Express, arXiv:2505.16932, theorem 3.1); then all neurons are made to
+        move alike (NorMuon, arXiv:2510.05491)."""
+    )
+    page.source(by_svd)
+    weight = model.blocks[0].get_parameter("mlp.expand.weight")
+    with torch.enable_grad():
+        loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
+        (gradient,) = torch.autograd.grad(loss, weight)
+    orthogonal = orthogonalise(gradient[None])[0]
+    u, values, vh = torch.linalg.svd(gradient, full_matrices=False)
+    shown = [0, 1, 3, 7, 11]
+    page.table(
+        "singular values of the first MLP's gradient, relative to the largest, and made equal",
+        torch.stack(
+            [
+                values[shown] / values[0],
+                torch.linalg.svdvals(orthogonal)[shown],
+                torch.linalg.svdvals(by_svd(gradient))[shown],
+            ]
+        ),
+        ["gradient", "Muon", "U V^T"],
+        ["largest", "2nd", "4th", "8th", "12th"],
+    )
+    turned = u.T @ orthogonal @ vh.T
+    page.check(
+        "the directions are kept: U^T (Muon's) V = its diagonal", turned, turned.diag().diag(), 1e-3
+    )
+    page.paragraph(
+        """7. **Token dropout** (word dropout, arXiv:1511.06349, section 3.2.1;
+        model.character_dropout): some of a batch's input characters get the embedding zero, others
+        in each step, so that no single one is relied on. It helps against overfitting, where a text
+        is read many times."""
+    )
+    dropped = ids.clone()
+    dropped[:, 3] = MASKED
+    vectors = model.token_embedding(dropped)  # (B, T, C)
+    page.check("a dropped token's embedding = zero", vectors[:, 3], torch.zeros_like(vectors[:, 3]))
+    config = load_config("quickstart")
+    page.paragraph(
+        f"""8. **Short windows first** (sequence length warmup, arXiv:2108.06084;
+        train.first_window). Most of what there is to learn needs little context, and in short
+        windows attention costs less. In quickstart the first {short_steps(config)} of
+        {config.train.steps} steps have windows of {config.train.first_window} characters:"""
+    )
+    steps = [0, short_steps(config) - 1, short_steps(config), config.train.steps - 1]
+    shapes = [batch_shape(step, config) for step in steps]
+    page.table(
+        "batches of quickstart",
+        torch.tensor([[B, T, B * T] for B, T in shapes]).T,
+        ["B", "T", "characters"],
+        [f"step {step}" for step in steps],
+    )
+    page.paragraph(
+        """9. **Epochs**: windows are not drawn anywhere in the text; every pass over it has each
+        character once, in an order of its own."""
+    )
+    text = np.arange(1009, dtype=np.uint16)
+    drawn = torch.cat([batch(text, 4, 16, seed=0, step=step)[0] for step in range(15)])
+    page.check(
+        "one pass over 1,009 characters: how many there are in its windows = how many distinct",
+        torch.tensor(float(drawn.numel())),
+        torch.tensor(float(len(set(drawn.flatten().tolist())))),
+        0.0,
+    )
+
+
+def tenfold_queries(seed: int) -> str:
+    """The answer to the exercise, computed."""
+    torch.manual_seed(seed)
+    q, k = torch.randn(2, 1, 8, 16)
+    before, after = (causal_softmax(normalised_scores(factor * q, k)) for factor in (1, 10))
+    without = [causal_softmax(scaled_scores(factor * q, k)) for factor in (1, 10)]
+    bits = [float(entropy(weights).mean()) for weights in without]
+    return f"""With it nothing: they differ by {float((before - after).abs().max()):.0e} in an
+        example of 8 queries and keys of noise. Without it they become sharp: the mean entropy
+        falls from {bits[0]:.2f} to {bits[1]:.2f} of at most {max_entropy(8):.2f} bits, and with it
+        the gradient, as the lesson scaling shows."""
+
+
+def embedding_tables(model: GPT) -> list[Tensor]:
+    """The tables (V, C) of a character, and of the first, second, ... before it."""
+    weights: dict[str, Tensor] = model.state_dict()
+    names = ["token_embedding", *(f"ngram_embeddings.{i}" for i in range(model.config.ngram - 1))]
+    return [weights[f"{name}.weight"] for name in names]
+
+
+def explain_trained(page: Page, trained: Trained) -> None:
+    """The parts of the recipe in a trained model."""
+    model, config = trained.model, trained.model.config
+    trained.introduce(page)
+    tables = embedding_tables(model)
+    page.table(
+        "mean norm of the embeddings of this text's characters, and of those before each",
+        [float(table[trained.ids[0]].norm(dim=-1).mean()) for table in tables],
+        columns=["its own", *(f"{i} before" for i in range(1, config.ngram))],
+    )
+    rows, _ = trained.names()
+    largest, zeros = [], []
+    for (_, q, k, _), layer, x in zip(
+        trained.heads(), trained.blocks, trained.streams, strict=True
+    ):
+        largest.append(float(scaled_scores(q, k).tril().abs().max()))
+        x = x + layer.attention(layer.attention_norm(x))
+        hidden = layer.mlp.expand(layer.mlp_norm(x))
+        zeros.append(float((hidden <= 0).float().mean()))
+    bound = config.attention_scale * config.head_size**0.5
+    limit = f"at most {bound:.4f}" if config.qk_norm else "no QK norm"
+    becomes = "; squared ReLU makes them zero" if config.activation == "relu2" else ""
+    page.table(
+        f"largest |score| ({limit}), and share of the MLP's channels that are negative{becomes}",
+        torch.tensor([largest, zeros]).T,
+        rows,
+        ["score", "negative"],
+    )
+    page.check(
+        "the model by hand = the trained model",
+        by_hand(model, trained.ids),
+        model(trained.ids),
+        1e-3,
+    )
