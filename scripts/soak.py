@@ -21,7 +21,7 @@ from faults.damage import damaged_files
 from faults.disks import without_room
 from faults.kills import killed_at_operations, killed_at_random, killed_in_overwrite
 from faults.readers import beside_a_writer, without_permission
-from faults.tally import Tally, table
+from faults.tally import Tally, header, row
 from faults.work import Work, remove, tiny
 
 from gpt.text.corpus import load_corpus
@@ -71,10 +71,14 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog.\n" * 99)
         work = Work(folder, load_corpus(open_text(str(folder / "text.txt"))))
-        tallies = [
-            *soak(work, asked.kills, asked.reads, asked.files, asked.command_lines, asked.seed)
-        ]
-    print(json.dumps([asdict(t) for t in tallies], indent=2) if asked.json else table(tallies))
+        tallies = []
+        counts = (asked.kills, asked.reads, asked.files, asked.command_lines)
+        print(end="" if asked.json else f"{header()}\n")
+        for tally in soak(work, *counts, asked.seed):
+            tallies.append(tally)
+            print(end="" if asked.json else f"{row(tally)}\n", flush=True)
+    if asked.json:
+        print(json.dumps([asdict(tally) for tally in tallies], indent=2))
     sys.exit(1 if any(tally.failures for tally in tallies) else 0)
 
 

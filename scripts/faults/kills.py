@@ -24,7 +24,7 @@ def short() -> Config:
 
 def killed_at_random(work: Work, kills: int, seed: int) -> Tally:
     """Kill one long run so many times, at any moment."""
-    tally, draws = Tally("killed at any moment"), random.Random(seed)
+    tally, draws = Tally("killed at a moment"), random.Random(seed)
     config, run, unkilled = tiny(40 * kills), work.folder / "killed", work.folder / "unkilled"
     with tally.timed():
         while tally.tries < kills:
@@ -51,7 +51,7 @@ def _reference(work: Work, config: Config, run: Path) -> dict[str, Any]:
 
 def killed_at_operations(work: Work, kills: int, second_kills: int, seed: int) -> list[Tally]:
     """Kill a run at each of its file operations, or at so many; and some again as they resume."""
-    first, second = Tally("killed at a file operation"), Tally("killed again as it resumes")
+    first, second = Tally("killed at an operation"), Tally("killed as it resumes")
     draws, config = random.Random(seed), short()
     unkilled = _reference(work, config, work.folder / "unkilled")
     with first.timed():
@@ -143,7 +143,7 @@ def _finish(work: Work, config: Config, run: Path, tally: Tally, unkilled: dict[
 
 def killed_in_overwrite(work: Work, kills: int) -> Tally:
     """Kill a run as it replaces another, and repeat the command."""
-    tally, config, other = Tally("killed in --overwrite"), short(), tiny(steps=4, seed=7)
+    tally, config, other = Tally("killed overwriting"), short(), tiny(steps=4, seed=7)
     unkilled = _reference(work, config, work.folder / "unkilled")
     old = work.folder / "old"
     with tally.timed():

@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -76,24 +77,22 @@ def beside_a_writer(work: Work, reads: int) -> Tally:
 
 
 def without_permission(work: Work) -> Tally:
-    """Resume a run that cannot be read just now: each reading fails once, for each reason.
+    """Resume a run that cannot be read just now: each reading fails once.
 
     What cannot be read is not damaged: nothing of the run may be renamed or removed.
     """
-    tally, config, longer = Tally("resumed though unreadable"), tiny(4, every=2), tiny(8, every=2)
+    tally, config, longer = Tally("resumed unreadable"), tiny(4, every=2), tiny(8, every=2)
     run, resumed = work.folder / "unreadable", work.folder / "resumed"
     with tally.timed():
         for target in (run, resumed):
             _must(work.train(config, target), target)
         _must(work.train(longer, resumed, again="resume"), resumed)
         expected = bits(resumed)
-        for error in ERRORS:
-            number, failed = 1, True
-            while failed:
-                name = f"{errno.errorcode[error]}-{number}"
-                fails = partial(fail_at, number, str(work.folder / name / "checkpoints"), error)
-                failed = _resume_unreadable(work, longer, run, name, fails, expected, tally)
-                number += 1
+        for number, error in enumerate(cycle(ERRORS), start=1):
+            name = f"{errno.errorcode[error]}-{number}"
+            fails = partial(fail_at, number, str(work.folder / name / "checkpoints"), error)
+            if not _resume_unreadable(work, longer, run, name, fails, expected, tally):
+                break  # there is no reading of that number
         for file in (*FILES, MANIFEST):
             name = f"denied-{file}"
             denied = partial(_deny, work.folder / name, file)

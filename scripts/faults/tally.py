@@ -36,22 +36,31 @@ class Tally:
             self.seconds += time.perf_counter() - began
 
 
-def table(tallies: list[Tally]) -> str:
-    """At most 80 columns: a row for each kind, then what should not have happened."""
-    rows = [["kind", "tries", "lost", "changed bits", "false alarms", "crashes", "seconds"]]
-    for tally in tallies:
-        lists = (tally.lost, tally.changed, tally.false_alarms, tally.crashes)
-        counts = (tally.tries, *map(len, lists), round(tally.seconds))
-        rows.append([tally.kind, *(f"{count:,}" for count in counts)])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
-    for tally in tallies:
-        lines += [f"{tally.kind}: not tried, {tally.skipped}"] if tally.skipped else []
-        lines += [f"{tally.kind}: {failure:.1000}" for failure in tally.failures[:20]]
-    return "\n".join(lines)
+COLUMNS = {  # 79 columns of a terminal
+    "kind": 22,
+    "tries": 8,
+    "lost": 6,
+    "changed bits": 14,
+    "false alarms": 14,
+    "crashes": 9,
+    "s": 6,
+}
+
+
+def header() -> str:
+    """The first line of the table."""
+    return _line([*COLUMNS])
+
+
+def row(tally: Tally) -> str:
+    """One line of it, and a line for each thing that should not have happened."""
+    lists = (tally.lost, tally.changed, tally.false_alarms, tally.crashes)
+    counts = (tally.tries, *map(len, lists), round(tally.seconds))
+    lines = [_line([tally.kind, *(f"{count:,}" for count in counts)])]
+    lines += [f"  not tried: {tally.skipped}"] if tally.skipped else []
+    return "\n".join([*lines, *(f"  {failure:.2000}" for failure in tally.failures[:20])])
+
+
+def _line(cells: list[str]) -> str:
+    (first, width), *rest = zip(cells, COLUMNS.values(), strict=True)
+    return first.ljust(width) + "".join(cell.rjust(width) for cell, width in rest)

@@ -25,7 +25,7 @@ from gpt.training.trainer import train
 # none of autograd's threads, which do not survive a fork
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["gpt.training.trainer", "gpt.cli.main", "filelock", "torch.fx.experimental.symbolic_shapes"]
+    ["gpt.training.trainer", "gpt.cli.main", "filelock", "matplotlib.pyplot", "torch._dynamo"]
 )
 HANGS_S = 300
 Before = Callable[[], object]
