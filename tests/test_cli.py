@@ -611,6 +611,29 @@ def test_attend_writes_a_picture_or_a_page_and_says_where(
     assert {path.suffix for path in Path().iterdir()} <= {"", ".txt", ".yaml", Path(name).suffix}
 
 
+@pytest.mark.parametrize(
+    ("environment", "t"),
+    [
+        ({"TERM": "xterm"}, "t \x1b["),  # the first character: weight 1 on itself
+        ({"TERM": "xterm", "NO_COLOR": "1"}, "t ██"),
+        ({"TERM": "dumb"}, "t ██"),
+        ({"TERM": "dumb", "PYTHONIOENCODING": "ascii"}, "t 9"),
+    ],
+)
+def test_attend_draws_with_what_the_terminal_has(
+    trained: Path, environment: dict[str, str], t: str
+) -> None:
+    leader, follower = os.openpty()
+    command = [sys.executable, "-m", "gpt", "attend", "--text", "the fox"]
+    plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
+    settings = {"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"} | environment
+    subprocess.run(command, stdout=follower, env=plain | settings, check=True)
+    os.close(follower)
+    shown = os.read(leader, 10_000).decode()
+    os.close(leader)
+    assert shown.splitlines()[3].startswith(t)
+
+
 def test_attend_shows_one_head_in_the_terminal(gpt: Gpt, trained: Path) -> None:
     """By default the one whose removal costs most."""
     code, out, err = gpt("attend", "--text", "the fox")

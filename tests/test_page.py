@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -152,7 +153,27 @@ def test_the_logit_lens_shows_each_layers_prediction_and_loss(page: Chrome) -> N
         assert float(loss) == pytest.approx(lens.losses[layer].mean().item(), abs=6e-4)
 
 
-@pytest.mark.parametrize("n", [1, 2, 17, 26, 27, 64])
+def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Path) -> None:
+    """And a head without which the loss is lower was tinted as if it cost much."""
+    analysis, vocabulary = analysis_of("the fox", 2, 19)
+    analysis = replace(analysis, losses_without=analysis.losses_without - 1)  # all do harm
+    file = tmp_path / "page.html"
+    file.write_bytes(html(analysis, "the fox", "t", vocabulary))
+    emulate(browser, 1280, 800)
+    browser.get(file.as_uri())
+    assert in_sight(browser, "map0-0", "grid")
+    assert not in_sight(browser, "map0-18", "grid")
+    press(browser, *"]" * 18)
+    assert in_sight(browser, "map0-18", "grid")
+    tints = browser.execute_script(
+        "return Array.from(document.querySelectorAll('#grid .score'),"
+        "(score) => score.style.getPropertyValue('--strength'))"
+    )
+    assert tints[:19] == ["0"] * 19
+    assert browser.get_log("browser") == []
+
+
+@pytest.mark.parametrize("n", [1, 2, 17, 20, 21, 64])
 def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: int) -> None:
     """At each size every character is in a label, and each label lies beside its positions."""
     analysis, vocabulary = analysis_of(TEXT[:n], L, H)
@@ -215,12 +236,16 @@ def test_the_keyboard_does_all_that_the_mouse_does(page: Chrome) -> None:
     assert in_sight(page, "t502")
 
 
-def in_sight(page: Chrome, id_: str) -> bool:
+def in_sight(page: Chrome, id_: str, within: str = "") -> bool:
+    """Whether it is all inside the window, and inside another element if one is named."""
     inside: bool = page.execute_script(
         "const box = document.getElementById(arguments[0]).getBoundingClientRect();"
-        "return box.top >= 0 && box.bottom <= innerHeight && box.left >= 0"
-        " && box.right <= innerWidth",
+        "const frame = document.getElementById(arguments[1])?.getBoundingClientRect()"
+        " ?? {top: 0, left: 0, bottom: innerHeight, right: innerWidth};"
+        "return box.top >= frame.top && box.bottom <= frame.bottom"
+        " && box.left >= frame.left - 1 && box.right <= frame.right + 1",
         id_,
+        within,
     )
     return inside
 

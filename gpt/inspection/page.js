@@ -59,11 +59,11 @@ const scores = [  // below each head: name, numbers, how to write one, how stron
 
 const maps = [];
 const grid = find("grid");
-grid.style.gridTemplateColumns = `auto repeat(${data.heads}, minmax(2.4rem, 1fr))`;
+grid.style.gridTemplateColumns = `auto repeat(${data.heads}, minmax(2.4rem, 4.5rem))`;
 grid.append(element("span", "label"));
 for (let head = 0; head < data.heads; head++) grid.append(element("span", "label", head + 1));
 for (let layer = 0; layer < data.layers; layer++) {
-  grid.append(element("span", "label", layer + 1));
+  grid.append(element("span", "label name", layer + 1));
   maps.push([]);
   for (let head = 0; head < data.heads; head++) {
     const canvas = document.createElement("canvas");
@@ -76,7 +76,7 @@ for (let layer = 0; layer < data.layers; layer++) {
   }
   scores.forEach(([name, numbers, write, strength], i) => {
     const last = i === scores.length - 1 ? " last" : "";
-    grid.append(element("span", "label" + last, name));
+    grid.append(element("span", "label name" + last, name));
     numbers[layer].forEach((number, head) => {
       const score = element("span", "score" + last, write(number));
       score.style.setProperty("--strength", 0.8 * strength(number));
@@ -87,7 +87,7 @@ for (let layer = 0; layer < data.layers; layer++) {
 }
 
 /** All characters as labels of the map, as many in each as room for a line of text takes. */
-const labels = Math.min(T, 26);
+const labels = Math.min(T, 20);
 for (let i = 0; i < labels; i++) {
   const [from, to] = [i, i + 1].map((n) => Math.round((n * T) / labels));
   for (const axis of ["queries", "keys"]) {

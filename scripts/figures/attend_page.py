@@ -1,7 +1,6 @@
 """Photograph the page of `gpt attend`: python scripts/figures/attend_page.py RUN OUT.png
 
-In the system's Chromium. The README's picture is that of configs/shakespeare_cpu.yaml with
---set train.steps=300.
+In the system's Chromium. The README's picture is that of configs/shakespeare_cpu.yaml.
 """
 
 import os
@@ -24,7 +23,7 @@ KEYS = Keys.HOME + QUERY * Keys.ARROW_RIGHT
 
 
 def photograph(page: Path, out: Path) -> None:
-    """A picture, 1100 x 780, of the page once the keys are pressed."""
+    """A picture, 1100 x 860, of the page once the keys are pressed."""
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium") or sys.exit("install chromium")
     options.add_argument("--headless=new")
@@ -34,7 +33,7 @@ def photograph(page: Path, out: Path) -> None:
     driver = shutil.which("chromedriver") or sys.exit("install chromedriver")
     browser = Chrome(options=options, service=Service(driver))
     try:
-        screen = {"width": 1100, "height": 780, "deviceScaleFactor": 1, "mobile": False}
+        screen = {"width": 1100, "height": 860, "deviceScaleFactor": 1, "mobile": False}
         browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
         browser.get(page.as_uri())
         ActionChains(browser).send_keys(KEYS).perform()
