@@ -103,7 +103,7 @@ def page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) ->
 
 
 def _rounded(numbers: Any) -> Any:
-    """A number, or nested lists of them, to four decimals; JSON has no NaN."""
+    """A number, or nested lists of them, to five decimals; JSON has no NaN."""
     if isinstance(numbers, list):
         return [_rounded(number) for number in numbers]
-    return round(numbers, 4) if math.isfinite(numbers) else None
+    return round(numbers, 5) if math.isfinite(numbers) else None
