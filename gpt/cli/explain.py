@@ -41,7 +41,7 @@ def explain(
             min=0,
             max=2**63 - 1,
             help="Seed of the tensors. 1337 gives the figures of the notebooks that set it; the "
-            "six-word example of `head` has seeds of its own.",
+            "example of six words in `head` has seeds of its own.",
         ),
     ] = 1337,
     as_json: JsonFlag = False,
