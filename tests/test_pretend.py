@@ -11,12 +11,14 @@ import torch
 
 from gpt.device import select_device
 from gpt.errors import TrainingError
+from gpt.evaluation.analysis import analyze_text
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_text
+from gpt.text.vocabulary import Vocabulary
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import metrics_of, small
@@ -212,6 +214,18 @@ def test_steps_that_are_skipped_on_the_device_are_reported_and_roll_the_run_back
 
 def test_an_evaluation_gives_the_cpus_digits(corpus: Corpus, pretend: torch.device) -> None:
     assert evaluate(model_on(pretend), corpus.val) == evaluate(model_on(CPU), corpus.val)
+
+
+def test_an_analysis_of_attention_gives_the_cpus_numbers(pretend: torch.device) -> None:
+    vocabulary = Vocabulary("".join(map(chr, range(64, 64 + 31))))
+    here, there = model_on(CPU).eval(), model_on(pretend).eval()
+    draws = torch.Generator().manual_seed(3)
+    for a, b in zip(here.parameters(), there.parameters(), strict=True):
+        b.data.copy_(torch.nn.init.normal_(a, std=0.3, generator=draws))
+    expected, found = (analyze_text(model, vocabulary, "ABACADAB") for model in (here, there))
+    torch.testing.assert_close(vars(found.lens), vars(expected.lens))
+    for name in ("weights", "value_norms", "losses", "losses_without", "previous", "induction"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
 
 
 def test_an_engine_decodes_what_it_does_on_a_cpu_and_waits_once_for_each_character(
