@@ -1,0 +1,170 @@
+"""Memory is estimated before it is taken, and refused where there is not so much."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from gpt.config.schema import Config, ModelConfig
+from gpt.errors import OutOfMemory
+from gpt.memory import check_memory, free_bytes
+from gpt.model.shapes import parameter_shapes
+from gpt.runs.checkpoint import CheckpointData, TrainingState, write_checkpoint
+from gpt.text.vocabulary import Vocabulary
+
+Gpt = Callable[..., tuple[int, str, str]]
+
+MEASURED = """
+import json, sys
+from pathlib import Path
+import numpy as np
+
+def most_held() -> int:
+    # not ru_maxrss, which begins with what the process that started this one held
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+"""
+TRAINED = """
+import torch
+from gpt.config.schema import Config
+from gpt.evaluation.loss import evaluate
+from gpt.model.transformer import GPT
+from gpt.training.memory import training_bytes
+from gpt.training.step import TrainStep
+torch.set_num_threads(2)
+config, V = Config.model_validate_json(sys.argv[1]), 67
+ids, cpu = np.arange(99_991, dtype=np.uint8) % V, torch.device("cpu")
+before = most_held()
+step = TrainStep(GPT(config.model, V), ids, config, cpu)
+for i in range(2):
+    step(i)
+evaluate(step.model, ids[:20_011])
+print(json.dumps({"taken": most_held() - before, "parts": training_bytes(config, V, cpu)}))
+"""
+SAMPLED = """
+from gpt.config.schema import ModelConfig
+from gpt.model.shapes import parameter_shapes
+from gpt.sampling.generate import generate
+from gpt.sampling.memory import sampling_bytes
+from gpt.sampling.numpy_engine import NumpyEngine
+from gpt.text.vocabulary import Vocabulary
+config, V, B = ModelConfig.model_validate_json(sys.argv[1]), 67, int(sys.argv[2])
+vocabulary = Vocabulary("".join(map(chr, range(33, 33 + V))))
+prompts = [[i % V] * 97 for i in range(B)]
+before = most_held()
+weights = {k: np.ones(shape, np.float32) for k, shape in parameter_shapes(config, V).items()}
+for _ in generate(NumpyEngine(config, weights, B), vocabulary, prompts, length=60, seed=1):
+    pass
+print(json.dumps({"taken": most_held() - before, "parts": sampling_bytes(config, V, B, 157)}))
+"""
+COMMAND = """
+from gpt.cli.main import main
+try:
+    main()
+finally:
+    print(most_held(), file=sys.stderr)
+"""
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="measured by Linux's /proc")
+
+
+def measure(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", MEASURED + program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def told_and_taken(program: str, *arguments: str) -> tuple[float, int]:
+    told = json.loads(measure(program, *arguments).stdout)
+    return sum(told["parts"].values()), told["taken"]
+
+
+@linux
+@pytest.mark.parametrize(
+    ("sizes", "precision"),
+    [
+        ({"T": 128, "C": 256, "n_layer": 5}, "fp32"),
+        ({"T": 128, "C": 256, "n_layer": 5}, "bf16"),
+        ({"T": 256, "C": 64, "n_layer": 7, "dropout": 0.1}, "fp32"),
+        ({"T": 512, "C": 32, "n_layer": 3, "n_head": 8, "attention_dropout": 0.1}, "fp32"),
+    ],
+)
+def test_training_takes_no_more_than_its_estimate(sizes: dict[str, Any], precision: str) -> None:
+    tree = {"device": "cpu", "model": sizes}
+    tree |= {"train": {"batch_size": 32, "precision": precision}}
+    estimate, taken = told_and_taken(TRAINED, Config.model_validate(tree).model_dump_json())
+    assert taken <= 1.2 * estimate + 1e8, "what is loaded meanwhile"
+    assert estimate <= 4 * taken
+
+
+def test_more_than_is_free_is_refused_with_its_larger_parts() -> None:
+    free = free_bytes()
+    assert 0 < free <= psutil.virtual_memory().total
+    check_memory("this", {"a": 0.5 * 2**28}, "do that")
+    expected = r"this would take about [\d,.]+ GB of memory \(b [\d,.]+ GB\), and [\d,.]+ GB are"
+    with pytest.raises(OutOfMemory, match=rf"{expected} free; do that"):
+        check_memory("this", {"a": 2**20, "b": 2.0 * psutil.virtual_memory().total}, "do that")
+
+
+def test_a_batch_of_a_milliard_windows_is_refused(gpt: Gpt, text_file: Path) -> None:
+    """It took 23.5 GB, and the system ended the process without a message."""
+    arguments = ["train", text_file, "--set", "train.batch_size=1000000000", "--set", "model.T=13"]
+    for more in (["--dry-run"], ["--run-dir", "r"]):
+        code, out, err = gpt(*arguments, *more)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "training would take about" in err
+        assert "a smaller train.batch_size" in err
+    assert not Path("r").exists()
+
+
+@pytest.fixture
+def claims_much() -> Path:
+    """A run of 562 kB, with right hashes, whose rotary tables took 11 GB."""
+    sizes = {"n_layer": 500, "T": 2**23, "head_size": 2, "C": 1, "n_head": 1}
+    config, vocabulary = Config.model_validate({"model": sizes}), Vocabulary("\n abc")
+    shapes = parameter_shapes(config.model, len(vocabulary))
+    weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    run = Path("claims-much")
+    run.mkdir()
+    write_checkpoint(
+        run, CheckpointData(1, config, vocabulary, weights), TrainingState({}, {"x": 1})
+    )
+    return run
+
+
+@linux
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["attend", "RUN", "--text", "ab", "--out", "a.html"],
+        ["attend", "RUN", "--text", "ab" * 30_000, "--out", "a.html"],
+        ["explain", "scaling", "--run", "RUN"],
+        ["sample", "RUN", "--length", "3"],
+        ["sample", "RUN", "--num-samples", "1000000000"],
+    ],
+)
+def test_a_small_file_takes_little_memory_whatever_it_claims(
+    claims_much: Path, arguments: list[str]
+) -> None:
+    named = [str(claims_much) if argument == "RUN" else argument for argument in arguments]
+    done = measure(COMMAND, *named)
+    *told, taken = done.stderr.splitlines()
+    assert done.returncode in (0, 1), done.stderr
+    assert "Traceback" not in done.stderr
+    assert int(taken) < 1.2e9
+    if "1000000000" in arguments or "ab" * 30_000 in arguments:
+        assert done.returncode == 1
+        assert "would take about" in told[-1]
+
+
+@linux
+@pytest.mark.parametrize("B", ["1", "1009"])
+def test_sampling_takes_no_more_than_its_estimate(B: str) -> None:
+    config = ModelConfig(T=131, C=256, n_layer=3)
+    estimate, taken = told_and_taken(SAMPLED, config.model_dump_json(), B)
+    assert taken <= 1.2 * estimate + 3e7
