@@ -747,3 +747,71 @@ main()
     _, err = process.communicate(timeout=HANGS_S)  # until all that might write there are gone
     assert (heading, started) == ("--- 1 of 7 ---\n", ["started\n"] * 3)
     assert (process.returncode, "Traceback" in err) == (130 if how == signal.SIGINT else -9, False)
+
+
+# --- Ctrl-C, places that are gone, files without an end ---
+
+INTERRUPTED_IMPORT = """
+import os, signal, sys
+import gpt.__main__ as program
+
+class Interrupt:
+    left = int(sys.argv.pop())
+
+    def find_spec(self, name, path, target=None):
+        Interrupt.left -= 1
+        if Interrupt.left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+program.main()
+"""
+
+
+@pytest.mark.parametrize("module", [1, 7, 101, 307, 907])
+def test_ctrl_c_amid_an_import_ends_in_one_line(trained: Path, module: int) -> None:
+    """In 140 tries one was an abort in C++, one "cannot load module", eight had no message."""
+    arguments = ["attend", str(trained), "--text", "the", "--out", "a.html", str(module)]
+    command = [sys.executable, "-c", INTERRUPTED_IMPORT, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=_heed_ctrl_c)
+    assert (done.returncode, done.stderr) == (130, "\ngpt: stopped at once\n")
+
+
+def _heed_ctrl_c() -> None:
+    """Whatever started these tests may ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_a_working_folder_that_is_gone_is_told(trained: Path) -> None:
+    """torch's library ended the process: `Intel oneMKL FATAL ERROR`."""
+    run = trained.resolve()
+    program = (
+        "import os, sys; from gpt.cli.main import main\n"
+        "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); main()"
+    )
+    command = [sys.executable, "-c", program, "attend", str(run), "--text", "the"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "the working folder cannot be found" in done.stderr
+
+
+def test_a_prompt_without_an_end_is_refused(
+    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/dev/zero was read until memory ran out, and a pipe without a writer waited for for ever."""
+    code, _, err = gpt("sample", trained, "--prompt-file", "/dev/zero")
+    assert (code, "expected at most 16,777,216 bytes, got more" in err) == (2, True)
+    monkeypatch.setattr("gpt.files.LONGEST_READ_S", 0.2)
+    os.mkfifo("pipe")
+    for arguments in (["sample", trained, "--prompt-file"], ["train", "--config"]):
+        code, _, err = gpt(*arguments, "pipe")
+        assert (code, "it has no end after 0.2 s" in err) == (2, True)
+
+
+def test_a_prompt_from_a_pipe_is_read(gpt: Gpt, trained: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"the quick")
+    os.close(writing)
+    code, out, _ = gpt("sample", trained, "--prompt-file", f"/dev/fd/{reading}", "--length", "3")
+    os.close(reading)
+    assert (code, out[:9]) == (0, "the quick")

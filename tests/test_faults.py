@@ -447,6 +447,16 @@ def test_a_file_that_may_not_grow_leaves_the_last_checkpoint_intact(
     assert not list(Path("r/checkpoints").glob(".step-*"))
 
 
+def test_a_first_checkpoint_that_cannot_be_saved_is_not_to_be_resumed(text_file: Path) -> None:
+    """The advice was --resume, which then failed."""
+    code, err = run_limited(text_file, {resource.RLIMIT_FSIZE: 20_000})
+    assert code == 1
+    assert "cannot save step 0 in r (File too large); it has no checkpoint yet" in err
+    assert err.rstrip().endswith("--overwrite --run-dir r, or choose another --run-dir")
+    again = ("train", "--config", "c.yaml", "--overwrite", "--run-dir", "r")
+    assert gpt_limited({}, *again).returncode == 0
+
+
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[None]:
     folder.mkdir()

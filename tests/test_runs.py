@@ -1,9 +1,12 @@
 """A run on disk: what is written, what is read, what is refused."""
 
+import errno
 import json
 import os
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, UsageError
+from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.checkpoint import (
     FILES,
@@ -22,7 +25,7 @@ from gpt.runs.checkpoint import (
     read_to_resume,
     write_checkpoint,
 )
-from gpt.runs.folder import find_run, locked
+from gpt.runs.folder import check_free, find_run, locked, make_numbered
 from gpt.runs.listing import list_runs
 from gpt.runs.recovery import config_to_resume, recover
 from gpt.text.corpus import Corpus, load_corpus
@@ -436,3 +439,72 @@ def test_a_copied_checkpoint_can_be_sampled_and_attended_to(gpt: Gpt) -> None:
     shutil.copytree(place(7), "mine")
     assert gpt("sample", "mine", "--length", 3)[0] == 0
     assert gpt("attend", "mine", "--text", "abc", "--out", "a.png")[0] == 0
+
+
+# --- what cannot be read is not damaged; what was never saved is not to be resumed ---
+
+
+@contextmanager
+def failing_disk(name: str, number: int) -> Iterator[None]:
+    """Opening a file of that name fails with this error, as of a disk or for want of permission."""
+    opened = Path.open
+
+    def fails(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == name:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, *arguments, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "open", fails)
+        yield
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE])
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "optimizer.safetensors", "manifest.json", "training.json"]
+)
+def test_a_checkpoint_that_cannot_be_read_is_left_as_it_is(name: str, number: int) -> None:
+    """It was renamed as damaged, the run trained again, and a second time it was deleted."""
+    write(1, 2, best=2)
+    before = sorted(path.relative_to(RUN) for path in RUN.rglob("*"))
+    with failing_disk(name, number):
+        message = rf"step-2/{name}: cannot be read \({os.strerror(number)}\); nothing was changed"
+        with pytest.raises(Unreadable, match=message):
+            recover(RUN)
+    assert sorted(path.relative_to(RUN) for path in RUN.rglob("*")) == before
+    assert recover(RUN)[0].step == 2
+
+
+def test_an_index_that_cannot_be_read_is_not_called_damaged() -> None:
+    write(1)
+    with failing_disk("index.json", errno.EIO), pytest.raises(Unreadable, match=r"index\.json"):
+        read_checkpoint(RUN)
+    assert read_checkpoint(RUN).step == 1
+
+
+def test_runs_that_lead_nowhere_are_told_in_one_message() -> None:
+    """A link to a disk that is not mounted: a run's folder was looked for without end."""
+    Path("runs").symlink_to("nowhere/at/all")
+    with pytest.raises(GPTError, match="runs: expected a folder, got a file or a link to nowhere"):
+        make_numbered(Path("runs/a"))
+    with pytest.raises(Unreadable, match="runs: cannot list the runs in it"):
+        find_run(None)
+    with pytest.raises(Unreadable, match="runs: cannot list the runs in it"):
+        list_runs()
+
+
+def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -> None:
+    """The advice was --resume, which failed: the half-written folder was taken for a checkpoint."""
+    half = RUN / "checkpoints/.step-0.tmp"
+    half.mkdir(parents=True)
+    (half / "model.safetensors").write_bytes(b"half")
+    (RUN / "config.yaml").write_text("seed: 1\n")
+    with pytest.raises(UsageError, match=r"r has no checkpoint yet.* --overwrite --run-dir r"):
+        find_run("r")
+    with pytest.raises(UsageError, match=r"r exists; replace it by --overwrite, or choose another"):
+        check_free(RUN, overwrite=False)
+    assert [run.state for run in list_runs()] == []
+    RUN.rename("moved")
+    Path("runs").mkdir()
+    Path("moved").rename("runs/r")
+    assert [run.state for run in list_runs()] == ["empty"]

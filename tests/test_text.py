@@ -4,8 +4,11 @@ import hashlib
 import importlib
 import io
 import os
+import platform
 import re
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -23,7 +26,7 @@ from gpt.text import download, sources
 from gpt.text.batches import batch, consecutive_windows, token_dropout
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
-from gpt.text.download import TINYSHAKESPEARE, Download, locate
+from gpt.text.download import TINYSHAKESPEARE, Download, cache_dir, locate
 from gpt.text.newlines import unified, unify_newlines
 from gpt.text.shuffle import shuffled
 from gpt.text.sources import Text, open_text, read_file
@@ -452,3 +455,34 @@ def test_a_terminal_obeys_nothing_that_a_model_says() -> None:
     assert visible("left\u202eright\u2066\u2028") == "left\\u202eright\\u2066\\u2028"
     harmless = "tab\tline\n naïve 日本 नमस्ते 👩\u200d🚀 \u0641\u200c"
     assert visible(harmless) == harmless
+
+
+def test_what_a_killed_process_had_begun_to_write_is_removed(text_file: Path) -> None:
+    """42 MB of a text's ids stayed in the cache for ever."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folder = cache_dir() / "corpora"
+    folder.mkdir(parents=True)
+    of_dead, of_living, of_another_machine = (
+        folder / f".a.npy.{host}.{pid}.tmp"
+        for host, pid in (
+            (platform.node(), ended.pid),
+            (platform.node(), os.getppid()),
+            ("elsewhere.example", ended.pid),
+        )
+    )
+    for path in (of_dead, of_living, of_another_machine):
+        path.touch()
+    load_corpus(open_text(str(text_file)))
+    left = [path.name for path in folder.iterdir() if path.suffix == ".tmp"]
+    assert sorted(left) == sorted([of_living.name, of_another_machine.name])
+
+
+def test_a_device_that_looks_like_a_file_is_not_waited_for() -> None:
+    """/proc/kmsg says that it is a file of no bytes, and has no end."""
+    path = Path("/proc/kmsg")
+    if not os.access(path, os.R_OK):
+        pytest.skip("no /proc/kmsg to read here")
+    with pytest.raises(TextError, match=r"/proc/kmsg: (expected a file, got a device|cannot read)"):
+        for _ in read_file(path):
+            pass
