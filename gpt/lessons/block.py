@@ -117,6 +117,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             "    +--> LayerNorm --> attention --+   +--> LayerNorm --> MLP --+",
         ],
     )
+    page.paragraph("The block (PreNormBlock), and its MLP:")
     page.source(PreNormBlock.__call__, MLP.__call__)
     page.check("the lesson's block = the production model's", take_apart(block)(x), block(x))
     page.paragraph(

@@ -162,7 +162,7 @@ def explain_model(page: Page, ids: Tensor, model: GPT) -> None:
     rotary = Rotary(ModelConfig(T=8, C=6, n_head=1))
     page.check("these lines = the production model's rotary positions", rotate(q), rotary(q))
     page.paragraph(
-        """2. **QK norm** (arXiv:2302.05442, section 3.1; model.qk_norm). Queries and keys are
+        """2. **QK norm** (arXiv:2302.05442, section 2; model.qk_norm). Queries and keys are
         normalised to mean 0 and variance 1, so their length is sqrt(hs) and no score exceeds
         attention_scale * sqrt(hs): attention
         cannot become one-hot because weights grow, which has made larger models diverge."""
@@ -260,10 +260,9 @@ def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
         "the directions are kept: U^T (Muon's) V = its diagonal", turned, turned.diag().diag(), 1e-3
     )
     page.paragraph(
-        """7. **Token dropout** (word dropout, arXiv:1511.06349, section 3.2.1;
-        model.character_dropout): some of a batch's input characters get the embedding zero, others
-        in each step, so that no single one is relied on. It helps against overfitting, where a text
-        is read many times."""
+        """7. **Token dropout** (word dropout, arXiv:1511.06349; model.character_dropout): some of a
+        batch's input characters get the embedding zero, others in each step, so that no single one
+        is relied on. It helps against overfitting, where a text is read many times."""
     )
     dropped = ids.clone()
     dropped[:, 3] = MASKED

@@ -21,7 +21,7 @@ class CausalSelfAttention(nn.Module):
 
     Queries, keys and values of all heads come from one matrix product. H x hs need not equal C:
     the heads' outputs, H x vs channels, are projected back to C. With `qk_norm` queries and keys
-    are normalised first (arXiv:2302.05442, section 3.1), so that no score can run away, nor grow as
+    are normalised first (arXiv:2302.05442, section 2), so that no score can run away, nor grow as
     sharp as it could: `attention_scale` above 1 makes up for that. The layers of a model share one
     `rotary`, whose table grows with T.
     """
