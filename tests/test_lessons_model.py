@@ -286,18 +286,13 @@ def test_the_exercise_of_recipe() -> None:
 # --- training ---
 
 
-def test_each_part_more_learns_more(gpt: Gpt) -> None:
-    code, out, _ = gpt("explain", "training", "--answer")
-    assert code == 0
+def test_each_part_more_learns_more() -> None:
     losses = table("training", "before and after")
-    names = ["bigram", "one head", "one block"]
     before, after = losses[:, 0].tolist(), losses[:, 1].tolist()
     corpus = load_corpus(open_text("python-docs"))
     assert before == pytest.approx([math.log(len(corpus.vocabulary))] * 3, abs=1e-5)
     assert before[0] > after[0] > after[1] + 0.1 > after[2] + 0.2
     assert losses[:, 2].tolist() == pytest.approx([math.exp(x) for x in after], rel=1e-4)
-    for name, loss in zip(names, after, strict=True):
-        assert re.search(rf"^{name} .* {loss:.4f} ", out, re.MULTILINE)
     without_the_head = training.OneHead(len(corpus.vocabulary))
     nn.init.zeros_(without_the_head.head.value.weight.requires_grad_(False))
     training.fit(without_the_head, corpus.train, 0.01, SEED)
