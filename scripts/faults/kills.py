@@ -13,7 +13,8 @@ from faults.tally import Tally
 from faults.work import Work, bits, differences, ended, remove, resume_or_overwrite, tiny, told
 from gpt.config.schema import Config
 
-MOMENT_S = 0.25  # that a process lives, in the mean
+STEPS = 99  # of a run that is killed now and then
+MOMENT_S = 0.4  # that a process lives, in the mean
 FIRST_OPERATIONS = 40  # of a resume: its lock, its records, its first checkpoint
 
 
@@ -23,21 +24,20 @@ def short() -> Config:
 
 
 def killed_at_random(work: Work, kills: int, seed: int) -> Tally:
-    """Kill one long run so many times, at any moment."""
-    tally, draws = Tally("killed at a moment"), random.Random(seed)
-    config, run, unkilled = tiny(40 * kills), work.folder / "killed", work.folder / "unkilled"
+    """Kill runs at any moment, again and again until they are done."""
+    tally, draws, config = Tally("killed at a moment"), random.Random(seed), tiny(STEPS)
+    run = work.folder / "killed"
+    unkilled = _reference(work, config, work.folder / "unkilled")
     with tally.timed():
         while tally.tries < kills:
             process = work.start(config, run, again=resume_or_overwrite(run))
-            if (code := ended(process, draws.expovariate(1 / MOMENT_S))) != -signal.SIGKILL:
-                tally.lost.append(f"exit code {code} before the last kill: {told(run)}")
-                break
-            tally.tries += 1
-        if problem := work.finish(config, run):
-            tally.lost.append(problem)
-        else:
-            tally.changed += differences(run, _reference(work, config, unkilled))
-        remove(run)
+            code = ended(process, draws.expovariate(1 / MOMENT_S))
+            if code == -signal.SIGKILL:
+                tally.tries += 1
+            elif code:
+                tally.lost.append(f"exit code {code}: {told(run)}")
+            if code != -signal.SIGKILL or tally.tries == kills:
+                _finish(work, config, run, tally, unkilled)
     return tally
 
 

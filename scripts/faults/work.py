@@ -24,9 +24,8 @@ from gpt.training.trainer import train
 # forked from a server that has loaded what a run loads, so that a kill is a matter of moments; and
 # none of autograd's threads, which do not survive a fork
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(
-    ["gpt.training.trainer", "gpt.cli.main", "filelock", "matplotlib.pyplot", "torch._dynamo"]
-)
+LOADED = ["gpt.training.trainer", "gpt.cli.main", "filelock", "torch._dynamo", "matplotlib.pyplot"]
+PROCESSES.set_forkserver_preload([*LOADED, "hypothesis.strategies", "unittest.mock"])
 HANGS_S = 300
 Before = Callable[[], object]
 
