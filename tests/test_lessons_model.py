@@ -287,7 +287,7 @@ def test_the_exercise_of_recipe() -> None:
 
 
 def test_each_part_more_learns_more() -> None:
-    losses = table("training", "before and after")
+    losses = table("training", "nats per character of the val")
     before, after = losses[:, 0].tolist(), losses[:, 1].tolist()
     corpus = load_corpus(open_text("python-docs"))
     assert before == pytest.approx([math.log(len(corpus.vocabulary))] * 3, abs=1e-5)

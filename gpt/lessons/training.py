@@ -181,7 +181,8 @@ def explain(page: Page, seed: int, trained: Trained | None, source: str = "pytho
         counted = evaluate(count_bigrams(corpus.train, V), corpus.val)
         repeated = evaluate(again, corpus.val)
     page.table(
-        f"val loss (nats per character) before and after {STEPS} steps, and perplexity",
+        f"nats per character of the val split (about {SCORED_CHARACTERS:,} of its characters), "
+        f"before and after {STEPS} steps, and perplexity",
         torch.tensor(losses),
         names,
         ["before", "after", "perplexity"],
@@ -196,11 +197,11 @@ def explain(page: Page, seed: int, trained: Trained | None, source: str = "pytho
     page.paragraph(
         f"""Untrained, all begin at ln V = {math.log(V):.4f}: each of the {V} characters is equally
         likely. The best bigram needs no gradient: count how often each character follows each.
-        Counted it has a val loss of {counted:.4f}; {STEPS} steps come to {losses[0][1]:.4f}. What
+        Counted it has a loss of {counted:.4f}; {STEPS} steps come to {losses[0][1]:.4f}. What
         is better than that comes from **context**: attention reaches the characters before."""
     )
     page.check(
-        "every draw follows from the seed: the bigram's val loss = that of the same trained again",
+        "every draw follows from the seed: the bigram's loss = that of the same trained again",
         torch.tensor(losses[0][1]),
         torch.tensor(repeated),
         0.0,
@@ -212,7 +213,7 @@ def explain(page: Page, seed: int, trained: Trained | None, source: str = "pytho
     if trained is not None:
         explain_trained(page, trained)
     page.exercise(
-        """In OneHead.forward leave out the line of the head. Which val loss of the table does
+        """In OneHead.forward leave out the line of the head. Which loss of the table does
         training come to then?""",
         f"""About the bigram's, {losses[0][1]:.4f}: a prediction depends on one character again, and
         on its position in the window, which tells nothing, as windows begin anywhere.""",
