@@ -497,6 +497,15 @@ def test_a_conversation_is_held_on_standard_input(trained: Path) -> None:
     assert "> length 3\n> seed 4\n> fox" in done.stdout
 
 
+def test_a_typed_line_that_is_not_utf8_is_refused_and_the_next_one_read(trained: Path) -> None:
+    """It once ended the conversation with a UnicodeDecodeError."""
+    command = [sys.executable, "-m", "gpt", "sample", "--length", "3", "--interactive"]
+    done = subprocess.run(command, input=b"\xff\nfox", capture_output=True)
+    assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
+    assert b"> the text has characters outside the model's vocabulary: '\\udcff'" in done.stdout
+    assert b"\n> fox" in done.stdout
+
+
 @pytest.mark.parametrize("arguments", ["--prompt-file -", "--interactive"])
 def test_a_closed_standard_input_is_an_empty_one(trained: Path, arguments: str) -> None:
     """It once ended in Python's own words."""

@@ -42,6 +42,8 @@ def main() -> NoReturn:
     sys.stdin = sys.stdin or _nowhere("r")  # closed by whoever started us
     sys.stdout = sys.stdout or _nowhere()
     sys.stderr = cast(TextIO, _BestEffortStream(sys.stderr or _nowhere()))
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="surrogateescape")  # then refused as an unknown character
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     log.handlers = [_Notices()]
