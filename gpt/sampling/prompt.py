@@ -21,7 +21,7 @@ def check_prompt(prompt: str, vocabulary: Vocabulary, *, drop_unknown: bool = Fa
     """
     if drop_unknown:
         return "".join(c for c in prompt if c in vocabulary.characters)
-    check_known(prompt, vocabulary, "leave them out, or use --unknown drop")
+    check_known(prompt, vocabulary, "leave them out (gpt sample: --unknown drop)")
     return prompt
 
 
