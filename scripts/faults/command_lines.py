@@ -47,10 +47,10 @@ UNEXPECTED = "(--debug shows where)"  # ends the message of an error that nobody
 PATHS = (  # `_make_folder` makes some of them
     *("text.txt", "binary", "empty", "folder", "missing", "no/such/folder", "fifo", "link", "loop"),
     *("dangling", "unreadable", "unreadable-folder", "tiny.yaml", "list.yaml", "text.txt/below"),
-    *("/dev/null", "/dev/full", "/dev/null/x", "/proc/self/mem", "out.png", "out.html"),
-    *("link.png", "fifo.html", "dangling.html", "no/such/x.png", "folder/", "text.txt/"),
-    *("runs", "small", "runs/small", "runs/small/checkpoints/step-2", "runs/new", "broken"),
-    *("runs/broken", "unsaved", ".", "..", "", "-", "--", "~", "x" * 300, "x/" * 3000),
+    *("/dev/null", "/dev/full", "/dev/null/x", "/dev/zero", "/proc/kmsg", "/proc/self/mem"),
+    *("out.png", "out.html", "link.png", "fifo.html", "dangling.html", "no/such/x.png", "folder/"),
+    *("runs", "small", "runs/small", "runs/small/checkpoints/step-2", "runs/new", "text.txt/"),
+    *("broken", "runs/broken", "unsaved", ".", "..", "", "-", "--", "~", "x" * 300, "x/" * 3000),
 )
 WORDS = ("best", "last", "step-2", "cpu", "cuda:7", "mps", "auto", "quickstart", *LESSONS)
 PROMPTS = ("the quick brown fox", "t", "", "\n", "THE", "é", "the\x1b[31m", "the " * 5000)
@@ -303,6 +303,7 @@ def _in_place_of_the_programs(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            warnings.simplefilter("ignore", ResourceWarning)  # a Ctrl-C may come at any place
             yield
     finally:
         sys.argv, sys.stdin, sys.stdout, sys.stderr, log.handlers = before
