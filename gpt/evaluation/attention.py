@@ -80,9 +80,10 @@ def blocks_of(model: GPT) -> list[Block]:
 def _check_memory(config: ModelConfig, vocabulary_size: int, T: int) -> None:
     """Raises OutOfMemory if the attention of a text of T characters takes more than is free."""
     layer = 4 * config.n_head * T * T  # bytes of its weights
+    stream = 4 * config.C * T
     parts = {
         "attention weights": layer * (3 * config.n_layer + 4),
-        "activations": 4 * T * (config.n_layer * config.C + 14 * config.C + 4 * vocabulary_size),
+        "activations": stream * (config.n_layer + config.n_head + 14) + 16 * vocabulary_size * T,
     }
     check_memory(f"the attention of {T:,} characters", parts, "use a shorter text")
 
