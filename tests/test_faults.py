@@ -690,6 +690,18 @@ def test_damaged_files_are_read_right_or_refused(corpus: Corpus, tmp_path: Path)
     assert tally.outcomes.total() == 250
 
 
+def test_a_state_of_something_else_is_told_by_its_key(corpus: Corpus) -> None:
+    """The message showed the address of a page about another library."""
+    train(small(**PART), corpus, Path("r"))
+    last = last_folder(Path("r"))
+    training = json.loads((last / "training.json").read_text())
+    training["numbers"]["progress"] = {"nonsense": 1}
+    (last / "training.json").write_text(json.dumps(training))
+    rehash(last)
+    with pytest.raises(CheckpointError, match=r"not of this model \(nonsense: [^:/]+\); start a"):
+        train(small(), corpus, Path("r"), resume=True)
+
+
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "manifest.json"])
 def test_a_link_in_a_checkpoint_is_not_followed(corpus: Corpus, name: str) -> None:
     train(small(**PART), corpus, Path("r"))

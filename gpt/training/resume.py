@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from pydantic import ValidationError
 
 from gpt.config.schema import Config, TrainConfig
 from gpt.errors import CheckpointError, UsageError
@@ -55,9 +56,13 @@ def _state_of_this_model(run: Path, data: CheckpointData) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        reason = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise CheckpointError(
             f"{run}/checkpoints/step-{data.step}: its training state is not of this model "
-            f"({error}); start a new run"
+            f"({reason}); start a new run"
         ) from error
 
 
