@@ -15,6 +15,7 @@ from gpt.config.schema import Config
 
 STEPS = 99  # of a run that is killed now and then
 MOMENT_S = 0.4  # that a process lives, in the mean
+SECOND_KILLS = 3  # of a run at most: one that is nearly done may be done before it is killed
 FIRST_OPERATIONS = 40  # of a resume: its lock, its records, its first checkpoint
 
 
@@ -63,10 +64,11 @@ def killed_at_operations(work: Work, kills: int, second_kills: int, seed: int) -
             if not _killed(work, config, run, operation, first):
                 continue
         with second.timed():
-            due = index * second_kills // kills < (index + 1) * second_kills // kills
-            if due and run.exists():
-                shutil.copytree(run, again)
-                _kill_resume(work, config, again, draws, second, unkilled)
+            for _ in range(SECOND_KILLS):
+                due = second.tries < (index + 1) * second_kills // kills
+                if due and run.exists():
+                    shutil.copytree(run, again)
+                    _kill_resume(work, config, again, draws, second, unkilled)
         with first.timed():
             _finish(work, config, run, first, unkilled)
     return [first, second]
