@@ -174,5 +174,4 @@ def explain_trained(page: Page, trained: Trained) -> None:
         "the lesson's block = its last block, with its weights",
         take_apart(layer)(x),
         layer(x),
-        1e-3,
     )

@@ -133,7 +133,6 @@ def explain_trained(page: Page, trained: Trained) -> None:
             "the textbook's logits = the trained model's",
             textbook(trained.model, trained.ids),
             logits,
-            1e-3,
         )
     else:
         page.paragraph(

@@ -70,7 +70,7 @@ class Page:
         """Add a drawing made of characters; its lines (at most 76 columns) are never wrapped."""
         self.parts.append({"drawing": caption, "lines": list(lines)})
 
-    def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-4) -> None:
+    def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-5) -> None:
         """Claim that two tensors are equal up to rounding, and check it."""
         difference = float((left - right).detach().abs().max())
         holds = difference <= tolerance * max(1.0, float(right.detach().abs().max()))

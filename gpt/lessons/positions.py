@@ -169,7 +169,6 @@ def explain_trained(page: Page, seed: int, trained: Trained) -> None:
         "without positions, the last output of layer 1: past in order = past permuted",
         bare.blocks[0](x)[:, -1],
         bare.blocks[0](permuted)[:, -1],
-        1e-3,
     )
     if len(trained.blocks) > 1:
         page.paragraph(
