@@ -17,7 +17,18 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons import LESSONS, averaging, head, scaling, six_words, training
+from gpt.lessons import (
+    LESSONS,
+    averaging,
+    block,
+    head,
+    model,
+    positions,
+    recipe,
+    scaling,
+    six_words,
+    training,
+)
 from gpt.lessons.build import build_page
 from gpt.lessons.head import attend
 from gpt.lessons.page import Page
@@ -210,6 +221,55 @@ def test_the_exercise_of_scaling(change: Callable[..., ModuleType]) -> None:
     assert f"{k:.4f}" == "1.0700"
 
 
+def test_the_exercise_of_positions(change: Callable[..., ModuleType]) -> None:
+    changed = change(positions, "return x + positions[: x.shape[1]]", "return x + positions[:1]")
+    assert failing(explained(changed)) == [
+        "the last output, with positions: past in order, past permuted"
+    ]
+    assert re.search(r"differ by (0|\de-0[78])", answer_of("positions"))
+
+
+def test_the_exercise_of_block(change: Callable[..., ModuleType]) -> None:
+    """It asked for a change to PreNormBlock, of which the table shows nothing."""
+    changed = change(block, 'residual=True, norm="before")', 'residual=True, norm="after")')
+    row = next(p["values"][2] for p in explained(changed).parts if "gradient" in p.get("table", ""))
+    assert f"{row[-2]:.4f}, as after every layer" in answer_of("block")
+    assert row[:-1] == pytest.approx([row[0]] * 5, abs=0.01)
+    assert f"the input is {row[-1]:.4f}, against" in answer_of("block")
+
+
+def test_the_exercise_of_model(change: Callable[..., ModuleType]) -> None:
+    changed = change(model, "    for layer in block.stack(model):\n        x = layer(x)\n", "")
+    ids, gpt = model.example(SEED)
+    other = torch.cat([(ids[:, :1] + 1) % 11, ids[:, 1:]], dim=1)
+    assert changed.textbook(gpt, ids)[:, -1].equal(changed.textbook(gpt, other)[:, -1])
+    moved = (gpt(ids) - gpt(other))[:, -1].abs().max()
+    assert f"by 0 without blocks, and by {moved:.4f} with them" in answer_of("model")
+    assert failing(explained(changed)) == [
+        "the textbook's logits = those of the production model that classic trains"
+    ]
+
+
+def test_the_exercise_of_training(
+    change: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer gave the bigram's loss for one that is a little larger."""
+    changed = change(training, "        x = x + self.head(x)[0]\n", "")  # its STEPS are all
+    monkeypatch.setattr(training, "STEPS", changed.STEPS)
+    losses = next(p["values"] for p in explained(changed).parts if "nats" in p.get("table", ""))
+    bigram, without_head = losses[0][1], losses[1][1]
+    assert f"To the bigram's, {bigram:.4f}" in answer_of("training")
+    assert bigram < without_head < bigram + 0.05
+
+
+def test_the_exercise_of_recipe(change: Callable[..., ModuleType]) -> None:
+    """It asked for no change of a line."""
+    changed = change(recipe, "    q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)\n", "")
+    parts = explained(changed).parts
+    row = next(p["values"][1] for p in parts if "largest |score|" in p.get("table", ""))
+    assert answer_of("recipe").startswith(", ".join(f"{score:.4f}" for score in row))
+
+
 def test_the_recorded_activations_are_those_of_the_model(trained: Trained) -> None:
     logits = trained.model(trained.ids)
     last = trained.model.blocks[-1](trained.streams[-1])
@@ -400,6 +460,7 @@ def test_a_text_of_one_character_will_do(run: Path, name: str) -> None:
     model = load_model(data, torch.device("cpu"))
     page = build_page(name, SEED, trained_model("run", model, data.vocabulary, 3, "x"))
     assert page.holds
+    assert any("trained model run" in part.get("paragraph", "") for part in page.parts)
     without = build_page(name, SEED)  # two lessons show how NaN comes about
     assert render(page, 100).count("nan") == render(without, 100).count("nan")
 

@@ -22,7 +22,8 @@ Step = Callable[[Tensor], Tensor]
 
 def gelu(x: Tensor) -> Tensor:
     """Zero for the very negative, x for the very positive, smooth between (arXiv:1606.08415)."""
-    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    cubic = x + 0.044715 * x**3
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * cubic))
 
 
 def relu2(x: Tensor) -> Tensor:
@@ -72,13 +73,20 @@ def stack(model: GPT) -> list[PreNormBlock]:
     return [take_apart(block) for block in model.blocks if isinstance(block, Block)]
 
 
-def deep(x: Tensor, layers: list[Tensor], *, residual: bool, norm: str = "none") -> list[float]:
+def deep(
+    x: Tensor,
+    layers: list[Tensor],
+    *,
+    residual: bool,
+    norm: str = "none",
+) -> list[float]:
     """The standard deviation of the stream after each of many layers (C, C) with GELU.
 
     And at last the norm of the gradient, at the input, of the output's first channel. `norm` says
     where LayerNorm stands: "none", "before" each layer, or "after" each addition.
     """
-    normalise, deviations = normalization.LayerNorm(x.shape[-1], correction=0), []
+    normalise = normalization.LayerNorm(x.shape[-1], correction=0)
+    deviations = []
     with torch.enable_grad():
         first = x = x.clone().requires_grad_()
         for weight in layers:
@@ -105,9 +113,9 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     layers = [torch.randn(16, 16) / 4 for _ in range(12)]
     page.paragraph(
         """Attention moves information between positions. A **multilayer perceptron** (MLP, also
-        feed-forward network) then computes on each position separately: up to 4 C channels, GELU,
-        and back to C. Both make up a **block**, and blocks are stacked. Each reads a normalised
-        copy of the **residual stream** and adds its output to it:"""
+        feed-forward network) then computes on each position separately: up to 4 C channels, an
+        **activation**, and back to C. Both make up a **block**, and blocks are stacked. Each reads
+        a normalised copy of the **residual stream** and adds its output to it:"""
     )
     page.drawing(
         "the residual stream through one block",
@@ -119,6 +127,12 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     page.paragraph("The block (PreNormBlock), and its MLP:")
     page.source(PreNormBlock.__call__, MLP.__call__)
+    page.paragraph(
+        """Without an activation the MLP's two linear layers would be one. **GELU**
+        (arXiv:1606.08415) is 0 for very negative numbers, x for very positive ones, and smooth
+        between:"""
+    )
+    page.source(gelu)
     page.check("the lesson's block = the production model's", take_apart(block)(x), block(x))
     page.paragraph(
         """Why the detour? Through many random layers activations vanish, and gradients with them. A
@@ -126,6 +140,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         arXiv:1512.03385); LayerNorm before each layer (**pre-LN**, arXiv:2002.04745) keeps what is
         added at one size. Twelve layers, at the start of training:"""
     )
+    page.source(deep)
     shown = [0, 2, 5, 8, 11, 12]
     table = [
         deep(x, layers, residual=False),
@@ -144,14 +159,15 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     if trained is not None:
         explain_trained(page, trained)
-    *_, last, gradient = deep(x, layers, residual=True, norm="after")
+    pre, post = (deep(x, layers, residual=True, norm=norm) for norm in ("before", "after"))
     page.exercise(
-        """In PreNormBlock normalise after the addition, x = norm(x + attention(x)), as the
-        transformer of 2017 did (post-LN). What is then the standard deviation after 12 layers?""",
-        f"""{last:.4f}, after every layer: the stream itself is normalised. No path from the output
-        to the input is left without a LayerNorm, and in this example the gradient that reaches the
-        input is {gradient:.4f}, against {table[-1][-1]:.4f} with pre-LN. Post-LN needs warmup of
-        the learning rate; pre-LN can do without (arXiv:2002.04745).""",
+        """In `explain` (gpt/lessons/block.py) the third call of deep has norm="before". Write
+        "after": LayerNorm after each addition, as in the transformer of 2017 (post-LN). What is
+        then the standard deviation after 12 layers?""",
+        f"""{post[-2]:.4f}, as after every layer: the stream itself is normalised. No path from the
+        output to the input is left without a LayerNorm, and in this example the gradient that
+        reaches the input is {post[-1]:.4f}, against {pre[-1]:.4f} with pre-LN. Post-LN needs warmup
+        of the learning rate; pre-LN can do without (arXiv:2002.04745).""",
     )
 
 

@@ -54,10 +54,10 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     page.paragraph(
         """A character's id selects a row of a table, its **token embedding** (a token here is a
         character); its position selects a row of another. Their sum begins the residual stream,
-        which runs through the blocks and a last LayerNorm. The **head**, a matrix, turns each
-        position's C channels into V **logits**, one for each character that could be next; softmax
-        makes probabilities of them. That is a GPT, as in GPT-2 and in this project's config
-        classic:"""
+        which runs through the blocks and a last LayerNorm. The model's **head** (a matrix, not a
+        head of attention) turns each position's C channels into V **logits**, one for each
+        character that could be next; softmax makes probabilities of them. That is a GPT, as in
+        GPT-2 and in this project's config classic:"""
     )
     page.source(textbook)
     page.drawing(
@@ -119,7 +119,8 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         prediction at a position still depend?""",
         f"""On that character and its position only: a bigram model that knows where it is. Change
         the first character: the last position's logits change by {float(without.abs().max()):.0f}
-        without blocks, and by {float(with_blocks.abs().max()):.4f} with them.""",
+        without blocks, and by {float(with_blocks.abs().max()):.4f} with them. The first check
+        fails: the production model has its blocks.""",
     )
 
 

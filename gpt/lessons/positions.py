@@ -127,8 +127,9 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         """In add_positions write positions[:1] for positions[: x.shape[1]]: the same vector at
         every position. Does the order of the past matter to the last output?""",
         f"""No: past in order and past permuted differ by
-        {float((outputs[0] - outputs[1]).abs().max()):.0e}, which is rounding. A vector that is the
-        same everywhere says nothing of where a character is.""",
+        {float((outputs[0] - outputs[1]).abs().max()):.0e}, which is rounding, so the check that
+        they differ fails. A vector that is the same everywhere says nothing of where a character
+        is.""",
     )
 
 
@@ -136,7 +137,12 @@ def explain_trained(page: Page, seed: int, trained: Trained) -> None:
     """Permute the past of a trained model, with its positions and without."""
     model, T = trained.model, trained.ids.shape[1]
     kept = model.config.ngram
-    if kept + 2 > T:  # a past of one has no other order
+    if kept + 2 > T:
+        trained.introduce(page)
+        page.paragraph(
+            f"""That is too short a text to permute its past: the last {kept} stay, and at least two
+            before them, so {kept + 2} in all, are needed for another order."""
+        )
         return
     bare = without_positions(model)
     x = bare.embed(trained.ids)  # (1, T, C)

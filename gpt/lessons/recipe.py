@@ -27,13 +27,13 @@ from gpt.training.optimizer import orthogonalise
 from gpt.training.schedule import batch_shape, short_steps
 
 ALL_OF_THEM = 1.863
-LEAVE_ONE_OUT = {  # shakespeare_fast without the part: val loss, mean of three seeds
-    "rotary positions": 1.938,
-    "QK norm": 1.858,
+LEAVE_ONE_OUT = {  # shakespeare_fast without the part (with another): val loss, mean of 3 seeds
+    "rotary positions (learned)": 1.938,
+    "QK norm and its scale 1.5": 1.858,
     "n-gram embeddings": 2.018,
-    "squared ReLU": 1.870,
-    "initialisation": 1.904,
-    "Muon": 2.021,
+    "squared ReLU (GELU)": 1.870,
+    "initialisation (GPT-2's)": 1.904,
+    "Muon (AdamW, its best rate)": 2.021,
     "short windows first": 1.867,
     "all but the initialisation": 2.519,
 }
@@ -107,10 +107,11 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     ids, model = example(seed)
     page.paragraph(
-        """The textbook GPT learns slowly; this project's default adds what follows. What each part
-        brings is at the end, measured. Most are settings: try without them, on your own text."""
+        """The textbook GPT, config classic, learns slowly; this project's other configs add what
+        follows; 7 and 8 are off by default. What each part brings is at the end, measured. Most are
+        settings: try without them, on your own text."""
     )
-    explain_model(page, ids, model)
+    explain_model(page, seed, ids, model)
     explain_training(page, ids, model)
     page.paragraph(
         """What each brings: the val loss (nats per character) on tinyshakespeare. First the config
@@ -119,7 +120,8 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         squared ReLU and short windows hardly, though these save time."""
     )
     page.table(
-        f"val loss without the part; with all of them it is {ALL_OF_THEM:.3f}",
+        "val loss without the part (with what is in parentheses instead); "
+        f"with all of them it is {ALL_OF_THEM:.3f}",
         torch.tensor([[loss, loss - ALL_OF_THEM] for loss in LEAVE_ONE_OUT.values()]),
         [*LEAVE_ONE_OUT],
         ["without", "it brings"],
@@ -138,13 +140,13 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     if trained is not None:
         explain_trained(page, trained)
     page.exercise(
-        """Multiply the weights of all queries by 10. What happens to the attention weights, with QK
-        norm and without?""",
-        tenfold_queries(seed),
+        """In normalised_scores delete the line that normalises q. Which scores has the table's row
+        'with QK norm' then, and what becomes of the attention weights?""",
+        unnormalised_queries(seed),
     )
 
 
-def explain_model(page: Page, ids: Tensor, model: GPT) -> None:
+def explain_model(page: Page, seed: int, ids: Tensor, model: GPT) -> None:
     """What is computed differently: positions, scores, embeddings, activation, first weights."""
     config = model.config
     page.paragraph(
@@ -164,18 +166,20 @@ def explain_model(page: Page, ids: Tensor, model: GPT) -> None:
     page.paragraph(
         """2. **QK norm** (arXiv:2302.05442, section 2; model.qk_norm). Queries and keys are
         normalised to mean 0 and variance 1, so their length is sqrt(hs) and no score exceeds
-        attention_scale * sqrt(hs): attention
-        cannot become one-hot because weights grow, which has made larger models diverge."""
+        attention_scale * sqrt(hs): attention cannot become one-hot because weights grow, which has
+        made larger models diverge. attention_scale, 1 by default, multiplies all scores and so
+        raises this bound: with 1.5 attention can be sharper."""
     )
     page.source(normalised_scores)
-    q, k = torch.randn(2, 1, 8, 16)
-    largest = [
-        [float(scores_of(factor * q, k).abs().max()) for factor in (1, 10, 100)]
-        for scores_of in (scaled_scores, normalised_scores)
-    ]
+    q, k = queries_and_keys(seed)
     page.table(
         "the largest |score| of 8 queries and keys, hs 16; at most 4 with QK norm",
-        torch.tensor(largest),
+        torch.stack(
+            [
+                torch.stack([scores_of(factor * q, k).abs().max() for factor in (1, 10, 100)])
+                for scores_of in (scaled_scores, normalised_scores)
+            ]
+        ),
         ["without", "with QK norm"],
         ["queries", "10 x", "100 x"],
     )
@@ -194,7 +198,7 @@ def explain_model(page: Page, ids: Tensor, model: GPT) -> None:
     page.check("these lines = the production model's embedding", embedded, model.embed(ids))
     page.check("these lines = torch's convolution of one-hot characters", embedded, convolved)
     page.paragraph(
-        """4. **Squared ReLU** (Primer, arXiv:2109.08668, section 4; model.activation) in the MLP:
+        """4. **Squared ReLU** (Primer, arXiv:2109.08668; model.activation) in the MLP:
         no exponential to compute, and exactly zero for all that is negative."""
     )
     page.formula("squared ReLU", "max(x, 0)^2")
@@ -232,8 +236,8 @@ def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
         the matrices in blocks, AdamW for the rest. A gradient's few large directions would drown
         the others. Muon keeps the directions and makes them equally long: of the gradient's running
         mean, U S V^T, it takes U V^T. Not by this decomposition, which is slow, but nearly, by
-        polynomials (Polar Express, arXiv:2505.16932, theorem 3.1); then all neurons are made to
-        move alike (NorMuon, arXiv:2510.05491)."""
+        polynomials (as in Polar Express, arXiv:2505.16932); then all neurons are made to move alike
+        (NorMuon, arXiv:2510.05491)."""
     )
     page.source(by_svd)
     weight = model.blocks[0].get_parameter("mlp.expand.weight")
@@ -261,13 +265,21 @@ def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
     )
     page.paragraph(
         """7. **Token dropout** (word dropout, arXiv:1511.06349; model.character_dropout): some of a
-        batch's input characters get the embedding zero, others in each step, so that no single one
-        is relied on. It helps against overfitting, where a text is read many times."""
+        batch's input characters are dropped, others in each step, so that no single one is relied
+        on. A dropped character adds no row to the embedding of its own position, nor, as one before
+        them, to those after it; its own position keeps the rows of the characters before it. It
+        helps against overfitting, where a text is read many times."""
     )
     dropped = ids.clone()
     dropped[:, 3] = MASKED
-    vectors = model.token_embedding(dropped)  # (B, T, C)
-    page.check("a dropped token's embedding = zero", vectors[:, 3], torch.zeros_like(vectors[:, 3]))
+    change = torch.zeros_like(model.embed(ids))  # (B, T, C)
+    for distance, table in enumerate(embedding_tables(model)):
+        change[:, 3 + distance] = -table[ids[:, 3]]
+    page.check(
+        "t=3 dropped: the change of the embedding = minus a row at t=3, and at the three after it",
+        model.embed(dropped) - model.embed(ids),
+        change,
+    )
     config = load_config("quickstart")
     page.paragraph(
         f"""8. **Short windows first** (sequence length warmup, arXiv:2108.06084;
@@ -285,29 +297,36 @@ def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
     )
     page.paragraph(
         """9. **Epochs**: windows are not drawn anywhere in the text; every pass over it has each
-        character once, in an order of its own."""
+        character at most once, and all but fewer than 2 T of them, in an order of its own. A pass
+        over 1,009 characters is 62 windows of T = 16:"""
     )
     text = np.arange(1009, dtype=np.uint16)
-    drawn = torch.cat([batch(text, 4, 16, seed=0, step=step)[0] for step in range(15)])
+    drawn = torch.cat([batch(text, 2, 16, seed=0, step=step)[0] for step in range(31)])  # (62, T)
     page.check(
-        "one pass over 1,009 characters: how many there are in its windows = how many distinct",
+        f"the {drawn.numel()} characters of the pass = how many are distinct",
         torch.tensor(float(drawn.numel())),
         torch.tensor(float(len(set(drawn.flatten().tolist())))),
         0.0,
     )
 
 
-def tenfold_queries(seed: int) -> str:
+def queries_and_keys(seed: int) -> tuple[Tensor, Tensor]:
+    """Noise: 8 queries and 8 keys of head_size 16, (1, 8, 16) each."""
+    q, k = torch.randn(2, 1, 8, 16, generator=torch.Generator().manual_seed(seed))
+    return q, k
+
+
+def unnormalised_queries(seed: int) -> str:
     """The answer to the exercise, computed."""
-    torch.manual_seed(seed)
-    q, k = torch.randn(2, 1, 8, 16)
-    before, after = (causal_softmax(normalised_scores(factor * q, k)) for factor in (1, 10))
-    without = [causal_softmax(scaled_scores(factor * q, k)) for factor in (1, 10)]
-    bits = [float(entropy(weights).mean()) for weights in without]
-    return f"""With it nothing: they differ by {float((before - after).abs().max()):.0e} in an
-        example of 8 queries and keys of noise. Without it they become sharp: the mean entropy
-        falls from {bits[0]:.2f} to {bits[1]:.2f} of at most {max_entropy(8):.2f} bits, and with it
-        the gradient, as the lesson scaling shows."""
+    q, k = queries_and_keys(seed)
+    k = F.layer_norm(k, k.shape[-1:])
+    scores = [scaled_scores(factor * q, k) for factor in (1, 10, 100)]
+    largest = ", ".join(f"{float(of_one.abs().max()):.4f}" for of_one in scores)
+    bits = [float(entropy(causal_softmax(of_one)).mean()) for of_one in scores]
+    return f"""{largest}: they grow with the queries, and nothing bounds them. The attention weights
+        become sharp: their mean entropy falls from {bits[0]:.2f} to {bits[1]:.2f} and
+        {bits[2]:.2f} of at most {max_entropy(8):.2f} bits, and with it the gradient, as the lesson
+        scaling shows."""
 
 
 def embedding_tables(model: GPT) -> list[Tensor]:

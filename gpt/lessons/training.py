@@ -161,6 +161,10 @@ def explain(page: Page, seed: int, trained: Trained | None, source: str = "pytho
     page.source(OneHead.forward)
     page.paragraph("One block of the textbook in its place:")
     page.source(OneBlock.forward)
+    page.paragraph(
+        """And the one head once more with its token embeddings fixed, as random as they begin: how
+        much is it worth that they are trained?"""
+    )
     names = ["bigram", "one head", "one block"]
     models = [Bigram, OneHead, OneBlock]
     first, losses, samples = int(corpus.val[0]), [], []
@@ -175,16 +179,22 @@ def explain(page: Page, seed: int, trained: Trained | None, source: str = "pytho
             after = evaluate(model, corpus.val)
             losses.append([before, after, math.exp(after)])
             samples.append(sample(model, first, seed))
-        again = Bigram(V)
+        torch.manual_seed(seed)
+        fixed, again = OneHead(V), Bigram(V)
+        fixed.tokens.weight.requires_grad_(False)
+        before = evaluate(fixed, corpus.val)
         with torch.enable_grad():
+            fit(fixed, corpus.train, 0.01, seed)
             fit(again, corpus.train, 0.1, seed)
+        after = evaluate(fixed, corpus.val)
+        losses.append([before, after, math.exp(after)])
         counted = evaluate(count_bigrams(corpus.train, V), corpus.val)
         repeated = evaluate(again, corpus.val)
     page.table(
         f"nats per character of the val split (about {SCORED_CHARACTERS:,} of its characters), "
         f"before and after {STEPS} steps, and perplexity",
         torch.tensor(losses),
-        names,
+        [*names, "one head, tokens fixed"],
         ["before", "after", "perplexity"],
     )
     page.drawing(
@@ -200,6 +210,11 @@ def explain(page: Page, seed: int, trained: Trained | None, source: str = "pytho
         Counted it has a loss of {counted:.4f}; {STEPS} steps come to {losses[0][1]:.4f}. What
         is better than that comes from **context**: attention reaches the characters before."""
     )
+    page.check_differ(
+        "one head's loss with trained token embeddings, and with fixed random ones",
+        torch.tensor(losses[1][1]),
+        torch.tensor(losses[3][1]),
+    )
     page.check(
         "every draw follows from the seed: the bigram's loss = that of the same trained again",
         torch.tensor(losses[0][1]),
@@ -213,19 +228,21 @@ def explain(page: Page, seed: int, trained: Trained | None, source: str = "pytho
     if trained is not None:
         explain_trained(page, trained)
     page.exercise(
-        """In OneHead.forward leave out the line of the head. Which loss of the table does
-        training come to then?""",
-        f"""About the bigram's, {losses[0][1]:.4f}: a prediction depends on one character again, and
-        on its position in the window, which tells nothing, as windows begin anywhere.""",
+        """In OneHead.forward leave out the line x = x + self.head(x)[0]. Which loss of the table
+        does training come close to then?""",
+        f"""To the bigram's, {losses[0][1]:.4f}: a prediction depends on one character again, and on
+        its position in the window, which tells nothing, as windows begin anywhere; to learn to
+        ignore it makes it a little worse.""",
     )
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
     """A trained model's loss by how many characters it sees."""
     losses = loss_by_context(trained.model, trained.ids[0])
-    if not losses:
-        return
     trained.introduce(page)
+    if not losses:
+        page.paragraph("One character has none after it to predict: give at least two.")
+        return
     page.paragraph(
         """What context brings: the loss of the text's later characters, if the model sees only so
         many before each. With 1 it is a bigram model."""
