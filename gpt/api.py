@@ -124,9 +124,8 @@ class Model:
             check_known(text, self.vocabulary, "a stop string with them would never come")
         encoded = [encode_prompt(prompt, self.vocabulary) for prompt in prompts]
         length = defaults.length if length is None and not until_stop else length
-        longest = None if length is None else max(map(len, encoded), default=0) + length
-        B = num_samples * len(encoded)
-        check_sampling_memory(self.config.model, len(self.vocabulary), B, longest)
+        B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)
+        check_sampling_memory(self.checkpoint, self.device, B, longest, length)
         return generate_samples(
             self.checkpoint,
             self.device,

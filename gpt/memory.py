@@ -79,4 +79,5 @@ def _file_cache(group: Path) -> int:
     """Bytes of files that the system keeps in memory as long as nobody needs it."""
     lines = (group / "memory.stat").read_text("ascii").splitlines()
     stat = {name: int(value) for name, value in map(str.split, lines)}
-    return stat["active_file"] + stat["inactive_file"]
+    kinds = ("active_file", "inactive_file")
+    return sum(stat.get(f"total_{kind}", stat[kind]) for kind in kinds)  # with its subgroups

@@ -508,3 +508,31 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
     Path("runs").mkdir()
     Path("moved").rename("runs/r")
     assert [run.state for run in list_runs()] == ["empty"]
+
+
+def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed() -> None:
+    """It had no checkpoint yet, said the message, and was to be overwritten."""
+    write(2)
+    place(2).rename(RUN / "checkpoints/.step-2.replaced")
+    assert find_run("r") == RUN
+    assert config_to_resume(RUN) == small()
+    assert recover(RUN)[0].step == 2
+
+
+def test_a_run_that_is_being_written_is_not_to_be_overwritten() -> None:
+    """Before its first checkpoint, the advice was --overwrite."""
+    RUN.mkdir()
+    (RUN / "config.yaml").write_text("seed: 1\n")
+    with locked(RUN), pytest.raises(UsageError, match=r"no checkpoint yet and is being written by"):
+        find_run("r")
+
+
+def test_one_run_that_cannot_be_read_hides_no_other() -> None:
+    Path("runs/loop").mkdir(parents=True)
+    Path("runs/loop/checkpoints").symlink_to("checkpoints")
+    Path("runs/loop/config.yaml").touch()
+    write(1, run=Path("runs/good"))
+    assert find_run(None) == Path("runs/good")
+    assert {run.name for run in list_runs()} == {"loop", "good"}
+    with pytest.raises(UsageError, match="expected the folder of a run"):
+        find_run("x" * 300)

@@ -1,5 +1,6 @@
 """`gpt sample`."""
 
+import errno
 import json
 import os
 import sys
@@ -220,7 +221,11 @@ def _read_prompt(file: str) -> str:
             )
         return content.decode("utf-8").removeprefix("\ufeff")  # some editors begin files with it
     except OSError as error:
-        raise UsageError(f"--prompt-file {file}: cannot read it ({error.strerror})") from None
+        advice = "; what takes longer is read from stdin: --prompt-file -"
+        raise UsageError(
+            f"--prompt-file {file}: cannot read it ({error.strerror})"
+            f"{advice if error.errno == errno.ETIMEDOUT else ''}"
+        ) from None
     except UnicodeDecodeError as error:
         raise UsageError(
             f"--prompt-file {file}: expected UTF-8 text, got byte 0x{content[error.start]:02x} at "

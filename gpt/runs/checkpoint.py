@@ -15,6 +15,7 @@ files is a plain one with the hash in its manifest, and no larger than the model
 implies: a stranger can compute hashes too. Nothing in it can execute code.
 """
 
+import errno
 import hashlib
 import json
 import math
@@ -128,7 +129,7 @@ def write_checkpoint(
     folder.mkdir(exist_ok=True)
     try:
         best_before = read_index(folder).best
-    except CheckpointError:
+    except (CheckpointError, Unreadable):
         best_before = None
     _write(step_folder(folder, data.step), _contents(data, state))
     write_index(folder, data)
@@ -213,9 +214,9 @@ def steps_in(folder: Path) -> list[int]:
     """
     try:
         found = [re.fullmatch(r"step-(\d+)", entry.name) for entry in folder.iterdir()]
-    except (FileNotFoundError, NotADirectoryError):
-        return []
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            return []
         raise _unreadable(folder, error) from error
     return sorted(int(name[1]) for name in found if name)
 

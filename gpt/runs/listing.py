@@ -1,9 +1,7 @@
 """What there is under `runs/`: each run in a line, read without its weights."""
 
-import json
 import math
 import os
-import platform
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from pathlib import Path
 from gpt.errors import GPTError, Unreadable
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.checkpoint import INDEX, read_summary
-from gpt.runs.folder import WRITER, has_checkpoint, is_run, run_folders
+from gpt.runs.folder import has_checkpoint, is_run, is_running, run_folders
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ def list_runs() -> list[RunSummary]:
         try:
             if is_run(run):
                 listed.append(_summarise(run))
-        except OSError:
+        except (OSError, Unreadable):
             nothing = (None, None, None, None, None)
             listed.append(RunSummary(run.name, "unreadable", *nothing, bytes=0, age_s=0))
     return sorted(listed, key=lambda run: run.age_s)
@@ -79,17 +77,3 @@ def _size(run: Path) -> int:
             with suppress(OSError):
                 size += Path(folder, name).lstat().st_size
     return size
-
-
-def is_running(run: Path) -> bool:
-    """Whether a process of this machine writes the run."""
-    import psutil  # 0.1 s, which other commands need not take
-
-    try:
-        writer = json.loads((run / WRITER).read_text("utf-8"))
-        began = psutil.Process(int(writer["pid"])).create_time()
-        # another process may have that number by now
-        is_writer = began <= (run / WRITER).stat().st_mtime + 1
-        return bool(writer["host"] == platform.node() and is_writer)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, psutil.Error):
-        return False

@@ -5,28 +5,46 @@ import math
 from gpt.config.schema import ModelConfig
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
+from gpt.runs.checkpoint import CheckpointData
+from gpt.sampling.engine import device_for
 from gpt.sampling.generate import PREFILL_CHARACTERS
 from gpt.sampling.numpy_engine import FIRST_ROOM, SCORES_NUMBERS
+from gpt.sampling.parallel import process_count
 
 FLOAT = 4  # bytes
+TEXT_BYTES = 100  # of a character that waits to be shown
 SAMPLE_BYTES = 10_000  # of a sample's draws, its last characters and its place in a few lists
 
 
 def check_sampling_memory(
-    model: ModelConfig, vocabulary_size: int, B: int, characters: int | None
+    checkpoint: CheckpointData, device: str, B: int, longest_prompt: int, length: int | None
 ) -> None:
-    """Raises OutOfMemory if B samples would take more memory than is free.
+    """Raises OutOfMemory if B samples of `length` would take more memory than is free.
 
-    `characters` are those of a prompt and its sample together, if that is known.
+    Raises DeviceError if there is no such device.
     """
-    parts = sampling_bytes(model, vocabulary_size, B, characters)
-    check_memory(f"sampling {B:,} texts", parts, "use fewer --num-samples, or a smaller model")
+    device = device_for(checkpoint, device, B, length)
+    characters = None if length is None else longest_prompt + length
+    processes = process_count(checkpoint, device, B, length)
+    V = len(checkpoint.vocabulary)
+    parts = sampling_bytes(checkpoint.config.model, V, B, characters, processes)
+    free = None
+    if device.startswith("cuda"):
+        import torch
+
+        free = torch.cuda.mem_get_info(device)[0]
+    check_memory(
+        f"sampling {B:,} texts", parts, "use fewer --num-samples, or a smaller model", free
+    )
 
 
 def sampling_bytes(
-    model: ModelConfig, vocabulary_size: int, B: int, characters: int | None
+    model: ModelConfig, vocabulary_size: int, B: int, characters: int | None, processes: int = 1
 ) -> dict[str, float]:
-    """Bytes that sampling takes at most, by part: an estimate, rather too high than too low."""
+    """Bytes that sampling takes at most, by part: an estimate, rather too high than too low.
+
+    `characters` are those of a prompt and its sample together, if that is known.
+    """
     C, H = model.C, model.n_head
     heads = H * (2 * model.head_size + model.value_size)
     parameters = sum(map(math.prod, parameter_shapes(model, vocabulary_size).values()))
@@ -37,9 +55,11 @@ def sampling_bytes(
     scores = min(SCORES_NUMBERS + H * longest, B * H * longest * longest)
     tables = 16 * model.T * model.head_size if model.positions == "rotary" else 0
     return {
-        "weights": 2 * FLOAT * parameters + tables,  # as read, and as the engine takes them
+        # as read and as the engine takes them; each process is sent them, and has both
+        "weights": (2 if processes == 1 else 2 + 3 * processes) * FLOAT * parameters + tables,
         "keys and values": B * room * cached,
         "activations": FLOAT * (at_once * (14 * C + 3 * heads) + 4 * scores),
         "logits": B * 40 * vocabulary_size,
-        "samples": B * SAMPLE_BYTES,
+        "samples": B * SAMPLE_BYTES
+        + (B - 1) * TEXT_BYTES * (characters or 0),  # the first is shown
     }

@@ -53,11 +53,16 @@ def generate_samples(
     """
     B, length = len(prompts), options["length"]
     device = device_for(checkpoint, device, B, length)
-    large = bytes_to_read(checkpoint, B, length) > PARALLEL_BYTES
-    n = min(_threads(), B // SAMPLES_EACH) if large else 1
-    if device == "cpu" and n > 1:
+    if (n := process_count(checkpoint, device, B, length)) > 1:
         return _in_processes(n, checkpoint, prompts, **options)
     return generate(open_engine(checkpoint, device, B), checkpoint.vocabulary, prompts, **options)
+
+
+def process_count(checkpoint: CheckpointData, device: str, B: int, length: int | None) -> int:
+    """In how many processes B samples are generated on `device`, which is not `auto`."""
+    if device != "cpu" or bytes_to_read(checkpoint, B, length) <= PARALLEL_BYTES:
+        return 1
+    return max(1, min(_threads(), B // SAMPLES_EACH))
 
 
 def _threads() -> int:

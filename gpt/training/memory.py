@@ -14,8 +14,8 @@ from gpt.training.gradients import MAX_WORKERS, windows_at_once, worker_count
 FLOAT = 4  # bytes
 LIBRARIES = 4e8  # bytes of torch and the others, most of them not yet loaded
 ADVICE = (
-    "use a smaller train.batch_size, model.T, model.C or model.n_layer, or a larger "
-    "train.accumulation"
+    "use a smaller train.batch_size, model.T, model.C or model.n_layer, a larger "
+    "train.accumulation, or train.auto_batch=true"
 )
 
 
@@ -49,7 +49,7 @@ def training_bytes(config: Config, vocabulary_size: int, device: torch.device) -
         "batch": 40 * train.batch_size * model.T,  # ids, their places, token dropout
         "activations": max(
             characters * activation_bytes(model, vocabulary_size, explicit=explicit),
-            scored * activation_bytes(model, vocabulary_size, explicit=False) / model.n_layer,
+            scored * FLOAT * (_layer_numbers(model) + 4 * model.C + 4 * vocabulary_size),
         ),
     }
 
@@ -59,9 +59,14 @@ def activation_bytes(model: ModelConfig, vocabulary_size: int, *, explicit: bool
 
     `explicit`: the attention weights, too, which the fused kernel never holds.
     """
-    C, queries = model.C, model.n_head * model.head_size
-    values = model.n_head * model.value_size
-    numbers = 19 * C + 6 * queries + 3 * values  # the stream, LayerNorms, MLP; q, k; v
-    scores = (5 if model.attention_dropout else 3) * model.n_head * model.T if explicit else 0
-    layers = (model.n_layer + 1) * (numbers + scores)  # one more: the gradients of the one at work
-    return FLOAT * (layers + 4 * C + 4 * vocabulary_size)
+    scores = (4 if model.attention_dropout else 2) * model.n_head * model.T if explicit else 0
+    # one layer more: the gradients of the one at work
+    layers = (model.n_layer + 1) * (_layer_numbers(model) + scores)
+    return FLOAT * (layers + 4 * model.C + 4 * vocabulary_size)
+
+
+def _layer_numbers(model: ModelConfig) -> int:
+    """Of a character in a layer: the stream, LayerNorms, MLP; queries, keys; values."""
+    queries, values = model.n_head * model.head_size, model.n_head * model.value_size
+    wide = 28 if model.dropout else 21
+    return wide * model.C + 6 * queries + 3 * values

@@ -16,7 +16,7 @@ from torch import Tensor
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, generator, select_device
-from gpt.errors import Interrupted, TrainingError, command
+from gpt.errors import Interrupted, TrainingError, Unreadable, command
 from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate
 from gpt.files import write_atomically
@@ -31,7 +31,6 @@ from gpt.runs.folder import (
     check_free,
     check_plain,
     empty,
-    has_checkpoint,
     locked,
     make_folder,
     make_numbered,
@@ -488,9 +487,10 @@ class Trainer:
         try:
             state = TrainingState(state.tensors, numbers)
             write_checkpoint(self.run, data, state, keep=self.config.train.keep_checkpoints)
-        except OSError as error:
+        except (OSError, Unreadable) as error:
+            reason = getattr(error, "strerror", None) or error
             raise TrainingError(
-                f"cannot save step {self.step} in {self.run} ({error.strerror or error}); "
+                f"cannot save step {self.step} in {self.run} ({reason}); "
                 f"{self._advice_on_failed_save()}"
             ) from error
         self.unsaved, self.saved_at_step, self.saved_at = False, self.step, time.perf_counter()
@@ -499,7 +499,7 @@ class Trainer:
 
     def _advice_on_failed_save(self) -> str:
         run = str(self.run)
-        if has_checkpoint(self.run):
+        if self.saved_at_step is not None:
             resume = command("train", "--resume", run)
             return f"its checkpoints are as they were. When there is room, resume with: {resume}"
         return (
