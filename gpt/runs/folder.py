@@ -3,6 +3,7 @@
 Knows no torch, so that a wrong name is refused at once.
 """
 
+import errno
 import json
 import os
 import platform
@@ -87,9 +88,17 @@ def find_run(name: str | None) -> Path:
         if not indices:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
         return max(indices, key=lambda index: index.stat().st_mtime_ns).parent.parent
+    no_such_run = UsageError(
+        f"{name}: expected the folder of a run with a checkpoint, or its name in runs/"
+    )
     for run in (Path(name), RUNS / name):
-        if has_checkpoint(run) or is_checkpoint(run):
-            return run
+        try:
+            if has_checkpoint(run) or is_checkpoint(run):
+                return run
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise no_such_run from None
+            raise
         if is_run(run):
             if is_running(run):
                 raise UsageError(
@@ -100,9 +109,7 @@ def find_run(name: str | None) -> Path:
                 f"{run} has no checkpoint yet: its first one was not completed; start it again "
                 f"with --overwrite --run-dir {shlex.quote(str(run))}"
             )
-    raise UsageError(
-        f"{name}: expected the folder of a run with a checkpoint, or its name in runs/"
-    )
+    raise no_such_run
 
 
 def has_checkpoint(run: Path) -> bool:
