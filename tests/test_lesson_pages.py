@@ -21,8 +21,11 @@ from gpt.lessons import (
     LESSONS,
     averaging,
     block,
+    dropout,
     head,
+    heads,
     model,
+    normalization,
     positions,
     recipe,
     scaling,
@@ -213,6 +216,46 @@ def test_the_exercise_of_head(
     ]
 
 
+def test_the_exercise_of_heads(change: Callable[..., ModuleType]) -> None:
+    """One head at several positions in place of all heads at one."""
+    old, new = "y.transpose(1, 2).flatten(2)  #", "y.reshape(y.shape[0], y.shape[2], -1)  #"
+    changed = change(heads, old, new)
+    page = explained(changed)
+    assert failing(page) == [
+        "a list of 8 heads = one fused product",
+        "one fused product = the production model's attention",
+        "with 8 heads of size 2, also torch's nn.MultiheadAttention",
+        "5 characters alone = the first 5 of 16",
+        "nor in the 8 heads",
+    ]
+    distances = {p["check"]: p["largest_difference"] for p in page.parts if "check" in p}
+    answer = answer_of("heads")
+    assert f"{distances['a list of 8 heads = one fused product']:.4f}, and" in answer
+    assert f"changes by up to {distances['nor in the 8 heads']:.4f}" in answer
+
+
+def test_the_exercise_of_dropout(change: Callable[..., ModuleType]) -> None:
+    changed = change(dropout, "return drop(x, self.p) / (1 - self.p)", "return drop(x, self.p)")
+    page = explained(changed)
+    assert failing(page) == [
+        "mean of 4,000 draws = x",
+        "by hand = torch's, where both draw from one seed",
+        "mean of 4,000 draws = the weights",
+        "by hand = the production model's attention, in training",
+    ]
+    *_, mean, unscaled = next(p["values"] for p in page.parts if "table" in p)
+    assert mean == pytest.approx([x / 2 for x in range(1, 9)], rel=0.1)
+    assert f"{unscaled[-1]:.4f} or so for 8" in answer_of("dropout")
+
+
+def test_the_exercise_of_normalization(change: Callable[..., ModuleType]) -> None:
+    old = "(self, channels: int, *, eps: float = 1e-5, correction: int = 1)"
+    changed = change(normalization, old, old.replace("= 1)", "= 0)"))
+    table = next(p["values"] for p in explained(changed).parts if "table" in p)
+    assert answer_of("normalization").startswith(f"{table[-1][-1]:.4f} = sqrt(100 / 99)")
+    assert table[-1][-1] == pytest.approx((100 / 99) ** 0.5, abs=5e-5)
+
+
 def test_the_exercise_of_scaling(change: Callable[..., ModuleType]) -> None:
     changed = change(scaling, "return torch.randn(B, T, 16)", "return 2 * torch.randn(B, T, 16)")
     parts = explained(changed).parts
@@ -308,6 +351,8 @@ def test_a_check_that_fails_is_shown_as_failed() -> None:
     page.check_differ("one differs from one", torch.tensor(1.0), torch.tensor(1.0))
     assert "one = two (NOT equal: max |difference| 1)" in render(page, 80)
     assert "one differs from one (do NOT differ: only by 0)" in render(page, 80)
+    page.check_mean("mean", torch.tensor([1.0, -5.3]))
+    assert "mean (NOT within 5 standard errors: at most 5.3)" in render(page, 80)
 
 
 def test_a_check_says_how_close() -> None:
@@ -315,11 +360,13 @@ def test_a_check_says_how_close() -> None:
     page.check("x = y", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0 + 3e-6]))
     page.check("x = x", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
     page.check_differ("x differs from z", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.2]))
+    page.check_mean("mean of x = y", torch.tensor([1.0, -1.7]))
     assert page.holds
     assert "\n".join(render(page, 80).split("\n\n")[1:-1]).splitlines() == [
         "x = y (equal: max |difference| 3e-6)",
         "x = x (equal: max |difference| 0)",
         "x differs from z (differ by 2.2)",
+        "mean of x = y (within 5 standard errors: at most 1.7)",
     ]
 
 
@@ -353,6 +400,25 @@ def test_a_step_is_shown_from_its_source_without_its_docstring() -> None:
     assert torch.equal(scope["by_matmul"](x), averaging.by_matmul(x))  # type: ignore[operator]
     assert '"""' not in code
     assert max(map(len, render(page, 60).splitlines())) <= 60
+
+
+@pytest.mark.parametrize("width", [80, 100])
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_code_that_is_shown_is_python(name: str, width: int) -> None:
+    """`def attend(...) ->` broke after the arrow at 80 columns."""
+    parts = build_page(name, SEED).parts
+    for code in (part for part in parts if "source" in part):
+        page = Page("a", "b", "c", None, [code])
+        shown = render(page, width).partition("\n\n")[2].rpartition("\n\nsource:")[0]
+        compile(textwrap.dedent(shown), name, "exec")
+
+
+def test_a_drawing_is_cut_at_the_columns_that_it_takes() -> None:
+    """Lines of 64 Chinese characters took 139 columns."""
+    page = Page("a", "b", "c", None)
+    page.drawing("caption", ["中" * 64, "é" * 99, "x" * 64, "\x1b" * 64])
+    lines = render(page, 80).split("\n\n")[1].splitlines()[1:]
+    assert lines == ["中" * 38, "é" * 76, "x" * 64, r"\x1b" * 19]
 
 
 def test_terms_are_bold_and_cells_shaded_only_where_the_terminal_has_colours() -> None:

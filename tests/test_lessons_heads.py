@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons import heads, masks
+from gpt.lessons import masks
 from gpt.lessons.build import build_page
 from gpt.lessons.head import Head, attend
-from gpt.lessons.heads import FusedHeads, as_torchs, take_apart
+from gpt.lessons.heads import FusedHeads, as_torchs
 from gpt.model.attention import CausalSelfAttention
 from tests.test_model import shaken
 
@@ -166,12 +166,10 @@ def test_the_entropies_have_their_maximum_beside_them() -> None:
     assert all(bits is not None and 0 < bits < maximum for bits in row[:-1])
 
 
-def test_the_exercise_says_what_the_mistake_would_do() -> None:
-    """One head at several positions in place of all heads at one."""
-    x, attention = heads.example(SEED)
-    apart = take_apart(attention)
-    q, k, v = attention.heads(x)
-    wrong = attention.projection(attention.weigh(q, k, v)[0].reshape(2, 16, -1))
-    difference = (wrong - apart(x)).abs().max().item()
-    (exercise,) = [p for p in build_page("heads", SEED).parts if "exercise" in p]
-    assert f"{difference:.4f}" in exercise["answer"]
+def test_the_wrong_way_round_a_mask_gives_nan_or_zeros_where_the_page_says_so() -> None:
+    """The page spoke of all forms as of the additive one, whose last query has equal weights."""
+    x, allowed = torch.randn(2, 11, 5), masks.causal(11)
+    layer = torch.nn.MultiheadAttention(5, 1, batch_first=True)
+    assert layer(x, x, x, attn_mask=allowed)[1][:, -1].isnan().all()
+    assert F.scaled_dot_product_attention(x, x, x, attn_mask=~allowed)[:, -1].eq(0).all()
+    assert masks.attend_added(x, x, x, masks.additive(~allowed))[1][:, -1].eq(1 / 11).all()

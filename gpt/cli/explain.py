@@ -82,7 +82,7 @@ def explain(
         shown = render(page, terminal_width(), colour=terminal_colour(), answer=answer)
     typer.echo(shown, color=terminal_colour())
     if not page.holds:
-        raise GPTError(f"{lesson}: a check fails on this machine; see the page")
+        raise GPTError(f"{lesson}: a check fails; see the page")
 
 
 def _lessons(width: int) -> str:

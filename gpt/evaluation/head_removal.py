@@ -1,5 +1,5 @@
 """What a head causes: the loss of the model without it ("Are Sixteen Heads Really Better than
-One?", arXiv:1905.10650, section 3.1)."""
+One?", arXiv:1905.10650)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -36,8 +36,8 @@ def prefix_matching_score(weights: Tensor) -> Tensor:
 def induction_score(model: GPT) -> Tensor:
     """The prefix matching score of each head, (n_layer, H): that of an induction head is near 1.
 
-    On random sequences of different characters, each written twice, as in the paper: nothing but
-    the repetition says what comes next. The mean over a few; always the same ones. NaN for a model
+    On random sequences of different characters, each written twice: nothing but the repetition
+    says what comes next. The mean over a few; always the same ones. NaN for a model
     whose T is 1.
     """
     config, V = model.config, model.head.out_features

@@ -5,14 +5,14 @@ import unicodedata
 from typing import Literal
 
 from gpt.evaluation.analysis import AttentionAnalysis
-from gpt.text.display import symbol, visible
+from gpt.text.display import columns, symbol, visible
 from gpt.text.terminal import shaded
 
 Style = Literal["colour", "blocks", "digits"]
 BLOCKS = "·░▒▓█"  # from 0 to 1
 LEGENDS = {
     "blocks": "Weights: · under 2 %, ░ to 14 %, ▒ to 39 %, ▓ to 77 %, █ to 100 %.",
-    "digits": "Weights: a digit is so many tenths, rounded down; a dot is less than one.",
+    "digits": "Weights: 1 is .1 to .2, and so on; 9 is .9 or more, a dot less than .1.",
 }
 
 
@@ -35,7 +35,7 @@ def draw_head(
     """
     n_layer, H, T, _ = analysis.weights.shape
     signs = [symbol(c) for c in text]
-    margin = max(map(_columns, signs)) + 1
+    margin = max(map(columns, signs)) + 1
     roomy = margin + 2 * T <= width or any(unicodedata.east_asian_width(c) in "WF" for c in text)
     cell = 2 if roomy else 1
     n = min(T, max(1, (width - margin) // cell))
@@ -44,7 +44,7 @@ def draw_head(
     for t, row in enumerate(analysis.weights[layer, head, :n].tolist()):
         cells = "".join(_cell(weight, cell, style) for weight in row[: t + 1])
         lines.append(f"{_padded(signs[t], margin)}{cells}".rstrip())
-    keys = (sign if _columns(sign) <= cell else "?" for sign in signs[:n])
+    keys = (sign if columns(sign) <= cell else "?" for sign in signs[:n])
     lines.append(" " * margin + "".join(_padded(sign, cell) for sign in keys).rstrip())
     if style == "colour":
         samples = (0, 0.01, 0.1, 0.25, 0.5, 1)
@@ -75,23 +75,15 @@ def _scores(analysis: AttentionAnalysis, layer: int, head: int) -> list[str]:
     ]
 
 
-def _cell(weight: float, columns: int, style: Style) -> str:
+def _cell(weight: float, width: int, style: Style) -> str:
     """A weight, as strong as its square root in colour and blocks, so that small ones show."""
     if style == "digits":
         tenths = min(int(10 * weight), 9)
-        return f"{tenths or '.':<{columns}}"
+        return f"{tenths or '.':<{width}}"
     if style == "blocks":
-        return BLOCKS[round((len(BLOCKS) - 1) * weight**0.5)] * columns
-    return shaded(" " * columns, weight**0.5)
+        return BLOCKS[round((len(BLOCKS) - 1) * weight**0.5)] * width
+    return shaded(" " * width, weight**0.5)
 
 
-def _columns(sign: str) -> int:
-    """How many columns of a terminal it takes."""
-    return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
-        for c in sign
-    )
-
-
-def _padded(sign: str, columns: int) -> str:
-    return sign + " " * (columns - _columns(sign))
+def _padded(sign: str, width: int) -> str:
+    return sign + " " * (width - columns(sign))

@@ -15,7 +15,13 @@ from gpt.model.rotary import Rotary
 from gpt.text.display import symbol
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> tuple[Tensor, Tensor]:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
     """q (..., T, hs), k (..., S, hs), v (..., S, vs) -> out (..., T, vs), weights (..., T, S)."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
     weights = causal_softmax(scores) if causal else scores.softmax(dim=-1)
@@ -137,7 +143,8 @@ def _explain_linear_layers(page: Page, by_hand: six_words.ParameterHead) -> None
         otherwise: `torch.rand` draws from 0 to 1, `nn.Linear` from -1/sqrt(d_in) to 1/sqrt(d_in),
         here .5774, both signs, so that outputs are no larger than inputs however many inputs there
         are. It also stores the matrix transposed, (d_out, d_in). With the first form's weights
-        copied, transposed, the two agree:"""
+        copied, transposed, the two agree. (`context`, a second text, is for cross-attention in the
+        lesson `heads`, and `adjust` for the lesson `recipe`; without them they change nothing.)"""
     )
     page.source(Head.forward)
     page.table("context vectors of the linear layers", linear(X)[0], six_words.WORDS)
@@ -179,8 +186,8 @@ def _explain_causal(page: Page, seed: int) -> None:
     scores = head.query(x) @ head.key(x).transpose(-2, -1) * 16**-0.5
     page.paragraph(
         f"""A model that predicts the next token must not see it: with the causal mask of the lesson
-        `averaging` the head is a decoder's. Here it is on a batch of B = {B} sequences of T = {T}
-        tokens, C = {C} channels of noise, head_size 16:"""
+        `averaging` the head is that of a **decoder**, a model that generates text. Here it is on a
+        batch of B = {B} sequences of T = {T} tokens, C = {C} channels of noise, head_size 16:"""
     )
     page.table(
         "first sequence: the masked scores, before softmax",

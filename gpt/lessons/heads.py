@@ -143,7 +143,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         """A list computes one head after the other. All their queries, keys and values can come
         from one matrix product instead, with the heads as one more dimension of the tensor:"""
     )
-    page.source(FusedHeads.split, FusedHeads.weigh, FusedHeads.join)
+    page.source(FusedHeads.__init__, FusedHeads.split, FusedHeads.weigh, FusedHeads.join)
     page.paragraph(
         """Here 8 heads have keys of size 32 and values of size 24, from 16 channels: neither size
         needs to be C / H, the usual choice, and the only one of torch's own layer."""
@@ -207,7 +207,7 @@ def _set_exercise(page: Page, fused: FusedHeads, apart: ListOfHeads, x: Tensor) 
         return out
 
     difference = float((mixed(x) - apart(x)).abs().max())
-    leak = float(masks.influence(mixed, x).triu(1).max())
+    leak = float(masks.influence(mixed, x[:, :6]).triu(1).max())  # as the check
     page.exercise(
         """In FusedHeads.join, replace `y.transpose(1, 2).flatten(2)` by
         `y.reshape(y.shape[0], y.shape[2], -1)`. The shape stays (B, t, H * vs). Which checks fail?

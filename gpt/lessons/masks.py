@@ -57,9 +57,18 @@ def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
     """Write the part of the page about masks; `fused` has a mask made for more than 5 positions."""
     page.paragraph(
         """The **causal mask** is made once, for the longest text that the model takes, and cropped
-        to the t characters that came in (`self.future[:t, :t]`). As a `buffer` of the module it
-        moves with it to another device, but is not trained. A prompt may be of any length:"""
+        to the t characters that came in (`self.future[:t, :t]`). It is a **buffer** of the module,
+        which moves with it to another device. It is not trained, as an optimizer is given
+        `parameters()`; and as it is not `persistent`, a checkpoint, `state_dict()`, does not hold
+        it."""
     )
+    held = [dict(fused.named_parameters()), fused.state_dict(), dict(fused.named_buffers())]
+    page.check(
+        "masks in parameters(), state_dict() and buffers() = 0, 0 and 1",
+        torch.tensor([float("future" in names) for names in held]),
+        torch.tensor([0.0, 0.0, 1.0]),
+    )
+    page.paragraph("A prompt may be of any length:")
     page.check("5 characters alone = the first 5 of 16", fused(x[:, :5]), fused(x)[:, :5])
     one = Head(16, 8)
     x = x[:, :6]
@@ -108,7 +117,9 @@ def _explain_inversion(page: Page, one: Head, fused: nn.Module, x: Tensor) -> No
     page.paragraph(
         """A common mistake is the **inverted mask**: in torch's nn.MultiheadAttention a boolean
         mask is True where a query may NOT attend, in its scaled_dot_product_attention True where it
-        may. The wrong way round, each position attends to those after it:"""
+        may. The wrong way round, each position attends to those after it. This is the additive
+        form. The last query may attend to nothing: it gets equal weights here, NaN with -inf
+        (nn.MultiheadAttention), and an output of zeros in scaled_dot_product_attention."""
     )
     page.table(
         "attention weights with the inverted mask: query position (row), key position (column)",
@@ -118,10 +129,10 @@ def _explain_inversion(page: Page, one: Head, fused: nn.Module, x: Tensor) -> No
         mask=weights == 0,
     )
     page.paragraph(
-        """No shape is wrong and each row sums to 1. In training the loss falls faster than ever,
-        since the character to be predicted is part of the input; only what is generated is
-        nonsense. The test of causality notices: change the input at one position, and see which
-        outputs change. None before it may."""
+        """NaN is noticed at once. But in this form no shape is wrong, each row sums to 1, and in
+        training the loss falls faster than ever, since the character to be predicted is part of the
+        input; only what is generated is nonsense. The test of causality notices: change the input
+        at one position, and see which outputs change. None before it may."""
     )
     page.source(influence)
     for name, step in (("causal", lambda x: one(x)[0]), ("inverted", lambda x: inverted(x)[0])):

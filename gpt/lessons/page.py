@@ -12,6 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt.text.display import first_columns
+
+DRAWING_WIDTH = 76  # columns
 TERM = re.compile(r"\*\*(.+?)\*\*")  # **causal mask**: a word of the field at its first use
 
 
@@ -67,8 +70,9 @@ class Page:
         )
 
     def drawing(self, caption: str, lines: Sequence[str]) -> None:
-        """Add a drawing made of characters; its lines (at most 76 columns) are never wrapped."""
-        self.parts.append({"drawing": caption, "lines": list(lines)})
+        """Add a drawing made of characters; its lines are cut, never wrapped."""
+        cut = [first_columns(line, DRAWING_WIDTH) for line in lines]
+        self.parts.append({"drawing": caption, "lines": cut})
 
     def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-5) -> None:
         """Claim that two tensors are equal up to rounding, and check it."""
@@ -80,6 +84,11 @@ class Page:
         """Claim that two tensors differ, and check it."""
         difference = float((left - right).detach().abs().max())
         self._add_check(claim, "differ", difference > 1e-3, difference)
+
+    def check_mean(self, claim: str, errors: Tensor) -> None:
+        """Claim that means equal what they should; errors, in standard errors, are at most 5."""
+        largest = float(errors.detach().abs().max())
+        self._add_check(claim, "within 5 standard errors", largest <= 5, largest)
 
     def exercise(self, task: str, answer: str) -> None:
         """Add the lesson's exercise: change a line, predict, run again. `--answer` shows both."""

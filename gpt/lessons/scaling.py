@@ -92,7 +92,13 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         nearly **one-hot**, all weight on the largest. The same five scores, times 1, 8 and 32:"""
     )
     rows = ["scores", *[f"{factor} x scores" for factor in factors[1:]]]
-    page.table("softmax", torch.stack([(n * scores).softmax(-1) for n in factors]), rows)
+    weights = torch.stack([(n * scores).softmax(-1) for n in factors])
+    page.table("softmax", weights, rows)
+    page.paragraph(
+        f"""Their **entropy** is how undecided they are: 0 bits if one of them is 1, log2(n) if all
+        n are equal, here log2(5) = {math.log2(5):.4f} at most:"""
+    )
+    page.table("entropy of the weights (bits)", entropy(weights), columns=rows)
     page.paragraph(
         """And a sharp softmax does not learn. The gradient of a score is that of the weights times
         softmax's **Jacobian**, diag(w) - w w^T, how each weight w changes with each score; where w
@@ -122,8 +128,8 @@ def _explain_trained(page: Page, trained: Trained) -> None:
     T = len(trained.text)
     largest = max_entropy(T)
     page.paragraph(
-        f"""**Entropy** is how undecided the weights are: 0 bits if one of them is 1, log2(n) if all
-        n are equal; averaged over rows of 1 to {T} keys, {largest:.4f} at most."""
+        f"""The entropy of the attention weights is the mean over rows of 1 to {T} keys, which is
+        {largest:.4f} bits at most."""
     )
     for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
         variances, bits = [], []

@@ -20,7 +20,7 @@ from gpt.text.vocabulary import MASKED
 
 
 class SquaredReLU(torch.autograd.Function):
-    """relu(x)^2 (Primer, arXiv:2109.08668, section 4), with the gradient 2 relu(x) written out.
+    """relu(x)^2 (Primer, arXiv:2109.08668), with the gradient 2 relu(x) written out.
 
     Left to autograd, it goes over the MLP's wide activations three times more: an eighth of a step.
     """

@@ -1,6 +1,7 @@
 """Characters from a text or a model, made safe to look at, and to tell apart."""
 
 import unicodedata
+from itertools import accumulate
 
 UNSAFE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
 UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -30,6 +31,20 @@ def symbol(c: str) -> str:
 def escaped(c: str) -> str:
     """The character as Python spells it in ASCII: `\\x1b`, `\\u202e`."""
     return c.encode("unicode_escape").decode()
+
+
+def columns(text: str) -> int:
+    """How many columns of a terminal it takes."""
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        for c in text
+    )
+
+
+def first_columns(text: str, width: int) -> str:
+    """As many of its first characters as, made visible, take at most `width` columns."""
+    taken = accumulate(columns(_visible(c)) for c in text)
+    return text[: sum(column <= width for column in taken)]
 
 
 def _visible(c: str) -> str:

@@ -15,7 +15,7 @@ from gpt.model.transformer import GPT, Block
 from gpt.runs.checkpoint import Tensors
 
 # (a, b, c) of each step: the polynomials of degree 5 that together bring singular values from 0.02
-# to 1 nearest to 1, worked out as in Polar Express (arXiv:2505.16932, theorem 3.1).
+# to 1 nearest to 1, as in Polar Express (arXiv:2505.16932).
 POLAR_EXPRESS = (
     (7.71097, -22.11376, 16.24874),
     (3.21528, -2.41117, 0.5013),
