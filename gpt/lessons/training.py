@@ -25,6 +25,7 @@ from gpt.training.optimizer import AdamW
 
 T, C, BATCH_SIZE, STEPS = 16, 64, 32, 300
 SCORED_CHARACTERS = 8192  # of the val split
+COUNTED_CHARACTERS = 2**22  # at once
 SAMPLE_CHARACTERS = 64
 LINE_ENDS = {ord("\n"): "↵", ord("\t"): "⇥"}
 LARGEST_VOCABULARY = 4096  # a bigram's table has its square of numbers
@@ -110,10 +111,12 @@ def count_bigrams(ids: Ids, V: int) -> Bigram:
 
     A hundredth is added to each count, so that no pair is impossible.
     """
-    pairs = to_torch(ids[:-1]) * V + to_torch(ids[1:])
-    counts = pairs.bincount(minlength=V * V).view(V, V) + 0.01
+    counts = torch.zeros(V * V, dtype=torch.long)
+    for start in range(0, len(ids) - 1, COUNTED_CHARACTERS):  # a text of any size
+        part = to_torch(ids[start : start + COUNTED_CHARACTERS + 1])
+        counts += (part[:-1] * V + part[1:]).bincount(minlength=V * V)
     model = Bigram(V)
-    model.table.data = counts.log()
+    model.table.data = (counts.view(V, V) + 0.01).log()
     return model
 
 

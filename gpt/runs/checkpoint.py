@@ -215,7 +215,7 @@ def steps_in(folder: Path) -> list[int]:
     try:
         found = [re.fullmatch(r"step-(\d+)", entry.name) for entry in folder.iterdir()]
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
             return []
         raise _unreadable(folder, error) from error
     return sorted(int(name[1]) for name in found if name)
