@@ -1,5 +1,7 @@
 """What a model is made of, without torch: its parameters' names and shapes, and its angles."""
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,6 +30,11 @@ def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tup
             if name != "attention.qkv" or config.qkv_bias:
                 shapes[f"blocks.{i}.{name}.bias"] = bias
     return shapes | {"norm.weight": (C,), "norm.bias": (C,), "head.weight": (V, C)}
+
+
+def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
+    """How many numbers `GPT(config, vocabulary_size)` learns."""
+    return sum(map(math.prod, parameter_shapes(config, vocabulary_size).values()))
 
 
 def rotary_angles(T: int, head_size: int) -> NDArray[np.float64]:

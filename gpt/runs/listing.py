@@ -1,6 +1,5 @@
 """What there is under `runs/`: each run in a line, read without its weights."""
 
-import math
 import os
 import time
 from contextlib import suppress
@@ -8,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt.errors import GPTError, Unreadable
-from gpt.model.shapes import parameter_shapes
+from gpt.model.shapes import parameter_count
 from gpt.runs.checkpoint import INDEX, read_summary
 from gpt.runs.folder import has_checkpoint, is_run, is_running, run_folders
 
@@ -55,7 +54,6 @@ def _summarise(run: Path) -> RunSummary:
         return RunSummary(
             run.name, "running" if running else state, *numbers, size, time.time() - written
         )
-    shapes = parameter_shapes(last.config.model, len(last.vocabulary))
     return RunSummary(
         name=run.name,
         state="running" if running else "finished" if last.finished else "stopped",
@@ -63,7 +61,7 @@ def _summarise(run: Path) -> RunSummary:
         step=last.step,
         steps=last.config.train.steps,
         val_loss=best.val_loss,
-        parameters=sum(map(math.prod, shapes.values())),
+        parameters=parameter_count(last.config.model, len(last.vocabulary)),
         bytes=size,
         age_s=time.time() - written,
     )

@@ -1,10 +1,8 @@
 """The memory that sampling takes, from the shapes of a model's config alone."""
 
-import math
-
 from gpt.config.schema import ModelConfig
 from gpt.memory import check_memory
-from gpt.model.shapes import parameter_shapes
+from gpt.model.shapes import parameter_count
 from gpt.runs.checkpoint import CheckpointData
 from gpt.sampling.engine import device_for
 from gpt.sampling.generate import PREFILL_CHARACTERS
@@ -47,7 +45,7 @@ def sampling_bytes(
     """
     C, H = model.C, model.n_head
     heads = H * (2 * model.head_size + model.value_size)
-    parameters = sum(map(math.prod, parameter_shapes(model, vocabulary_size).values()))
+    parameters = parameter_count(model, vocabulary_size)
     longest = model.T if characters is None else min(model.T, max(characters, FIRST_ROOM))
     room = min(model.T, 2 * longest)  # caches grow to twice their size, and are copied
     cached = 2 * FLOAT * model.n_layer * H * (model.head_size + model.value_size) + 16

@@ -1,15 +1,13 @@
 """The memory that training takes, from the shapes of its config alone."""
 
-import math
-
 import torch
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import select_precision
 from gpt.memory import check_memory
-from gpt.model.shapes import parameter_shapes
+from gpt.model.shapes import parameter_count
 from gpt.text.batches import EVAL_CHARACTERS
-from gpt.training.gradients import MAX_WORKERS, windows_at_once, worker_count
+from gpt.training.gradients import windows_at_once, worker_count
 
 FLOAT = 4  # bytes
 LIBRARIES = 4e8  # bytes of torch and the others, most of them not yet loaded
@@ -32,9 +30,9 @@ def check_training_memory(config: Config, vocabulary_size: int, device: torch.de
 def training_bytes(config: Config, vocabulary_size: int, device: torch.device) -> dict[str, float]:
     """Bytes that training takes at most, by part: an estimate, rather too high than too low."""
     model, train = config.model, config.train
-    parameters = sum(map(math.prod, parameter_shapes(model, vocabulary_size).values()))
+    parameters = parameter_count(model, vocabulary_size)
     workers = worker_count(config, device)
-    gradients = 1 if workers == 1 else min(workers, MAX_WORKERS) + 1  # of each parameter
+    gradients = 1 if workers == 1 else workers + 1  # of each parameter
     B = 1 if train.auto_batch else -(-train.batch_size // train.accumulation)
     on_cpu = device.type == "cpu"
     bf16 = select_precision(train.precision, device) == torch.bfloat16
