@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.errors import UsageError
+from gpt.evaluation.attention import blocks_of, run_with_streams
 from gpt.lessons.page import Page
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT, Block
@@ -33,7 +34,7 @@ class Trained:
     @property
     def blocks(self) -> list[Block]:
         """The model's blocks."""
-        return [block for block in self.model.blocks if isinstance(block, Block)]
+        return blocks_of(self.model)
 
     @property
     def inputs(self) -> list[Tensor]:
@@ -83,13 +84,7 @@ def trained_model(
     if not 0 < len(text) <= longest:
         raise UsageError(f"--text: expected 1 to {longest} characters, got {len(text)}")
     check_known(text, vocabulary)
-    ids = to_torch(vocabulary.encode(text)).unsqueeze(0)
-    streams: list[Tensor] = []
-    hooks = [
-        block.register_forward_pre_hook(lambda _block, inputs: streams.append(inputs[0]))
-        for block in model.blocks
-    ]
-    model(ids)
-    for hook in hooks:
-        hook.remove()
-    return Trained(name, model, vocabulary, text, generated, ids, streams)
+    ids = to_torch(vocabulary.encode(text))
+    _, streams = run_with_streams(model, ids)
+    before_blocks = streams[:-1]  # the last is the head's
+    return Trained(name, model, vocabulary, text, generated, ids[None], before_blocks)
