@@ -350,8 +350,8 @@ def _name(config: "Config | str | Path | None", text: str | None) -> str:
 
 def _corpus(config: "Config") -> "Corpus":
     from gpt.text.corpus import load_corpus
-    from gpt.text.sources import open_text
+    from gpt.text.sources import open_source
 
-    corpus = load_corpus(open_text(config.data.source), config.data.newlines)
+    corpus = load_corpus(open_source(config.data.source, config.data), config.data.newlines)
     corpus.check_fits(config.model.T)
     return corpus

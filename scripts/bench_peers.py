@@ -35,8 +35,8 @@ sys.path.insert(0, ".")
 from model import GPT, GPTConfig
 from gpt.text.batches import consecutive_windows
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_text
-val = load_corpus(open_text(sys.argv[1])).val  # sorted characters, so the same ids as its own
+from gpt.text.sources import open_source
+val = load_corpus(open_source(sys.argv[1])).val  # sorted characters, so the same ids as its own
 for path in sys.argv[2:]:
     saved = torch.load(path, weights_only=True)
     model = GPT(GPTConfig(**saved["model_args"])).eval()

@@ -25,7 +25,7 @@ from faults.tally import Tally, header, row
 from faults.work import Work, remove, tiny
 
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 
 
 def soak(
@@ -70,7 +70,7 @@ def main() -> None:
         folder.chmod(0o755)  # a process without rights is to get to its files
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog.\n" * 99)
-        work = Work(folder, load_corpus(open_text(str(folder / "text.txt"))))
+        work = Work(folder, load_corpus(open_source(str(folder / "text.txt"))))
         tallies = []
         counts = (asked.kills, asked.reads, asked.files, asked.command_lines)
         print(end="" if asked.json else f"{header()}\n")

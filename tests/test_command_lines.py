@@ -6,7 +6,7 @@ from faults.command_lines import fuzzed_command_lines
 from faults.work import Work
 
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 
 
 def test_a_command_line_that_nobody_would_type_ends_in_one_message(
@@ -16,7 +16,7 @@ def test_a_command_line_that_nobody_would_type_ends_in_one_message(
 
     `scripts/soak.py --command-lines 2000` is the long form.
     """
-    work = Work(tmp_path, load_corpus(open_text(str(text_file))))
+    work = Work(tmp_path, load_corpus(open_source(str(text_file))))
     tally = fuzzed_command_lines(work, count=150, seed=1)
     assert tally.failures == []
     assert tally.outcomes.total() == 150

@@ -10,7 +10,7 @@ import torch
 from gpt.config.yaml import to_yaml
 from gpt.model.transformer import GPT
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.training.dry_run import estimate
 from tests.conftest import small
 
@@ -65,7 +65,7 @@ def test_the_estimate_as_json(gpt: Gpt, config_file: Path) -> None:
 
 def test_evaluations_on_a_part_cost_less_until_the_last(text_file: Path) -> None:
     config = small(train__steps=30, train__eval_characters=26)
-    costs = estimate(config, load_corpus(open_text(str(text_file)))).costs
+    costs = estimate(config, load_corpus(open_source(str(text_file)))).costs
     evaluations = costs["evaluation"].seconds, costs["last evaluation"].seconds
     assert evaluations[1] / evaluations[0] == pytest.approx(240 / 26)
 
@@ -81,7 +81,7 @@ def test_it_takes_steps_with_short_windows_and_with_long_ones(text_file: Path) -
     hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
     try:
         config = small(model__T=12, train__first_window=4, train__steps=30)
-        estimate(config, load_corpus(open_text(str(text_file))))
+        estimate(config, load_corpus(open_source(str(text_file))))
     finally:
         hook.remove()
     assert seen == {4, 12}
@@ -98,7 +98,7 @@ def test_it_measures_with_the_threads_that_the_run_will_have(text_file: Path) ->
     before = torch.get_num_threads()
     hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
     try:  # dropout: without workers, each of which has its part of the threads
-        estimate(small(threads=3, model__dropout=0.1), load_corpus(open_text(str(text_file))))
+        estimate(small(threads=3, model__dropout=0.1), load_corpus(open_source(str(text_file))))
     finally:
         hook.remove()
     assert counts == {3}

@@ -13,13 +13,13 @@ from gpt.model.transformer import GPT
 from gpt.text import batches
 from gpt.text.batches import spread_windows
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from tests.conftest import small
 
 
 @pytest.fixture
 def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_text(str(text_file)))
+    return load_corpus(open_source(str(text_file)))
 
 
 @pytest.fixture

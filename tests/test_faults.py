@@ -38,7 +38,7 @@ from gpt.runs.folder import LOCK, locked, make_numbered
 from gpt.runs.recovery import recover
 from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.training.monitor.monitor import Monitor
 from gpt.training.schedule import learning_rate
 from gpt.training.step import TrainStep
@@ -54,7 +54,7 @@ PART = {"train__stop_at_val_loss": 99.0}  # ends at the first evaluation, step 4
 
 @pytest.fixture
 def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_text(str(text_file)))
+    return load_corpus(open_source(str(text_file)))
 
 
 def weights_of(run: Path, which: str = "last") -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from gpt.runs.model import load_model
 from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.training.dry_run import estimate
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::UserWarning")
 
 @pytest.fixture
 def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_text(str(text_file)))
+    return load_corpus(open_source(str(text_file)))
 
 
 def test_auto_takes_cuda_and_bf16() -> None:

@@ -41,7 +41,7 @@ from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import read_checkpoint
 from gpt.runs.model import load_model
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.training.trainer import train
 from tests.conftest import small
 
@@ -59,7 +59,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         model = {"qkv_bias": True, "positions": "learned", "attention_scale": 1.5, "dropout": 0.5}
         config = small(train__steps=40, **{f"model__{key}": v for key, v in model.items()})
-        train(config, load_corpus(open_text(str(text))), folder / "run")
+        train(config, load_corpus(open_source(str(text))), folder / "run")
     return folder / "run"
 
 

@@ -21,7 +21,7 @@ from gpt.model.attention import CausalSelfAttention
 from gpt.model.rotary import Rotary
 from gpt.model.transformer import GPT, Block
 from gpt.text.corpus import load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
 from tests.test_model import shaken
 
@@ -278,7 +278,7 @@ def test_what_the_recipe_brings_is_in_the_record_of_experiments() -> None:
 def test_each_part_more_learns_more() -> None:
     losses = table("training", "nats per character of the val")
     before, after = losses[:, 0].tolist(), losses[:, 1].tolist()
-    corpus = load_corpus(open_text("python-docs"))
+    corpus = load_corpus(open_source("python-docs"))
     assert before == pytest.approx([math.log(len(corpus.vocabulary))] * 4, abs=1e-5)
     bigram, one_head, one_block, fixed_tokens = after
     assert before[0] > bigram > one_head + 0.1 > one_block + 0.2

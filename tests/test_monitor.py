@@ -34,7 +34,7 @@ from gpt.config.yaml import to_yaml
 from gpt.evaluation.attention import Attention
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.training.monitor.monitor import Monitor
 from gpt.training.monitor.progress import evaluation_bar, training_bar
 from gpt.training.trainer import train
@@ -74,7 +74,7 @@ def weights_of_attention(T: int) -> Attention:
 def test_tensorboard_shows_the_metrics_by_step(text_file: Path) -> None:
     """And nothing of step 0, where the loss is that of guessing, and nothing twice."""
     config = small(train__log_every=3, data__source=str(text_file))
-    train(config, load_corpus(open_text(str(text_file))), Path("r"))
+    train(config, load_corpus(open_source(str(text_file))), Path("r"))
     records = metrics_of(Path("r"))
     for tag, name in [
         ("loss/train", "train_loss"),
@@ -112,7 +112,7 @@ def test_tensorboard_shows_the_losses_on_one_chart_by_step_and_by_seconds(tmp_pa
 
 
 def test_a_sample_of_each_evaluation_is_shown(text_file: Path) -> None:
-    train(small(), load_corpus(open_text(str(text_file))), Path("r"))
+    train(small(), load_corpus(open_source(str(text_file))), Path("r"))
     samples = events_of(Path("r")).Tensors("sample/text_summary")
     assert [e.step for e in samples] == [0, 4, 8, 11]
     text = samples[0].tensor_proto.string_val[0].decode()
@@ -121,7 +121,7 @@ def test_a_sample_of_each_evaluation_is_shown(text_file: Path) -> None:
 
 def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Path) -> None:
     """As numbers, truth values and strings, with the seed; a resume leaves one row, the newest."""
-    corpus = load_corpus(open_text(str(text_file)))
+    corpus = load_corpus(open_source(str(text_file)))
     train(small(seed=5, train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
     outcome = train(small(seed=5), corpus, Path("r"), resume=True)
     shown = hparams_of(Path("r"))
@@ -150,7 +150,7 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(tmp_path: Pat
 def test_the_projector_names_the_characters(text_file: Path) -> None:
     """And a resumed run leaves no second set of files, and prints nothing."""
     text_file.write_text("\x1b\t\n 日\u2028abca" * 50)
-    corpus = load_corpus(open_text(str(text_file)))
+    corpus = load_corpus(open_source(str(text_file)))
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
     train(small(), corpus, Path("r"), resume=True)
     config = projector_config_pb2.ProjectorConfig()
@@ -181,7 +181,7 @@ def test_the_projector_names_the_characters(text_file: Path) -> None:
 
 
 def test_histograms_come_on_request_and_change_nothing(text_file: Path) -> None:
-    corpus = load_corpus(open_text(str(text_file)))
+    corpus = load_corpus(open_source(str(text_file)))
     train(small(), corpus, Path("without"))
     assert events_of(Path("without")).Tags()["histograms"] == []
     train(small(train__histograms=True), corpus, Path("with"))
@@ -198,7 +198,7 @@ def test_histograms_come_on_request_and_change_nothing(text_file: Path) -> None:
 
 def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
     text_file.write_text("<script>\x1b[2J# **\n" * 50)
-    train(small(train__steps=2), load_corpus(open_text(str(text_file))), Path("r"))
+    train(small(train__steps=2), load_corpus(open_source(str(text_file))), Path("r"))
     for event in events_of(Path("r")).Tensors("sample/text_summary"):
         text = event.tensor_proto.string_val[0].decode()
         assert visible(text) == text
@@ -209,7 +209,7 @@ def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
 
 
 def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
-    corpus = load_corpus(open_text(str(text_file)))
+    corpus = load_corpus(open_source(str(text_file)))
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
     shutil.copytree("r/checkpoints", "at-step-4")
     train(small(train__stop_at_val_loss=3.2), corpus, Path("r"), resume=True)  # and at 8

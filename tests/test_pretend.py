@@ -17,7 +17,7 @@ from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
@@ -27,7 +27,7 @@ from tests.pretend import CPU, PRETEND, count_syncs, plugged_in
 
 @pytest.fixture
 def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_text(str(text_file)))
+    return load_corpus(open_source(str(text_file)))
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from gpt.runs.folder import check_free, find_run, locked, make_numbered
 from gpt.runs.listing import list_runs
 from gpt.runs.recovery import config_to_resume, recover
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.trainer import train
 from tests.conftest import rehash, small
@@ -258,7 +258,7 @@ def test_a_folder_between_two_names_is_put_back() -> None:
 
 @pytest.fixture
 def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_text(str(text_file)))
+    return load_corpus(open_source(str(text_file)))
 
 
 def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:

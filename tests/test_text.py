@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -20,16 +20,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.seeds import uniforms
 from gpt.text import download, sources
 from gpt.text.batches import batch, consecutive_windows, token_dropout
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
+from gpt.text.documents import Document, Source
 from gpt.text.download import TINYSHAKESPEARE, Download, cache_dir, locate
 from gpt.text.newlines import unified, unify_newlines
 from gpt.text.shuffle import shuffled
-from gpt.text.sources import Text, open_text, read_file
+from gpt.text.sources import open_source
 from gpt.text.vocabulary import MASKED, Vocabulary
 from tests.conftest import SHARED_DATA
 
@@ -41,6 +43,18 @@ def write(content: bytes, name: str = "text.txt") -> str:
     return name
 
 
+def read(source: str, data: DataConfig | None = None) -> str:
+    """The documents of a source, one after the other."""
+    documents = open_source(source, data).documents()
+    return b"".join(chunk for document in documents for chunk in document.chunks()).decode()
+
+
+def of_chunks(chunks: Callable[[], Iterable[str]]) -> Source:
+    """A source of one document; `chunks` is asked for each time that it is read."""
+    document = Document("t", lambda: (chunk.encode() for chunk in chunks()))
+    return Source("t", lambda: iter([document]))
+
+
 # --- reading a file ---
 
 
@@ -49,12 +63,12 @@ def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int) ->
     write(text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "CHUNK_BYTES", size)
-        assert "".join(read_file(Path("text.txt"))) == text.removeprefix("\ufeff")
+        assert read("text.txt") == text.removeprefix("\ufeff")
 
 
 def test_a_file_is_read_with_its_line_ends_and_without_its_byte_order_mark() -> None:
     write("\ufeffa\r\nb\rc\n\ufeff".encode())
-    assert "".join(read_file(Path("text.txt"))) == "a\r\nb\rc\n\ufeff"
+    assert read("text.txt") == "a\r\nb\rc\n\ufeff"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 1 << 22])
@@ -77,7 +91,7 @@ def test_bytes_that_are_no_utf8_are_told_with_their_offset(
     name = write(content)
     wrong = rf"got byte 0x{content[offset]:02x} at offset {offset}\b"
     with pytest.raises(TextError, match=wrong):
-        list(open_text(name).chunks())
+        read(name)
 
 
 @pytest.mark.parametrize(
@@ -96,29 +110,29 @@ def test_what_is_no_utf8_comes_with_advice_that_helps(
     """A file cut short and CESU-8 were both advised to be converted from Latin-1."""
     monkeypatch.setattr(sources, "CHUNK_BYTES", size)
     with pytest.raises(TextError, match=re.escape(advice)):
-        list(open_text(write(content)).chunks())
+        read(write(content))
 
 
 def test_what_is_no_readable_file_is_told() -> None:
     with pytest.raises(TextError, match=r"nowhere\.txt: no such text; expected python-docs"):
-        open_text("nowhere.txt")
+        open_source("nowhere.txt")
     Path("folder").mkdir()
     with pytest.raises(TextError, match="expected a text file, got a folder"):
-        open_text("folder")
+        open_source("folder")
     os.mkfifo("pipe")
     with pytest.raises(TextError, match="expected a text file, got a pipe or device"):
-        open_text("pipe")
+        open_source("pipe")
 
 
 def test_an_empty_file_is_told() -> None:
     for content in (b"", "\ufeff".encode()):
         with pytest.raises(TextError, match=r"text\.txt: expected some text, got an empty file"):
-            load_corpus(open_text(write(content)))
+            load_corpus(open_source(write(content)))
 
 
 def test_python_docs_need_nothing_but_python() -> None:
     topics = importlib.import_module("pydoc_data.topics").topics
-    text = "".join(open_text("python-docs").chunks())
+    text = read("python-docs")
     assert len(text) > 400_000
     assert all(topic in text for topic in topics.values())
 
@@ -141,9 +155,9 @@ def test_line_ends_become_LF_wherever_a_chunk_ends(text: str, size: int) -> None
 def test_a_text_from_windows_is_the_same_corpus(caplog: pytest.LogCaptureFixture) -> None:
     """Its CR were learnt as characters, and stood in every sample."""
     caplog.set_level("INFO", "gpt")
-    unix = load_corpus(open_text(write(b"ab\ncd\n\nef\n" * 7)))
+    unix = load_corpus(open_source(write(b"ab\ncd\n\nef\n" * 7)))
     assert caplog.messages == []
-    windows = load_corpus(open_text(write(b"ab\r\ncd\r\n\r\nef\r\n" * 7, "windows.txt")))
+    windows = load_corpus(open_source(write(b"ab\r\ncd\r\n\r\nef\r\n" * 7, "windows.txt")))
     assert windows.ids.tolist() == unix.ids.tolist()
     assert (windows.sha256, windows.vocabulary) == (unix.sha256, unix.vocabulary)
     assert caplog.messages == [
@@ -239,7 +253,7 @@ def test_the_pinned_shakespeare_is_the_fields() -> None:
         pytest.skip("tinyshakespeare.txt is not at hand")
     Path("data").mkdir()
     Path("data/tinyshakespeare.txt").symlink_to(file)
-    corpus = load_corpus(open_text("tinyshakespeare"))
+    corpus = load_corpus(open_source("tinyshakespeare"))
     assert (len(corpus.ids), len(corpus.vocabulary)) == (TINYSHAKESPEARE.size, 65)
     assert (len(corpus.train), len(corpus.val)) == (1_003_854, 111_540)  # nanoGPT's split
 
@@ -278,7 +292,7 @@ def test_a_vocabulary_file_that_is_none_is_refused(content: str) -> None:
 @pytest.mark.parametrize(("V", "dtype"), [(256, "uint8"), (257, "uint16"), (70_001, "uint32")])
 def test_ids_take_as_few_bytes_as_they_can(V: int, dtype: str) -> None:
     text = "".join(map(chr, range(0x10000, 0x10000 + V)))
-    corpus = load_corpus(open_text(write(text.encode())))
+    corpus = load_corpus(open_source(write(text.encode())))
     assert corpus.ids.dtype == dtype
     assert corpus.ids.tolist() == list(range(V))
 
@@ -286,7 +300,7 @@ def test_ids_take_as_few_bytes_as_they_can(V: int, dtype: str) -> None:
 @given(text=lines.filter(bool), size=st.integers(1, 7))
 def test_a_corpus_holds_every_character_of_the_text(text: str, size: int) -> None:
     chunks = [text[i : i + size] for i in range(0, len(text), size)]
-    corpus = load_corpus(Text("t", lambda: iter(chunks)), "keep")
+    corpus = load_corpus(of_chunks(lambda: chunks), "keep")
     assert corpus.vocabulary.decode(corpus.ids) == text == unify_newlines(text, "keep")
     assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
     cut = int(0.9 * len(text))
@@ -296,19 +310,19 @@ def test_a_corpus_holds_every_character_of_the_text(text: str, size: int) -> Non
 
 def test_the_encoded_text_is_found_again_and_a_changed_text_is_not_mistaken_for_it() -> None:
     name = write(b"abcabc")
-    load_corpus(open_text(name))
+    load_corpus(open_source(name))
     (kept,) = (download.cache_dir() / "corpora").iterdir()
     before = kept.stat().st_mtime_ns
-    load_corpus(open_text(name))
+    load_corpus(open_source(name))
     assert kept.stat().st_mtime_ns == before
-    assert load_corpus(open_text(write(b"abcabd"))).vocabulary.characters == "abcd"
+    assert load_corpus(open_source(write(b"abcabd"))).vocabulary.characters == "abcd"
 
 
 @pytest.mark.parametrize("damage", ["changed", "cut", "short", "long", "junk", "pickle", "empty"])
 def test_a_damaged_cache_is_written_anew(damage: str) -> None:
     """Changed ids were once trained on, under the hash of the text."""
     name = write(b"abcabc")
-    load_corpus(open_text(name))
+    load_corpus(open_source(name))
     (kept,) = (download.cache_dir() / "corpora").iterdir()
     written = kept.read_bytes()
     if damage == "short":
@@ -324,7 +338,7 @@ def test_a_damaged_cache_is_written_anew(damage: str) -> None:
                 "empty": b"",
             }[damage]
         )
-    assert load_corpus(open_text(name)).ids.tolist() == [0, 1, 2, 0, 1, 2]
+    assert load_corpus(open_source(name)).ids.tolist() == [0, 1, 2, 0, 1, 2]
     assert kept.read_bytes() == written
 
 
@@ -333,21 +347,21 @@ def test_a_text_that_changes_while_it_is_read_is_told(second: list[str]) -> None
     """A text cut short between its two readings was once kept, padded, under its old hash."""
     readings = iter([["abc"], second])
     with pytest.raises(TextError, match="changed while it was being read"):
-        load_corpus(Text("t", lambda: iter(next(readings))))
+        load_corpus(of_chunks(lambda: next(readings)))
     assert list((download.cache_dir() / "corpora").iterdir()) == []
 
 
 @pytest.mark.parametrize("length", [1, 2, 10])
 def test_a_text_too_short_for_any_T_is_refused(length: int) -> None:
     """Of a text of one character it said: expected fewer than 0."""
-    corpus = load_corpus(open_text(write(b"a" * length)))
+    corpus = load_corpus(open_source(write(b"a" * length)))
     with pytest.raises(TextError, match=rf"text\.txt: expected at least 11 .*, got {length};"):
         corpus.check_fits(1)
-    load_corpus(open_text(write(b"a" * 11))).check_fits(1)
+    load_corpus(open_source(write(b"a" * 11))).check_fits(1)
 
 
 def test_T_must_fit_into_the_shorter_split() -> None:
-    corpus = load_corpus(open_text(write(b"ab" * 55)))  # 99 train, 11 val
+    corpus = load_corpus(open_source(write(b"ab" * 55)))  # 99 train, 11 val
     corpus.check_fits(10)
     with pytest.raises(ConfigError, match=r"model\.T: expected fewer than the 11 characters"):
         corpus.check_fits(11)
@@ -473,7 +487,7 @@ def test_what_a_killed_process_had_begun_to_write_is_removed(text_file: Path) ->
     )
     for path in (of_dead, of_living, of_another_machine):
         path.touch()
-    load_corpus(open_text(str(text_file)))
+    load_corpus(open_source(str(text_file)))
     left = [path.name for path in folder.iterdir() if path.suffix == ".tmp"]
     assert sorted(left) == sorted([of_living.name, of_another_machine.name])
 
@@ -484,5 +498,4 @@ def test_a_device_that_looks_like_a_file_is_not_waited_for() -> None:
     if not os.access(path, os.R_OK):
         pytest.skip("no /proc/kmsg to read here")
     with pytest.raises(TextError, match=r"/proc/kmsg: (expected a file, got a device|cannot read)"):
-        for _ in read_file(path):
-            pass
+        read(str(path))

@@ -19,7 +19,7 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.training.progress import Progress
 from gpt.training.resume import RunState
 from gpt.training.schedule import learning_rate
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.precision
 
 @pytest.fixture
 def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_text(str(text_file)))
+    return load_corpus(open_source(str(text_file)))
 
 
 # --- events ---

@@ -33,7 +33,7 @@ from gpt.seeds import derive_seed
 from gpt.text import batches
 from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.training import gradients as training_gradients
 from gpt.training.gradients import PlainBackward
 from gpt.training.schedule import learning_rate
@@ -48,7 +48,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def corpus(text_file: Path) -> Corpus:
-    return load_corpus(open_text(str(text_file)))
+    return load_corpus(open_source(str(text_file)))
 
 
 def weights_of(run: Path, which: str = "last") -> dict[str, torch.Tensor]:
@@ -736,7 +736,7 @@ def test_resume_refuses_another_text_and_a_finished_run(corpus: Corpus, text_fil
     with pytest.raises(UsageError, match=r"r is finished: .* step 11 of 11; .*train.steps=22"):
         train(small(), corpus, Path("r"), resume=True)
     text_file.write_text(text_file.read_text().replace("fox", "ofx"))
-    changed = load_corpus(open_text(str(text_file)))
+    changed = load_corpus(open_source(str(text_file)))
     with pytest.raises(UsageError, match=r"is not the text that r began with"):
         train(small(train__steps=20), changed, Path("r"), resume=True)
 

@@ -19,7 +19,7 @@ from gpt.lessons.trained import Trained
 from gpt.model.transformer import Block, cross_entropy
 from gpt.text.batches import batch, spread_windows, to_torch
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.sources import open_text
+from gpt.text.sources import open_source
 from gpt.text.vocabulary import Ids
 from gpt.training.optimizer import AdamW
 
@@ -126,7 +126,7 @@ def load(source: str) -> Corpus:
     Raises:
         TextError: it cannot be read, is too short or has too many distinct characters.
     """
-    corpus = load_corpus(open_text(source))
+    corpus = load_corpus(open_source(source))
     if len(corpus.val) <= T:
         raise TextError(
             f"{source}: expected at least {10 * T + 10} characters (90 % are train, 10 % val), "

@@ -12,9 +12,9 @@ import numpy as np
 from gpt.config.schema import Newlines
 from gpt.errors import ConfigError, TextError
 from gpt.files import remove_stale, sync, temporary_beside
+from gpt.text.documents import Source
 from gpt.text.download import cache_dir
 from gpt.text.newlines import unified
-from gpt.text.sources import Text
 from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Corpus:
             )
 
 
-def load_corpus(text: Text, newlines: Newlines = "lf") -> Corpus:
+def load_corpus(source: Source, newlines: Newlines = "lf") -> Corpus:
     """Read a text twice, in chunks: once for its vocabulary, once to write its ids.
 
     The array is cached under the corpus's SHA-256, so a second run on the same text finds it, and
@@ -78,16 +78,16 @@ def load_corpus(text: Text, newlines: Newlines = "lf") -> Corpus:
     """
     digest, length, changed = hashlib.sha256(), 0, 0
     seen = set[str]()
-    for chunk, line_ends in unified(text.chunks(), newlines):
+    for chunk, line_ends in unified(_characters(source), newlines):
         digest.update(chunk.encode())
         length += len(chunk)
         changed += line_ends
         seen |= set(Vocabulary.of(chunk).characters)
     if not length:
-        raise TextError(f"{text.name}: expected some text, got an empty file")
+        raise TextError(f"{source.name}: expected some text, got an empty file")
     if changed:
         log.info(
-            f"{text.name}: line ends read as LF that were CRLF or CR: {changed:,}; "
+            f"{source.name}: line ends read as LF that were CRLF or CR: {changed:,}; "
             f"data.newlines=keep would keep them"
         )
     vocabulary = Vocabulary("".join(sorted(seen)))
@@ -96,15 +96,24 @@ def load_corpus(text: Text, newlines: Newlines = "lf") -> Corpus:
         try:
             ids = _read_ids(path, vocabulary, length)
         except (OSError, ValueError, EOFError):  # not there, or not what was written
-            chunks = (chunk for chunk, _ in unified(text.chunks(), newlines))
-            _write_ids(chunks, text.name, vocabulary, length, digest.hexdigest(), path)
+            chunks = (chunk for chunk, _ in unified(_characters(source), newlines))
+            _write_ids(chunks, source.name, vocabulary, length, digest.hexdigest(), path)
             ids = _read_ids(path, vocabulary, length)
     except (OSError, ValueError, EOFError) as error:
         raise TextError(
             f"{path}: cannot keep the text's ids there ({error}); "
             f"set XDG_CACHE_HOME to a folder with room that you may write to"
         ) from None
-    return Corpus(text.name, ids, vocabulary, digest.hexdigest())
+    return Corpus(source.name, ids, vocabulary, digest.hexdigest())
+
+
+def _characters(source: Source) -> Iterator[str]:
+    """Its documents, an empty line between two."""
+    for number, document in enumerate(source.documents()):
+        if number:
+            yield "\n\n"
+        for chunk in document.chunks():
+            yield chunk.decode()
 
 
 def _read_ids(path: Path, vocabulary: Vocabulary, length: int) -> Ids:
