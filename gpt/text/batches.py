@@ -58,8 +58,8 @@ def token_dropout(ids: torch.Tensor, p: float, *, seed: int, step: int) -> torch
     "Word dropout" (arXiv:1511.06349, section 3.2.1): no single character is relied on too much. A
     pure function of (seed, step).
     """
-    drawn = torch.from_numpy(uniforms(seed, "hidden", step).random(ids.shape))
-    return ids.masked_fill(drawn < p, MASKED)
+    drawn = uniforms(seed, "hidden", step).random(ids.shape)
+    return torch.from_numpy(np.where(drawn < p, MASKED, ids.numpy()))
 
 
 def consecutive_windows(ids: Ids, T: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:

@@ -44,7 +44,7 @@ def training_bytes(config: Config, vocabulary_size: int, device: torch.device) -
         "gradients": FLOAT * parameters * gradients,
         "optimizer": 2 * FLOAT * parameters,
         "checkpoint": 3 * FLOAT * parameters,  # as it is written
-        "batch": 40 * train.batch_size * model.T,  # ids, their places, token dropout
+        "batch": 60 * train.batch_size * model.T,  # ids, places, token dropout; and the next's
         "activations": max(
             characters * activation_bytes(model, vocabulary_size, explicit=explicit),
             scored * FLOAT * (_layer_numbers(model) + 4 * model.C + 4 * vocabulary_size),

@@ -22,6 +22,7 @@ from gpt.model.transformer import GPT, cross_entropy
 from gpt.runs.checkpoint import Tensors, TrainingState
 from gpt.seeds import derive_seed
 from gpt.text.batches import batch, token_dropout
+from gpt.text.prefetch import Prefetch
 from gpt.text.vocabulary import Ids
 from gpt.training.gradients import make_gradients
 from gpt.training.optimizer import make_optimizers
@@ -31,15 +32,17 @@ log = logging.getLogger(__name__)
 
 
 class TrainStep:
-    """Calling it with a step draws that step's batch and updates the model once.
+    """Calling it with a step takes that step's batch and updates the model once.
 
     The batch, its token dropout and the dropout masks are pure functions of (seed, step), so a step
     repeats exactly, whatever ran before it; `state_dict` holds all that one step leaves to the
-    next. The batch is computed in micro-batches, and each of them as gradients.py says.
+    next. The batch is drawn while the step before is computed; it is computed in micro-batches,
+    and each of them as gradients.py says.
     """
 
     def __init__(self, model: GPT, ids: Ids, config: Config, device: torch.device) -> None:
         self.model, self.ids, self.config, self.device = model, ids, config, device
+        self.batches = Prefetch(self._draw, config.train.steps)
         self.micro_batches = config.train.accumulation
         self.precision = select_precision(config.train.precision, device)
         self.gradients = make_gradients(self.loss, model, config, device)
@@ -89,14 +92,15 @@ class TrainStep:
 
     def _backward(self, step: int) -> Tensor:
         """Leave the gradients of a step's batch in the model; returns the loss."""
+        x, y = self.batches(step)
         while True:
             self.model.zero_grad(set_to_none=True)
             loss = torch.zeros((), device=self.device)
             scale = self.scaler.scale(torch.ones((), device=self.device))
             try:
                 with seeded(derive_seed(self.config.seed, "dropout", step), self.device):
-                    for x, y in self._micro_batches(step):
-                        loss += self.gradients(x, y, scale)
+                    for micro_batch in self._micro_batches(x, y):
+                        loss += self.gradients(*micro_batch, scale)
             except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
                 if not _is_out_of_memory(error):
                     raise
@@ -131,12 +135,16 @@ class TrainStep:
         self.micro_batches = more
         free_cached_memory(self.device)
 
-    def _micro_batches(self, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batch of a step on the device: x and y, (B / micro_batches, T), of each."""
+    def _draw(self, step: int) -> tuple[Tensor, Tensor]:
+        """The batch of a step: x, with token dropout, and y, (B, T) each, on the CPU."""
         config, (B, T) = self.config, batch_shape(step, self.config)
         x, y = batch(self.ids, B, T, seed=config.seed, step=step)
         if config.model.character_dropout:
             x = token_dropout(x, config.model.character_dropout, seed=config.seed, step=step)
+        return x, y
+
+    def _micro_batches(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """A batch in micro-batches on the device: x and y, (B / micro_batches, T), of each."""
         chunks = (t.chunk(self.micro_batches) for t in (x, y))
         for x_micro, y_micro in zip(*chunks, strict=True):
             yield move(x_micro, self.device), move(y_micro, self.device)
