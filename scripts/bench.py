@@ -293,6 +293,13 @@ def workers() -> dict[str, Any]:
     return table
 
 
+def long_text() -> dict[str, Any]:
+    """A step on 1 MB and on 1 GB of text, and its memory: bench_long_text.py."""
+    from bench_long_text import long_text as measure
+
+    return measure()
+
+
 def sampling(peer: NanoGPT | None) -> dict[str, Any]:
     """How fast text is written: bench_sampling.py; with nanoGPT's sample.py in turn."""
     from bench_sampling import sampling as measure
@@ -337,6 +344,7 @@ OURS = (
     best,
     threads,
     workers,
+    long_text,
     peak,
     shapes,
     scaling,

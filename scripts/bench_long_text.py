@@ -1,0 +1,77 @@
+"""What a training step costs on a text of 1 MB and of 1 GB, and whether its memory grows.
+
+    python scripts/bench.py long_text
+
+The steps are those of configs/quickstart.yaml, of either text in turn. Both texts lie on disk, in
+the working directory's file system, and are read from there: their pages are dropped from the
+system's cache first, as after a restart.
+"""
+
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gpt.text.vocabulary import Ids
+
+SIZES = {"1_mb": 10**6, "1_gb": 10**9}  # characters, of a byte each
+V = 65
+WARMUP_STEPS, TIMED_STEPS = 50, 200
+
+
+def long_text() -> dict[str, Any]:
+    """Median ms of a step on either text, and MB of the process's own memory before and after."""
+    import torch
+
+    from gpt.config.load import load_config
+    from gpt.model.transformer import GPT
+    from gpt.training.step import TrainStep
+
+    config = load_config("quickstart", ["device=cpu", f"train.steps={10**6}"])
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        texts = {name: _written(Path(folder, name), size) for name, size in SIZES.items()}
+        steps = {
+            name: TrainStep(GPT(config.model, V), ids, config, torch.device("cpu"))
+            for name, ids in texts.items()
+        }
+        times: dict[str, list[float]] = {name: [] for name in steps}
+        for i in range(WARMUP_STEPS + TIMED_STEPS):
+            for name, step in steps.items():
+                began = time.perf_counter()
+                step(i)
+                times[name].append(time.perf_counter() - began)
+            if i == WARMUP_STEPS:
+                before = _memory_mb()
+        after = _memory_mb()
+    small, large = (timed[WARMUP_STEPS:] for timed in times.values())
+    return {
+        **{f"{name}_first_step_ms": round(1000 * timed[0], 1) for name, timed in times.items()},
+        "1_mb_ms": round(1000 * statistics.median(small), 2),
+        "1_gb_ms": round(1000 * statistics.median(large), 2),
+        "ratio": round(statistics.median(b / a for a, b in zip(small, large, strict=True)), 3),
+        f"own_memory_mb_after_{WARMUP_STEPS}_steps": before,
+        f"own_memory_mb_after_{WARMUP_STEPS + TIMED_STEPS}_steps": after,
+    }
+
+
+def _written(path: Path, size: int) -> Ids:
+    """So many random ids in a file, mapped into memory; none of it is in the system's cache."""
+    draws = np.random.default_rng(1)
+    with path.open("wb") as file:
+        for start in range(0, size, 10**7):
+            file.write(draws.integers(V, size=min(10**7, size - start), dtype=np.uint8).data)
+        file.flush()
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    ids: Ids = np.memmap(path, np.uint8, "r")
+    return ids
+
+
+def _memory_mb() -> float:
+    """What the process holds but for mapped files, whose pages the system takes back at need."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1000
