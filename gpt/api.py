@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.errors import UsageError
-from gpt.text.newlines import unify_newlines
+from gpt.text.rules import normalized
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -195,7 +195,7 @@ class Model:
         return next(self.module.parameters()).device
 
     def _unified(self, text: str) -> str:
-        return unify_newlines(text, self.config.data.newlines)
+        return normalized(text, self.config.data)
 
     def _encode(self, text: str) -> "Tensor":
         from gpt.sampling.prompt import check_known
@@ -352,6 +352,18 @@ def _corpus(config: "Config") -> "Corpus":
     from gpt.text.corpus import load_corpus
     from gpt.text.sources import open_source
 
-    corpus = load_corpus(open_source(config.data.source, config.data), config.data.newlines)
+    data, vocabulary = config.data, None
+    if data.vocabulary not in ("characters", "bytes"):
+        from gpt.runs.checkpoint import read_summary
+        from gpt.runs.folder import find_run
+
+        vocabulary = read_summary(find_run(data.vocabulary)).vocabulary
+    corpus = load_corpus(
+        open_source(data.source, data),
+        data,
+        val_source=None if data.val_source is None else open_source(data.val_source, data),
+        vocabulary=vocabulary,
+        seed=config.seed,
+    )
     corpus.check_fits(config.model.T)
     return corpus

@@ -28,7 +28,8 @@ from gpt.text.batches import batch, consecutive_windows, token_dropout
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.documents import Document, Source
-from gpt.text.download import TINYSHAKESPEARE, Download, cache_dir, locate
+from gpt.text.cache import cache_dir
+from gpt.text.download import TINYSHAKESPEARE, Download, locate
 from gpt.text.newlines import unified, unify_newlines
 from gpt.text.shuffle import shuffled
 from gpt.text.sources import open_source
@@ -204,7 +205,7 @@ def fetch(server: HTTPServer, *answers: tuple[int, bytes]) -> bytes:
 def test_a_download_is_kept_in_the_cache(server: HTTPServer) -> None:
     assert fetch(server, (200, CONTENT)) == CONTENT
     assert fetch(server) == CONTENT  # no second answer is needed
-    assert [path.name for path in download.cache_dir().iterdir()] == ["play.txt"]
+    assert [path.name for path in cache_dir().iterdir()] == ["play.txt"]
 
 
 def test_a_broken_answer_is_asked_for_again(server: HTTPServer) -> None:
@@ -224,7 +225,7 @@ def test_a_wrong_answer_is_refused_at_once(
 ) -> None:
     with pytest.raises(TextError, match=f"cannot download play.*{reason}.*put the file at"):
         fetch(server, answer)
-    assert not download.cache_dir().exists()
+    assert not cache_dir().exists()
 
 
 def test_offline_says_what_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +312,7 @@ def test_a_corpus_holds_every_character_of_the_text(text: str, size: int) -> Non
 def test_the_encoded_text_is_found_again_and_a_changed_text_is_not_mistaken_for_it() -> None:
     name = write(b"abcabc")
     load_corpus(open_source(name))
-    (kept,) = (download.cache_dir() / "corpora").iterdir()
+    (kept,) = (cache_dir() / "corpora").iterdir()
     before = kept.stat().st_mtime_ns
     load_corpus(open_source(name))
     assert kept.stat().st_mtime_ns == before
@@ -323,7 +324,7 @@ def test_a_damaged_cache_is_written_anew(damage: str) -> None:
     """Changed ids were once trained on, under the hash of the text."""
     name = write(b"abcabc")
     load_corpus(open_source(name))
-    (kept,) = (download.cache_dir() / "corpora").iterdir()
+    (kept,) = (cache_dir() / "corpora").iterdir()
     written = kept.read_bytes()
     if damage == "short":
         np.save(kept, np.zeros(5, np.uint8))
@@ -348,7 +349,7 @@ def test_a_text_that_changes_while_it_is_read_is_told(second: list[str]) -> None
     readings = iter([["abc"], second])
     with pytest.raises(TextError, match="changed while it was being read"):
         load_corpus(of_chunks(lambda: next(readings)))
-    assert list((download.cache_dir() / "corpora").iterdir()) == []
+    assert list((cache_dir() / "corpora").iterdir()) == []
 
 
 @pytest.mark.parametrize("length", [1, 2, 10])

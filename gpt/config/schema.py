@@ -62,9 +62,51 @@ class DataConfig(Section):
         "python-docs",
         description="the text: python-docs, tinyshakespeare, or the path of a UTF-8 file",
     )
+    separator: str = Field("\n\n", description="what stands between two documents")
     newlines: Newlines = Field(
         "lf", description="CRLF and CR are read as LF, also in prompts, or kept as they are"
     )
+    normalize: Literal["none", "NFC", "NFKC"] = Field(
+        "none", description="Unicode normal form of the text and of prompts"
+    )
+    lowercase: bool = Field(False, description="whether capitals become small, also in prompts")
+    val_source: TextName | None = Field(
+        None, description="a text of its own for val; null = a part of the text"
+    )
+    val_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.1, description="part of the text's characters that is val, without data.val_source"
+    )
+    split: Literal["tail", "documents"] = Field(
+        "tail", description="val is the end of the text, or whole documents, chosen by the seed"
+    )
+    vocabulary: TextName = Field(
+        "characters",
+        description="characters: the text's own; bytes: those of UTF-8, 256 ids; or a run, whose "
+        "vocabulary is used",
+    )
+    max_vocabulary: Annotated[int, Field(ge=2, le=LARGEST)] | None = Field(
+        None,
+        description="most ids; the rarest characters share one of them, which is never sampled; null = one "
+        "for each character",
+    )
+
+    @model_validator(mode="after")
+    def _vocabulary_fits(self) -> Self:
+        if self.max_vocabulary is not None and self.vocabulary != "characters":
+            raise ValueError(
+                f"data.max_vocabulary: expected data.vocabulary characters, whose number it "
+                f"limits, got {self.vocabulary}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _split_fits(self) -> Self:
+        if self.val_source is not None and self.split == "documents":
+            raise ValueError(
+                "data.split: expected tail (the default) with data.val_source, which is all of "
+                "val, got documents"
+            )
+        return self
 
 
 class ModelConfig(Section):

@@ -6,7 +6,7 @@ from gpt.text.vocabulary import Vocabulary
 
 def check_known(text: str, vocabulary: Vocabulary, advice: str = "leave them out") -> None:
     """Raises UsageError, with their list, if the text has characters outside the vocabulary."""
-    if unknown := vocabulary.unknown(text):
+    if unknown := vocabulary.outside(text):
         listed = " ".join(ascii(c) if not c.isprintable() else c for c in unknown)
         raise UsageError(
             f"the text has characters outside the model's vocabulary: {listed}; {advice}"

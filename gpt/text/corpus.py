@@ -1,164 +1,225 @@
-"""A text as one long array of ids on disk, split into train and val."""
+"""A text as one long array of ids on disk, split into train and val.
 
-import hashlib
+The array is kept in the cache, in a folder for each text and way of reading it:
+
+    corpora/KEY/corpus.json     what was read, by which rules, and the vocabulary
+                ids-SHA256.npy  the ids, in the narrowest integers; the train split first
+"""
+
+import errno
+import json
 import logging
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
-from gpt.config.schema import Newlines
-from gpt.errors import ConfigError, TextError
-from gpt.files import remove_stale, sync, temporary_beside
+from gpt.config.schema import DataConfig
+from gpt.errors import CheckpointError, ConfigError, TextError
+from gpt.files import remove_stale, temporary_beside, write_atomically
+from gpt.text.cache import corpora_dir, sampled_sha256
 from gpt.text.documents import Source
-from gpt.text.download import cache_dir
-from gpt.text.newlines import unified
+from gpt.text.preparation import Progress, Task, count, write
 from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
 
-SHORTEST_TEXT = 11  # characters: its val split has two, one to read and one to predict
-DIGEST_BYTES = hashlib.sha256().digest_size
+FORMAT = 1
+SHORTEST_SPLIT = 2  # ids: one to read and one to predict
+RECORD = "corpus.json"
+BAR_DELAY_S = 1
 
 
 @dataclass(frozen=True)
 class Corpus:
     """The ids of a text, memory-mapped: a text of any size takes no memory to speak of.
 
-    `sha256` is of the characters that the ids stand for (line ends unified, no byte-order mark) in
-    UTF-8, so it changes exactly when the ids or the vocabulary do.
+    `sha256` is of the characters that the ids stand for (normalised, no byte-order mark) in UTF-8,
+    so it changes exactly when the ids, the vocabulary or the split do. `train_ids` is the number of
+    ids before the val split, of which `val_characters` and `val_bytes` (in UTF-8) are the text's.
     """
 
     name: str
     ids: Ids
     vocabulary: Vocabulary
     sha256: str
+    train_ids: int
+    characters: int
+    val_characters: int
+    val_bytes: int
 
     @property
     def train(self) -> Ids:
-        """The first 90 % of the characters."""
-        return self.ids[: int(0.9 * len(self.ids))]
+        """By default the first 90 % of the characters."""
+        return self.ids[: self.train_ids]
 
     @property
     def val(self) -> Ids:
-        """The last 10 % of the characters."""
-        return self.ids[int(0.9 * len(self.ids)) :]
+        """By default the last 10 % of the characters."""
+        return self.ids[self.train_ids :]
 
     def check_fits(self, T: int) -> None:
-        """Both splits must hold a window of T characters and the next.
+        """Both splits must hold a window of T ids and the next.
 
         Raises:
             ConfigError: they do not hold one of this T.
             TextError: they would hold one of no T.
         """
-        shortest = min(len(self.train), len(self.val))
-        if shortest < 2:
+        name, shortest = min(("train", self.train), ("val", self.val), key=lambda s: len(s[1]))
+        sizes = f"{len(self.train):,} for train and {len(self.val):,} for val"
+        if len(shortest) < SHORTEST_SPLIT:
             raise TextError(
-                f"{self.name}: expected at least {SHORTEST_TEXT} characters (90 % are train, 10 % "
-                f"val), got {len(self.ids)}; use a longer text"
+                f"{self.name}: expected at least {SHORTEST_SPLIT} characters in each split, got "
+                f"{sizes}; use a longer text (11 characters are the least that 90 % and 10 % can "
+                f"be taken of)"
             )
-        if shortest <= T:
+        if len(shortest) <= T:
             raise ConfigError(
-                f"model.T: expected fewer than the {shortest:,} characters of the shortest split "
-                f"of {self.name} (of {len(self.ids):,} characters 90 % are train, 10 % val), "
-                f"got {T}; use a smaller model.T or a longer text"
+                f"model.T: expected fewer than the {len(shortest):,} characters of the {name} "
+                f"split of {self.name} ({sizes}), got {T}; use model.T={len(shortest) - 1} or "
+                f"less, or a text {-(-(T + 1) // len(shortest))} times as long"
             )
 
 
-def load_corpus(source: Source, newlines: Newlines = "lf") -> Corpus:
-    """Read a text twice, in chunks: once for its vocabulary, once to write its ids.
+def load_corpus(
+    source: Source,
+    data: DataConfig | None = None,
+    *,
+    val_source: Source | None = None,
+    vocabulary: Vocabulary | None = None,
+    seed: int = 0,
+) -> Corpus:
+    """Prepare a text, or find it in the cache, where nothing has changed since.
 
-    The array is cached under the corpus's SHA-256, so a second run on the same text finds it, and
-    a changed text never meets an old array. A damaged one is rewritten.
+    Whether something has is decided by the settings and by `sampled_sha256` of the text's files and
+    of the ids, so it takes no longer for a large text. Only one process prepares a text at a time;
+    others wait for it.
+
+    Args:
+        data: how the text is read and split, and its vocabulary; default the settings' defaults.
+        val_source: a text of its own for val, in place of a part of the text.
+        vocabulary: that of another run, in place of the text's own.
+        seed: chooses the documents that are held out, with `data.split: documents`.
 
     Raises:
-        TextError: the text is empty, unreadable or not UTF-8, or the cache cannot be written.
+        TextError: the text is empty, unreadable or not in its encoding, or changes while it is
+            read; or the cache cannot be written.
     """
-    digest, length, changed = hashlib.sha256(), 0, 0
-    seen = set[str]()
-    for chunk, line_ends in unified(_characters(source), newlines):
-        digest.update(chunk.encode())
-        length += len(chunk)
-        changed += line_ends
-        seen |= set(Vocabulary.of(chunk).characters)
-    if not length:
-        raise TextError(f"{source.name}: expected some text, got an empty file")
-    if changed:
-        log.info(
-            f"{source.name}: line ends read as LF that were CRLF or CR: {changed:,}; "
-            f"data.newlines=keep would keep them"
-        )
-    vocabulary = Vocabulary("".join(sorted(seen)))
-    path = cache_dir() / "corpora" / f"{digest.hexdigest()}.npy"
+    task = Task(source, val_source, data or DataConfig(), vocabulary, seed)
+    folder = corpora_dir() / task.key()
     try:
-        try:
-            ids = _read_ids(path, vocabulary, length)
-        except (OSError, ValueError, EOFError):  # not there, or not what was written
-            chunks = (chunk for chunk, _ in unified(_characters(source), newlines))
-            _write_ids(chunks, source.name, vocabulary, length, digest.hexdigest(), path)
-            ids = _read_ids(path, vocabulary, length)
-    except (OSError, ValueError, EOFError) as error:
+        with _locked(folder, source.name):
+            fingerprint = task.fingerprint()
+            corpus = _read(folder, source.name, fingerprint) if source.files else None
+            if corpus is None:
+                _prepare(folder, task, fingerprint)
+                if task.fingerprint() != fingerprint:
+                    raise _changed(source)
+                corpus = _read(folder, source.name, fingerprint)
+            if corpus is None:
+                raise OSError(errno.EIO, "what is read is not what was written")
+            return corpus
+    except OSError as error:
         raise TextError(
-            f"{path}: cannot keep the text's ids there ({error}); "
+            f"{folder}: cannot keep the text's ids there ({error.strerror or error}); "
             f"set XDG_CACHE_HOME to a folder with room that you may write to"
         ) from None
-    return Corpus(source.name, ids, vocabulary, digest.hexdigest())
 
 
-def _characters(source: Source) -> Iterator[str]:
-    """Its documents, an empty line between two."""
-    for number, document in enumerate(source.documents()):
-        if number:
-            yield "\n\n"
-        for chunk in document.chunks():
-            yield chunk.decode()
-
-
-def _read_ids(path: Path, vocabulary: Vocabulary, length: int) -> Ids:
-    """The ids in the cache. Raises ValueError if they are not those that `_write_ids` wrote."""
-    ids: Ids = np.load(path, mmap_mode="r", allow_pickle=False)
-    if ids.shape != (length,) or ids.dtype != vocabulary.dtype:
-        raise ValueError("not the ids of this text")
-    with path.open("rb") as file:
-        file.seek(-DIGEST_BYTES, os.SEEK_END)
-        if file.read() != hashlib.sha256(ids.data).digest():
-            raise ValueError("damaged")
-    return ids
-
-
-def _write_ids(
-    chunks: Iterator[str],
-    name: str,
-    vocabulary: Vocabulary,
-    length: int,
-    sha256: str,
-    path: Path,
-) -> None:
-    """Write the ids beside their place and rename them into it: there complete or not at all.
-
-    After the array, where numpy does not look, comes the SHA-256 of its ids.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_stale(path.parent)
-    temporary = temporary_beside(path)
+def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
+    """Write the ids beside their place and rename them into it: there complete or not at all."""
+    parts, name = task.parts(), task.source.name
+    with _progress_bar(f"reading {name}") as progress:
+        counts = count(parts, task.vocabulary, progress)
+    if not counts.characters:
+        raise TextError(f"{name}: expected some text, got an empty file")
+    for entry in corpora_dir().iterdir():
+        remove_stale(entry)
+    temporary = temporary_beside(folder / "ids.npy")
     try:
-        digest, of_ids = hashlib.sha256(), hashlib.sha256()
-        with temporary.open("wb") as file:  # not by a memory map: a full disk would kill us
-            header = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": (length,)}
-            np.lib.format.write_array_header_1_0(file, header)
-            for chunk in chunks:
-                digest.update(chunk.encode())
-                ids = vocabulary.encode(chunk).tobytes()
-                of_ids.update(ids)
-                file.write(ids)
-            file.write(of_ids.digest())
-            sync(file)
-        if digest.hexdigest() != sha256:
-            raise KeyError
-        temporary.replace(path)
-    except KeyError:
-        raise TextError(f"{name}: changed while it was being read; start again") from None
+        with (
+            _progress_bar(f"encoding {name}", counts.bytes) as progress,
+            temporary.open("wb") as file,  # not by a memory map: a full disk would kill us
+        ):
+            try:
+                written = write(parts, counts, file, progress)
+            except (KeyError, ValueError):
+                raise _changed(task.source) from None
+        ids = folder / f"ids-{written.sha256[:16]}.npy"
+        temporary.replace(ids)
     finally:
         temporary.unlink(missing_ok=True)
+    record = asdict(written) | {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        "file": ids.name,
+        "sampled_sha256": sampled_sha256([ids]),
+        "vocabulary": counts.vocabulary.to_json(),
+        "characters": counts.characters,
+        "val_characters": counts.characters - counts.train_characters,
+        "line_ends": sum(part.line_ends for part in parts),
+    }
+    write_atomically(folder / RECORD, [json.dumps(record, indent=2).encode()])
+    for old in set(folder.glob("ids-*.npy")) - {ids}:
+        old.unlink()
+
+
+def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
+    """What `_prepare` wrote, if it is there, of the text as it is now, and intact.
+
+    The ids are verified like a text: whole, if they are at most 64 MiB, else by a sample.
+    """
+    try:
+        record = json.loads((folder / RECORD).read_bytes())
+        path = folder / record["file"]
+        known = (record["format"], record["fingerprint"], record["sampled_sha256"])
+        if known != (FORMAT, fingerprint, sampled_sha256([path])):
+            return None
+        if record["line_ends"]:
+            log.info(
+                f"{name}: line ends read as LF that were CRLF or CR: {record['line_ends']:,}; "
+                f"data.newlines=keep would keep them"
+            )
+        return Corpus(
+            name,
+            np.load(path, mmap_mode="r", allow_pickle=False),
+            Vocabulary.from_json(record["vocabulary"]),
+            *(record[key] for key in ("sha256", "train_ids", "characters")),
+            *(record[key] for key in ("val_characters", "val_bytes")),
+        )
+    except (OSError, ValueError, KeyError, TypeError, CheckpointError):
+        return None
+
+
+@contextmanager
+def _locked(folder: Path, name: str) -> Iterator[None]:
+    """Keep the folder to this process; the system releases the lock if the process dies."""
+    from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
+
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        log.info(f"{name}: another process prepares this text; waiting for it")
+        lock.acquire()
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
+    """A bar of the bytes that are read, if that takes longer than a moment."""
+    from tqdm.auto import tqdm
+
+    options = {"unit": "B", "unit_scale": True, "leave": False, "dynamic_ncols": True}
+    with tqdm(desc=title, total=size, delay=BAR_DELAY_S, **options) as bar:
+        yield bar.update
+
+
+def _changed(source: Source) -> TextError:
+    return TextError(f"{source.name}: changed while it was being read; start again")

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-import platformdirs
-
 from gpt.errors import TextError
 from gpt.files import write_atomically
+from gpt.text.cache import cache_dir
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +33,6 @@ TINYSHAKESPEARE = Download(
     size=1_115_394,
     sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
-
-
-def cache_dir() -> Path:
-    """Where downloads and encoded texts are kept: `$XDG_CACHE_HOME/gpt` or the platform's own."""
-    return platformdirs.user_cache_path("gpt", appauthor=False)
 
 
 def locate(download: Download, *, retries: int = 3, timeout_s: float = 20) -> Path:

@@ -1,4 +1,4 @@
-"""The vocabulary: the sorted distinct characters of a text; an id is an index into it."""
+"""The vocabulary: which character, or byte, each id stands for."""
 
 import json
 from collections.abc import Iterable
@@ -6,36 +6,53 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpt.errors import CheckpointError
 
 CODE_POINTS = 0x110000  # Unicode ends at U+10FFFF
 MASKED = -1  # in place of an id: a token whose embedding is zero (dropped out, or padding)
+REPLACEMENT = "\ufffd"  # the name of the unknown id
+ASCII = bytes(range(0x80))
+CONTINUATION = bytes(range(0x80, 0xC0))  # UTF-8's bytes of a character after its first
+OTHER = 255  # in place of an id, below: of a character that is not ASCII
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Maps characters to ids 0..V-1 and back."""
+    """Maps characters, or the bytes of their UTF-8, to ids 0..V-1 and back.
+
+    Args:
+        characters: sorted and distinct; an id is an index into them.
+        unknown: how many further characters of the text share one more id, the last, which is
+            never sampled; 0 = there is no such id.
+        is_bytes: an id is a byte instead; there are 256, and no characters.
+    """
 
     characters: str
+    unknown: int = 0
+    is_bytes: bool = False
 
     @classmethod
     def of(cls, text: str) -> "Vocabulary":
         """The sorted distinct characters of the text."""
-        seen = np.zeros(CODE_POINTS, bool)
-        seen[_code_points(text)] = True
-        return cls("".join(map(chr, np.flatnonzero(seen))))
+        return cls("".join(sorted(set(text))))
 
     def __len__(self) -> int:
-        return len(self.characters)
+        return 256 if self.is_bytes else len(self.characters) + (self.unknown > 0)
+
+    @property
+    def unknown_id(self) -> int | None:
+        """The id of every character outside, if there is one."""
+        return len(self.characters) if self.unknown else None
 
     @cached_property
-    def _table(self) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-        """The id of every code point; V for those outside the vocabulary."""
-        table = np.full(CODE_POINTS, len(self), np.uint32)
-        table[_code_points(self.characters)] = np.arange(len(self))
-        return table
+    def names(self) -> tuple[str, ...]:
+        """What each id is called where it stands alone: `a`; of bytes beyond ASCII `\\xe3`."""
+        if self.is_bytes:
+            return tuple(chr(i) if i < 0x80 else f"\\x{i:02x}" for i in range(256))
+        return (*self.characters, *[REPLACEMENT][: len(self) - len(self.characters)])
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
@@ -43,37 +60,164 @@ class Vocabulary:
         return np.min_scalar_type(max(len(self) - 1, 0))
 
     def encode(self, text: str) -> Ids:
-        """Ids of the characters, (len(text),). Raises KeyError for a character outside."""
-        ids = self._table[_code_points(text)]
+        """Ids of the characters, (len(text),); of bytes, as many as its UTF-8 has.
+
+        Raises KeyError for a character outside, if there is no id for it.
+        """
+        if self.is_bytes:
+            if outside := self.outside(text):
+                raise KeyError(outside[0])
+            return np.frombuffer(text.encode(), np.uint8)
+        ids = self._table[code_points(text)]
         if ids.size and ids.max() >= len(self):
             raise KeyError(text[int(np.argmax(ids >= len(self)))])
         return ids.astype(self.dtype)
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """The characters with these ids."""
-        return "".join(self.characters[i] for i in ids)
+    def encode_utf8(self, chunk: bytes) -> Ids:
+        """Ids of strict UTF-8, in fewer passes than `encode`: ASCII is never decoded.
 
-    def unknown(self, text: str) -> str:
-        """The characters of the text that the vocabulary lacks, each once, in their order."""
-        return "".join(c for c in dict.fromkeys(text) if c not in self.characters)
+        Raises KeyError for a character outside, if there is no id for it.
+        """
+        if self.is_bytes:
+            return np.frombuffer(chunk, np.uint8)
+        others = chunk.translate(None, ASCII if self.unknown else self._ascii)
+        ids: Ids
+        if len(self) <= OTHER:
+            ids = np.frombuffer(chunk.translate(self._first_bytes, CONTINUATION), np.uint8)
+        else:
+            first = np.frombuffer(chunk.translate(None, CONTINUATION), np.uint8)
+            ids = self._ids_of_first_bytes[first]
+        if others:
+            is_other = ids == OTHER if len(self) <= OTHER else first >= len(ASCII)
+            ids_of_others = self.encode(others.decode())
+            ids = ids.copy()
+            ids[is_other] = ids_of_others
+        return ids
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text with these ids; where bytes are no UTF-8, U+FFFD."""
+        if self.is_bytes:
+            return bytes(ids).decode(errors="replace")
+        return "".join(self.names[i] for i in ids)
+
+    def outside(self, text: str) -> str:
+        """The characters of the text that have no id of their own, each once, in their order."""
+        if self.is_bytes:
+            return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
+        return "".join(c for c in dict.fromkeys(text) if c not in self._known)
 
     def to_json(self) -> str:
         """The content of a checkpoint's vocabulary.json."""
-        return json.dumps({"characters": self.characters}) + "\n"
+        if self.is_bytes:
+            return json.dumps({"bytes": True}) + "\n"
+        unknown = {"unknown": self.unknown} if self.unknown else {}
+        return json.dumps({"characters": self.characters} | unknown) + "\n"
 
     @classmethod
     def from_json(cls, content: str) -> "Vocabulary":
         """Raises CheckpointError unless the content is what `to_json` writes."""
         try:
-            characters = json.loads(content)["characters"]
-            if not characters or characters != "".join(sorted(set(characters))):
+            match json.loads(content):
+                case {"bytes": True, **rest} if not rest:
+                    return BYTES
+                case {"characters": str(characters), "unknown": int(unknown), **rest}:
+                    if not 0 < unknown <= CODE_POINTS:
+                        raise ValueError
+                case {"characters": str(characters), **rest}:
+                    unknown = 0
+                case _:
+                    raise ValueError
+            if rest or not characters or characters != "".join(sorted(set(characters))):
                 raise ValueError
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, RecursionError):
             raise CheckpointError(
-                'not a vocabulary: expected {"characters": "..."} with sorted, distinct characters'
+                'not a vocabulary: expected {"characters": "..."} with sorted, distinct '
+                'characters, and perhaps "unknown": N; or {"bytes": true}'
             ) from None
-        return cls(characters)
+        return cls(characters, unknown)
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        return frozenset(self.characters)
+
+    @cached_property
+    def _table(self) -> NDArray[np.uint32]:
+        """The id of every code point; V for those outside the vocabulary."""
+        outside = len(self) if self.unknown_id is None else self.unknown_id
+        table = np.full(CODE_POINTS, outside, np.uint32)
+        table[code_points(self.characters)] = np.arange(len(self.characters))
+        return table
+
+    @cached_property
+    def _ascii(self) -> bytes:
+        """The ASCII characters of the vocabulary."""
+        return "".join(c for c in self.characters if c.isascii()).encode()
+
+    @cached_property
+    def _ids_of_first_bytes(self) -> Ids:
+        """(256,): the id of each ASCII character, by its byte; OTHER for all else."""
+        table = np.full(256, OTHER, self.dtype)
+        ids = self._table[: len(ASCII)]
+        table[: len(ASCII)][ids < len(self)] = ids[ids < len(self)]
+        return table
+
+    @cached_property
+    def _first_bytes(self) -> bytes:
+        return self._ids_of_first_bytes.tobytes()
 
 
-def _code_points(text: str) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+BYTES = Vocabulary("", is_bytes=True)
+
+
+def code_points(text: str) -> NDArray[np.uint32]:
+    """The number of each character, (len(text),)."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
+
+
+def character_count(chunk: bytes) -> int:
+    """How many characters strict UTF-8 has: the bytes that do not continue one."""
+    if chunk.isascii():
+        return len(chunk)
+    return int(np.count_nonzero(np.frombuffer(chunk, np.int8) >= -64))  # 0x80 to 0xBF are below
+
+
+class CharacterCounts:
+    """How often each character occurs in chunks of strict UTF-8, or, faster, only whether it does.
+
+    Args:
+        exact: whether to count them; else a character that occurs counts as one or more.
+    """
+
+    def __init__(self, *, exact: bool = False) -> None:
+        self.exact = exact
+        self.total = 0  # characters
+        self.counts = np.zeros(CODE_POINTS, np.int64)
+        self._seen = b""  # ASCII characters
+
+    def add(self, chunk: bytes) -> None:
+        """Count the characters of a chunk."""
+        if self.exact:
+            ascii_counts = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256)[: len(ASCII)]
+            self.counts[: len(ASCII)] += ascii_counts
+        if new := chunk.translate(None, ASCII if self.exact else self._seen):
+            codes = code_points(new.decode())
+            if self.exact:
+                times = np.bincount(codes)
+                self.counts[: len(times)] += times
+            else:
+                self.counts[codes] = 1
+                self._seen = bytes(np.flatnonzero(self.counts[: len(ASCII)]).astype(np.uint8))
+        self.total += character_count(chunk)
+
+    def vocabulary(self, most: int | None = None) -> Vocabulary:
+        """The characters counted; with `most`, the most frequent, and an id for the others.
+
+        That id is one of the `most`; characters equally frequent are in the order of Unicode.
+        """
+        found = np.flatnonzero(self.counts)
+        unknown = 0
+        if most is not None and len(found) > most:
+            unknown = len(found) - (most - 1)
+            by_count = found[np.argsort(-self.counts[found], kind="stable")]
+            found = np.sort(by_count[: most - 1])
+        return Vocabulary("".join(map(chr, found)), unknown)

@@ -1,0 +1,285 @@
+"""A text of any size as ids on disk, in two passes and constant memory: to count, and to encode.
+
+    documents -> normalised chunks of UTF-8 -> (1) characters counted, (2) ids written
+"""
+
+import hashlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.config.schema import DataConfig
+from gpt.errors import TextError
+from gpt.files import sync
+from gpt.seeds import uniforms
+from gpt.text.cache import sampled_sha256
+from gpt.text.documents import Document, Source
+from gpt.text.rules import Normalizer, normalized
+from gpt.text.vocabulary import BYTES, CharacterCounts, Ids, Vocabulary, character_count
+
+JOINED_BYTES = 2**18  # of small documents, which are counted and encoded together
+CALLS_BEHIND = 4  # of chunks that wait to be hashed and written
+LARGEST_VAL = 1.5  # times what was asked for, where whole documents do not fit it better
+
+Progress = Callable[[int], object]
+"""Told of bytes that were read."""
+
+
+@dataclass
+class Part:
+    """Documents of a source that become the text from which windows are cut.
+
+    `chosen`: which of them, by their index; None = all.
+    """
+
+    source: Source
+    data: DataConfig
+    chosen: NDArray[np.bool_] | None = None
+    line_ends: int = 0  # that were changed, once the chunks have been read
+
+    def documents(self) -> Iterator[Document]:
+        """The documents in their order."""
+        for index, document in enumerate(self.source.documents()):
+            if self.chosen is None or self.chosen[index]:
+                yield document
+
+    def chunks(self) -> Iterator[bytes]:
+        """The text, normalised, in chunks of strict UTF-8: documents joined by the separator."""
+        normalizer = Normalizer(self.data)
+        separator = normalized(self.data.separator, self.data).encode()
+
+        def joined() -> Iterator[bytes]:
+            between = b""
+            for document in self.documents():
+                yield between
+                yield from normalizer(document.chunks())
+                between = separator
+
+        yield from _of_size(joined(), JOINED_BYTES)
+        self.line_ends = normalizer.line_ends
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What the first pass finds: of the train part, and of all parts together."""
+
+    characters: int
+    bytes: int
+    train_characters: int
+    vocabulary: Vocabulary
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the second pass wrote.
+
+    `sha256` is of the characters that the ids stand for, in UTF-8. `train_ids` is the number of ids
+    before the val split, `val_bytes` what its text has in UTF-8.
+    """
+
+    sha256: str
+    train_ids: int
+    val_bytes: int
+
+
+@dataclass(frozen=True)
+class Task:
+    """A text to prepare, and how: all that decides its ids. For the fields see `load_corpus`."""
+
+    source: Source
+    val_source: Source | None
+    data: DataConfig
+    vocabulary: Vocabulary | None
+    seed: int
+
+    def key(self) -> str:
+        """The name under which the ids are kept: the same again for the same text, if changed."""
+        places = [
+            (source.name, [str(path.absolute()) for path in source.files[:1]])
+            for source in self._sources()
+        ]
+        return _hash([places, self._rules()])[:32]
+
+    def fingerprint(self) -> str:
+        """Changes when the text does, see `sampled_sha256`. Raises TextError if it is unreadable."""
+        try:
+            files = [sampled_sha256(source.files) for source in self._sources()]
+        except OSError as error:
+            raise TextError(f"{error.filename}: cannot read the text: {error.strerror}") from None
+        return _hash([files, self._rules()])
+
+    def parts(self) -> list[Part]:
+        """One part, to be split; or a train part and a val part.
+
+        Raises TextError if whole documents are to be held out, and there is only one.
+        """
+        data = self.data
+        if data.split == "tail":
+            return [Part(source, data) for source in self._sources()]
+        lengths = _document_lengths(Part(self.source, data))
+        if len(lengths) < 2:
+            raise TextError(
+                f"{self.source.name}: data.split documents holds out whole documents: expected at "
+                f"least 2, got {len(lengths)}; use data.split=tail, or name a data.val_source"
+            )
+        held_out = _held_out(lengths, data.val_fraction, self.seed)
+        return [Part(self.source, data, ~held_out), Part(self.source, data, held_out)]
+
+    def _sources(self) -> list[Source]:
+        return [self.source] if self.val_source is None else [self.source, self.val_source]
+
+    def _rules(self) -> dict[str, Any]:
+        return self.data.model_dump(exclude={"source", "val_source"}) | {
+            "seed": self.seed if self.data.split == "documents" else None,
+            "vocabulary": self.data.vocabulary
+            if self.vocabulary is None
+            else self.vocabulary.to_json(),
+        }
+
+
+def count(parts: list[Part], vocabulary: Vocabulary | None, progress: Progress) -> Counts:
+    """The first pass: the sizes, and the vocabulary, unless one is given.
+
+    Raises TextError if that has no id for some characters of the text.
+    """
+    data = parts[0].data
+    counts, size = CharacterCounts(exact=data.max_vocabulary is not None), 0
+    ends = []
+    for part in parts:
+        for chunk in part.chunks():
+            counts.add(chunk)
+            size += len(chunk)
+            progress(len(chunk))
+        ends.append(counts.total)
+    train = int((1 - data.val_fraction) * counts.total) if len(parts) == 1 else ends[0]
+    if vocabulary is None and data.vocabulary == "bytes":
+        vocabulary = BYTES
+    elif vocabulary is None:
+        vocabulary = counts.vocabulary(data.max_vocabulary)
+    else:
+        vocabulary = _given(vocabulary, counts, parts[0].source.name)
+    return Counts(counts.total, size, train, vocabulary)
+
+
+def write(parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress) -> Written:
+    """The second pass: the ids of all parts, as numpy's .npy; the train split first.
+
+    Raises KeyError or ValueError if the text is not the one that was counted.
+    """
+    vocabulary, digest = counts.vocabulary, hashlib.sha256()
+    total = counts.bytes if vocabulary.is_bytes else counts.characters
+    header = {"descr": vocabulary.dtype.str, "fortran_order": False, "shape": (total,)}
+    np.lib.format.write_array_header_1_0(file, header)
+
+    def keep(chunk: bytes, ids: Ids) -> None:
+        digest.update(chunk)
+        file.write(ids.data)
+
+    characters = size = train_bytes = 0
+    with _Behind(keep) as keep_behind:
+        for part in parts:
+            for chunk in part.chunks():
+                keep_behind(chunk, vocabulary.encode_utf8(chunk))
+                here = character_count(chunk)
+                before = counts.train_characters - characters
+                if 0 <= before <= here:  # val begins in this chunk, or right after it
+                    train_bytes = size + _byte_offset(chunk, before)
+                characters += here
+                size += len(chunk)
+                progress(len(chunk))
+    if (characters, size) != (counts.characters, counts.bytes):
+        raise ValueError("the text has changed")
+    sync(file)
+    train_ids = train_bytes if vocabulary.is_bytes else counts.train_characters
+    if len(parts) > 1:  # the same characters, split elsewhere, are another text to train on
+        digest.update(f"split at {train_ids}".encode())
+    return Written(digest.hexdigest(), train_ids, size - train_bytes)
+
+
+class _Behind:
+    """Calls a function in a thread of its own, in order: hashing and writing need no GIL."""
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self.function = function
+        self.calls: deque[Future[object]] = deque()
+
+    def __enter__(self) -> Callable[..., None]:
+        self.thread = ThreadPoolExecutor(1)
+        return self._call
+
+    def _call(self, *arguments: Any) -> None:
+        self.calls.append(self.thread.submit(self.function, *arguments))
+        if len(self.calls) > CALLS_BEHIND:
+            self.calls.popleft().result()
+
+    def __exit__(self, *error: object) -> None:
+        self.thread.shutdown(cancel_futures=error[0] is not None)
+        if error[0] is None:
+            for call in self.calls:
+                call.result()
+
+
+def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
+    """That of another run, for this text. Raises TextError if it has no id for some characters."""
+    outside = vocabulary.outside(counts.vocabulary().characters)
+    if not outside:
+        return vocabulary
+    if vocabulary.unknown_id is None:
+        listed = " ".join(c if c.isprintable() else ascii(c) for c in outside[:20])
+        raise TextError(
+            f"{name}: {len(outside):,} of its characters are not in the vocabulary that is given: "
+            f"{listed}; expected none but those; use a vocabulary with an unknown id "
+            f"(data.max_vocabulary), or of bytes"
+        )
+    return Vocabulary(vocabulary.characters, len(outside))
+
+
+def _hash(tree: Any) -> str:
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def _document_lengths(part: Part) -> list[int]:
+    return [
+        sum(map(character_count, Normalizer(part.data)(document.chunks())))
+        for document in part.documents()
+    ]
+
+
+def _held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Documents chosen by the seed, which together come near that fraction of all characters."""
+    wanted, taken = fraction * sum(lengths), 0
+    held_out = np.zeros(len(lengths), bool)
+    for index in uniforms(seed, "held-out documents", 0).permutation(len(lengths)):
+        if taken < wanted and taken + lengths[index] <= LARGEST_VAL * wanted:
+            held_out[index] = True
+            taken += lengths[index]
+    if not taken:  # each is longer than that
+        held_out[int(np.argmin(lengths))] = True
+    return held_out
+
+
+def _of_size(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The chunks, small ones joined to at least `size` bytes; none empty."""
+    waiting, length = [], 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        length += len(chunk)
+        if length >= size:
+            yield b"".join(waiting)
+            waiting, length = [], 0
+    if length:
+        yield b"".join(waiting)
+
+
+def _byte_offset(chunk: bytes, characters: int) -> int:
+    """Bytes of the first characters of a chunk."""
+    if chunk.isascii():
+        return characters
+    starts = np.flatnonzero(np.frombuffer(chunk, np.int8) >= -64)
+    return int(starts[characters]) if characters < len(starts) else len(chunk)
