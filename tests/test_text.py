@@ -2,13 +2,9 @@
 
 import hashlib
 import importlib
-import io
 import os
-import platform
 import re
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -21,19 +17,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config.schema import DataConfig
-from gpt.errors import CheckpointError, ConfigError, TextError
+from gpt.errors import TextError
 from gpt.seeds import uniforms
 from gpt.text import download, sources
 from gpt.text.batches import batch, consecutive_windows, token_dropout
+from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.documents import Document, Source
-from gpt.text.cache import cache_dir
 from gpt.text.download import TINYSHAKESPEARE, Download, locate
-from gpt.text.newlines import unified, unify_newlines
 from gpt.text.shuffle import shuffled
 from gpt.text.sources import open_source
-from gpt.text.vocabulary import MASKED, Vocabulary
+from gpt.text.vocabulary import MASKED
 from tests.conftest import SHARED_DATA
 
 any_text = st.text(st.characters(exclude_categories=["Cs"]))
@@ -138,35 +133,6 @@ def test_python_docs_need_nothing_but_python() -> None:
     assert all(topic in text for topic in topics.values())
 
 
-# --- line ends ---
-
-lines = st.text(st.sampled_from("ab\r\n")) | any_text
-
-
-@given(text=lines, size=st.integers(1, 5))
-def test_line_ends_become_LF_wherever_a_chunk_ends(text: str, size: int) -> None:
-    """A CR at the end of a chunk and the LF at the start of the next are one line end."""
-    chunks = [text[i : i + size] for i in range(0, len(text), size)]
-    read = list(unified(chunks, "lf"))
-    oracle = io.StringIO(text, newline=None).read()  # Python's own universal newlines
-    assert "".join(chunk for chunk, _ in read) == oracle == unify_newlines(text, "lf")
-    assert sum(changed for _, changed in read) == len(re.findall(r"\r\n?", text))
-
-
-def test_a_text_from_windows_is_the_same_corpus(caplog: pytest.LogCaptureFixture) -> None:
-    """Its CR were learnt as characters, and stood in every sample."""
-    caplog.set_level("INFO", "gpt")
-    unix = load_corpus(open_source(write(b"ab\ncd\n\nef\n" * 7)))
-    assert caplog.messages == []
-    windows = load_corpus(open_source(write(b"ab\r\ncd\r\n\r\nef\r\n" * 7, "windows.txt")))
-    assert windows.ids.tolist() == unix.ids.tolist()
-    assert (windows.sha256, windows.vocabulary) == (unix.sha256, unix.vocabulary)
-    assert caplog.messages == [
-        "windows.txt: line ends read as LF that were CRLF or CR: 28; "
-        "data.newlines=keep would keep them"
-    ]
-
-
 # --- downloading ---
 
 CONTENT = b"To be, or not to be" * 101
@@ -257,115 +223,6 @@ def test_the_pinned_shakespeare_is_the_fields() -> None:
     corpus = load_corpus(open_source("tinyshakespeare"))
     assert (len(corpus.ids), len(corpus.vocabulary)) == (TINYSHAKESPEARE.size, 65)
     assert (len(corpus.train), len(corpus.val)) == (1_003_854, 111_540)  # nanoGPT's split
-
-
-# --- vocabulary and corpus ---
-
-
-@given(any_text)
-def test_the_vocabulary_is_the_sorted_distinct_characters(text: str) -> None:
-    vocabulary = Vocabulary.of(text)
-    assert vocabulary.characters == "".join(sorted(set(text)))
-    assert vocabulary.decode(vocabulary.encode(text)) == text
-    if text:
-        assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
-
-
-def test_encode_refuses_and_unknown_lists_what_is_outside() -> None:
-    vocabulary = Vocabulary.of("abc")
-    with pytest.raises(KeyError, match="é"):
-        vocabulary.encode("aéb")
-    assert vocabulary.unknown("déjà bü dé") == "déjà ü"
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "{}", "[]", "[" * 100_000, '{"characters": ""}', '{"characters": 3}'),
-        *('{"characters": "ba"}', '{"characters": "aa"}', '{"characters": ["a", "b"]}'),
-    ],
-)
-def test_a_vocabulary_file_that_is_none_is_refused(content: str) -> None:
-    with pytest.raises(CheckpointError, match="not a vocabulary"):
-        Vocabulary.from_json(content)
-
-
-@pytest.mark.parametrize(("V", "dtype"), [(256, "uint8"), (257, "uint16"), (70_001, "uint32")])
-def test_ids_take_as_few_bytes_as_they_can(V: int, dtype: str) -> None:
-    text = "".join(map(chr, range(0x10000, 0x10000 + V)))
-    corpus = load_corpus(open_source(write(text.encode())))
-    assert corpus.ids.dtype == dtype
-    assert corpus.ids.tolist() == list(range(V))
-
-
-@given(text=lines.filter(bool), size=st.integers(1, 7))
-def test_a_corpus_holds_every_character_of_the_text(text: str, size: int) -> None:
-    chunks = [text[i : i + size] for i in range(0, len(text), size)]
-    corpus = load_corpus(of_chunks(lambda: chunks), "keep")
-    assert corpus.vocabulary.decode(corpus.ids) == text == unify_newlines(text, "keep")
-    assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
-    cut = int(0.9 * len(text))
-    assert corpus.vocabulary.decode(corpus.train) == text[:cut]
-    assert corpus.vocabulary.decode(corpus.val) == text[cut:]
-
-
-def test_the_encoded_text_is_found_again_and_a_changed_text_is_not_mistaken_for_it() -> None:
-    name = write(b"abcabc")
-    load_corpus(open_source(name))
-    (kept,) = (cache_dir() / "corpora").iterdir()
-    before = kept.stat().st_mtime_ns
-    load_corpus(open_source(name))
-    assert kept.stat().st_mtime_ns == before
-    assert load_corpus(open_source(write(b"abcabd"))).vocabulary.characters == "abcd"
-
-
-@pytest.mark.parametrize("damage", ["changed", "cut", "short", "long", "junk", "pickle", "empty"])
-def test_a_damaged_cache_is_written_anew(damage: str) -> None:
-    """Changed ids were once trained on, under the hash of the text."""
-    name = write(b"abcabc")
-    load_corpus(open_source(name))
-    (kept,) = (cache_dir() / "corpora").iterdir()
-    written = kept.read_bytes()
-    if damage == "short":
-        np.save(kept, np.zeros(5, np.uint8))
-    else:
-        kept.write_bytes(
-            {
-                "changed": written.replace(b"\0\1\2\0\1\2", b"\0\1\2\1\0\2"),
-                "cut": written[:-1],
-                "long": written + b"\0",
-                "junk": b"\0" * 1009,
-                "pickle": b"\x80\x04K\x01.",
-                "empty": b"",
-            }[damage]
-        )
-    assert load_corpus(open_source(name)).ids.tolist() == [0, 1, 2, 0, 1, 2]
-    assert kept.read_bytes() == written
-
-
-@pytest.mark.parametrize("second", [["abd"], ["ab"], ["abcc"], ["acb"], []])
-def test_a_text_that_changes_while_it_is_read_is_told(second: list[str]) -> None:
-    """A text cut short between its two readings was once kept, padded, under its old hash."""
-    readings = iter([["abc"], second])
-    with pytest.raises(TextError, match="changed while it was being read"):
-        load_corpus(of_chunks(lambda: next(readings)))
-    assert list((cache_dir() / "corpora").iterdir()) == []
-
-
-@pytest.mark.parametrize("length", [1, 2, 10])
-def test_a_text_too_short_for_any_T_is_refused(length: int) -> None:
-    """Of a text of one character it said: expected fewer than 0."""
-    corpus = load_corpus(open_source(write(b"a" * length)))
-    with pytest.raises(TextError, match=rf"text\.txt: expected at least 11 .*, got {length};"):
-        corpus.check_fits(1)
-    load_corpus(open_source(write(b"a" * 11))).check_fits(1)
-
-
-def test_T_must_fit_into_the_shorter_split() -> None:
-    corpus = load_corpus(open_source(write(b"ab" * 55)))  # 99 train, 11 val
-    corpus.check_fits(10)
-    with pytest.raises(ConfigError, match=r"model\.T: expected fewer than the 11 characters"):
-        corpus.check_fits(11)
 
 
 # --- batches ---
@@ -470,27 +327,6 @@ def test_a_terminal_obeys_nothing_that_a_model_says() -> None:
     assert visible("left\u202eright\u2066\u2028") == "left\\u202eright\\u2066\\u2028"
     harmless = "tab\tline\n naïve 日本 नमस्ते 👩\u200d🚀 \u0641\u200c"
     assert visible(harmless) == harmless
-
-
-def test_what_a_killed_process_had_begun_to_write_is_removed(text_file: Path) -> None:
-    """42 MB of a text's ids stayed in the cache for ever."""
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    folder = cache_dir() / "corpora"
-    folder.mkdir(parents=True)
-    of_dead, of_living, of_another_machine = (
-        folder / f".a.npy.{host}.{pid}.tmp"
-        for host, pid in (
-            (platform.node(), ended.pid),
-            (platform.node(), os.getppid()),
-            ("elsewhere.example", ended.pid),
-        )
-    )
-    for path in (of_dead, of_living, of_another_machine):
-        path.touch()
-    load_corpus(open_source(str(text_file)))
-    left = [path.name for path in folder.iterdir() if path.suffix == ".tmp"]
-    assert sorted(left) == sorted([of_living.name, of_another_machine.name])
 
 
 def test_a_device_that_looks_like_a_file_is_not_waited_for() -> None:

@@ -86,8 +86,8 @@ class DataConfig(Section):
     )
     max_vocabulary: Annotated[int, Field(ge=2, le=LARGEST)] | None = Field(
         None,
-        description="most ids; the rarest characters share one of them, which is never sampled; null = one "
-        "for each character",
+        description="most ids: the rarest characters share one of them, which is never sampled; "
+        "null = one for each character",
     )
 
     @model_validator(mode="after")

@@ -189,7 +189,7 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
             *(record[key] for key in ("sha256", "train_ids", "characters")),
             *(record[key] for key in ("val_characters", "val_bytes")),
         )
-    except (OSError, ValueError, KeyError, TypeError, CheckpointError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, CheckpointError):
         return None
 
 
@@ -216,8 +216,13 @@ def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
     """A bar of the bytes that are read, if that takes longer than a moment."""
     from tqdm.auto import tqdm
 
-    options = {"unit": "B", "unit_scale": True, "leave": False, "dynamic_ncols": True}
-    with tqdm(desc=title, total=size, delay=BAR_DELAY_S, **options) as bar:
+    with tqdm(
+        *(None, title, size, False),  # leave no bar behind
+        delay=BAR_DELAY_S,
+        unit="B",
+        unit_scale=True,
+        dynamic_ncols=True,
+    ) as bar:
         yield bar.update
 
 

@@ -1,6 +1,6 @@
 """A text of any size as ids on disk, in two passes and constant memory: to count, and to encode.
 
-    documents -> normalised chunks of UTF-8 -> (1) characters counted, (2) ids written
+documents -> normalised chunks of UTF-8 -> (1) characters counted, (2) ids written
 """
 
 import hashlib
@@ -107,7 +107,10 @@ class Task:
         return _hash([places, self._rules()])[:32]
 
     def fingerprint(self) -> str:
-        """Changes when the text does, see `sampled_sha256`. Raises TextError if it is unreadable."""
+        """Changes when the text does, see `sampled_sha256`.
+
+        Raises TextError if the text cannot be read.
+        """
         try:
             files = [sampled_sha256(source.files) for source in self._sources()]
         except OSError as error:

@@ -1,0 +1,408 @@
+"""A text as ids: the rules by which it is read, its vocabulary, its splits, what is kept of it."""
+
+import hashlib
+import io
+import os
+import platform
+import re
+import subprocess
+import sys
+import threading
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt.config.schema import DataConfig
+from gpt.errors import CheckpointError, ConfigError, TextError
+from gpt.text.cache import cache_dir
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.documents import Document, Source
+from gpt.text.rules import Normalizer, normalized
+from gpt.text.sources import open_source
+from gpt.text.vocabulary import BYTES, CharacterCounts, Vocabulary
+from tests.test_text import any_text, write
+
+lines = st.text(st.sampled_from("ab\r\n")) | any_text
+tricky = "aÅİ\u0391\u03a3\u03c3\u03c2 \n\u0301\u0323ﬁ℡ｶﾞ가각ᄀ\u1161\u11a8か\u3099國"
+words = st.text(st.sampled_from(tricky)) | any_text
+
+
+def source_of(*documents: Iterable[str], files: tuple[Path, ...] = ()) -> Source:
+    """A source of documents of which the chunks are given."""
+
+    def opened(chunks: Iterable[str]) -> Iterator[bytes]:
+        return (chunk.encode() for chunk in chunks)
+
+    return Source(
+        "t",
+        lambda: iter([Document(str(i), lambda d=d: opened(d)) for i, d in enumerate(documents)]),
+        files,
+    )
+
+
+def cut(text: str, size: int) -> list[str]:
+    return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+def load(content: bytes, **data: Any) -> Corpus:
+    return load_corpus(open_source(write(content)), DataConfig(**data))
+
+
+# --- the rules ---
+
+
+@given(text=lines, size=st.integers(1, 5))
+def test_line_ends_become_LF_wherever_a_chunk_ends(text: str, size: int) -> None:
+    """A CR at the end of a chunk and the LF at the start of the next are one line end."""
+    normalizer = Normalizer(DataConfig())
+    read = b"".join(normalizer(chunk.encode() for chunk in cut(text, size))).decode()
+    oracle = io.StringIO(text, newline=None).read()  # Python's own universal newlines
+    assert read == oracle == normalized(text, DataConfig())
+    assert normalizer.line_ends == len(re.findall(r"\r\n?", text))
+
+
+@pytest.mark.parametrize("form", ["none", "NFC", "NFKC"])
+@pytest.mark.parametrize("lowercase", [False, True])
+@given(text=words, size=st.integers(1, 5))
+def test_a_text_is_normalised_as_a_whole_wherever_a_chunk_ends(
+    text: str, size: int, form: Any, lowercase: bool
+) -> None:
+    """An accent in the next chunk composes with this one's letter; a final sigma has no next."""
+    data = DataConfig(normalize=form, lowercase=lowercase, newlines="keep")
+    read = b"".join(Normalizer(data)(chunk.encode() for chunk in cut(text, size))).decode()
+    oracle = text if form == "none" else unicodedata.normalize(form, text)
+    oracle = oracle.lower() if lowercase else oracle
+    assert read == (oracle if form == "none" else unicodedata.normalize(form, oracle))
+    assert read == normalized(text, data)
+
+
+def test_prompts_and_texts_meet_in_one_form() -> None:
+    data = DataConfig(normalize="NFKC", lowercase=True)
+    assert normalized("Cafe\u0301 ﬁn\r\n℡", data) == "café fin\ntel"
+
+
+def test_a_text_from_windows_is_the_same_corpus(caplog: pytest.LogCaptureFixture) -> None:
+    """Its CR were learnt as characters, and stood in every sample."""
+    caplog.set_level("INFO", "gpt")
+    unix = load(b"ab\ncd\n\nef\n" * 7)
+    assert caplog.messages == []
+    for _ in range(2):  # also from the cache
+        windows = load(b"ab\r\ncd\r\n\r\nef\r\n" * 7)
+        assert windows.ids.tolist() == unix.ids.tolist()
+        assert (windows.sha256, windows.vocabulary) == (unix.sha256, unix.vocabulary)
+        assert caplog.messages.pop() == (
+            "text.txt: line ends read as LF that were CRLF or CR: 28; "
+            "data.newlines=keep would keep them"
+        )
+        caplog.clear()
+
+
+# --- the vocabulary ---
+
+
+@given(any_text)
+def test_the_vocabulary_is_the_sorted_distinct_characters(text: str) -> None:
+    vocabulary = Vocabulary.of(text)
+    assert vocabulary.characters == "".join(sorted(set(text)))
+    assert vocabulary.decode(vocabulary.encode(text)) == text
+    if text:
+        assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
+
+
+def test_encode_refuses_and_unknown_lists_what_is_outside() -> None:
+    vocabulary = Vocabulary.of("abc")
+    with pytest.raises(KeyError, match="é"):
+        vocabulary.encode("aéb")
+    assert vocabulary.outside("déjà bü dé") == "déjà ü"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *("", "{}", "[]", "[" * 100_000, '{"characters": ""}', '{"characters": 3}'),
+        *('{"characters": "ba"}', '{"characters": "aa"}', '{"characters": ["a", "b"]}'),
+    ],
+)
+def test_a_vocabulary_file_that_is_none_is_refused(content: str) -> None:
+    with pytest.raises(CheckpointError, match="not a vocabulary"):
+        Vocabulary.from_json(content)
+
+
+@pytest.mark.parametrize(("V", "dtype"), [(256, "uint8"), (257, "uint16"), (70_001, "uint32")])
+def test_ids_take_as_few_bytes_as_they_can(V: int, dtype: str) -> None:
+    text = "".join(map(chr, range(0x10000, 0x10000 + V)))
+    corpus = load(text.encode())
+    assert corpus.ids.dtype == dtype
+    assert corpus.ids.tolist() == list(range(V))
+
+
+@given(text=any_text, size=st.integers(1, 300))
+def test_chunks_of_utf8_are_encoded_as_their_characters_are(text: str, size: int) -> None:
+    """In fewer passes than `encode`, which is the oracle, for ids of one byte and of two."""
+    for more in ("", "abc", "".join(map(chr, range(0x4E00, 0x4E00 + size)))):
+        for vocabulary in (Vocabulary.of(text + more), Vocabulary("bé", unknown=3), BYTES):
+            ids = vocabulary.encode_utf8(text.encode())
+            assert ids.tolist() == vocabulary.encode(text).tolist()
+            assert ids.dtype == vocabulary.dtype
+
+
+@given(text=any_text)
+def test_every_kind_of_vocabulary_gives_a_text_back(text: str) -> None:
+    of_half = Vocabulary("".join(sorted(set(text))[::2]), unknown=1)
+    assert BYTES.decode(BYTES.encode(text)) == text
+    known = "".join(c if c in of_half.characters else "\ufffd" for c in text)
+    assert of_half.decode(of_half.encode(text)) == known
+    for vocabulary in (BYTES, of_half):
+        assert len(vocabulary.names) == len(vocabulary)
+        if vocabulary.is_bytes or vocabulary.characters:
+            assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
+
+
+def test_a_lone_surrogate_has_no_bytes() -> None:
+    assert BYTES.outside("a\ud800é\udfff") == "\ud800\udfff"
+    with pytest.raises(KeyError):
+        BYTES.encode("a\ud800")
+
+
+@given(texts=st.lists(any_text), most=st.integers(2, 9))
+def test_a_limit_keeps_the_most_frequent_characters(texts: list[str], most: int) -> None:
+    counts = CharacterCounts(exact=True)
+    for text in texts:
+        counts.add(text.encode())
+    oracle = Counter("".join(texts))
+    assert counts.total == oracle.total()
+    assert counts.vocabulary() == Vocabulary.of("".join(texts))
+    limited = counts.vocabulary(most)
+    if len(oracle) <= most:
+        assert limited == counts.vocabulary()
+    else:
+        ranked = sorted(oracle, key=lambda c: (-oracle[c], c))
+        assert limited.characters == "".join(sorted(ranked[: most - 1]))
+        assert limited.unknown == len(oracle) - (most - 1)
+        assert len(limited) == most
+
+
+# --- the corpus ---
+
+
+@given(
+    texts=st.lists(lines, min_size=1, max_size=3).filter(lambda ts: any(ts)),
+    size=st.integers(1, 7),
+    vocabulary=st.sampled_from(["characters", "bytes"]),
+)
+def test_a_corpus_holds_every_character_of_the_text(
+    texts: list[str], size: int, vocabulary: str
+) -> None:
+    data = DataConfig(newlines="keep", separator="¶", vocabulary=vocabulary)
+    text = "¶".join(texts)
+    corpus = load_corpus(source_of(*(cut(text, size) for text in texts)), data)
+    assert corpus.vocabulary.decode(corpus.ids) == text
+    assert corpus.sha256 == hashlib.sha256(text.encode()).hexdigest()
+    at = int(0.9 * len(text))
+    assert corpus.vocabulary.decode(corpus.train) == text[:at]
+    assert corpus.vocabulary.decode(corpus.val) == text[at:]
+    assert (corpus.characters, corpus.val_characters) == (len(text), len(text) - at)
+    assert corpus.val_bytes == len(text[at:].encode())
+
+
+def test_a_text_of_its_own_can_be_val() -> None:
+    """Its characters are in the vocabulary, too."""
+    corpus = load_corpus(source_of(["abc" * 7]), val_source=source_of(["xaé" * 3]))
+    assert corpus.vocabulary.characters == "abcxé"
+    assert corpus.vocabulary.decode(corpus.train) == "abc" * 7
+    assert corpus.vocabulary.decode(corpus.val) == "xaé" * 3
+    assert (corpus.val_characters, corpus.val_bytes) == (9, 12)
+    assert corpus.sha256 != load_corpus(source_of(["abc" * 7 + "xaé" * 3])).sha256
+
+
+def test_a_part_of_the_text_can_be_val() -> None:
+    corpus = load(b"0123456789" * 3, val_fraction=0.3)
+    assert corpus.vocabulary.decode(corpus.val) == "123456789"
+
+
+def test_whole_documents_can_be_val() -> None:
+    texts = ["".join(chr(0x61 + i) for _ in range(5 + i)) for i in range(20)]
+    data, chosen = DataConfig(split="documents", separator="|", val_fraction=0.2), set()
+    for seed in range(5):
+        corpus = load_corpus(source_of(*([text] for text in texts)), data, seed=seed)
+        train, val = (
+            corpus.vocabulary.decode(ids).split("|") for ids in (corpus.train, corpus.val)
+        )
+        assert sorted(train + val) == sorted(texts)
+        assert train == sorted(train) and val == sorted(val)  # in their order
+        assert 0.1 < len("".join(val)) / len("".join(texts)) <= 0.3
+        again = load_corpus(source_of(*([text] for text in texts)), data, seed=seed)
+        assert again.sha256 == corpus.sha256
+        chosen.add(tuple(val))
+    assert len(chosen) == 5
+    with pytest.raises(TextError, match="expected at least 2, got 1"):
+        load_corpus(source_of(["abc"]), data)
+
+
+def test_a_vocabulary_that_is_given_is_used() -> None:
+    given_ = Vocabulary("abcd")
+    assert load_corpus(source_of(["cab"]), vocabulary=given_).ids.tolist() == [2, 0, 1]
+    with pytest.raises(TextError, match=r"2 of its characters are not in the vocabulary .*: x ü;"):
+        load_corpus(source_of(["cüabx"]), vocabulary=given_)
+    with_unknown = load_corpus(source_of(["cüabx"]), vocabulary=Vocabulary("abcd", unknown=9))
+    assert with_unknown.ids.tolist() == [2, 4, 0, 1, 4]
+    assert with_unknown.vocabulary.unknown == 2  # characters of this text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"vocabulary": "bytes"},
+        {"max_vocabulary": 2},
+        {"lowercase": True},
+        {"newlines": "keep"},
+        {"val_fraction": 0.5},
+        {"normalize": "NFKC"},
+    ],
+)
+def test_what_is_kept_is_for_one_way_of_reading(data: dict[str, Any]) -> None:
+    """The hash of the text alone was the key: with another vocabulary the ids were wrong."""
+    text = "aAbB\r\nﬁ" * 3
+    plain = load(text.encode())
+    other = load(text.encode(), **data)
+    for corpus, settings in ((plain, {}), (other, data)):
+        again = load(text.encode(), **settings)
+        assert again.ids.tolist() == corpus.ids.tolist()
+        assert (again.vocabulary, again.train_ids) == (corpus.vocabulary, corpus.train_ids)
+    assert (other.ids.tolist(), other.train_ids) != (plain.ids.tolist(), plain.train_ids)
+
+
+def kept() -> Path:
+    """The ids in the cache."""
+    (path,) = (cache_dir() / "corpora").glob("*/*.npy")
+    return path
+
+
+def test_the_encoded_text_is_found_again_and_a_changed_text_is_not_mistaken_for_it() -> None:
+    load(b"abcabc")
+    before = kept().stat().st_mtime_ns
+    load(b"abcabc")
+    assert kept().stat().st_mtime_ns == before
+    assert load(b"abcabd").vocabulary.characters == "abcd"
+    assert kept().stat().st_mtime_ns > before  # in place of the old ids
+
+
+@pytest.mark.parametrize("damage", ["changed", "cut", "short", "long", "junk", "pickle", "empty"])
+def test_a_damaged_cache_is_written_anew(damage: str) -> None:
+    """Changed ids were once trained on, under the hash of the text."""
+    load(b"abcabc")
+    written = kept().read_bytes()
+    if damage == "short":
+        np.save(kept(), np.zeros(5, np.uint8))
+    else:
+        kept().write_bytes(
+            {
+                "changed": written.replace(b"\0\1\2\0\1\2", b"\0\1\2\1\0\2"),
+                "cut": written[:-1],
+                "long": written + b"\0",
+                "junk": b"\0" * 1009,
+                "pickle": b"\x80\x04K\x01.",
+                "empty": b"",
+            }[damage]
+        )
+    assert load(b"abcabc").ids.tolist() == [0, 1, 2, 0, 1, 2]
+    assert kept().read_bytes() == written
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 1}', b"\xff", b"[" * 100_000])
+def test_a_damaged_record_is_written_anew(content: bytes) -> None:
+    load(b"abcabc")
+    record = kept().with_name("corpus.json")
+    written = record.read_bytes()
+    record.write_bytes(content)
+    assert load(b"abcabc").ids.tolist() == [0, 1, 2, 0, 1, 2]
+    assert record.read_bytes() == written
+
+
+@pytest.mark.parametrize("second", ["abd", "ab", "abcc", "acb", "", "é"])
+def test_a_text_that_changes_while_it_is_read_is_told(second: str) -> None:
+    """A text cut short between its two readings was once kept, padded, under its old hash."""
+    path, contents = Path("text.txt"), iter([b"abc", second.encode()])
+    path.write_bytes(b"abc")
+
+    def documents() -> Iterator[Document]:
+        path.write_bytes(next(contents))
+        return open_source("text.txt").documents()
+
+    with pytest.raises(TextError, match="changed while it was being read"):
+        load_corpus(Source("t", documents, (path,)))
+    assert load_corpus(
+        Source("t", open_source("text.txt").documents, (path,)) if second else source_of(["x"])
+    ).characters
+
+
+def test_two_that_prepare_the_same_text_do_not_collide(caplog: pytest.LogCaptureFixture) -> None:
+    """The second waits for the first, and finds its ids."""
+    caplog.set_level("INFO", "gpt")
+    path, first_reads, go_on = Path("text.txt"), threading.Event(), threading.Event()
+    path.write_bytes(b"abcabc")
+    readings = []
+
+    def documents() -> Iterator[Document]:
+        readings.append(1)
+        first_reads.set()
+        assert go_on.wait(60)
+        return open_source("text.txt").documents()
+
+    source, corpora = Source("t", documents, (path,)), []
+    threads = [
+        threading.Thread(target=lambda: corpora.append(load_corpus(source))) for _ in range(2)
+    ]
+    threads[0].start()
+    assert first_reads.wait(60)
+    threads[1].start()
+    while "t: another process prepares this text; waiting for it" not in caplog.messages:
+        assert threads[1].is_alive()
+    go_on.set()
+    for thread in threads:
+        thread.join()
+    assert [corpus.ids.tolist() for corpus in corpora] == [[0, 1, 2, 0, 1, 2]] * 2
+    assert len(readings) == 2  # one to count, one to encode
+
+
+@pytest.mark.parametrize("length", [1, 2, 10])
+def test_a_text_too_short_for_any_T_is_refused(length: int) -> None:
+    """Of a text of one character it said: expected fewer than 0."""
+    with pytest.raises(TextError, match=r"text\.txt: expected at least 2 characters in each split"):
+        load(b"a" * length).check_fits(1)
+    load(b"a" * 11).check_fits(1)
+
+
+def test_T_must_fit_into_the_shorter_split() -> None:
+    corpus = load(b"ab" * 55)  # 99 train, 11 val
+    corpus.check_fits(10)
+    with pytest.raises(ConfigError, match=r"model\.T: .* the 11 .* val .*use model\.T=10"):
+        corpus.check_fits(11)
+
+
+def test_what_a_killed_process_had_begun_to_write_is_removed(text_file: Path) -> None:
+    """42 MB of a text's ids stayed in the cache for ever."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folder = cache_dir() / "corpora" / "another"
+    folder.mkdir(parents=True)
+    of_dead, of_living, of_another_machine = (
+        folder / f".a.npy.{host}.{pid}.tmp"
+        for host, pid in (
+            (platform.node(), ended.pid),
+            (platform.node(), os.getppid()),
+            ("elsewhere.example", ended.pid),
+        )
+    )
+    for path in (of_dead, of_living, of_another_machine):
+        path.touch()
+    load_corpus(open_source(str(text_file)))
+    left = [path.name for path in folder.iterdir() if path.suffix == ".tmp"]
+    assert sorted(left) == sorted([of_living.name, of_another_machine.name])
