@@ -256,13 +256,13 @@ def _document_lengths(part: Part) -> list[int]:
 
 def _held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
     """Documents chosen by the seed, which together come near that fraction of all characters."""
-    wanted, taken = fraction * sum(lengths), 0
+    wanted, held = fraction * sum(lengths), 0
     held_out = np.zeros(len(lengths), bool)
     for index in uniforms(seed, "held-out documents", 0).permutation(len(lengths)):
-        if taken < wanted and taken + lengths[index] <= LARGEST_VAL * wanted:
+        if held < wanted and held + lengths[index] <= LARGEST_VAL * wanted:
             held_out[index] = True
-            taken += lengths[index]
-    if not taken:  # each is longer than that
+            held += lengths[index]
+    if not held:  # each is longer than that
         held_out[int(np.argmin(lengths))] = True
     return held_out
 
