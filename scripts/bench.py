@@ -300,11 +300,25 @@ def long_text() -> dict[str, Any]:
     return measure()
 
 
-def sampling(peer: NanoGPT | None) -> dict[str, Any]:
+def sampling(arguments: argparse.Namespace, peer: NanoGPT | None) -> dict[str, Any]:
     """How fast text is written: bench_sampling.py; with nanoGPT's sample.py in turn."""
     from bench_sampling import sampling as measure
 
     return measure(peer)
+
+
+def preparation(arguments: argparse.Namespace, peer: NanoGPT | None) -> dict[str, Any]:
+    """How fast a text is prepared: bench_texts.py; with nanoGPT's prepare.py in turn."""
+    from bench_texts import preparation as measure
+
+    return measure(peer, arguments.text or locate(TINYSHAKESPEARE))
+
+
+def vocabularies(arguments: argparse.Namespace, peer: NanoGPT | None) -> dict[str, Any]:
+    """Bits per byte with characters and with bytes: bench_texts.py."""
+    from bench_texts import vocabularies as measure
+
+    return measure(arguments.text or locate(TINYSHAKESPEARE))
 
 
 def dryrun() -> dict[str, Any]:
@@ -351,6 +365,7 @@ OURS = (
     optimizer,
 )
 PARTS = {part.__name__: part for part in OURS}
+WITH_ARGUMENTS = {part.__name__: part for part in (sampling, preparation, vocabularies)}
 
 
 def beside(results: dict[str, Any], peer: NanoGPT | None, with_huggingface: bool) -> dict[str, Any]:
@@ -377,11 +392,12 @@ def beside(results: dict[str, Any], peer: NanoGPT | None, with_huggingface: bool
 def main() -> None:
     """Measure the parts named on the command line, by default all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help=", ".join([*PARTS, "sampling"]))
+    parser.add_argument("parts", nargs="*", help=", ".join([*PARTS, *WITH_ARGUMENTS]))
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT to run beside")
     parser.add_argument("--huggingface", action="store_true", help="run its GPT-2 beside")
+    parser.add_argument("--text", type=Path, help="for preparation, vocabularies")
     arguments = parser.parse_args()
-    known = [*PARTS, "sampling"]
+    known = [*PARTS, *WITH_ARGUMENTS]
     parts = arguments.parts or known
     if unknown := set(parts) - set(known):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
@@ -397,7 +413,10 @@ def main() -> None:
     }
     text = locate(TINYSHAKESPEARE) if arguments.nanogpt else Path()
     peer = NanoGPT(arguments.nanogpt, text) if arguments.nanogpt else None
-    results = {part: PARTS[part]() if part in PARTS else sampling(peer) for part in parts}
+    results = {
+        part: PARTS[part]() if part in PARTS else WITH_ARGUMENTS[part](arguments, peer)
+        for part in parts
+    }
     peers = beside(results, peer, arguments.huggingface)
     print(json.dumps(machine | results | peers, indent=2))
 

@@ -91,6 +91,17 @@ class NanoGPT:
         done = subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True)
         return done.stdout
 
+    def prepare(self, text: Path) -> float:
+        """Seconds that its prepare.py takes for that text, as a whole process."""
+        data = self.folder / "data" / "shakespeare_char"
+        shutil.copy(text, data / "input.txt")
+        began = time.perf_counter()
+        self._python(str(data / "prepare.py"))
+        took = time.perf_counter() - began
+        shutil.copy(self.text, data / "input.txt")
+        self._python(str(data / "prepare.py"))
+        return took
+
     def cpu_recipe(self) -> dict[str, Any]:
         """Its CPU recipe as a whole process, and the val loss of its best weights by our rule."""
         began = time.perf_counter()

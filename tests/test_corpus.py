@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError
-from gpt.text.cache import cache_dir
+from gpt.text.cache import cache_dir, clear
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Document, Source
 from gpt.text.rules import Normalizer, normalized
@@ -370,6 +370,19 @@ def test_two_that_prepare_the_same_text_do_not_collide(caplog: pytest.LogCapture
         thread.join()
     assert [corpus.ids.tolist() for corpus in corpora] == [[0, 1, 2, 0, 1, 2]] * 2
     assert len(readings) == 2  # one to count, one to encode
+
+
+def test_clearing_the_cache_says_what_it_frees_and_leaves_what_cannot_be_made_again() -> None:
+    ids = load(b"abcabc" * 1009).ids
+    size = kept().stat().st_size
+    stdin = cache_dir() / "stdin" / "0123.txt"
+    stdin.parent.mkdir()
+    stdin.write_text("from a pipe")
+    assert size <= clear() <= size + 2000
+    assert [path for path in cache_dir().rglob("*") if path.is_file()] == [stdin]
+    assert ids[:4].tolist() == [0, 1, 2, 0]  # a run that trains on them goes on
+    assert clear() == 0
+    assert load(b"abcabc" * 1009).ids.tolist() == ids.tolist()
 
 
 @pytest.mark.parametrize("length", [1, 2, 10])

@@ -1,13 +1,16 @@
 """What is kept of texts between runs: downloads, standard input, and encoded texts."""
 
 import hashlib
+import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
 
 SAMPLED_BLOCKS = 1024
 BLOCK_BYTES = 2**16
+LOCK = ".lock"  # in the folder of an encoded text, while a process prepares it
 
 
 def cache_dir() -> Path:
@@ -18,6 +21,32 @@ def cache_dir() -> Path:
 def corpora_dir() -> Path:
     """Where encoded texts are kept, one folder for each text and way of reading it."""
     return cache_dir() / "corpora"
+
+
+def clear() -> int:
+    """Remove encoded texts and downloads; returns how many bytes that frees.
+
+    A text that a process prepares at this moment stays. So does standard input: what a run was
+    trained on cannot be read again, and goes when its runs are deleted.
+    """
+    freed = 0
+    for path in [*corpora_dir().glob("*"), *cache_dir().glob("*.txt")]:
+        if path.is_dir():
+            freed += _remove_unless_locked(path)
+        else:  # a download, or ids as they were kept once
+            freed += path.stat().st_size
+            path.unlink()
+    return freed
+
+
+def _remove_unless_locked(folder: Path) -> int:
+    from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
+
+    with suppress(Timeout), FileLock(folder / LOCK, timeout=0):
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        shutil.rmtree(folder)
+        return size
+    return 0
 
 
 def sampled_sha256(paths: Iterable[Path]) -> str:

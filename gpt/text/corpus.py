@@ -19,7 +19,7 @@ import numpy as np
 from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.files import remove_stale, temporary_beside, write_atomically
-from gpt.text.cache import corpora_dir, sampled_sha256
+from gpt.text.cache import LOCK, corpora_dir, sampled_sha256
 from gpt.text.documents import Source
 from gpt.text.preparation import Progress, Task, count, write
 from gpt.text.vocabulary import Ids, Vocabulary
@@ -199,7 +199,7 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
     from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / ".lock")
+    lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout:

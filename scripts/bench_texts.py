@@ -1,0 +1,100 @@
+"""Parts of bench.py: texts prepared, by size; one text with either vocabulary."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench_peers import NanoGPT
+
+SIZES = {"100_mb": 10**8, "1_gb": 10**9, "2_gb": 2 * 10**9}
+PEER_SIZE = 10**8  # nanoGPT holds a list of its ids: 1 GB would take more memory than most have
+REPEATS = 3
+
+PREPARE = """
+import json, resource, sys, time
+import filelock, numpy, tqdm.auto
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_source
+def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before, began = peak(), time.perf_counter()
+corpus = load_corpus(open_source(sys.argv[1]))
+took = time.perf_counter() - began
+print(json.dumps({"s": took, "mib_over_imports": peak() - before, "V": len(corpus.vocabulary)}))
+"""
+
+
+def preparation(peer: NanoGPT | None, text: Path) -> dict[str, Any]:
+    """Seconds and memory to prepare a text, repeated to each size, and to find it in the cache.
+
+    `mb_per_s` is the median of REPEATS; where nanoGPT's prepare.py runs, too, in turn with it.
+    """
+    found: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        for name, size in SIZES.items():
+            path = _repeated(text, size, Path(folder, "text.txt"))
+            runs, again, theirs = [], [], []
+            for repeat in range(REPEATS if size < 2e9 else 1):
+                cache = {"XDG_CACHE_HOME": str(Path(folder, f"cache-{repeat}").absolute())}
+                runs.append(_prepare(path, cache))
+                again.append(_prepare(path, cache)["s"])
+                subprocess.run(["rm", "-r", cache["XDG_CACHE_HOME"]], check=True)
+                if peer and size == PEER_SIZE:
+                    theirs.append(peer.prepare(path))
+            taken = sorted(run["s"] for run in runs)[len(runs) // 2]
+            found[name] = {
+                "s": round(taken, 2),
+                "mb_per_s": round(size / taken / 1e6),
+                "mib_over_imports": round(max(run["mib_over_imports"] for run in runs)),
+                "distinct": runs[0]["V"],
+                "from_the_cache_s": round(sorted(again)[len(again) // 2], 2),
+            }
+            if theirs:
+                pace = size / sorted(theirs)[len(theirs) // 2] / 1e6
+                found["nanogpt_mb_per_s"] = round(pace, 1)
+            path.unlink()
+    if "nanogpt_mb_per_s" in found:
+        ratio = found["1_gb"]["mb_per_s"] / found["nanogpt_mb_per_s"]
+        found["times_nanogpt"] = round(ratio, 1)
+    return found
+
+
+def vocabularies(text: Path) -> dict[str, Any]:
+    """Val loss in bits per byte of shakespeare_fast on a text, by characters and by bytes."""
+    found: dict[str, Any] = {}
+    for vocabulary in ("characters", "bytes"):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [sys.executable, "-m", "gpt", "train", str(text), "--json"]
+            command += ["--config", "shakespeare_fast", "--set", f"data.vocabulary={vocabulary}"]
+            command += ["--set", "train.steps=400", "--run-dir", f"{folder}/run"]
+            done = subprocess.run(command, check=True, capture_output=True)
+        outcome = json.loads(done.stdout)
+        names = ("val_loss", "bits_per_byte", "parameters", "elapsed_s")
+        found[vocabulary] = {name: outcome[name] for name in names}
+    return found
+
+
+def _repeated(text: Path, size: int, path: Path) -> Path:
+    """A file of about that size: the text, again and again, its last time perhaps in part."""
+    content = text.read_bytes()
+    with path.open("wb") as file:
+        for start in range(0, size, len(content)):
+            part = content[: size - start]
+            file.write(part.decode(errors="ignore").encode())  # no half character
+        file.flush()
+        os.fsync(file.fileno())
+    time.sleep(1)  # the disk is quiet
+    return path
+
+
+def _prepare(path: Path, environment: dict[str, str]) -> dict[str, float]:
+    command = [sys.executable, "-c", PREPARE, str(path)]
+    done = subprocess.run(
+        command, check=True, capture_output=True, text=True, env=os.environ | environment
+    )
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
