@@ -16,11 +16,14 @@ PEER_SIZE = 10**8  # nanoGPT holds a list of its ids: 1 GB would take more memor
 REPEATS = 3
 
 PREPARE = """
-import json, resource, sys, time
+import json, sys, time
 import filelock, numpy, tqdm.auto
+from pathlib import Path
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-def peak(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+def peak():
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 before, began = peak(), time.perf_counter()
 corpus = load_corpus(open_source(sys.argv[1]))
 took = time.perf_counter() - began
@@ -38,7 +41,7 @@ def preparation(peer: NanoGPT | None, text: Path) -> dict[str, Any]:
         for name, size in SIZES.items():
             path = _repeated(text, size, Path(folder, "text.txt"))
             runs, again, theirs = [], [], []
-            for repeat in range(REPEATS if size < 2e9 else 1):
+            for repeat in range(REPEATS if size <= 10**9 else 1):
                 cache = {"XDG_CACHE_HOME": str(Path(folder, f"cache-{repeat}").absolute())}
                 runs.append(_prepare(path, cache))
                 again.append(_prepare(path, cache)["s"])

@@ -5,9 +5,7 @@ documents -> normalised chunks of UTF-8 -> (1) characters counted, (2) ids writt
 
 import hashlib
 import json
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -20,11 +18,12 @@ from gpt.files import sync
 from gpt.seeds import uniforms
 from gpt.text.cache import sampled_sha256
 from gpt.text.documents import Document, Source
+from gpt.text.pipeline import Behind, ahead
 from gpt.text.rules import Normalizer, normalized
-from gpt.text.vocabulary import BYTES, CharacterCounts, Ids, Vocabulary, character_count
+from gpt.text.utf8 import byte_offset, character_count
+from gpt.text.vocabulary import BYTES, CharacterCounts, Ids, Vocabulary
 
 JOINED_BYTES = 2**18  # of small documents, which are counted and encoded together
-CALLS_BEHIND = 4  # of chunks that wait to be hashed and written
 LARGEST_VAL = 1.5  # times what was asked for, where whole documents do not fit it better
 
 Progress = Callable[[int], object]
@@ -155,7 +154,7 @@ def count(parts: list[Part], vocabulary: Vocabulary | None, progress: Progress) 
     counts, size = CharacterCounts(exact=data.max_vocabulary is not None), 0
     ends = []
     for part in parts:
-        for chunk in part.chunks():
+        for chunk in ahead(part.chunks()):
             counts.add(chunk)
             size += len(chunk)
             progress(len(chunk))
@@ -185,14 +184,14 @@ def write(parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress)
         file.write(ids.data)
 
     characters = size = train_bytes = 0
-    with _Behind(keep) as keep_behind:
+    with Behind(keep) as keep_behind:
         for part in parts:
-            for chunk in part.chunks():
+            for chunk in ahead(part.chunks()):
                 keep_behind(chunk, vocabulary.encode_utf8(chunk))
                 here = character_count(chunk)
                 before = counts.train_characters - characters
                 if 0 <= before <= here:  # val begins in this chunk, or right after it
-                    train_bytes = size + _byte_offset(chunk, before)
+                    train_bytes = size + byte_offset(chunk, before)
                 characters += here
                 size += len(chunk)
                 progress(len(chunk))
@@ -203,29 +202,6 @@ def write(parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress)
     if len(parts) > 1:  # the same characters, split elsewhere, are another text to train on
         digest.update(f"split at {train_ids}".encode())
     return Written(digest.hexdigest(), train_ids, size - train_bytes)
-
-
-class _Behind:
-    """Calls a function in a thread of its own, in order: hashing and writing need no GIL."""
-
-    def __init__(self, function: Callable[..., object]) -> None:
-        self.function = function
-        self.calls: deque[Future[object]] = deque()
-
-    def __enter__(self) -> Callable[..., None]:
-        self.thread = ThreadPoolExecutor(1)
-        return self._call
-
-    def _call(self, *arguments: Any) -> None:
-        self.calls.append(self.thread.submit(self.function, *arguments))
-        if len(self.calls) > CALLS_BEHIND:
-            self.calls.popleft().result()
-
-    def __exit__(self, *error: object) -> None:
-        self.thread.shutdown(cancel_futures=error[0] is not None)
-        if error[0] is None:
-            for call in self.calls:
-                call.result()
 
 
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
@@ -278,11 +254,3 @@ def _of_size(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
             waiting, length = [], 0
     if length:
         yield b"".join(waiting)
-
-
-def _byte_offset(chunk: bytes, characters: int) -> int:
-    """Bytes of the first characters of a chunk."""
-    if chunk.isascii():
-        return characters
-    starts = np.flatnonzero(np.frombuffer(chunk, np.int8) >= -64)
-    return int(starts[characters]) if characters < len(starts) else len(chunk)

@@ -9,13 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.errors import CheckpointError
+from gpt.text.utf8 import ASCII, CONTINUATION, character_count, non_ascii
 
 CODE_POINTS = 0x110000  # Unicode ends at U+10FFFF
 MASKED = -1  # in place of an id: a token whose embedding is zero (dropped out, or padding)
 REPLACEMENT = "\ufffd"  # the name of the unknown id
-ASCII = bytes(range(0x80))
-CONTINUATION = bytes(range(0x80, 0xC0))  # UTF-8's bytes of a character after its first
-OTHER = 255  # in place of an id, below: of a character that is not ASCII
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
 
@@ -80,18 +78,21 @@ class Vocabulary:
         """
         if self.is_bytes:
             return np.frombuffer(chunk, np.uint8)
-        others = chunk.translate(None, ASCII if self.unknown else self._ascii)
-        ids: Ids
-        if len(self) <= OTHER:
-            ids = np.frombuffer(chunk.translate(self._first_bytes, CONTINUATION), np.uint8)
+        if len(self) > self._other:
+            return self.encode(chunk.decode())
+        ids: Ids  # of each character by its first byte
+        if self.dtype == np.uint8:
+            ids = np.frombuffer(
+                chunk.translate(self._first_bytes.tobytes(), CONTINUATION), np.uint8
+            )
         else:
-            first = np.frombuffer(chunk.translate(None, CONTINUATION), np.uint8)
-            ids = self._ids_of_first_bytes[first]
-        if others:
-            is_other = ids == OTHER if len(self) <= OTHER else first >= len(ASCII)
-            ids_of_others = self.encode(others.decode())
+            ids = self._first_bytes[np.frombuffer(chunk.translate(None, CONTINUATION), np.uint8)]
+        if len(others := np.flatnonzero(ids == self._other)):
+            ids_of_others = self.encode(non_ascii(chunk).decode())
+            if len(ids_of_others) != len(others):  # some are ASCII, and outside
+                return self.encode(chunk.decode())
             ids = ids.copy()
-            ids[is_other] = ids_of_others
+            ids[others] = ids_of_others
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -148,22 +149,18 @@ class Vocabulary:
         table[code_points(self.characters)] = np.arange(len(self.characters))
         return table
 
-    @cached_property
-    def _ascii(self) -> bytes:
-        """The ASCII characters of the vocabulary."""
-        return "".join(c for c in self.characters if c.isascii()).encode()
+    @property
+    def _other(self) -> int:
+        """What stands for an id that is not known by a character's first byte."""
+        return int(np.iinfo(self.dtype).max)
 
     @cached_property
-    def _ids_of_first_bytes(self) -> Ids:
-        """(256,): the id of each ASCII character, by its byte; OTHER for all else."""
-        table = np.full(256, OTHER, self.dtype)
+    def _first_bytes(self) -> Ids:
+        """(256,): the id of each ASCII character, by its byte; `_other` for all else."""
+        table = np.full(256, self._other, self.dtype)
         ids = self._table[: len(ASCII)]
         table[: len(ASCII)][ids < len(self)] = ids[ids < len(self)]
         return table
-
-    @cached_property
-    def _first_bytes(self) -> bytes:
-        return self._ids_of_first_bytes.tobytes()
 
 
 BYTES = Vocabulary("", is_bytes=True)
@@ -172,13 +169,6 @@ BYTES = Vocabulary("", is_bytes=True)
 def code_points(text: str) -> NDArray[np.uint32]:
     """The number of each character, (len(text),)."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
-
-
-def character_count(chunk: bytes) -> int:
-    """How many characters strict UTF-8 has: the bytes that do not continue one."""
-    if chunk.isascii():
-        return len(chunk)
-    return int(np.count_nonzero(np.frombuffer(chunk, np.int8) >= -64))  # 0x80 to 0xBF are below
 
 
 class CharacterCounts:
