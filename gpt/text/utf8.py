@@ -1,6 +1,6 @@
 """Strict UTF-8 as it is, without decoding it: where its characters begin, and how many there are.
 
-Most text is ASCII but for a few characters, and only those are looked at: several times as fast as
+Most text is ASCII but for a few characters, and only those are examined: several times as fast as
 decoding all. Texts in which they are more than a few are decoded.
 """
 
@@ -39,7 +39,7 @@ def whole_characters(block: bytes) -> int:
 
 
 def character_count(chunk: bytes) -> int:
-    """How many characters whole ones are: the bytes that begin one."""
+    """How many characters strict UTF-8 has: the bytes that begin one."""
     if chunk.isascii():
         return len(chunk)
     return int(np.count_nonzero(np.frombuffer(chunk, np.int8) >= FIRST))
