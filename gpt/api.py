@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.evaluation.analysis import AttentionAnalysis
     from gpt.evaluation.attention import Attention
-    from gpt.model.transformer import GPT
+    from gpt.model.ensemble import LanguageModel
     from gpt.runs.checkpoint import CheckpointData
     from gpt.sampling.stopping import Chunk
     from gpt.text.corpus import Corpus
@@ -52,7 +52,7 @@ class Model:
         return f"<gpt.Model {self.run.name}, step {self.step}>"
 
     @cached_property
-    def module(self) -> "GPT":
+    def module(self) -> "LanguageModel":
         """The model as a torch module in evaluation mode, on the device."""
         from gpt.device import select_device
         from gpt.runs.model import load_model

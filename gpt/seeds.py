@@ -7,6 +7,8 @@ import hashlib
 
 import numpy as np
 
+LARGEST_SEED = 10**9  # that a config can have
+
 
 def derive_seed(seed: int, purpose: str, step: int) -> int:
     """A seed that is a pure function of the run's seed, what the draw is for, and the step.
@@ -16,6 +18,14 @@ def derive_seed(seed: int, purpose: str, step: int) -> int:
     """
     digest = hashlib.blake2b(f"{seed}/{purpose}/{step}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
+
+
+def member_seed(seed: int, member: int) -> int:
+    """The seed of an ensemble's member, counted from 0: the first has the run's own.
+
+    It can be a run's seed: the member is the model of that run without an ensemble.
+    """
+    return derive_seed(seed, "member", member) % LARGEST_SEED if member else seed
 
 
 def uniforms(seed: int, purpose: str, step: int) -> np.random.Generator:

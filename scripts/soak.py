@@ -33,11 +33,14 @@ def soak(
 ) -> Iterator[Tally]:
     """Each kind in turn; of the kills 3 in 10 at file operations, 3 in 10 as the run resumes.
 
+    One in 20 is of the run of an ensemble.
+
     With `reads` come also the runs that cannot be read, and the disks without room.
     """
     if kills:
-        chosen, in_overwrite = 3 * kills // 10, kills // 20
-        yield killed_at_random(work, kills - 2 * chosen - in_overwrite, seed)
+        chosen, in_overwrite, of_ensemble = 3 * kills // 10, kills // 20, kills // 20
+        yield killed_at_random(work, kills - 2 * chosen - in_overwrite - of_ensemble, seed)
+        yield killed_at_random(work, of_ensemble, seed, ensemble=3)
         yield from killed_at_operations(work, chosen, chosen, seed)
         yield killed_in_overwrite(work, in_overwrite)
     if reads:

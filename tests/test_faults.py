@@ -88,6 +88,19 @@ def test_a_run_killed_again_and_again_ends_as_if_never_killed(
     assert [tally.tries for tally in tallies][:2] == [3, 5]
 
 
+def test_an_ensemble_killed_again_and_again_ends_as_if_never_killed(
+    corpus: Corpus, tmp_path: Path
+) -> None:
+    """Its members train in threads, and may be a step apart when they are killed."""
+    work = Work(tmp_path, corpus)
+    tallies = [
+        killed_at_random(work, kills=2, seed=2, ensemble=3),
+        *killed_at_operations(work, kills=2, second_kills=1, seed=2, ensemble=3),
+    ]
+    assert [tally.failures for tally in tallies] == [[], [], []]
+    assert [tally.tries for tally in tallies][:2] == [2, 2]
+
+
 def test_a_reader_beside_a_run_that_saves_reads_what_was_saved(
     corpus: Corpus, tmp_path: Path
 ) -> None:

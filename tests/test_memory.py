@@ -34,16 +34,15 @@ TRAINED = """
 import torch
 from gpt.config.schema import Config
 from gpt.evaluation.loss import evaluate
-from gpt.model.transformer import GPT
+from gpt.model.ensemble import make_model
+from gpt.training.ensemble import make_step
 from gpt.training.memory import training_bytes
-from gpt.training.step import TrainStep
 torch.set_num_threads(2)
 config, V = Config.model_validate_json(sys.argv[1]), 67
 ids, cpu = np.arange(99_991, dtype=np.uint8) % V, torch.device("cpu")
 before = most_held()
-step = TrainStep(GPT(config.model, V), ids, config, cpu)
-for i in range(2):
-    step(i)
+step = make_step(make_model(config.model, V, seed=1), ids, config, cpu)
+step.read([step(i) for i in range(2)])
 evaluate(step.model, ids[:20_011])
 print(json.dumps({"taken": most_held() - before, "parts": training_bytes(config, V, cpu)}))
 """
@@ -90,6 +89,7 @@ def told_and_taken(program: str, *arguments: str) -> tuple[float, int]:
     [
         ({"T": 128, "C": 256, "n_layer": 5}, "fp32"),
         ({"T": 128, "C": 256, "n_layer": 5}, "bf16"),
+        ({"T": 128, "C": 128, "n_layer": 5, "ensemble": 3}, "fp32"),
         ({"T": 256, "C": 64, "n_layer": 7, "dropout": 0.1}, "fp32"),
         ({"T": 512, "C": 32, "n_layer": 3, "n_head": 8, "attention_dropout": 0.1}, "fp32"),
     ],
@@ -163,8 +163,8 @@ def test_a_small_file_takes_little_memory_whatever_it_claims(
 
 
 @linux
-@pytest.mark.parametrize("B", ["1", "1009"])
-def test_sampling_takes_no_more_than_its_estimate(B: str) -> None:
-    config = ModelConfig(T=131, C=256, n_layer=3)
+@pytest.mark.parametrize(("B", "ensemble"), [("1", 1), ("1009", 1), ("1", 5), ("307", 3)])
+def test_sampling_takes_no_more_than_its_estimate(B: str, ensemble: int) -> None:
+    config = ModelConfig(T=131, C=256, n_layer=3, ensemble=ensemble)
     estimate, taken = told_and_taken(SAMPLED, config.model_dump_json(), B)
     assert taken <= 1.2 * estimate + 3e7

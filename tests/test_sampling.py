@@ -20,6 +20,7 @@ from gpt.cli.repl import HELP, Repl
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
 from gpt.model.cache import Cache
+from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import CheckpointData
@@ -55,20 +56,23 @@ SHAPES: list[dict[str, Any]] = [
     {"positions": "learned", "qkv_bias": True},
     {"ngram": 1, "qk_norm": False, "activation": "gelu"},
     {"positions": "learned", "ngram": 2, "qk_norm": False, "attention_scale": 0.7},
+    {"ensemble": 3},
+    {"ensemble": 2, "positions": "learned", "qkv_bias": True},
 ]
 logits_of = st.lists(st.floats(-30, 30), min_size=1, max_size=23).map(lambda x: np.array([x]))
 
 
-def model(**changes: Any) -> GPT:
+def model(**changes: Any) -> LanguageModel:
     """With weights unlike any that a new model has: no zeros, no norms without effect."""
     generator = torch.Generator().manual_seed(3)
-    new = GPT(small(**{f"model__{k}": v for k, v in changes.items()}).model, V, generator)
+    config = small(**{f"model__{k}": v for k, v in changes.items()}).model
+    new = GPT(config, V, generator) if config.ensemble == 1 else make_model(config, V, seed=3)
     for parameter in new.parameters():
         parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
     return new.eval()
 
 
-def last_logits(net: GPT, ids: list[int]) -> NDArray[np.float64]:
+def last_logits(net: LanguageModel, ids: list[int]) -> NDArray[np.float64]:
     """The slow way: the whole context anew."""
     with torch.no_grad():
         return net(torch.tensor([ids]))[0, -1].double().numpy()
@@ -78,7 +82,7 @@ def sample(prompt: str = "", length: int = 29, **options: Any) -> str:
     return generate_text(model(), VOCABULARY, prompt, **({"length": length, "seed": 5} | options))
 
 
-def engines(net: GPT, B: int) -> list[Engine]:
+def engines(net: LanguageModel, B: int) -> list[Engine]:
     return [engine_of(net, B), TorchEngine(net, B)]
 
 
@@ -403,7 +407,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> list[Popen[bytes]]:
     return started
 
 
-def data_of(net: GPT) -> CheckpointData:
+def data_of(net: LanguageModel) -> CheckpointData:
     weights = {name: tensor.numpy() for name, tensor in net.state_dict().items()}
     return CheckpointData(0, small(model=net.config.model_dump()), VOCABULARY, weights)
 

@@ -35,7 +35,12 @@ def attend(
         ),
     ] = None,
     head: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The head to show, likewise.")
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="The head to show, likewise; in an ensemble, counted over all its members.",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -66,7 +71,7 @@ def attend(
     model = api.load(run, checkpoint, device)
     for option, number, count in (
         ("--layer", layer, model.config.model.n_layer),
-        ("--head", head, model.config.model.n_head),
+        ("--head", head, model.config.model.ensemble * model.config.model.n_head),
     ):
         if number is not None and number > count:
             raise UsageError(f"{option}: expected 1 to {count}, got {number}")

@@ -35,10 +35,12 @@ def _text_name(name: str) -> str:
 Newlines = Literal["lf", "keep"]
 LARGEST = 10**9  # a guard against typing errors, long before memory runs out
 MOST_LAYERS = 1000  # or n-gram tables: their parameters are listed before a model is read
+MOST_MEMBERS = 64
 LARGEST_TABLE = 2**24  # rotary angles, which a model computes before it has any weight
 SHARPEST = 1000.0  # far beyond one-hot attention, and far from overflow
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
 Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
+Members = Annotated[int, Field(gt=0, le=MOST_MEMBERS)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
@@ -124,6 +126,11 @@ class ModelConfig(Section):
         default_factory=lambda given: given["head_size"],
         description="channels of a head's values; null = head_size",
     )
+    ensemble: Members = Field(
+        1,
+        description="members: models that differ by their seed alone, trained side by side, whose "
+        "predicted probabilities are averaged",
+    )
     positions: Literal["learned", "rotary"] = Field(
         "rotary", description="position embeddings that are added, or RoPE in queries and keys"
     )
@@ -162,6 +169,11 @@ class ModelConfig(Section):
             raise ValueError(
                 f"model.T: expected model.T x model.head_size of at most {LARGEST_TABLE:,}, got "
                 f"{self.T} x {self.head_size}"
+            )
+        if self.ensemble * max(self.n_layer, self.ngram) > MOST_LAYERS:
+            raise ValueError(
+                f"model.ensemble: expected model.ensemble x model.n_layer (and x model.ngram) of "
+                f"at most {MOST_LAYERS:,}, got {self.ensemble} x {max(self.n_layer, self.ngram)}"
             )
         if self.positions == "rotary" and self.head_size % 2:
             raise ValueError(

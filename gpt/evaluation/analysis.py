@@ -10,6 +10,7 @@ from gpt.evaluation.attention import Attention, attend_text, blocks_of, run_with
 from gpt.evaluation.head_removal import losses_without_heads
 from gpt.evaluation.head_scores import induction_score, previous_character_score
 from gpt.evaluation.logit_lens import LogitLens, logit_lens
+from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
@@ -52,8 +53,11 @@ class AttentionAnalysis(Attention):
         return max(product(layers, heads), key=lambda place: costs[place].item())
 
 
-def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
+def analyze_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
     """The analysis of the model, in evaluation mode, on a text.
+
+    The losses and predictions of an ensemble are those of its members' mean probabilities, also
+    without a head.
 
     Raises:
         UsageError, CheckpointError: as `attend_text`.
@@ -70,17 +74,22 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
         losses=lens.losses[-1],
         losses_without=losses_without_heads(model, ids),
         lens=lens,
+        members=attention.members,
     )
 
 
 @torch.no_grad()
-def value_norms(model: GPT, ids: Tensor) -> Tensor:
+def value_norms(model: LanguageModel, ids: Tensor) -> Tensor:
     """The norm of each value once projected, without the bias: ids (T,) -> (n_layer, H, T)."""
-    _, streams = run_with_streams(model, ids)
+    return torch.cat([_value_norms(member, ids) for member in members_of(model)], dim=1)
+
+
+def _value_norms(member: GPT, ids: Tensor) -> Tensor:
+    _, streams = run_with_streams(member, ids)
     norms = []
-    for block, x in zip(blocks_of(model), streams, strict=False):
+    for block, x in zip(blocks_of(member), streams, strict=False):
         attention = block.attention
         _, _, v = attention.heads(block.attention_norm(x))  # (1, H, T, vs)
-        matrices = attention.projection.weight.T.view(attention.n_head, -1, model.config.C)
+        matrices = attention.projection.weight.T.view(attention.n_head, -1, member.config.C)
         norms.append((v[0] @ matrices).norm(dim=-1).float().cpu())  # (H, T, C) -> (H, T)
     return torch.stack(norms)

@@ -3,7 +3,7 @@
 H heads, T characters, V vocabulary size; layers and heads are counted from 0.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
+from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import GPT, Block
 from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
@@ -22,16 +23,23 @@ class Attention:
     """What a model computes on a text of T characters; float32, on the CPU.
 
     weights (n_layer, H, T, T): attention weights; row t is a query position, its entries sum to 1
-    over the key positions 0 to t, and are 0 after t.
+    over the key positions 0 to t, and are 0 after t. The heads of an ensemble are those of its
+    members, one member after the other: H is `members` times `model.n_head`.
     probabilities (T, V): row t is the predicted distribution of the character after t.
     """
 
     weights: Tensor
     probabilities: Tensor
+    members: int = field(default=1, kw_only=True)
+
+    def whose(self, head: int) -> str:
+        """Of an ensemble, whose head this is, counted from 0: ` (member 2)`; else nothing."""
+        each = self.weights.shape[1] // self.members
+        return f" (member {head // each + 1})" if self.members > 1 else ""
 
 
 @torch.no_grad()
-def attend(model: GPT, ids: Tensor) -> Attention:
+def attend(model: LanguageModel, ids: Tensor) -> Attention:
     """The attention of the model, in evaluation mode, to ids (T,).
 
     The fused kernel never holds the weights, so what each block receives is kept while the model
@@ -42,15 +50,23 @@ def attend(model: GPT, ids: Tensor) -> Attention:
     """
     training = model.training
     model.eval()
+    logits, weights = [], []
     try:
-        logits, streams = run_with_streams(model, ids)
-        weights = [
-            block.attention.explicit(block.attention_norm(x))[1]
-            for block, x in zip(blocks_of(model), streams, strict=False)  # the last is the head's
-        ]
+        for member in members_of(model):
+            of_it, streams = run_with_streams(member, ids)
+            layers = [
+                block.attention.explicit(block.attention_norm(x))[1]  # (1, H, T, T)
+                for block, x in zip(
+                    blocks_of(member), streams, strict=False
+                )  # the last: the head's
+            ]
+            logits.append(of_it)
+            weights.append(torch.cat(layers))
     finally:
         model.train(training)
-    return Attention(torch.cat(weights).float().cpu(), logits[0].float().softmax(-1).cpu())
+    probabilities = mean_prediction(logits)[0].float().softmax(-1)
+    heads = torch.cat(weights, dim=1).float()  # K x (n_layer, n_head, T, T) -> (n_layer, H, T, T)
+    return Attention(heads.cpu(), probabilities.cpu(), members=len(logits))
 
 
 def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -79,16 +95,17 @@ def blocks_of(model: GPT) -> list[Block]:
 
 def _check_memory(config: ModelConfig, vocabulary_size: int, T: int) -> None:
     """Raises OutOfMemory if the attention of a text of T characters takes more than is free."""
-    layer = 4 * config.n_head * T * T  # bytes of its weights
+    layer = 4 * config.n_head * T * T  # bytes of a member's weights
     stream = 4 * config.C * T
+    logits = (4 * config.ensemble + 12) * vocabulary_size * T
     parts = {
-        "attention weights": layer * (3 * config.n_layer + 4),
-        "activations": stream * (config.n_layer + config.n_head + 14) + 16 * vocabulary_size * T,
+        "attention weights": layer * (3 * config.n_layer * config.ensemble + 4),
+        "activations": stream * (config.n_layer + config.n_head + 14) + logits,
     }
     check_memory(f"the attention of {T:,} characters", parts, "use a shorter text")
 
 
-def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
+def attend_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Attention:
     """The attention of the model to a text.
 
     Raises:

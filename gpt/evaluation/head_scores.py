@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gpt.evaluation.attention import attend
-from gpt.model.transformer import GPT
+from gpt.model.ensemble import LanguageModel, members_of
 from gpt.seeds import uniforms
 
 REPEATED_CHARACTERS = 32  # at most, in the sequence that is repeated
@@ -33,16 +33,16 @@ def prefix_matching_score(weights: Tensor) -> Tensor:
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
 
 
-def induction_score(model: GPT) -> Tensor:
+def induction_score(model: LanguageModel) -> Tensor:
     """The prefix matching score of each head, (n_layer, H): that of an induction head is near 1.
 
     On random sequences of different characters, each written twice: nothing but the repetition
     says what comes next. The mean over a few; always the same ones. NaN for a model
     whose T is 1.
     """
-    config, V = model.config, model.head.out_features
+    config, V = model.config, members_of(model)[0].head.out_features
     if config.T == 1:
-        return torch.full((config.n_layer, config.n_head), torch.nan)
+        return torch.full((config.n_layer, config.ensemble * config.n_head), torch.nan)
     n = min(REPEATED_CHARACTERS, config.T // 2, V)
     scores = []
     for i in range(SEQUENCES):

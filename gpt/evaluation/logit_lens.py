@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gpt.evaluation.attention import run_with_streams
-from gpt.model.transformer import GPT, cross_entropy
+from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
+from gpt.model.transformer import cross_entropy
 
 
 @dataclass(frozen=True)
@@ -28,13 +29,18 @@ class LogitLens:
 
 
 @torch.no_grad()
-def logit_lens(model: GPT, ids: Tensor) -> LogitLens:
-    """The logit lens of the model, in evaluation mode, on ids (T,)."""
-    _, streams = run_with_streams(model, ids)
-    targets = ids[None, 1:].to(streams[0].device)
+def logit_lens(model: LanguageModel, ids: Tensor) -> LogitLens:
+    """The logit lens of the model, in evaluation mode, on ids (T,).
+
+    Of an ensemble: the mean of what its members would predict, each after as many blocks.
+    """
+    members = members_of(model)
+    streams = [run_with_streams(member, ids)[1] for member in members]
+    targets = ids[None, 1:].to(streams[0][0].device)
     predicted, probabilities, losses = [], [], []
-    for x in streams:
-        logits = model.head(model.norm(x)).float()  # (1, T, V)
+    for xs in zip(*streams, strict=True):
+        each = [member.head(member.norm(x)) for member, x in zip(members, xs, strict=True)]
+        logits = mean_prediction(each).float()  # (1, T, V)
         top = logits[0].softmax(-1).max(-1)  # (T,)
         probabilities.append(top.values.cpu())
         predicted.append(top.indices.cpu())

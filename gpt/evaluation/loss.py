@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gpt.device import set_threads_here
-from gpt.model.transformer import GPT, cross_entropy
+from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
+from gpt.model.transformer import cross_entropy
 from gpt.text.batches import consecutive_windows, spread_windows
 from gpt.text.vocabulary import Ids
 
@@ -17,15 +20,23 @@ class Stopped(Exception):
     """An evaluation was asked to stop before its end."""
 
 
-def evaluate(
-    model: GPT,
+def evaluate(model: LanguageModel, ids: Ids, **options: Any) -> float:
+    """Mean nats per character of `ids`, each but the first scored exactly once.
+
+    Of an ensemble, that of its members' mean probabilities. For the options see `evaluate_each`.
+    """
+    return evaluate_each(model, ids, **options)[0]
+
+
+def evaluate_each(
+    model: LanguageModel,
     ids: Ids,
     *,
     characters: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[int], object] = lambda characters: None,
-) -> float:
-    """Mean nats per character of `ids`, each but the first scored exactly once.
+) -> list[float]:
+    """The loss of the model, see `evaluate`, and then of each member, if it is an ensemble.
 
     The text is cut into consecutive windows of T characters (the last may be shorter), and each
     character is predicted from those before it in its window. Nothing random in it; in float32,
@@ -45,13 +56,16 @@ def evaluate(
     model.eval()
 
     @torch.inference_mode()
-    def score(window: tuple[Tensor, Tensor]) -> tuple[float, int]:
+    def score(window: tuple[Tensor, Tensor]) -> tuple[list[float], int]:
         if should_stop():
             raise Stopped
         x, y = (part.to(device) for part in window)
-        return cross_entropy(model(x), y, reduction="sum").item(), y.numel()
+        logits = [member(x) for member in members_of(model)]
+        if len(logits) > 1:
+            logits.insert(0, mean_prediction(logits))
+        return [cross_entropy(each, y, reduction="sum").item() for each in logits], y.numel()
 
-    T, total, scored = model.config.T, 0.0, 0
+    T, totals, scored = model.config.T, np.zeros(1), 0
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
         windows = consecutive_windows(ids, T)
     else:
@@ -60,11 +74,12 @@ def evaluate(
     pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
     try:
         while some := list(islice(windows, 4 * threads)):
-            for loss, count in (pool.map if device.type == "cpu" else map)(score, some):
-                total, scored = total + loss, scored + count
+            for losses, count in (pool.map if device.type == "cpu" else map)(score, some):
+                totals, scored = totals + losses, scored + count
                 on_progress(count)
     except BaseException:  # a second Ctrl-C waits for nobody
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown()  # no thread is still setting its number of threads
-    return total / scored
+    means: list[float] = (totals / scored).tolist()
+    return means

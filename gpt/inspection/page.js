@@ -19,6 +19,7 @@ const mean = (numbers) => (numbers.length ? sum(numbers) / numbers.length : null
 const fixed = (number, digits) => (number === null ? "–"
   : number.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−"));
 const signed = (number) => (number >= 0.0005 ? "+" : "") + fixed(number, 3);
+const headName = (head) => `head ${head + 1}${data.whose[head]}`;
 const percent = (fraction) => (100 * fraction).toFixed(1) + " %";
 const quoted = (t) => `“${sign(characters[t])}”`;
 
@@ -61,7 +62,9 @@ const maps = [];
 const grid = find("grid");
 grid.style.gridTemplateColumns = `auto repeat(${data.heads}, minmax(2.4rem, 4.5rem))`;
 grid.append(element("span", "label"));
-for (let head = 0; head < data.heads; head++) grid.append(element("span", "label", head + 1));
+for (let head = 0; head < data.heads; head++) {
+  grid.append(element("span", "label", `${head + 1}${data.whose[head]}`));
+}
 for (let layer = 0; layer < data.layers; layer++) {
   grid.append(element("span", "label name", layer + 1));
   maps.push([]);
@@ -69,7 +72,7 @@ for (let layer = 0; layer < data.layers; layer++) {
     const canvas = document.createElement("canvas");
     canvas.id = `map${layer}-${head}`;
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `layer ${layer + 1}, head ${head + 1}`);
+    canvas.setAttribute("aria-label", `layer ${layer + 1}, ${headName(head)}`);
     canvas.addEventListener("click", () => choose({ layer, head }));
     grid.append(canvas);
     maps[layer].push(canvas);
@@ -162,9 +165,9 @@ function show() {
     canvas.setAttribute("aria-current", here);
   });
   find("text").setAttribute("aria-activedescendant", `t${t}`);
-  find("name").textContent = `Layer ${layer + 1}, head ${head + 1}`;
+  find("name").textContent = `Layer ${layer + 1}, ${headName(head)}`;
   find("status").textContent =
-    `Layer ${layer + 1}, head ${head + 1}, query ${t + 1} of ${T}: ${quoted(t)}` +
+    `Layer ${layer + 1}, ${headName(head)}, query ${t + 1} of ${T}: ${quoted(t)}` +
     (pinned ? ", pinned (Esc unpins)" : "");
   find("row").style.top = `${(100 * t) / T}%`;
   find("row").style.height = `${100 / T}%`;

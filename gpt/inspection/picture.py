@@ -57,7 +57,8 @@ def draw(attention: Attention, text: str, title: str) -> Figure:
     margin = labels.inches
     figure = _figure(side * H + 1.4 + margin, side * n_layer + 0.8 + margin, T / side)
     _title(figure, title)
-    _draw_maps(figure, attention.weights, labels)
+    whose = [attention.whose(head) for head in range(H)]
+    _draw_maps(figure, attention.weights, whose, labels)
     return figure
 
 
@@ -81,7 +82,8 @@ def draw_analysis(
     _title(figure, title)
     parts: Any = figure.subfigures(2, 1, height_ratios=heights)  # numpy's array of SubFigure
     left, right = parts[0].subfigures(1, 2)
-    maps = _draw_maps(left, analysis.weights, labels)
+    whose = [analysis.whose(head) for head in range(H)]
+    maps = _draw_maps(left, analysis.weights, whose, labels)
     _heading(left, "attention weights; cost: the rise of the text's loss without the head (nats)")
     if T > 1:
         for (layer, head), axes in np.ndenumerate(maps):
@@ -100,16 +102,19 @@ def draw_analysis(
                 transform=axes.transAxes,
             )
     added = analysis.weights * analysis.value_norms[:, :, None]  # (n_layer, H, T, T)
-    _draw_maps(right, added, labels, largest=float(added.max()) or 1.0)  # 0: untrained
+    _draw_maps(right, added, whose, labels, largest=float(added.max()) or 1.0)  # 0: untrained
     _heading(right, "|weight x value|: the length of what each key adds to the stream")
     _draw_lens(parts[1], analysis, vocabulary, lens_labels, 2 * half - 3)
     return figure
 
 
 def _draw_maps(
-    figure: FigureBase, maps: Tensor, labels: "_Labels", largest: float = 1.0
+    figure: FigureBase, maps: Tensor, whose: list[str], labels: "_Labels", largest: float = 1.0
 ) -> Any:  # numpy's array of Axes
-    """Heat maps (n_layer, H, T, T) with one colour scale from 0 to `largest`."""
+    """Heat maps (n_layer, H, T, T) with one colour scale from 0 to `largest`.
+
+    `whose` says of each head which member's it is, see `Attention.whose`.
+    """
     n_layer, H, T, _ = maps.shape
     future = np.triu(np.ones((T, T), bool), 1)  # left white
     grid = figure.subplots(n_layer, H, squeeze=False)
@@ -121,7 +126,7 @@ def _draw_maps(
         axes.set_ylabel(f"layer {layer + 1}")
         axes.set_yticks(labels.centres, labels.texts)
     for head in range(H):
-        grid[0, head].set_title(f"head {head + 1}", fontsize=10)
+        grid[0, head].set_title(f"head {head + 1}{whose[head]}", fontsize=10)
         labels.set_columns(grid[-1, head])
     figure.supxlabel("key position", fontsize=9)
     figure.supylabel("query position", fontsize=9)

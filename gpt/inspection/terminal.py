@@ -54,8 +54,9 @@ def draw_head(
         lines.append(f"\n{textwrap.fill(LEGENDS[style], width)}")
 
     heading = (
-        f"{title}: layer {layer + 1} of {n_layer}, head {head + 1} of {H}. Rows are query "
-        f"positions, columns key positions; the future is blank."
+        f"{title}: layer {layer + 1} of {n_layer}, head {head + 1} of {H}"
+        f"{analysis.whose(head)}. Rows are query positions, columns key positions; the future is "
+        f"blank."
     )
     if n < T:
         heading += f" The first {n} of {T} characters; --out FILE.html shows all."

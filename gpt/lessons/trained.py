@@ -10,6 +10,7 @@ from gpt.errors import UsageError
 from gpt.evaluation.attention import blocks_of, run_with_streams
 from gpt.lessons.page import Page
 from gpt.model.attention import CausalSelfAttention
+from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT, Block
 from gpt.sampling.generate import generate_text
 from gpt.sampling.prompt import check_known
@@ -68,23 +69,27 @@ class Trained:
 
 @torch.no_grad()
 def trained_model(
-    name: str, model: GPT, vocabulary: Vocabulary, seed: int, text: str | None = None
+    name: str, model: LanguageModel, vocabulary: Vocabulary, seed: int, text: str | None = None
 ) -> Trained:
     """Record the residual stream before each block on a text, by default one that is generated.
 
-    The text has at most T characters, and at most `MAX_CHARACTERS`.
+    The text has at most T characters, and at most `MAX_CHARACTERS`. Of an ensemble, the lessons
+    look into the first member, and its name says so.
 
     Raises:
         UsageError: the text is empty, too long, or has characters outside the vocabulary.
     """
-    longest = min(model.config.T, MAX_CHARACTERS)
+    first, *others = members_of(model)
+    if others:
+        name = f"{name} (member 1 of {1 + len(others)})"
+    longest = min(first.config.T, MAX_CHARACTERS)
     generated = text is None
     if text is None:
-        text = generate_text(model, vocabulary, length=longest, seed=seed)
+        text = generate_text(first, vocabulary, length=longest, seed=seed)
     if not 0 < len(text) <= longest:
         raise UsageError(f"--text: expected 1 to {longest} characters, got {len(text)}")
     check_known(text, vocabulary)
     ids = to_torch(vocabulary.encode(text))
-    _, streams = run_with_streams(model, ids)
+    _, streams = run_with_streams(first, ids)
     before_blocks = streams[:-1]  # the last is the head's
-    return Trained(name, model, vocabulary, text, generated, ids[None], before_blocks)
+    return Trained(name, first, vocabulary, text, generated, ids[None], before_blocks)

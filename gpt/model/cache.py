@@ -94,6 +94,43 @@ class Cache:
             layer.keys, layer.values = layer.keys[index], layer.values[index]
 
 
+class EnsembleCache:
+    """A cache for each member of an ensemble; see `Cache`."""
+
+    def __init__(self, config: ModelConfig, B: int, device: torch.device) -> None:
+        self.members = [Cache(config, B, device) for _ in range(config.ensemble)]
+
+    @property
+    def lengths(self) -> list[int]:
+        """Characters of each text."""
+        return self.members[0].lengths
+
+    @lengths.setter
+    def lengths(self, lengths: list[int]) -> None:
+        for cache in self.members:
+            cache.lengths = lengths
+
+    def set_lengths(self, lengths: list[int]) -> None:
+        """See Cache."""
+        for cache in self.members:
+            cache.set_lengths(lengths)
+
+    def replace(self, rows: list[int], other: "EnsembleCache") -> None:
+        """See Cache."""
+        for cache, new in zip(self.members, other.members, strict=True):
+            cache.replace(rows, new)
+
+    def fork(self, row: int, rows: list[int]) -> None:
+        """See Cache."""
+        for cache in self.members:
+            cache.fork(row, rows)
+
+    def select(self, rows: list[int]) -> None:
+        """See Cache."""
+        for cache in self.members:
+            cache.select(rows)
+
+
 class LayerCache:
     """The part of one layer: keys (B, H, T, hs) and values (B, H, T, vs)."""
 

@@ -9,7 +9,18 @@ from gpt.config.schema import ModelConfig
 
 
 def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
-    """What `GPT(config, vocabulary_size).state_dict()` holds."""
+    """What the `state_dict()` of a model of this config holds: of each member, in an ensemble."""
+    of_one = _member_shapes(config, vocabulary_size)
+    prefixes = member_prefixes(config)
+    return {f"{prefix}{name}": shape for prefix in prefixes for name, shape in of_one.items()}
+
+
+def member_prefixes(config: ModelConfig) -> list[str]:
+    """What the names of each member's parameters begin with; of a single model's, with nothing."""
+    return [f"members.{m}." for m in range(config.ensemble)] if config.ensemble > 1 else [""]
+
+
+def _member_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
     C, V = config.C, vocabulary_size
     queries, values = config.n_head * config.head_size, config.n_head * config.value_size
     shapes: dict[str, tuple[int, ...]] = {"token_embedding.weight": (V, C)}
@@ -33,7 +44,7 @@ def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tup
 
 
 def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
-    """How many numbers `GPT(config, vocabulary_size)` learns."""
+    """How many numbers a model of this config learns."""
     return sum(map(math.prod, parameter_shapes(config, vocabulary_size).values()))
 
 

@@ -204,10 +204,11 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction=reduction)
 
 
-def count_parameters(model: GPT) -> dict[str, int]:
-    """Parameters by part, in the order in which a character meets them."""
+def count_parameters(model: nn.Module) -> dict[str, int]:
+    """Parameters by part, in the order in which a character meets them; of all members together."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
+        name = re.sub(r"^members\.\d+\.", "", name)
         part = name.split(".")[0]
         if part == "blocks":
             part = name.split(".")[2]  # blocks.0.attention.qkv.weight -> attention

@@ -11,7 +11,7 @@ from gpt.runs.checkpoint import CheckpointData
 from gpt.sampling.numpy_engine import NumpyEngine
 
 if TYPE_CHECKING:
-    from gpt.model.transformer import GPT
+    from gpt.model.ensemble import LanguageModel
 
 CPU_BYTES = 2e11  # of weights to read; a CPU does that in the time a GPU takes to start
 
@@ -67,7 +67,7 @@ def open_engine(checkpoint: CheckpointData, device: str, B: int) -> Engine:
     return TorchEngine(load_model(checkpoint, torch.device(device)), B)
 
 
-def engine_of(model: "GPT", B: int) -> Engine:
+def engine_of(model: "LanguageModel", B: int) -> Engine:
     """An engine for B texts and a model in memory, on the device where the model is."""
     if next(model.parameters()).device.type != "cpu":
         from gpt.sampling.torch_engine import TorchEngine

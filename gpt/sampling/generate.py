@@ -17,7 +17,7 @@ from gpt.seeds import uniforms
 from gpt.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from gpt.model.transformer import GPT
+    from gpt.model.ensemble import LanguageModel
 
 DRAWS_AT_ONCE = 256
 PREFILL_CHARACTERS = 2048  # that are prefilled together; more would only take memory
@@ -161,7 +161,9 @@ def generate(
             active = set(range(len(buffers)))
 
 
-def generate_text(model: "GPT", vocabulary: Vocabulary, prompt: str = "", **options: Any) -> str:
+def generate_text(
+    model: "LanguageModel", vocabulary: Vocabulary, prompt: str = "", **options: Any
+) -> str:
     """The text that a model in memory generates after one prompt; see `generate`."""
     ids = encode_prompt(prompt, vocabulary)
     return "".join(

@@ -43,21 +43,24 @@ def sampling_bytes(
 
     `characters` are those of a prompt and its sample together, if that is known.
     """
-    C, H = model.C, model.n_head
+    C, H, K = model.C, model.n_head, model.ensemble
     heads = H * (2 * model.head_size + model.value_size)
     parameters = parameter_count(model, vocabulary_size)
     longest = model.T if characters is None else min(model.T, max(characters, FIRST_ROOM))
     room = min(model.T, 2 * longest)  # caches grow to twice their size, and are copied
-    cached = 2 * FLOAT * model.n_layer * H * (model.head_size + model.value_size) + 16
+    cached = 2 * FLOAT * K * model.n_layer * H * (model.head_size + model.value_size) + 16
     at_once = max(B, min(B * longest, max(PREFILL_CHARACTERS, longest)))
-    scores = min(SCORES_NUMBERS + H * longest, B * H * longest * longest)
+    scores = min(SCORES_NUMBERS + K * H * longest, K * B * H * longest * longest)
     tables = 16 * model.T * model.head_size if model.positions == "rotary" else 0
+    # as read and as the engine takes them; each process is sent them, and has both
+    copies = 2 if processes == 1 else 2 + 3 * processes
+    if K > 1:
+        copies += processes  # the members' side by side, before they become the engine's
     return {
-        # as read and as the engine takes them; each process is sent them, and has both
-        "weights": (2 if processes == 1 else 2 + 3 * processes) * FLOAT * parameters + tables,
+        "weights": copies * FLOAT * parameters + tables,
         "keys and values": B * room * cached,
-        "activations": FLOAT * (at_once * (14 * C + 3 * heads) + 4 * scores),
-        "logits": B * 40 * vocabulary_size,
+        "activations": FLOAT * (K * at_once * (14 * C + 3 * heads) + 4 * scores),
+        "logits": B * (40 + 12 * (K - 1)) * vocabulary_size,
         "samples": B * SAMPLE_BYTES
         + (B - 1) * TEXT_BYTES * (characters or 0),  # the first is shown
     }

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import ModelConfig
-from gpt.model.shapes import rotary_angles
+from gpt.model.shapes import member_prefixes, rotary_angles
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int_]
@@ -26,9 +26,10 @@ SCORES_NUMBERS = 2**25  # attention scores in one forward pass of a prefill: bou
 class NumpyEngine:
     """B texts, each with a length of its own, and the keys and values of all their characters.
 
-    `weights` are those of a GPT, by name. The weights of each LayerNorm are multiplied into the
-    matrix that follows it, and the channels of queries and keys that rotary positions rotate
-    together become neighbours: one complex number.
+    `weights` are those of a GPT or an Ensemble, by name. The weights of each LayerNorm are
+    multiplied into the matrix that follows it, and the channels of queries and keys that rotary
+    positions rotate together become neighbours: one complex number. The K members of an ensemble
+    are computed together: each array begins with a dimension of them; without one, K is 1.
     """
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Floats], B: int) -> None:
@@ -38,24 +39,27 @@ class NumpyEngine:
             "token_embedding.weight",
             *(f"ngram_embeddings.{i}.weight" for i in range(config.ngram - 1)),
         ]
-        padding = len(weights["token_embedding.weight"])  # the id before the first: a row of zeros
+        stacked = _stacked(config, weights)
+        padding = stacked["head.weight"].shape[1]  # the id before the first: a row of zeros
         self.positions = None
         with np.errstate(over="ignore", invalid="ignore"):
-            self.tables = np.stack(
-                [np.pad(_centred(weights[table], 1), ((0, 1), (0, 0))) for table in tables]
+            one_more = ((0, 0), (0, 1), (0, 0))
+            self.tables = np.stack(  # (K, ngram, V + 1, C)
+                [np.pad(_centred(stacked[table], -1), one_more) for table in tables], 1
             )
             if config.positions == "learned":
-                self.positions = _centred(weights["position_embedding.weight"], 1)
-            self.blocks = [_block(config, weights, f"blocks.{i}.") for i in range(config.n_layer)]
-            self.head = _Linear.of(weights, "head", norm="norm")
+                self.positions = _centred(stacked["position_embedding.weight"], -1)
+            self.blocks = [_block(config, stacked, f"blocks.{i}.") for i in range(config.n_layer)]
+            self.head = _Linear.of(stacked, "head", norm="norm")
         if config.positions == "rotary":
             angles = rotary_angles(T, config.head_size)
             self.rotations = np.exp(1j * angles).astype(np.complex64)  # (T, hs / 2)
         self.lengths = np.zeros(B, int)
         room = min(T, FIRST_ROOM)  # characters; the caches grow with the texts
         self.ids = np.full((B, config.ngram - 1 + room), padding)
-        self.keys = np.zeros((config.n_layer, B, H, room, config.head_size), np.float32)
-        self.values = np.zeros((config.n_layer, B, H, room, config.value_size), np.float32)
+        layers = config.n_layer, config.ensemble
+        self.keys = np.zeros((*layers, B, H, room, config.head_size), np.float32)
+        self.values = np.zeros((*layers, B, H, room, config.value_size), np.float32)
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
         """Replace the texts in these rows by those, of any lengths up to T."""
@@ -64,7 +68,8 @@ class NumpyEngine:
         if longest := max(lengths):  # shorter ones are padded; their lengths leave the padding out
             self._make_room(longest)
             padded = np.array([text + [0] * (longest - len(text)) for text in texts])
-            few = max(SCORES_NUMBERS // (len(rows) * self.config.n_head * longest), 1)
+            heads = self.config.ensemble * self.config.n_head
+            few = max(SCORES_NUMBERS // (len(rows) * heads * longest), 1)
             for start in range(0, longest, few):
                 self._forward(np.array(rows), padded[:, start : start + few], want_logits=False)
                 self.lengths[rows] = min(start + few, longest)
@@ -82,22 +87,22 @@ class NumpyEngine:
         end = int(self.lengths[row])
         self.lengths[rows], self.ids[rows] = end, self.ids[row]
         for cache in (self.keys, self.values):
-            cache[:, rows, :, :end] = cache[:, [row], :, :end]
+            cache[:, :, rows, :, :end] = cache[:, :, [row], :, :end]
 
     def select(self, rows: list[int]) -> None:
         """Drop all texts but those in these rows, which become rows 0, 1, 2 and so on."""
         self.lengths, self.ids = self.lengths[rows], self.ids[rows]
-        self.keys, self.values = self.keys[:, rows], self.values[:, rows]
+        self.keys, self.values = self.keys[:, :, rows], self.values[:, :, rows]
 
     def _make_room(self, length: int) -> None:
         """Let the caches hold texts of that length, at most T, at least twice what they held."""
-        room = self.keys.shape[3]
+        room = self.keys.shape[-2]
         if length <= room:
             return
         more = min(self.T, max(length, 2 * room)) - room
         self.ids = np.pad(self.ids, ((0, 0), (0, more)))
         self.keys, self.values = (
-            np.pad(cache, ((0, 0), (0, 0), (0, 0), (0, more), (0, 0)))
+            np.pad(cache, ((0, 0), (0, 0), (0, 0), (0, 0), (0, more), (0, 0)))
             for cache in (self.keys, self.values)
         )
 
@@ -114,10 +119,10 @@ class NumpyEngine:
         back = np.arange(config.ngram)
         self.ids[rows[:, None], config.ngram - 1 + positions] = ids
         window = self.ids[rows[:, None, None], config.ngram - 1 + positions[..., None] - back]
-        embedded = self.tables[back, window].sum(-2)  # (n, t, ngram, C) -> (n, t, C)
+        embedded = self.tables[:, back, window].sum(-2)  # (K, n, t, ngram, C) -> (K, n, t, C)
         if self.positions is not None:
-            embedded += self.positions[positions]
-        x: Floats = embedded.reshape(n * t, -1)  # (n t, C)
+            embedded += self.positions[:, positions]
+        x: Floats = embedded.reshape(len(embedded), n * t, -1)  # (K, n t, C)
         rotations = self.rotations[positions][:, :, None] if config.positions == "rotary" else None
         future = None
         if t > 1 or not even:
@@ -125,12 +130,12 @@ class NumpyEngine:
         chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # a view
 
         def append(cache: Floats, new: Floats) -> Floats:
-            """Append new (n, t, H, size) to the cache: all (n, H, end, size) so far."""
+            """Append new (K, n, t, H, size) to the cache: all (K, n, H, end, size) so far."""
             if even:
-                cache[chosen, :, end - t : end] = new.swapaxes(1, 2)
-            else:
-                cache[rows[:, None], :, positions] = new
-            so_far: Floats = cache[chosen, :, :end]
+                cache[:, chosen, :, end - t : end] = new.swapaxes(2, 3)
+            else:  # (n, t, K, H, size): the dimensions that are indexed come first
+                cache[:, rows[:, None], :, positions] = np.moveaxis(new, 0, 2)
+            so_far: Floats = cache[:, chosen, :, :end]
             return so_far
 
         scale = np.float32(config.attention_scale * config.head_size**-0.5)
@@ -139,22 +144,23 @@ class NumpyEngine:
             k, v = append(keys, k), append(values, v)
             if block is self.blocks[-1] and not want_logits:
                 return np.empty((0, 0), np.float32)
-            y = _attend(q.swapaxes(1, 2), k, v, future, scale)  # (n, H, t, vs)
-            x += block.projection(y.swapaxes(1, 2).reshape(n * t, -1))
+            y = _attend(q.swapaxes(2, 3), k, v, future, scale)  # (K, n, H, t, vs)
+            x += block.projection(y.swapaxes(2, 3).reshape(*x.shape[:2], -1))
             x += block.contract(self._activation(block.expand(_normalize(x))))
-        return self.head(_normalize(x))
+        return _mean_prediction(self.head(_normalize(x)))
 
     def _heads(
         self, qkv: Floats, n: int, rotations: NDArray[np.complex64] | None
     ) -> tuple[Floats, Floats, Floats]:
-        """Queries, keys and values, each (n, t, H, size)."""
+        """Queries, keys and values, each (K, n, t, H, size)."""
         H, hs, vs = self.config.n_head, self.config.head_size, self.config.value_size
-        qk, v = qkv[:, : 2 * H * hs].reshape(n, -1, 2 * H, hs), qkv[:, 2 * H * hs :]
+        K = len(qkv)
+        qk, v = qkv[..., : 2 * H * hs].reshape(K, n, -1, 2 * H, hs), qkv[..., 2 * H * hs :]
         if self.config.qk_norm:
             qk = _normalize(qk)
         if rotations is not None:
             qk = (qk.view(np.complex64) * rotations).view(np.float32)
-        return qk[:, :, :H], qk[:, :, H:], v.reshape(n, -1, H, vs)
+        return qk[..., :H, :], qk[..., H:, :], v.reshape(K, n, -1, H, vs)
 
     def _activation(self, h: Floats) -> Floats:
         if self.config.activation == "relu2":
@@ -167,7 +173,7 @@ class NumpyEngine:
 def _attend(
     q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
 ) -> Floats:
-    """q (n, H, t, hs), k (n, H, end, hs), v (n, H, end, vs) -> (n, H, t, vs)."""
+    """q (K, n, H, t, hs), k (K, n, H, end, hs), v (K, n, H, end, vs) -> (K, n, H, t, vs)."""
     scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
         scores = np.where(future, np.float32(-np.inf), scores)
@@ -185,6 +191,26 @@ def _normalize(x: Floats) -> Floats:
     return out
 
 
+def _mean_prediction(logits: Floats) -> Floats:
+    """(K, m, V) -> (m, V): the logarithms of the mean probabilities; of one member, its logits."""
+    if len(logits) == 1:
+        single: Floats = logits[0]
+        return single
+    logits = logits - logits.max(-1, keepdims=True)
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    mean: Floats = np.logaddexp.reduce(logits, 0) - np.float32(np.log(len(logits)))
+    return mean
+
+
+def _stacked(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    """The weights by their names in a member, (K, ...): of all members together."""
+    if config.ensemble == 1:
+        return {name: weight[None] for name, weight in weights.items()}  # no copy
+    prefixes = member_prefixes(config)
+    names = [name.removeprefix(prefixes[0]) for name in weights if name.startswith(prefixes[0])]
+    return {name: np.stack([weights[prefix + name] for prefix in prefixes]) for name in names}
+
+
 def _centred(weight: Floats, axis: int) -> Floats:
     """The same, with mean zero along an axis."""
     centred: Floats = weight - weight.mean(axis, keepdims=True)
@@ -192,20 +218,20 @@ def _centred(weight: Floats, axis: int) -> Floats:
 
 
 class _Linear(NamedTuple):
-    """x (m, in) -> x W + b."""
+    """x (K, m, in) -> x W + b."""
 
-    weight: Floats  # (in, out)
-    bias: Floats
+    weight: Floats  # (K, in, out)
+    bias: Floats  # (K, 1, out)
 
     @classmethod
     def of(cls, weights: Mapping[str, Floats], name: str, norm: str | None = None) -> "_Linear":
         """The layer of that name, the scale and shift of the norm before it multiplied in."""
         weight = weights[f"{name}.weight"]
-        bias = weights.get(f"{name}.bias", np.zeros(len(weight), np.float32))
+        bias = weights.get(f"{name}.bias", np.zeros(weight.shape[:2], np.float32))
         if norm is not None:
-            bias = bias + weight @ weights[f"{norm}.bias"]
-            weight = weight * weights[f"{norm}.weight"]
-        return cls(np.ascontiguousarray(weight.T), bias)
+            bias = bias + (weight @ weights[f"{norm}.bias"][..., None])[..., 0]
+            weight = weight * weights[f"{norm}.weight"][:, None]
+        return cls(np.ascontiguousarray(weight.swapaxes(1, 2)), bias[:, None])
 
     def centred(self) -> "_Linear":
         """The same layer, but for an output of mean zero."""

@@ -1,14 +1,15 @@
 """The engine for any device of torch; on a GPU, which numpy cannot use."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.model.cache import Cache
-from gpt.model.transformer import GPT
+from gpt.model.cache import Cache, EnsembleCache
+from gpt.model.ensemble import LanguageModel
 
 EAGER_STEPS = 3  # before CUDA may capture one
 
@@ -19,10 +20,10 @@ class TorchEngine:
     A character costs one synchronisation with the device: the logits come to the CPU.
     """
 
-    def __init__(self, model: GPT, B: int) -> None:
+    def __init__(self, model: LanguageModel, B: int) -> None:
         self.model, self.T = model.eval(), model.config.T
         self.device = next(model.parameters()).device
-        self.cache = Cache(model.config, B, self.device)
+        self.cache = self._cache(B)
         self.ids = torch.zeros(B, 1, dtype=torch.long, device=self.device)
         self._logits = replayed(self._forward, self.device)
 
@@ -30,7 +31,7 @@ class TorchEngine:
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
         """Replace the texts in these rows by those, of any lengths up to T."""
         lengths = [len(text) for text in texts]
-        fresh = Cache(self.model.config, len(rows), self.device)
+        fresh = self._cache(len(rows))
         if longest := max(lengths):  # shorter ones are padded; `set_lengths` forgets the padding
             padded = [text + [0] * (longest - len(text)) for text in texts]
             self.model(torch.tensor(padded, device=self.device), fresh)
@@ -57,6 +58,11 @@ class TorchEngine:
         self.cache.select(rows)
         self.ids = self.ids[: len(rows)]
         self._logits = replayed(self._forward, self.device)
+
+    def _cache(self, B: int) -> Any:
+        """An empty cache for B texts, of the kind that the model takes."""
+        kind = Cache if self.model.config.ensemble == 1 else EnsembleCache
+        return kind(self.model.config, B, self.device)
 
     def _forward(self) -> Tensor:
         logits: Tensor = self.model(self.ids, self.cache)

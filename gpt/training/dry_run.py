@@ -12,19 +12,20 @@ import psutil
 import torch
 
 from gpt.config.schema import Config
-from gpt.device import computing_with, generator, select_device
+from gpt.device import computing_with, select_device
 from gpt.evaluation.loss import evaluate
-from gpt.model.transformer import GPT, count_parameters
+from gpt.model.ensemble import LanguageModel, make_model
+from gpt.model.transformer import count_parameters
 from gpt.runs.checkpoint import CheckpointData, write_checkpoint
 from gpt.runs.model import weights_of
 from gpt.sampling.generate import generate_text
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
+from gpt.training.ensemble import Update, make_step
 from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps, window_length
-from gpt.training.step import TrainStep
 
-WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at least
+WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at a time, as often as it takes
 TIMED_SECONDS = 1.5  # of steps of one length, of an evaluation: less says little
 SAMPLED_CHARACTERS = 200
 
@@ -63,9 +64,8 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
         began = time.perf_counter()
         device = select_device(config.device)
         check_training_memory(config, len(corpus.vocabulary), device)
-        draws = generator(config.seed, "init", 0)
-        model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
-        update = TrainStep(model, corpus.train, config, device)
+        model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+        update = make_step(model, corpus.train, config, device)
         setup = time.perf_counter() - began
         warmup, step = _time_steps(update, config, device)
         evaluation = _time_evaluation(model, corpus, device)
@@ -106,16 +106,21 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     )
 
 
-def _time_steps(update: TrainStep, config: Config, device: torch.device) -> tuple[float, float]:
+def _time_steps(update: Update, config: Config, device: torch.device) -> tuple[float, float]:
     """Seconds that the first steps take more than later ones; mean seconds of a later one."""
 
+    def seconds(first: int, count: int) -> float:
+        began = time.perf_counter()
+        update.read([update(step) for step in range(first, first + count)])
+        return time.perf_counter() - began
+
     def pace(first: int) -> tuple[float, float]:
-        warmup = [_seconds(device, partial(update, first + i)) for i in range(WARMUP_STEPS)]
-        timed: list[float] = []
-        while len(timed) < TIMED_STEPS or sum(timed) < TIMED_SECONDS:
-            timed.append(_seconds(device, partial(update, first + WARMUP_STEPS + len(timed))))
-        mean = sum(timed) / len(timed)
-        return max(0.0, sum(warmup) - WARMUP_STEPS * mean), mean
+        warmup = seconds(first, WARMUP_STEPS)
+        done, taken = 0, 0.0
+        while taken < TIMED_SECONDS:
+            taken += seconds(first + WARMUP_STEPS + done, TIMED_STEPS)
+            done += TIMED_STEPS
+        return max(0.0, warmup - WARMUP_STEPS * taken / done), taken / done
 
     steps = config.train.steps
     extra, long = pace(steps)  # windows of T
@@ -126,7 +131,7 @@ def _time_steps(update: TrainStep, config: Config, device: torch.device) -> tupl
     return extra + extra_short, share * short + (1 - share) * long
 
 
-def _time_evaluation(model: GPT, corpus: Corpus, device: torch.device) -> float:
+def _time_evaluation(model: LanguageModel, corpus: Corpus, device: torch.device) -> float:
     """Seconds for a character of the val split."""
     characters, taken = max(EVAL_CHARACTERS, model.config.T) * torch.get_num_threads(), 0.0
     evaluate(model, corpus.val, characters=characters)  # warm up

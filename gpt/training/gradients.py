@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from gpt.config.schema import Config
+from gpt.config.schema import Config, ModelConfig
 from gpt.device import set_threads_here
 from gpt.model.transformer import GPT
 
@@ -127,10 +127,25 @@ def make_gradients(loss: Loss, model: GPT, config: Config, device: torch.device)
 
 def worker_count(config: Config, device: torch.device) -> int:
     """The workers of `make_gradients`; 1 stands for plain backward."""
-    drops = config.model.dropout or config.model.attention_dropout
-    if device.type != "cpu" or drops or config.train.compile == "on":
+    if not takes_threads(config, device):
         return 1
-    return min(torch.get_num_threads(), MAX_WORKERS)
+    return min(threads_each(torch.get_num_threads(), config, device), MAX_WORKERS)
+
+
+def threads_each(threads: int, config: Config, device: torch.device) -> int:
+    """How many of these threads compute each member of an ensemble, if members train together."""
+    K = config.model.ensemble
+    return max(1, threads // K) if takes_threads(config, device) else threads
+
+
+def takes_threads(config: Config, device: torch.device) -> bool:
+    """Whether threads can each take a model through a batch: see `make_gradients`."""
+    return device.type == "cpu" and not draws_masks(config.model) and config.train.compile != "on"
+
+
+def draws_masks(model: ModelConfig) -> bool:
+    """Whether a forward pass in training draws dropout masks."""
+    return model.dropout > 0 or model.attention_dropout > 0
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:

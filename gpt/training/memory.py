@@ -7,7 +7,7 @@ from gpt.device import select_precision
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import EVAL_CHARACTERS
-from gpt.training.gradients import windows_at_once, worker_count
+from gpt.training.gradients import takes_threads, windows_at_once, worker_count
 
 FLOAT = 4  # bytes
 LIBRARIES = 4e8  # bytes of torch and the others, most of them not yet loaded
@@ -30,9 +30,12 @@ def check_training_memory(config: Config, vocabulary_size: int, device: torch.de
 def training_bytes(config: Config, vocabulary_size: int, device: torch.device) -> dict[str, float]:
     """Bytes that training takes at most, by part: an estimate, rather too high than too low."""
     model, train = config.model, config.train
-    parameters = parameter_count(model, vocabulary_size)
+    parameters, K = parameter_count(model, vocabulary_size), model.ensemble
     workers = worker_count(config, device)
     gradients = 1 if workers == 1 else workers + 1  # of each parameter
+    side_by_side = takes_threads(config, device)
+    members_at_once = min(K, torch.get_num_threads()) if side_by_side else 1
+    logits = 4 if K == 1 else 7 + K  # of a character: each member's, and their mean
     B = 1 if train.auto_batch else -(-train.batch_size // train.accumulation)
     on_cpu = device.type == "cpu"
     bf16 = select_precision(train.precision, device) == torch.bfloat16
@@ -44,10 +47,12 @@ def training_bytes(config: Config, vocabulary_size: int, device: torch.device) -
         "gradients": FLOAT * parameters * gradients,
         "optimizer": 2 * FLOAT * parameters,
         "checkpoint": 3 * FLOAT * parameters,  # as it is written
-        "batch": 60 * train.batch_size * model.T,  # ids, places, token dropout; and the next's
+        "batch": 60 * K * train.batch_size * model.T,  # ids, places, token dropout; and the next's
         "activations": max(
-            characters * activation_bytes(model, vocabulary_size, explicit=explicit),
-            scored * FLOAT * (_layer_numbers(model) + 4 * model.C + 4 * vocabulary_size),
+            members_at_once
+            * characters
+            * activation_bytes(model, vocabulary_size, explicit=explicit),
+            scored * FLOAT * (_layer_numbers(model) + 4 * model.C + logits * vocabulary_size),
         ),
     }
 

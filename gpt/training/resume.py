@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
@@ -15,9 +16,10 @@ from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.model import load_model, load_weights
 from gpt.runs.recovery import check_resumable, recover
 from gpt.text.corpus import Corpus
+from gpt.training.ensemble import Update, make_step
+from gpt.training.gradients import threads_each
 from gpt.training.progress import Progress
 from gpt.training.schedule import learning_rate, rewarm_factor
-from gpt.training.step import TrainStep
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ class RunState:
     """A run in memory: the updates made so far, the model and optimizers, the evaluations."""
 
     step: int
-    update: TrainStep
+    update: Update
     progress: Progress
     config: Config | None = None  # that it was saved with; of a new run, None
 
@@ -45,8 +47,9 @@ def resume_from(config: Config, corpus: Corpus, run: Path, device: torch.device)
         progress = Progress(**state.numbers["progress"])
         _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
         _change_schedule(data, config.train, progress)
-        update = TrainStep(load_model(data, device), corpus.train, config, device)
+        update = make_step(load_model(data, device), corpus.train, config, device)
         update.load_state_dict(state)
+        _warn_of_other_digits(update, config, state.numbers)
     return RunState(data.step, update, progress, data.config)
 
 
@@ -92,6 +95,25 @@ def _check_can_resume(
         )
 
 
+def _warn_of_other_digits(update: Update, config: Config, numbers: dict[str, Any]) -> None:
+    """Say what differs here from where the checkpoint was written, and changes the last digits."""
+    now, before = torch.get_num_threads(), numbers["threads"]
+    each_now, each_before = (threads_each(n, config, update.device) for n in (now, before))
+    if update.device.type == "cpu" and each_now != each_before:
+        log.warning(
+            "threads: computing with %s, where the run had %s: its last digits will differ; "
+            "for the same, set threads=%s",
+            *(now, before, before),
+        )
+    precision = str(update.precision).removeprefix("torch.")
+    if precision != numbers["precision"]:
+        log.warning(
+            "precision: computing in %s, where the run had %s: train.precision auto follows "
+            "the chip; its losses will differ a little",
+            *(precision, numbers["precision"]),
+        )
+
+
 def _change_schedule(data: CheckpointData, config: TrainConfig, progress: Progress) -> None:
     """Where the schedule changes, keep the rate it had, and say from what to what it goes."""
     step, old = data.step, data.config.train
@@ -124,7 +146,7 @@ def schedule_factor(step: int, config: TrainConfig, progress: Progress) -> float
     return rewarm_factor(step, config, progress.rewarm_step, progress.rewarm_rate)
 
 
-def roll_back(run: Path, update: TrainStep) -> tuple[int, Progress]:
+def roll_back(run: Path, update: Update) -> tuple[int, Progress]:
     """Load the last intact checkpoint of a run into its model and optimizers, in place.
 
     Raises:

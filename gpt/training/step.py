@@ -3,6 +3,7 @@
 import logging
 import math
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -24,11 +25,15 @@ from gpt.seeds import derive_seed
 from gpt.text.batches import batch, token_dropout
 from gpt.text.prefetch import Prefetch
 from gpt.text.vocabulary import Ids
-from gpt.training.gradients import make_gradients
+from gpt.training.gradients import draws_masks, make_gradients
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import batch_shape, learning_rate
 
 log = logging.getLogger(__name__)
+
+
+Result = tuple[Tensor, Tensor]
+"""A loss and the norm of its gradient, () each; or (K,), of K members."""
 
 
 class TrainStep:
@@ -54,7 +59,7 @@ class TrainStep:
         )
         self.forward = compile_model(model, config.train.compile, device, self._rehearse)
 
-    def __call__(self, step: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    def __call__(self, step: int, scale: float = 1.0) -> Result:
         """Returns the batch's loss before the update and the gradient's norm before clipping, ().
 
         The learning rates are the schedule's, times `scale`. If the loss or the norm is NaN or
@@ -82,6 +87,22 @@ class TrainStep:
         self.scaler.update()
         return loss, norm
 
+    @property
+    def members(self) -> list["TrainStep"]:
+        """The steps of an ensemble's members; see EnsembleStep."""
+        return [self]
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether a call returns before its results are known: on an accelerator."""
+        return self.device.type != "cpu"
+
+    def read(self, results: list[Result]) -> list[list[list[float]]]:
+        """The losses and the norms of each call, of each member, once they are computed."""
+        tensors = torch.stack([torch.stack(result) for result in results])  # (calls, 2[, K])
+        numbers: list[list[list[float]]] = tensors.view(len(results), 2, -1).tolist()
+        return numbers
+
     def is_failure(self, loss: float, norm: float) -> bool:
         """Whether an update of these results says that training diverges.
 
@@ -98,7 +119,7 @@ class TrainStep:
             loss = torch.zeros((), device=self.device)
             scale = self.scaler.scale(torch.ones((), device=self.device))
             try:
-                with seeded(derive_seed(self.config.seed, "dropout", step), self.device):
+                with self._dropout_seeded(step):
                     for micro_batch in self._micro_batches(x, y):
                         loss += self.gradients(*micro_batch, scale)
             except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
@@ -107,6 +128,12 @@ class TrainStep:
                 self._divide_further(step, str(error).splitlines()[0])
             else:
                 return loss
+
+    def _dropout_seeded(self, step: int) -> AbstractContextManager[object]:
+        """The context in which a step's dropout masks are drawn, if it draws any."""
+        if not draws_masks(self.config.model):  # torch's generator is not of this thread alone
+            return nullcontext()
+        return seeded(derive_seed(self.config.seed, "dropout", step), self.device)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """What these windows add to the mean loss of the whole batch, ()."""
@@ -170,12 +197,7 @@ class TrainStep:
             for i, optimizer in enumerate(self.optimizers)
             for name, array in optimizer.state_dict().items()
         }
-        numbers = {
-            "micro_batches": self.micro_batches,
-            "scaler": self.scaler.state_dict(),
-            "threads": torch.get_num_threads(),
-            "precision": str(self.precision).removeprefix("torch."),
-        }
+        numbers = {"micro_batches": self.micro_batches, "scaler": self.scaler.state_dict()}
         return TrainingState(tensors, numbers)
 
     def load_state_dict(self, state: TrainingState) -> None:
@@ -195,20 +217,6 @@ class TrainStep:
             raise TypeError("expected numbers as micro_batches and scaler")
         if self.config.train.auto_batch:
             self.micro_batches = max(self.micro_batches, int(micro_batches))
-        threads = torch.get_num_threads(), state.numbers["threads"]
-        if self.device.type == "cpu" and threads[0] != threads[1]:
-            log.warning(
-                "threads: computing with %s, where the run had %s: its last digits will differ; "
-                "for the same, set threads=%s",
-                *(*threads, threads[1]),
-            )
-        precision = str(self.precision).removeprefix("torch.")
-        if precision != state.numbers["precision"]:
-            log.warning(
-                "precision: computing in %s, where the run had %s: train.precision auto follows "
-                "the chip; its losses will differ a little",
-                *(precision, state.numbers["precision"]),
-            )
         if scaler:  # empty unless the run was in float16 before
             self.scaler.load_state_dict(scaler)
 

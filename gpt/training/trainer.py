@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
-from gpt.device import computing_with, generator, select_device
+from gpt.device import computing_with, select_device
 from gpt.errors import Interrupted, TrainingError, Unreadable, command
 from gpt.evaluation.attention import attend
-from gpt.evaluation.loss import Stopped, evaluate
+from gpt.evaluation.loss import Stopped, evaluate_each
 from gpt.files import write_atomically
-from gpt.model.transformer import GPT, count_parameters
+from gpt.model.ensemble import make_model, members_of
+from gpt.model.transformer import count_parameters
 from gpt.runs.checkpoint import (
     CheckpointData,
     TrainingState,
@@ -41,12 +41,13 @@ from gpt.sampling.generate import generate_text
 from gpt.sampling.sampler import SamplingRules
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
+from gpt.training.ensemble import make_step
 from gpt.training.memory import check_training_memory
 from gpt.training.monitor.monitor import Monitor
 from gpt.training.progress import Progress
 from gpt.training.resume import RunState, resume_from, roll_back, schedule_factor
 from gpt.training.schedule import learning_rate
-from gpt.training.step import TrainStep
+from gpt.training.step import Result
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +127,8 @@ def train(
         if resume:
             check_plain(run)
         else:
-            draws = generator(config.seed, "init", 0)
-            model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
-            update = TrainStep(model, corpus.train, config, device)
+            model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+            update = make_step(model, corpus.train, config, device)
             if numbered:  # once nothing else can refuse to start
                 run = make_numbered(run)
             check_free(run, overwrite=overwrite)
@@ -182,7 +182,7 @@ class Trainer:
         # a kill would bring the old settings back
         self.unsaved = state.config is not None and state.config != config
         self.excerpt = to_torch(corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
-        self.unread: list[tuple[Tensor, Tensor]] = []  # loss and norm of the last steps
+        self.unread: list[Result] = []  # loss and norm of the last steps
         self.notices: list[str] = []  # for the monitor, once it is open
         self.metrics: dict[str, float] = {}  # of this step
         self.is_best = False  # this step's evaluation
@@ -227,9 +227,9 @@ class Trainer:
         self.unread.append(self.update(self.step, scale))
         self.step, self.unsaved, self.is_best = self.step + 1, True, False
         self.progress.val_loss = None
-        config, waits = self.config.train, self.update.device.type == "cpu"
+        config = self.config.train
         due = map(self._due, (config.log_every, config.eval_every, config.checkpoint_every))
-        if waits or any(due) or len(self.unread) == UNREAD_STEPS:
+        if not self.update.is_ahead or any(due) or len(self.unread) == UNREAD_STEPS:
             loss, norm = self._read_results()
         self.timed_steps += 1
         self.timed_s += time.perf_counter() - began
@@ -272,9 +272,10 @@ class Trainer:
         """
         part = self.config.train.eval_characters
         if part is None or part >= len(self.corpus.val) - 1:
-            losses = {"val_loss": (loss := self._val_loss())}
+            losses = self._val_losses("val_loss")
         else:
-            losses = {"val_loss_part": (loss := self._val_loss(part))}
+            losses = self._val_losses("val_loss_part", part)
+        loss = next(iter(losses.values()))
         if not self.step:  # before training began
             self.progress.pending, self.progress.val_loss = None, losses.get("val_loss")
             return losses
@@ -284,7 +285,7 @@ class Trainer:
         progress.ended = bool(early)
         reason = early or ("all steps done" if self.step >= self.config.train.steps else "")
         if reason and "val_loss" not in losses:
-            losses["val_loss"] = self._val_loss()
+            losses |= self._val_losses("val_loss")
             best_val_loss = losses["val_loss"] if is_best else self._val_loss_of_best()
         else:
             best_val_loss = progress.best_loss
@@ -322,7 +323,7 @@ class Trainer:
     def finish(self) -> Outcome:
         """Show the final scores."""
         scores = {"val_loss": self.metrics["val_loss"], "best_val_loss": self.best_val_loss}
-        vectors = self.update.model.token_embedding.weight  # (V, C)
+        vectors = members_of(self.update.model)[0].token_embedding.weight  # (V, C)
         self.monitor.embedding(vectors, self.corpus.vocabulary.characters, self.corpus.ids)
         self.monitor.finish(self.step, scores)
         return Outcome(
@@ -379,34 +380,46 @@ class Trainer:
         return self._stopping
 
     def _read_results(self) -> tuple[float, float]:
-        """Loss and norm of the last step, once those since the last time are known and counted."""
-        results = torch.stack([torch.stack(result) for result in self.unread]).tolist()
-        self.unread.clear()
-        for step, (loss, norm) in enumerate(results, self.step - len(results) + 1):
-            self._count_skipped(step, loss, norm)
-        return loss, norm
+        """Loss and norm of the last step, once those since the last time are known and counted.
 
-    def _count_skipped(self, step: int, loss: float, norm: float) -> None:
-        """Count and report a skipped step. Raises Diverged after a few in a row."""
-        if not self.update.is_failure(loss, norm):
+        Of an ensemble, the mean of its members'.
+        """
+        results = self.update.read(self.unread)
+        self.unread.clear()
+        for step, (losses, norms) in enumerate(results, self.step - len(results) + 1):
+            self._count_skipped(step, losses, norms)
+        return sum(losses) / len(losses), sum(norms) / len(norms)
+
+    def _count_skipped(self, step: int, losses: list[float], norms: list[float]) -> None:
+        """Count and report a step that a member skipped. Raises Diverged after a few in a row."""
+        results = zip(self.update.members, losses, norms, strict=True)
+        failed = [m for m, (member, *result) in enumerate(results) if member.is_failure(*result)]
+        if not failed:
             self.progress.skipped_in_a_row = 0
             return
         self.progress.skipped_in_a_row += 1
-        notice = f"step {step} skipped: the loss is {loss}, the gradient's norm {norm}"
+        m = failed[0]
+        whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""
+        notice = (
+            f"step {step} skipped{whose}: the loss is {losses[m]}, the gradient's norm {norms[m]}"
+        )
         log.warning("%s", notice)
         self.monitor.event(step, notice)
         self._emit("notice", text=notice)
         if self.progress.skipped_in_a_row == SKIPPED_STEPS:
             raise Diverged(f"{notice}, the {SKIPPED_STEPS}rd such step in a row")
 
-    def _val_loss(self, characters: int | None = None) -> float:
-        """The loss on the val split, or on so many characters of it."""
+    def _val_losses(self, name: str, characters: int | None = None) -> dict[str, float]:
+        """The loss on the val split, or on so many characters of it, under that name.
+
+        Then of each member of an ensemble, as `NAME_member_1` and so on.
+        """
         model, val = self.update.model, self.corpus.val
-        if not self.step and not model.head.weight.any():  # every character is equally likely
-            return math.log(len(self.corpus.vocabulary))
+        if not self.step and not any(m.head.weight.any() for m in members_of(model)):
+            return {name: math.log(len(self.corpus.vocabulary))}  # all are equally likely
         total = len(val) - 1 if characters is None else characters
         with self.monitor.evaluating(total) as advance:
-            loss = evaluate(
+            loss, *of_members = evaluate_each(
                 model,
                 val,
                 characters=characters,
@@ -415,7 +428,9 @@ class Trainer:
             )
         if not math.isfinite(loss):
             raise Diverged(f"step {self.step}: the val loss is {loss}")
-        return loss
+        return {name: loss} | {
+            f"{name}_member_{m}": value for m, value in enumerate(of_members, start=1)
+        }
 
     def _val_loss_of_best(self) -> float:
         """The val loss of the best checkpoint, whose weights are in the model meanwhile."""
@@ -424,7 +439,7 @@ class Trainer:
         weights = {name: weight.clone() for name, weight in model.state_dict().items()}
         try:
             load_weights(model, read_checkpoint(self.run, "best"))
-            return self._val_loss()
+            return self._val_losses("val_loss")["val_loss"]
         finally:
             model.load_state_dict(weights)
 
@@ -479,7 +494,12 @@ class Trainer:
         )
         # JSON has no infinity, which is what losses are before the first evaluation
         known = {key: value for key, value in asdict(progress).items() if value != math.inf}
-        numbers = state.numbers | {"progress": known, "text_sha256": self.corpus.sha256}
+        numbers = state.numbers | {
+            "threads": torch.get_num_threads(),
+            "precision": str(self.update.precision).removeprefix("torch."),
+            "progress": known,
+            "text_sha256": self.corpus.sha256,
+        }
         if not all(np.isfinite(array).all() for array in data.weights.values()):
             raise Diverged(f"step {self.step}: weights are NaN or infinite")
         self.check_in_place()

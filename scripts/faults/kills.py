@@ -19,14 +19,15 @@ SECOND_KILLS = 3  # of a run at most: one that is nearly done may be done before
 FIRST_OPERATIONS = 40  # of a resume: its lock, its records, its first checkpoint
 
 
-def short() -> Config:
+def short(ensemble: int = 1) -> Config:
     """A run of a few checkpoints, of which the best is not always the last."""
-    return tiny(steps=4, every=1, eval_every=2, keep_checkpoints=1)
+    return tiny(steps=4, every=1, eval_every=2, keep_checkpoints=1, ensemble=ensemble)
 
 
-def killed_at_random(work: Work, kills: int, seed: int) -> Tally:
-    """Kill runs at any moment, again and again until they are done."""
-    tally, draws, config = Tally("killed at a moment"), random.Random(seed), tiny(STEPS)
+def killed_at_random(work: Work, kills: int, seed: int, ensemble: int = 1) -> Tally:
+    """Kill runs at any moment, again and again until they are done; of so many members."""
+    tally = Tally("killed at a moment" + _of_members(ensemble))
+    draws, config = random.Random(seed), tiny(STEPS, ensemble=ensemble)
     run = work.folder / "killed"
     unkilled = _reference(work, config, work.folder / "unkilled")
     with tally.timed():
@@ -42,6 +43,10 @@ def killed_at_random(work: Work, kills: int, seed: int) -> Tally:
     return tally
 
 
+def _of_members(ensemble: int) -> str:
+    return f" x {ensemble}" if ensemble > 1 else ""
+
+
 def _reference(work: Work, config: Config, run: Path) -> dict[str, Any]:
     """The bits of a run that was not killed."""
     remove(run)
@@ -50,10 +55,13 @@ def _reference(work: Work, config: Config, run: Path) -> dict[str, Any]:
     return bits(run)
 
 
-def killed_at_operations(work: Work, kills: int, second_kills: int, seed: int) -> list[Tally]:
+def killed_at_operations(
+    work: Work, kills: int, second_kills: int, seed: int, ensemble: int = 1
+) -> list[Tally]:
     """Kill a run at each of its file operations, or at so many; and some again as they resume."""
-    first, second = Tally("killed at an operation"), Tally("killed as it resumes")
-    draws, config = random.Random(seed), short()
+    names = "killed at an operation", "killed as it resumes"
+    first, second = (Tally(name + _of_members(ensemble)) for name in names)
+    draws, config = random.Random(seed), short(ensemble)
     unkilled = _reference(work, config, work.folder / "unkilled")
     with first.timed():
         numbers = [*spread(_operations(work, config), kills)]

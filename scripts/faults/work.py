@@ -37,7 +37,14 @@ def tiny(steps: int, every: int = 3, **changes: Any) -> Config:
             "device": "cpu",
             "threads": 1,
             "seed": changes.pop("seed", 1337),
-            "model": {"T": 13, "C": 24, "n_layer": 2, "n_head": 3, "head_size": 10},
+            "model": {
+                "T": 13,
+                "C": 24,
+                "n_layer": 2,
+                "n_head": 3,
+                "head_size": 10,
+                "ensemble": changes.pop("ensemble", 1),
+            },
             "train": {
                 "steps": steps,
                 "batch_size": 3,

@@ -115,6 +115,8 @@ class Monitor:
             ]
             if key in self._latest
         ]
+        if members := [value for name, value in metrics.items() if "_member_" in name]:
+            shown.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
         if pace := self._latest.get("chars_per_s"):
             shown.append(f"{tqdm.format_sizeof(pace)} chars/s")
         self._bar.set_postfix_str(", ".join(shown), refresh=False)
@@ -200,7 +202,7 @@ class Monitor:
         """The metrics in TensorBoard by step, and the losses by seconds, one point a second."""
         if not step:  # the loss is that of guessing, and would flatten the curves
             return
-        self._events.scalars(step, {TAGS[name]: value for name, value in metrics.items()})
+        self._events.scalars(step, {_tag(name): value for name, value in metrics.items()})
         second = round(elapsed_s)
         by_seconds = {
             TAGS[name].replace("loss", BY_SECONDS): metrics[name]
@@ -220,3 +222,9 @@ class Monitor:
         title = f"attention weights at step {step}, on the first characters of the val split"
         self._events.picture(step, ATTENTION_TAG, png(draw(attention, text, title)))
         self._picture, self._drawn_s = None, self.elapsed_s
+
+
+def _tag(metric: str) -> str:
+    """The tag of a metric; `val_loss_member_2` is of the second member of an ensemble."""
+    name, member, number = metric.partition("_member_")
+    return TAGS[name] + member + number
