@@ -36,9 +36,10 @@ BAR_DELAY_S = 1
 class Corpus:
     """The ids of a text, memory-mapped: a text of any size takes no memory to speak of.
 
-    `sha256` is of the characters that the ids stand for (normalised, no byte-order mark) in UTF-8,
-    so it changes exactly when the ids, the vocabulary or the split do. `train_ids` is the number of
-    ids before the val split, of which `val_characters` and `val_bytes` (in UTF-8) are the text's.
+    `sha256` is of the text as the ids stand for it (normalised, no byte-order mark) in UTF-8, and
+    changes whenever that does, or which of it is val; the rest follows from the settings.
+    `train_ids` is the number of ids before the val split, whose text has `val_characters` and, in
+    UTF-8, `val_bytes`.
     """
 
     name: str

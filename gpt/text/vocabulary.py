@@ -99,7 +99,9 @@ class Vocabulary:
         """The text with these ids; where bytes are no UTF-8, U+FFFD."""
         if self.is_bytes:
             return bytes(ids).decode(errors="replace")
-        return "".join(self.names[i] for i in ids)
+        places = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.intp)
+        chosen = code_points("".join(self.names))[places]
+        return chosen.tobytes().decode("utf-32-le", "surrogatepass")
 
     def outside(self, text: str) -> str:
         """The characters of the text that have no id of their own, each once, in their order."""

@@ -1,0 +1,64 @@
+"""Real texts, not ours: read, trained on, saved, resumed, sampled from."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpt
+from gpt import api
+from gpt.errors import Interrupted
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_source
+from tests.conftest import SHARED_DATA, small
+
+TEXTS = sorted(SHARED_DATA.glob("*.txt")) or [SHARED_DATA / "none.txt"]
+SEVERAL: list[Any] = [str(SHARED_DATA), "python-source"]
+SMALL = small(
+    data__val_fraction=0.0005,
+    train__steps=4,
+    train__eval_every=4,
+    train__checkpoint_every=2,
+    train__eval_characters=211,
+)
+
+
+def needs(text: str) -> str:
+    if text.startswith(str(SHARED_DATA)) and not Path(text).exists():
+        pytest.skip(f"{text} is not here")
+    return text
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.stem)
+def test_ids_give_the_text_back(path: Path) -> None:
+    needs(str(path))
+    text = path.read_text("utf-8").replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
+    corpus = load_corpus(open_source(str(path)))
+    assert corpus.vocabulary.characters == "".join(sorted(set(text)))
+    assert corpus.vocabulary.decode(corpus.ids) == text
+    assert len(corpus.train) == int(0.9 * len(text))
+
+
+@pytest.mark.parametrize("vocabulary", ["characters", "bytes"])
+@pytest.mark.parametrize("text", [*map(str, TEXTS), *SEVERAL], ids=lambda text: Path(text).stem)
+def test_a_run_on_it_is_trained_stopped_resumed_and_sampled(text: str, vocabulary: str) -> None:
+    settings = {"data.vocabulary": vocabulary}
+    whole = gpt.train(SMALL, text=needs(text), settings=settings, run_dir="whole")
+    steps = []
+    with pytest.raises(Interrupted):
+        gpt.train(
+            SMALL,
+            text=text,
+            settings=settings,
+            run_dir="stopped",
+            on_event=lambda event: steps.append(event["step"]),
+            should_stop=lambda: 2 in steps,
+        )
+    resumed = api.resume("stopped")
+    assert resumed.step == whole.step == 4
+    assert resumed.val_loss == whole.val_loss
+    model = gpt.load("stopped", "last")
+    sample = "".join(model.generate(length=17, seed=1))
+    assert len(sample) == 17
+    if vocabulary == "characters":
+        assert set(sample) <= set(model.vocabulary.characters)
