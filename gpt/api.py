@@ -230,7 +230,7 @@ def load(
 def train(
     config: "Config | str | Path | None" = None,
     *,
-    text: str | None = None,
+    text: str | Sequence[str] | None = None,
     settings: Settings | Sequence[str] = (),
     run_dir: str | Path | None = None,
     overwrite: bool = False,
@@ -242,7 +242,8 @@ def train(
     Args:
         config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart;
             default all settings at their defaults.
-        text: a named text or the path of a file, in place of `data.source`.
+        text: the text, or several, in place of `data.source`: a named one, a file, a folder, a glob
+            or `-` for standard input.
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
         run_dir: the run's folder; default `runs/NAME`, after the text if it is given, else after
             the config; with a number if that is taken.
@@ -264,7 +265,7 @@ def train(
     run = Path(run_dir) if run_dir else RUNS / _name(config, text)
     if run_dir or overwrite:
         check_free(run, overwrite=overwrite)
-    corpus = _corpus(settled)
+    settled, corpus = _corpus(settled)
 
     from gpt.training.trainer import train as train_model
 
@@ -283,7 +284,7 @@ def train(
 def resume(
     run: str | Path | None = None,
     *,
-    text: str | None = None,
+    text: str | Sequence[str] | None = None,
     settings: Settings | Sequence[str] = (),
     should_stop: Callable[[], bool] = lambda: False,
     on_event: Callable[[dict[str, Any]], object] | None = None,
@@ -302,7 +303,7 @@ def resume(
 
     folder = find_run(None if run is None else str(run))
     settled = _resolve(config_to_resume(folder), text, settings)
-    corpus = _corpus(settled)
+    settled, corpus = _corpus(settled)
 
     from gpt.training.trainer import train as train_model
 
@@ -314,7 +315,7 @@ def resume(
 def estimate(
     config: "Config | str | Path | None" = None,
     *,
-    text: str | None = None,
+    text: str | Sequence[str] | None = None,
     settings: Settings | Sequence[str] = (),
 ) -> tuple["Config", "Estimate"]:
     """The resolved config, and what training by it would take: parameters, memory, time.
@@ -323,7 +324,7 @@ def estimate(
         ConfigError, TextError: see `train`.
     """
     settled = _resolve(config, text, settings)
-    corpus = _corpus(settled)
+    settled, corpus = _corpus(settled)
 
     from gpt.training.dry_run import estimate as probe
 
@@ -331,7 +332,9 @@ def estimate(
 
 
 def _resolve(
-    config: "Config | str | Path | None", text: str | None, settings: Settings | Sequence[str]
+    config: "Config | str | Path | None",
+    text: str | Sequence[str] | None,
+    settings: Settings | Sequence[str],
 ) -> "Config":
     from gpt.config.load import load_config
 
@@ -339,19 +342,26 @@ def _resolve(
         settings = [settings]
     elif isinstance(settings, Mapping):
         settings = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    return load_config(config, settings, text)
+    return load_config(config, settings, text or None)
 
 
-def _name(config: "Config | str | Path | None", text: str | None) -> str:
-    """After the text, if it was named, else after the config: `neko` of `texts/neko.txt`."""
-    named = text or (config if isinstance(config, str | Path) else "")
+def _name(config: "Config | str | Path | None", text: str | Sequence[str] | None) -> str:
+    """After the first text, if one was named, else after the config: `neko` of `texts/neko.txt`."""
+    first = text if isinstance(text, str) else text[0] if text else None
+    named = first or (config if isinstance(config, str | Path) else "")
+    if named == "-":
+        return "stdin"
     return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
 
 
-def _corpus(config: "Config") -> "Corpus":
+def _corpus(config: "Config") -> tuple["Config", "Corpus"]:
+    """The text, and the config that names where it is found again, if it is standard input."""
+    from gpt.config.load import load_config
     from gpt.text.corpus import load_corpus
-    from gpt.text.sources import open_source
+    from gpt.text.sources import keep_input, open_source
 
+    if (source := keep_input(config.data.source)) != config.data.source:
+        config = load_config(config, source=source)
     data, vocabulary = config.data, None
     if data.vocabulary not in ("characters", "bytes"):
         from gpt.runs.checkpoint import read_summary
@@ -366,4 +376,4 @@ def _corpus(config: "Config") -> "Corpus":
         seed=config.seed,
     )
     corpus.check_fits(config.model.T)
-    return corpus
+    return config, corpus

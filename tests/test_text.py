@@ -1,12 +1,9 @@
 """Characters in, batches out."""
 
 import hashlib
-import importlib
-import os
-import re
 import socket
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -16,15 +13,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt.config.schema import DataConfig
 from gpt.errors import TextError
 from gpt.seeds import uniforms
-from gpt.text import download, sources
+from gpt.text import download
 from gpt.text.batches import batch, consecutive_windows, token_dropout
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
-from gpt.text.documents import Document, Source
 from gpt.text.download import TINYSHAKESPEARE, Download, locate
 from gpt.text.shuffle import shuffled
 from gpt.text.sources import open_source
@@ -37,100 +32,6 @@ any_text = st.text(st.characters(exclude_categories=["Cs"]))
 def write(content: bytes, name: str = "text.txt") -> str:
     Path(name).write_bytes(content)
     return name
-
-
-def read(source: str, data: DataConfig | None = None) -> str:
-    """The documents of a source, one after the other."""
-    documents = open_source(source, data).documents()
-    return b"".join(chunk for document in documents for chunk in document.chunks()).decode()
-
-
-def of_chunks(chunks: Callable[[], Iterable[str]]) -> Source:
-    """A source of one document; `chunks` is asked for each time that it is read."""
-    document = Document("t", lambda: (chunk.encode() for chunk in chunks()))
-    return Source("t", lambda: iter([document]))
-
-
-# --- reading a file ---
-
-
-@given(text=any_text, size=st.integers(1, 11))
-def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int) -> None:
-    write(text.encode())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "CHUNK_BYTES", size)
-        assert read("text.txt") == text.removeprefix("\ufeff")
-
-
-def test_a_file_is_read_with_its_line_ends_and_without_its_byte_order_mark() -> None:
-    write("\ufeffa\r\nb\rc\n\ufeff".encode())
-    assert read("text.txt") == "a\r\nb\rc\n\ufeff"
-
-
-@pytest.mark.parametrize("size", [1, 2, 3, 5, 1 << 22])
-@pytest.mark.parametrize(
-    ("content", "offset"),
-    [
-        (b"abc\xffdef", 3),
-        ("caf\xe9".encode("latin-1"), 3),
-        (b"a\xed\xa0\xbd\xed\xb8\x80", 1),
-        ("grün".encode("latin-1"), 2),
-        ("日本".encode()[:-1], 3),
-        ("é€".encode() + b"\x80", 5),
-        ("\ufeffab".encode() + b"\xc3(", 5),
-    ],
-)
-def test_bytes_that_are_no_utf8_are_told_with_their_offset(
-    content: bytes, offset: int, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sources, "CHUNK_BYTES", size)
-    name = write(content)
-    wrong = rf"got byte 0x{content[offset]:02x} at offset {offset}\b"
-    with pytest.raises(TextError, match=wrong):
-        read(name)
-
-
-@pytest.mark.parametrize(
-    ("content", "advice"),
-    [
-        ("hello".encode("utf-16"), "it looks like UTF-16: iconv -f UTF-16 -t UTF-8 text.txt >"),
-        (b"gr\xfcn", "it may be Latin-1: iconv -f LATIN1 -t UTF-8 text.txt > utf8.txt"),
-        ("\U0001f600\U0001f600".encode()[:-1], "the file ends in the middle of a character; fetch"),
-        (b"\xed\xa0\xbd\xed\xb8\x80", "it looks like CESU-8 (surrogates, as Java and Oracle write"),
-    ],
-)
-@pytest.mark.parametrize("size", [1, 3, 1 << 22])
-def test_what_is_no_utf8_comes_with_advice_that_helps(
-    content: bytes, advice: str, size: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A file cut short and CESU-8 were both advised to be converted from Latin-1."""
-    monkeypatch.setattr(sources, "CHUNK_BYTES", size)
-    with pytest.raises(TextError, match=re.escape(advice)):
-        read(write(content))
-
-
-def test_what_is_no_readable_file_is_told() -> None:
-    with pytest.raises(TextError, match=r"nowhere\.txt: no such text; expected python-docs"):
-        open_source("nowhere.txt")
-    Path("folder").mkdir()
-    with pytest.raises(TextError, match="expected a text file, got a folder"):
-        open_source("folder")
-    os.mkfifo("pipe")
-    with pytest.raises(TextError, match="expected a text file, got a pipe or device"):
-        open_source("pipe")
-
-
-def test_an_empty_file_is_told() -> None:
-    for content in (b"", "\ufeff".encode()):
-        with pytest.raises(TextError, match=r"text\.txt: expected some text, got an empty file"):
-            load_corpus(open_source(write(content)))
-
-
-def test_python_docs_need_nothing_but_python() -> None:
-    topics = importlib.import_module("pydoc_data.topics").topics
-    text = read("python-docs")
-    assert len(text) > 400_000
-    assert all(topic in text for topic in topics.values())
 
 
 # --- downloading ---
@@ -327,12 +228,3 @@ def test_a_terminal_obeys_nothing_that_a_model_says() -> None:
     assert visible("left\u202eright\u2066\u2028") == "left\\u202eright\\u2066\\u2028"
     harmless = "tab\tline\n naïve 日本 नमस्ते 👩\u200d🚀 \u0641\u200c"
     assert visible(harmless) == harmless
-
-
-def test_a_device_that_looks_like_a_file_is_not_waited_for() -> None:
-    """/proc/kmsg says that it is a file of no bytes, and has no end."""
-    path = Path("/proc/kmsg")
-    if not os.access(path, os.R_OK):
-        pytest.skip("no /proc/kmsg to read here")
-    with pytest.raises(TextError, match=r"/proc/kmsg: (expected a file, got a device|cannot read)"):
-        read(str(path))

@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
 def train(
     text: Annotated[
-        str | None,
+        list[str] | None,
         typer.Argument(
             metavar="TEXT",
-            help="The text, in place of data.source: python-docs, tinyshakespeare, or the path of "
-            "a UTF-8 file.",
+            help="The text, in place of data.source: a file, a folder, a glob, - for standard "
+            "input, python-docs, python-source or tinyshakespeare; several are joined. .gz, .bz2, "
+            ".xz and .zst are decompressed, .zip and .tar looked through.",
         ),
     ] = None,
     config: Annotated[
@@ -56,8 +57,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="The folder for the run, new or empty; by default runs/NAME, after the text if "
-            "it is given, else after the config; with a number if that is taken.",
+            help="The folder for the run, new or empty; by default runs/NAME, after the (first) "
+            "text if it is given, else after the config; with a number if that is taken.",
         ),
     ] = None,
     resume: Annotated[

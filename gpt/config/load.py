@@ -19,14 +19,16 @@ if not SHIPPED.is_dir():
 
 
 def load_config(
-    base: Config | Path | str | None, overrides: Sequence[str] = (), source: str | None = None
+    base: Config | Path | str | None,
+    overrides: Sequence[str] = (),
+    source: str | Sequence[str] | None = None,
 ) -> Config:
     """Defaults, then the YAML file, then `section.key=value` overrides, then the text.
 
     Args:
         base: a file, the name of a shipped config such as quickstart, or a Config.
         overrides: `section.key=value`, the value in YAML.
-        source: in place of `data.source`.
+        source: in place of `data.source`: a name or several.
 
     Raises:
         ConfigError: the file is missing or not YAML, or a key or value is wrong; all wrong
@@ -44,7 +46,7 @@ def load_config(
 
     assignments = [_assignment(text) for text in overrides]
     if source is not None:
-        assignments.append(("data.source", source))
+        assignments.append(("data.source", source if isinstance(source, str) else [*source]))
     for key, value in assignments:
         _put(tree, key, value, origin)
         overridden.add(key)
@@ -113,10 +115,10 @@ def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
             yield key, f"{key}: expected nested keys, {_nested(key)}, got one with a dot"
         elif kind == "extra_forbidden":
             yield key, f"{key}: unknown key; {_suggestion(key)}"
-        elif kind == "value_error" and isinstance(got, dict):  # a cross-field check names its key
-            yield key, str(mistake["ctx"]["error"])
         elif kind == "value_error":
-            yield key, f"{key}: {mistake['ctx']['error']}, got {reprlib.repr(got)}"
+            told = str(mistake["ctx"]["error"])
+            by_itself = isinstance(got, dict) and told.startswith(key)  # of a cross-field check
+            yield key, told if by_itself else f"{key}: {told}, got {reprlib.repr(got)}"
         elif kind in ("model_type", "model_attributes_type"):
             yield key, f"{key}: expected keys below `{key}:`, got {reprlib.repr(got)}"
         else:

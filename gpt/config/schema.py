@@ -1,5 +1,6 @@
 """One typed tree of settings, each with its default, its bounds and its description."""
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -32,6 +33,40 @@ def _text_name(name: str) -> str:
     return name
 
 
+def _text_names(source: object) -> object:
+    """One name, or a tuple of several."""
+    names = [source] if isinstance(source, str) else source
+    if not isinstance(names, list | tuple) or not names:
+        raise ValueError("expected the name of a text, or a list of names")
+    for name in names:
+        if not isinstance(name, str) or not name:
+            raise ValueError("expected the name of a text, or a list of names")
+        _text_name(name)
+    return tuple(names) if len(names) > 1 else names[0]
+
+
+def _globs(include: object) -> object:
+    """A tuple of them."""
+    globs = [include] if isinstance(include, str) else include
+    if not isinstance(globs, list | tuple) or not all(isinstance(each, str) for each in globs):
+        raise ValueError("expected a glob for the names of files, or a list of globs")
+    return tuple(globs)
+
+
+def _encoding(name: str) -> str:
+    try:
+        if codecs.lookup(name).name in ("idna", "punycode", "undefined"):  # of no file
+            raise LookupError
+        b"a".decode(name)
+    except UnicodeError:  # of UTF-16, for example: one byte is half a character
+        return name
+    except (LookupError, ValueError):
+        raise ValueError(
+            "expected an encoding that Python knows, such as utf-8, cp1252 or utf-16"
+        ) from None
+    return name
+
+
 Newlines = Literal["lf", "keep"]
 LARGEST = 10**9  # a guard against typing errors, long before memory runs out
 MOST_LAYERS = 1000  # or n-gram tables: their parameters are listed before a model is read
@@ -46,6 +81,9 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Period = Annotated[PositiveInt | str, AfterValidator(_every)]
+TextNames = Annotated[str | tuple[str, ...], BeforeValidator(_text_names)]
+Globs = Annotated[tuple[str, ...], BeforeValidator(_globs)]
+Encoding = Annotated[str, AfterValidator(_encoding)]
 TextName = Annotated[str, Field(min_length=1), AfterValidator(_text_name)]
 DeviceName = Annotated[str, AfterValidator(_device_name)]
 ThreadCount = Annotated[int | str, BeforeValidator(_thread_count)]
@@ -60,11 +98,25 @@ class Section(BaseModel):
 class DataConfig(Section):
     """The text to train on."""
 
-    source: TextName = Field(
+    source: TextNames = Field(
         "python-docs",
-        description="the text: python-docs, tinyshakespeare, or the path of a UTF-8 file",
+        description="the text: python-docs, python-source, tinyshakespeare, a file, a folder, a "
+        "glob, or - for standard input; or a list of these",
+    )
+    include: Globs = Field(
+        (),
+        description="which files of a folder or archive are read: globs for their names or paths, "
+        'such as ["*.md", "src/**/*.py"]; [] = all that are text',
+    )
+    column: Annotated[str, Field(min_length=1)] | None = Field(
+        None,
+        description="column of .jsonl, .csv, .tsv or .parquet whose values are the documents; "
+        "null = the text is not such a table",
     )
     separator: str = Field("\n\n", description="what stands between two documents")
+    encoding: Encoding = Field(
+        "utf-8", description="encoding of the text's files, such as cp1252 or utf-16"
+    )
     newlines: Newlines = Field(
         "lf", description="CRLF and CR are read as LF, also in prompts, or kept as they are"
     )
@@ -72,7 +124,7 @@ class DataConfig(Section):
         "none", description="Unicode normal form of the text and of prompts"
     )
     lowercase: bool = Field(False, description="whether capitals become small, also in prompts")
-    val_source: TextName | None = Field(
+    val_source: TextNames | None = Field(
         None, description="a text of its own for val; null = a part of the text"
     )
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = Field(
@@ -388,4 +440,4 @@ def default_text(key: str) -> str:
     if type(config).model_fields[name].default_factory is not None:
         return "null"
     value = getattr(config, name)
-    return value if isinstance(value, str) else json.dumps(value)
+    return value if isinstance(value, str) and value.isprintable() else json.dumps(value)

@@ -4,7 +4,6 @@ Only people's own files are YAML (a checkpoint's config is JSON), but one may be
 can neither execute anything nor take more than moments to read. The only module that imports yaml.
 """
 
-import json
 import re
 import reprlib
 from pathlib import Path
@@ -120,9 +119,21 @@ def to_yaml(config: Config) -> str:
         _, divided, heading = GROUPS.get(key, "").partition(": ")
         if divided:
             lines.append(f"{indent}# {heading}")
-        text = "null" if value is None else yaml.safe_dump(value, width=10**6, allow_unicode=True)
-        text = text.removesuffix("\n").removesuffix("\n...")
-        if parse(text, key) != value:  # a text named 1e5 is a number to us, not to the dumper
-            text = json.dumps(value)
-        lines.append(f"{indent}{name}: {text}".ljust(32) + f"  # {description}")
+        lines.append(f"{indent}{name}: {_value(value)}".ljust(32) + f"  # {description}")
     return "\n".join(lines) + "\n"
+
+
+def _value(value: Any) -> str:
+    """A setting on one line."""
+    value = list(value) if isinstance(value, tuple) else value
+    text = "null" if value is None else _dump(value).removesuffix("\n").removesuffix("\n...")
+    if "\n" in text or parse(text, "") != value:  # a text named 1e5 is a number to us
+        text = _dump(value, '"').removesuffix("\n")
+    return text
+
+
+def _dump(value: Any, quotes: str | None = None) -> str:
+    dumped: str = yaml.safe_dump(
+        value, width=10**6, allow_unicode=True, default_flow_style=True, default_style=quotes
+    )
+    return dumped

@@ -17,6 +17,7 @@ from pathlib import Path
 from gpt.errors import GPTError, TrainingError, Unreadable, UsageError
 from gpt.files import write_atomically
 from gpt.runs.checkpoint import INDEX, is_checkpoint, steps_in
+from gpt.text.standard_input import forget_run
 
 RUNS = Path("runs")
 LOCK = ".lock"
@@ -127,7 +128,8 @@ def is_run(folder: Path) -> bool:
 def delete_run(name: str) -> Path:
     """Delete what a run wrote, by its path or its name under `runs/`; returns its folder.
 
-    The folder goes too, unless it has files of somebody else.
+    The folder goes too, unless it has files of somebody else; and what only this run read from
+    standard input.
 
     Raises:
         UsageError: there is no such run, or it is being written.
@@ -140,6 +142,7 @@ def delete_run(name: str) -> Path:
     (run / LOCK).unlink(missing_ok=True)
     with suppress(OSError):  # not empty
         run.rmdir()
+    forget_run(run)
     return run
 
 

@@ -10,6 +10,7 @@ from gpt.errors import GPTError, Unreadable
 from gpt.model.shapes import parameter_count
 from gpt.runs.checkpoint import INDEX, read_summary
 from gpt.runs.folder import has_checkpoint, is_run, is_running, run_folders
+from gpt.text.documents import joined_name
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ def _summarise(run: Path) -> RunSummary:
         return RunSummary(
             run.name, "running" if running else state, *numbers, size, time.time() - written
         )
+    source = last.config.data.source
     return RunSummary(
         name=run.name,
         state="running" if running else "finished" if last.finished else "stopped",
-        text=last.config.data.source,
+        text=source if isinstance(source, str) else joined_name(source),
         step=last.step,
         steps=last.config.train.steps,
         val_loss=best.val_loss,

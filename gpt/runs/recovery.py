@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
     "threads",
-    "data.source",  # the text itself is known by its hash
+    *("data.source", "data.include", "data.column", "data.encoding"),  # the text has its hash
     "train.steps",
     "train.rewarm_steps",
     "train.auto_batch",

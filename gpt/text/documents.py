@@ -1,7 +1,8 @@
 """What a text is made of: documents, each read in chunks of UTF-8 bytes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 
@@ -26,15 +27,25 @@ class Skipped:
     reason: str
 
 
+def joined_name(names: Sequence[str]) -> str:
+    """What several texts together are called."""
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+
 @dataclass(frozen=True)
 class Source:
     """A text that can be read more than once; `documents()` yields it from its beginning.
 
     The documents come in the same order each time. `name` is what the user typed; `files` are
-    those that are read from the disk.
+    those that are read from the disk. `find_skipped` looks through archives for `skipped`.
     """
 
     name: str
     documents: Callable[[], Iterator[Document]]
     files: tuple[Path, ...] = ()
-    skipped: tuple[Skipped, ...] = ()
+    find_skipped: Callable[[], tuple[Skipped, ...]] = tuple
+
+    @cached_property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What was found and is not read; of a compressed .tar it takes as long as reading it."""
+        return self.find_skipped()

@@ -1,71 +1,221 @@
-"""Where a text comes from: a named source or a UTF-8 file, read in chunks of bounded size."""
+"""What TEXT names: a named source, files, folders, globs, standard input, or several of these."""
 
-import importlib
-import os
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError
-from gpt.text.decoding import utf8_chunks
-from gpt.text.documents import Document, Source
-from gpt.text.download import TINYSHAKESPEARE, locate
+from gpt.text.archives import ARCHIVES, members
+from gpt.text.decoding import is_wide, marked_encoding, utf8_chunks
+from gpt.text.documents import Document, Skipped, Source, joined_name
+from gpt.text.folders import find_files, find_matches, is_glob, is_included
+from gpt.text.named import NAMED, open_named
+from gpt.text.reading import Entry, file_entry, split_suffixes
+from gpt.text.records import KINDS, PARQUET, RECORDS, read_parquet, read_records
+from gpt.text.standard_input import KEPT, STDIN, keep_standard_input, kept_file
 
-CHUNK_BYTES = 1 << 22
+log = logging.getLogger(__name__)
+
+FEW = 3  # names of what was skipped, for a notice
 
 
-def open_source(source: str, data: DataConfig | None = None) -> Source:
-    """The text called `python-docs` or `tinyshakespeare`, or the UTF-8 file at that path.
+def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> Source:
+    """The text of that name, or several, one after the other.
+
+    Each is one of NAMED, a file, a folder, a glob, `-` for standard input, or what that was kept
+    as; archives are looked through, compressed files decompressed, all as they are read.
 
     Raises:
         TextError: there is no such text; reading its documents raises it for what is not text.
     """
-    if source == "python-docs":
-        return Source(source, _python_docs)
-    if source == TINYSHAKESPEARE.name:
-        return _of_file(source, locate(TINYSHAKESPEARE))
-    path = Path(source)
-    if not path.exists():
+    data = data or DataConfig()
+    names = [source] if isinstance(source, str) else list(source)
+    opened = [_open(name, data) for name in names]
+    if len(opened) == 1:
+        (only,) = opened
+        return only
+    name = joined_name(names)
+    files = tuple(chain.from_iterable(each.files for each in opened))
+    log.info(f"{name}: {len(files):,} files, {_size(files):,} bytes")
+    return Source(
+        name,
+        lambda: chain.from_iterable(each.documents() for each in opened),
+        files,
+        lambda: tuple(chain.from_iterable(each.skipped for each in opened)),
+    )
+
+
+def keep_input(source: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    """The same names with that of the text from standard input, now in the cache, in place of `-`.
+
+    Raises:
+        TextError: nobody pipes anything in, or it cannot be kept.
+    """
+    names = [source] if isinstance(source, str) else source
+    if STDIN not in names:
+        return source
+    kept = keep_standard_input()
+    names = tuple(kept if name == STDIN else name for name in names)
+    return names if len(names) > 1 else kept
+
+
+def _open(name: str, data: DataConfig) -> Source:
+    if name in NAMED:
+        if data.column is not None:
+            raise TextError(f"{name}: {_NO_COLUMNS}")
+        return open_named(name)
+    if name == STDIN:
+        name = keep_standard_input()
+    path = kept_file(name) if name.startswith(KEPT) else Path(name)
+    if path.is_dir():
+        return _of_found(name, [*find_files(path, data.include)], data)
+    if path.is_file():
+        files = _Files(name, [path], [], data)
+        return Source(name, files.documents, (path,), files.skipped)
+    if path.exists():
         raise TextError(
-            f"{source}: no such text; expected python-docs, tinyshakespeare, or the path of a file"
+            f"{name}: expected a file or folder, got a pipe or device; pipe it in: "
+            f"gpt train - < {name}"
         )
-    if not path.is_file():
-        raise TextError(f"{source}: expected a text file, got a {_kind(path)}")
-    return _of_file(source, path)
+    if is_glob(name):
+        found = (find_files(path, data.include) for path in find_matches(name))
+        return _of_found(name, [*chain.from_iterable(found)], data)
+    raise TextError(
+        f"{name}: no such text; expected {', '.join(NAMED)}, the path of a file or folder, a glob "
+        f"such as 'texts/*.txt', or - for standard input"
+    )
 
 
-def _of_file(name: str, path: Path) -> Source:
-    document = Document(name, lambda: utf8_chunks(read_blocks(path), str(path)))
-    return Source(name, lambda: iter([document]), (path,))
+_NO_COLUMNS = f"data.column is for {KINDS}; leave it out to read other text"
 
 
-def read_blocks(path: Path) -> Iterator[bytes]:
-    """The bytes of a file. Raises TextError if they cannot be read."""
-    try:
-        with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
-            while block := file.read(CHUNK_BYTES):
-                yield block
-        if block is None:
-            raise TextError(f"{path}: expected a file, got a device that waits for more")
-    except OSError as error:
-        raise TextError(f"{path}: cannot read the text: {error.strerror}") from None
+def _of_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> Source:
+    """The text of the files that were found in a folder or by a glob, without those of no text."""
+    skipped = [each for each in found if isinstance(each, Skipped)]
+    paths = []
+    for path in dict.fromkeys(each for each in found if isinstance(each, Path)):
+        is_archive = split_suffixes(path.name)[0] in ARCHIVES
+        if reason := "" if is_archive else _why_skipped(file_entry(path), data):
+            skipped.append(Skipped(str(path), reason))
+        else:
+            paths.append(path)
+    if not paths:
+        included = f" that data.include ({', '.join(data.include)}) names" if data.include else ""
+        raise TextError(f"{name}: expected text files{included}, got none{_told(skipped)}")
+    log.info(f"{name}: {len(paths):,} files, {_size(paths):,} bytes{_told(skipped)}")
+    # data.include has chosen the archives; of their members it chooses where one is the text
+    files = _Files(name, paths, skipped, data.model_copy(update={"include": ()}))
+    return Source(name, files.documents, tuple(paths), files.skipped)
 
 
-def _open_without_waiting(path: str, flags: int) -> int:
-    """For what only looks like a file, as /proc/kmsg does; to a file it makes no difference."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+class _Files:
+    """What is read from some files, and what was skipped on the way to it and in archives."""
+
+    def __init__(
+        self, name: str, paths: list[Path], skipped: list[Skipped], data: DataConfig
+    ) -> None:
+        self._name, self._paths, self._skipped, self._data = name, paths, skipped, data
+        self._told = not any(split_suffixes(path.name)[0] in ARCHIVES for path in paths)
+
+    def documents(self) -> Iterator[Document]:
+        """Those of each file in turn."""
+        skipped, count = list[Skipped](), 0
+        for read in self._read():
+            if isinstance(read, Skipped):
+                skipped.append(read)
+            else:
+                count += 1
+                yield read
+        if not count:
+            raise TextError(f"{self._name}: expected some text, got none{_told(skipped)}")
+        if not self._told:
+            log.info(f"{self._name}: {count:,} documents{_told(skipped)}")
+            self._told = True
+
+    def skipped(self) -> tuple[Skipped, ...]:
+        """What was found and is not read."""
+        in_archives = (path for path in self._paths if split_suffixes(path.name)[0] in ARCHIVES)
+        return (
+            *self._skipped,
+            *(
+                read
+                for path in in_archives
+                for read in _read_file(path, self._data)
+                if isinstance(read, Skipped)
+            ),
+        )
+
+    def _read(self) -> Iterator[Document | Skipped]:
+        return chain.from_iterable(_read_file(path, self._data) for path in self._paths)
 
 
-def _python_docs() -> Iterator[Document]:
-    try:
-        topics = importlib.import_module("pydoc_data.topics").topics
-    except ImportError:
-        raise TextError(
-            "python-docs: this Python comes without pydoc_data.topics; name another text"
-        ) from None
-    text = "\n\n".join(topics[name] for name in sorted(topics)).encode()
-    yield Document("python-docs", lambda: iter([text]))
+def _read_file(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
+    kind, _ = split_suffixes(path.name)
+    if kind in ARCHIVES:
+        yield from _read_archive(path, data)
+    elif kind == PARQUET:
+        yield from read_parquet(path, data.column)
+    elif data.column is not None and kind not in RECORDS:
+        raise TextError(f"{path}: {_NO_COLUMNS}")
+    else:
+        yield from _read_entry(file_entry(path), data)
 
 
-def _kind(path: Path) -> str:
-    return "folder" if path.is_dir() else "pipe or device"
+def _read_archive(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
+    for name, entry in members(path):
+        if is_included(name.split("/"), data.include):
+            if reason := _why_skipped(entry, data):
+                yield Skipped(entry.name, reason)
+            else:
+                yield from _read_entry(entry, data)
+
+
+def _read_entry(entry: Entry, data: DataConfig) -> Iterator[Document]:
+    """A document, or one for each record."""
+    chunks = partial(_chunks, entry, data)
+    if data.column is None:
+        yield Document(entry.name, chunks)
+    else:
+        kind, _ = split_suffixes(entry.name)
+        yield from read_records(chunks(), kind, entry.name, data.column)
+
+
+def _chunks(entry: Entry, data: DataConfig) -> Iterator[bytes]:
+    return utf8_chunks(entry.blocks(), entry.name, data.encoding)
+
+
+def _why_skipped(entry: Entry, data: DataConfig) -> str:
+    """Why a file that was found, and not named, is not read; "" of one that is."""
+    kind, compressed = split_suffixes(entry.name)
+    if kind == PARQUET and not compressed:
+        return "" if data.column is not None else "Parquet without data.column"
+    if data.column is not None and kind not in RECORDS:
+        return f"not {KINDS}"
+    head = entry.head()
+    if not head:
+        return "empty"
+    if b"\0" in head and not is_wide(data.encoding):
+        marked = marked_encoding(head)
+        return f"{marked.upper()} without data.encoding={marked}" if marked else "binary"
+    return ""
+
+
+def _size(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths)
+
+
+def _told(skipped: Iterable[Skipped]) -> str:
+    """`; skipped 5: binary file (a.png, b.png, c.png, ...), empty (d.txt)`."""
+    by_reason = dict[str, list[str]]()
+    for each in skipped:
+        by_reason.setdefault(each.reason, []).append(each.name)
+    if not by_reason:
+        return ""
+    lists = (
+        f"{len(names):,} {reason} ({', '.join(names[:FEW])}{', ...' if len(names) > FEW else ''})"
+        for reason, names in by_reason.items()
+    )
+    return f"; skipped {', '.join(lists)}"

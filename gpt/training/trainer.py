@@ -41,6 +41,7 @@ from gpt.sampling.generate import generate_text
 from gpt.sampling.sampler import SamplingRules
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
+from gpt.text.standard_input import note_run
 from gpt.training.ensemble import make_step
 from gpt.training.memory import check_training_memory
 from gpt.training.monitor.monitor import Monitor
@@ -145,6 +146,7 @@ def train(
                 "precision": str(state.update.precision).removeprefix("torch."),
                 "threads": torch.get_num_threads(),
             }
+            note_run(config.data.source, run)
             note_start(run, config, corpus.sha256, state.step, computed)
             log.info(
                 "%s: %s characters, %s distinct; writing %s",

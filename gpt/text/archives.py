@@ -1,0 +1,139 @@
+"""The files in a .zip or .tar, read where they are: nothing is ever unpacked to the disk."""
+
+import stat
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, Self, cast
+
+from gpt.errors import TextError
+from gpt.text.reading import (
+    CHUNK_BYTES,
+    HEAD_BYTES,
+    Entry,
+    ExpansionLimit,
+    Limited,
+    Readable,
+    open_file,
+    split_suffixes,
+    telling,
+)
+
+ARCHIVES = (".zip", ".tar")
+LONGEST_HEADER = 1 << 20  # bytes of a long name in a .tar, which is read at once
+
+
+def members(path: Path) -> Iterator[tuple[str, Entry]]:
+    """The files in an archive, each with its path in it; hidden ones and links are left out.
+
+    They come sorted by their paths, but those of a compressed .tar in the order they are stored in.
+
+    Raises:
+        TextError: the archive or a member is damaged, encrypted or a decompression bomb.
+    """
+    kind, compressed = split_suffixes(path.name)
+    of_kind = _of_zip if kind == ".zip" else _of_stored_tar if not compressed else _of_streamed_tar
+    with telling(str(path)):
+        for name, opened in of_kind(path):
+            if not any(part.startswith(".") for part in _parts(name)):
+                yield name, Entry(f"{path}!{name}", opened)
+
+
+Opener = Callable[[], AbstractContextManager[Readable]]
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split("/") if part not in ("", ".")]
+
+
+def _of_zip(path: Path) -> Iterator[tuple[str, Opener]]:
+    limit = ExpansionLimit(path)
+    with zipfile.ZipFile(path) as archive:
+        for info in sorted(archive.infolist(), key=lambda info: _parts(info.filename)):
+            if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
+                continue
+            if info.flag_bits & 1:
+                raise TextError(f"{path}!{info.filename}: is encrypted; decrypt the archive first")
+            yield info.filename, partial(_open_in_zip, archive, info, limit)
+
+
+@contextmanager
+def _open_in_zip(
+    archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: ExpansionLimit
+) -> Iterator[Readable]:
+    with archive.open(info) as file:
+        yield Limited(cast(Readable, file), limit)
+
+
+def _of_stored_tar(path: Path) -> Iterator[tuple[str, Opener]]:
+    with tarfile.open(path, "r:", tarinfo=_Header) as archive:
+        limit = ExpansionLimit(path)
+        for member in sorted(archive, key=lambda member: _parts(member.name)):
+            if member.isreg():
+                yield member.name, partial(_open_in_tar, archive, member, limit)
+
+
+def _of_streamed_tar(path: Path) -> Iterator[tuple[str, Opener]]:
+    """In one pass: to find each member in a compressed .tar, all before it is decompressed."""
+    with open_file(path) as file:
+        limit = ExpansionLimit(path)
+        stream: Any = file  # tarfile needs but its read()
+        with tarfile.open(
+            mode="r|", fileobj=stream, bufsize=CHUNK_BYTES, tarinfo=_Header
+        ) as archive:
+            for member in archive:
+                cast(Any, archive).members.clear()  # which it would collect
+                if member.isreg():
+                    with _open_in_tar(archive, member, limit) as opened:
+                        yield member.name, _Streamed(opened).open
+        while file.read(CHUNK_BYTES):  # up to the checksum at its end
+            pass
+
+
+@contextmanager
+def _open_in_tar(
+    archive: tarfile.TarFile, member: tarfile.TarInfo, limit: ExpansionLimit
+) -> Iterator[Readable]:
+    with cast(AbstractContextManager[Readable], archive.extractfile(member)) as file:
+        yield Limited(file, limit)  # again, for a sparse file has more than is stored
+
+
+class _Streamed:
+    """A stream that can be begun again as long as no more than its head was read."""
+
+    def __init__(self, file: Readable) -> None:
+        self._file, self._head, self._position = file, file.read(HEAD_BYTES), 0
+
+    @contextmanager
+    def open(self) -> Iterator[Readable]:
+        """From its beginning."""
+        if self._position > len(self._head):
+            raise RuntimeError("a member of a compressed .tar is read once")
+        self._position = 0
+        yield self
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes."""
+        block = self._head[self._position : self._position + size] or self._file.read(size)
+        self._position += len(block)
+        return block
+
+
+class _Header(tarfile.TarInfo):
+    """The header of a member, without what tarfile tolerates in a damaged or hostile one."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """See TarInfo. Raises ReadError where tarfile would take a wrong header for the end."""
+        if not buf or not any(buf):  # the end
+            return super().frombuf(buf, encoding, errors)
+        try:
+            header = super().frombuf(buf, encoding, errors)
+        except tarfile.HeaderError as error:
+            raise tarfile.ReadError(str(error)) from None
+        if header.size < 0 or (not header.isreg() and header.size > LONGEST_HEADER):
+            raise tarfile.ReadError(f"a header of {header.size:,} bytes")
+        return header

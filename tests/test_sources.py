@@ -1,0 +1,842 @@
+"""What TEXT may be: files in any encoding, compressed, in folders and archives, and tables."""
+
+import bz2
+import csv
+import gzip
+import hashlib
+import importlib
+import io
+import json
+import lzma
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt.config.load import load_config
+from gpt.config.schema import DataConfig
+from gpt.errors import ConfigError, TextError
+from gpt.text import reading
+from gpt.text.cache import cache_dir
+from gpt.text.corpus import load_corpus
+from gpt.text.decoding import likely_encoding
+from gpt.text.documents import Skipped
+from gpt.text.reading import CHUNK_BYTES
+from gpt.text.sources import keep_input, open_source
+from tests.conftest import COMMAND
+from tests.test_text import any_text, write
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+
+def _zstd(content: bytes) -> bytes:
+    return zstd.compress(content, options={zstd.CompressionParameter.checksum_flag: 1})
+
+
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": _zstd,
+}
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
+
+
+def documents(source: str | tuple[str, ...], **data: Any) -> dict[str, str]:
+    """The documents of a source, by their names, in their order."""
+    opened = open_source(source, DataConfig(**data))
+    return {each.name: b"".join(each.chunks()).decode() for each in opened.documents()}
+
+
+def read(source: str, **data: Any) -> str:
+    """The only document of a source."""
+    (text,) = documents(source, **data).values()
+    return text
+
+
+def refusal(source: str | tuple[str, ...], **data: Any) -> str:
+    with pytest.raises(TextError) as caught:
+        documents(source, **data)
+    return str(caught.value)
+
+
+def make(*files: str, content: str = "text of {}") -> None:
+    """Files, each with a text of its own."""
+    for name in files:
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content.format(path.name))
+
+
+def zipped(members: dict[str, bytes], name: str = "texts.zip") -> str:
+    with zipfile.ZipFile(name, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, content in members.items():
+            archive.writestr(path, content)
+    return name
+
+
+def tarred(members: dict[str, bytes], suffix: str = "") -> str:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
+        for path, content in members.items():
+            header = tarfile.TarInfo(path)
+            header.size = len(content)
+            archive.addfile(header, io.BytesIO(content))
+    content = buffer.getvalue()
+    return write(COMPRESS[suffix](content) if suffix else content, f"texts.tar{suffix}")
+
+
+@pytest.fixture
+def chunks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Lets files be read in chunks of so many bytes."""
+    return lambda size: monkeypatch.setattr(reading, "CHUNK_BYTES", size)
+
+
+# --- one file ---
+
+
+@given(text=any_text, size=st.integers(1, 11))
+def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int) -> None:
+    write(text.encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "CHUNK_BYTES", size)
+        assert read("text.txt") == text.removeprefix("\ufeff")
+
+
+def test_a_file_is_read_with_its_line_ends_and_without_its_byte_order_mark() -> None:
+    write("\ufeffa\r\nb\rc\n\ufeff".encode())
+    assert read("text.txt") == "a\r\nb\rc\n\ufeff"
+
+
+def test_a_line_without_end_is_read_in_chunks() -> None:
+    content = "日本".encode() * (CHUNK_BYTES // 2)
+    source = open_source(write(content))
+    chunks = [chunk for document in source.documents() for chunk in document.chunks()]
+    assert b"".join(chunks) == content
+    assert max(map(len, chunks)) <= CHUNK_BYTES + 3  # the rest of a character
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 1 << 22])
+@pytest.mark.parametrize(
+    ("content", "offset"),
+    [
+        (b"abc\xffdef", 3),
+        ("caf\xe9".encode("latin-1"), 3),
+        (b"a\xed\xa0\xbd\xed\xb8\x80", 1),
+        ("grün".encode("latin-1"), 2),
+        ("日本".encode()[:-1], 3),
+        ("é€".encode() + b"\x80", 5),
+        ("\ufeffab".encode() + b"\xc3(", 5),
+    ],
+)
+def test_bytes_that_are_no_utf8_are_told_with_their_offset(
+    content: bytes, offset: int, size: int, chunks_of: Callable[[int], None]
+) -> None:
+    chunks_of(size)
+    assert f"got byte 0x{content[offset]:02x} at offset {offset};" in refusal(write(content))
+
+
+@pytest.mark.parametrize(
+    ("content", "advice"),
+    [
+        ("hello".encode("utf-16"), "it looks like UTF-16: --set data.encoding=utf-16"),
+        ("hello".encode("utf-32"), "it looks like UTF-32: --set data.encoding=utf-32"),
+        (b"gr\xfcn", "it may be cp1252: --set data.encoding=cp1252"),
+        ("\U0001f600\U0001f600".encode()[:-1], "it ends in the middle of a character; fetch"),
+        (b"\xed\xa0\xbd\xed\xb8\x80", "it looks like CESU-8 (surrogates, as Java and Oracle write"),
+        (PNG, "it looks like no text; if it is compressed, its name must end in .gz"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 3, 1 << 22])
+def test_what_is_no_utf8_comes_with_advice_that_helps(
+    content: bytes, advice: str, size: int, chunks_of: Callable[[int], None]
+) -> None:
+    """A file cut short and CESU-8 were both advised to be converted from Latin-1."""
+    chunks_of(size)
+    assert advice in refusal(write(content))
+
+
+def test_what_is_no_readable_file_is_told() -> None:
+    assert "nowhere.txt: no such text; expected python-docs" in refusal("nowhere.txt")
+    os.mkfifo("pipe")
+    assert "pipe: expected a file or folder, got a pipe or device; pipe it in" in refusal("pipe")
+    assert "/dev/null: expected a file or folder, got a pipe" in refusal("/dev/null")
+
+
+def test_an_empty_file_is_told() -> None:
+    for content in (b"", "\ufeff".encode()):
+        with pytest.raises(TextError, match=r"text\.txt: expected some text, got an empty file"):
+            load_corpus(open_source(write(content)))
+
+
+def test_a_device_that_looks_like_a_file_is_not_waited_for() -> None:
+    """/proc/kmsg says that it is a file of no bytes, and has no end."""
+    if not os.access("/proc/kmsg", os.R_OK):
+        pytest.skip("no /proc/kmsg to read here")
+    told = refusal("/proc/kmsg")
+    assert re.match(r"/proc/kmsg: (expected a file, got a device|cannot read)", told)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_or_folder_that_may_not_be_read_is_told() -> None:
+    make("folder/secret.txt", "hidden/a.txt")
+    Path("folder/secret.txt").chmod(0)
+    Path("hidden").chmod(0)
+    for name in ("folder/secret.txt", "folder", "hidden"):
+        assert "cannot read the text: Permission denied" in refusal(name)
+
+
+# --- encodings ---
+
+ENCODINGS = (
+    *("utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-7"),
+    *("cp1252", "latin-1", "koi8-r", "shift_jis", "euc_jp", "iso2022_jp", "gb18030", "cp037"),
+)
+
+
+@given(text=any_text, encoding=st.sampled_from(ENCODINGS), size=st.integers(1, 11))
+def test_a_text_in_any_encoding_is_read_as_python_reads_it(
+    text: str, encoding: str, size: int
+) -> None:
+    content = text.encode(encoding, "ignore")
+    write(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "CHUNK_BYTES", size)
+        oracle = content.decode(encoding)
+        if encoding in ("utf-16", "utf-32", "utf-8-sig"):  # which take the mark for themselves
+            assert read("text.txt", encoding=encoding) == oracle
+        else:
+            assert read("text.txt", encoding=encoding) == oracle.removeprefix("\ufeff")
+
+
+@given(
+    content=st.binary() | any_text.map(str.encode),
+    encoding=st.sampled_from(["utf-8", "ascii", "cp1252", "shift_jis", "gb18030", "utf-16-le"]),
+    size=st.integers(1, 11),
+)
+def test_the_first_wrong_byte_is_the_one_that_python_finds(
+    content: bytes, encoding: str, size: int
+) -> None:
+    write(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "CHUNK_BYTES", size)
+        try:
+            oracle = content.decode(encoding)
+        except UnicodeDecodeError as error:
+            told = f"got byte 0x{content[error.start]:02x} at offset {error.start};"
+            assert told in refusal("text.txt", encoding=encoding)
+        else:
+            assert read("text.txt", encoding=encoding) == oracle.removeprefix("\ufeff")
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Die Würde des Menschen ist unantastbar. Sie zu achten und zu schützen ist", "cp1252"),
+        ("L’été dernier, j’ai vu un élève très doué — où ça ? à l’école, naïf, déçu", "cp1252"),
+        ("Zażółć gęślą jaźń. Litwo! Ojczyzno moja! ty jesteś jak zdrowie. ", "cp1250"),
+        ("Все счастливые семьи похожи друг на друга, каждая несчастливая ", "cp1251"),
+        ("Все счастливые семьи похожи друг на друга, каждая несчастливая ", "koi8_r"),
+        ("Όλοι οι άνθρωποι γεννιούνται ελεύθεροι και ίσοι στην αξιοπρέπεια. ", "cp1253"),
+        ("Bütün insanlar hür, haysiyet ve haklar bakımından eşit doğarlar. ", "cp1254"),
+        ("吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。", "cp932"),
+        ("吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。", "euc_jp"),
+        ("我们都是中国人，今天天气很好。学而时习之，不亦说乎？", "gb18030"),
+        ("我們都是中國人，今天天氣很好。學而時習之，不亦說乎？", "big5"),
+        ("모든 인간은 태어날 때부터 자유로우며 그 존엄과 권리에 있어 동등하다.", "cp949"),
+        ("no mark at its start, but every other byte is zero", "utf-16-le"),
+    ],
+)
+def test_the_likely_encoding_is_found(text: str, encoding: str) -> None:
+    assert likely_encoding((text * 5).encode(encoding)) == encoding
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "got"),
+    [
+        (b"+2AA-", "utf-7", "half of a surrogate pair"),
+        (b"a\0b\0", "utf-16", "UTF-16 stream does not start with BOM"),
+    ],
+)
+def test_what_no_offset_can_be_given_of_is_told(content: bytes, encoding: str, got: str) -> None:
+    told = refusal(write(content), encoding=encoding)
+    assert f"text.txt: expected {encoding} text, got {got}; another encoding is read by" in told
+
+
+@pytest.mark.parametrize("name", ["hex", "rot13", "no-such", "", "idna", "undefined", "a\0b"])
+def test_an_encoding_of_no_text_is_refused_before_a_file_is_read(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"data\.encoding: expected an encoding that Python kno"):
+        load_config(None, [f"data.encoding={json.dumps(name)}"])
+
+
+# --- compressed files and archives ---
+
+some_members = st.dictionaries(
+    st.text("abcAB12-_é", min_size=1, max_size=3).map(lambda name: f"{name}.txt")
+    | st.text("abcAB12-_é", min_size=1, max_size=3).map(lambda name: f"{name}/{name}.txt"),
+    any_text.filter(lambda text: text.strip("\ufeff\0") != "" and "\0" not in text).map(str.encode),
+    min_size=1,
+    max_size=7,
+)
+
+
+@given(text=any_text, size=st.integers(1, 11), suffix=st.sampled_from(sorted(COMPRESS)))
+def test_a_compressed_file_is_read_through(text: str, size: int, suffix: str) -> None:
+    half = len(text) // 2  # two streams, one after the other, are one file
+    content = COMPRESS[suffix](text[:half].encode()) + COMPRESS[suffix](text[half:].encode())
+    name = write(content, f"text.txt{suffix}")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "CHUNK_BYTES", size)
+        assert read(name) == text.removeprefix("\ufeff")
+
+
+@given(members=some_members, suffix=st.sampled_from(["", *COMPRESS]))
+def test_a_folder_its_zip_and_its_tar_are_the_same_text(
+    members: dict[str, bytes], suffix: str
+) -> None:
+    with zipfile.ZipFile(zipped(members)) as archive:
+        by_path = sorted(archive.namelist(), key=lambda name: name.split("/"))
+        oracle = [archive.read(name).decode().removeprefix("\ufeff") for name in by_path]
+    assert list(documents("texts.zip").items()) == [
+        (f"texts.zip!{name}", text) for name, text in zip(by_path, oracle, strict=True)
+    ]
+    in_order = {name: members[name] for name in by_path}  # as it is stored in a compressed one
+    assert list(documents(tarred(in_order if suffix else members, suffix)).values()) == oracle
+
+
+@pytest.mark.parametrize("suffix", sorted(COMPRESS))
+@pytest.mark.parametrize("damage", ["cut", "changed", "none of it"])
+def test_a_damaged_compressed_file_is_told(suffix: str, damage: str) -> None:
+    whole = COMPRESS[suffix](bytes(range(32, 127)) * 101)
+    middle = len(whole) // 2
+    name = write(
+        {
+            "cut": whole[:-2],
+            "changed": whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :],
+            "none of it": b"plain text" * 101,
+        }[damage],
+        f"text.txt{suffix}",
+    )
+    assert f"{name}: is damaged or was cut short (" in refusal(name)
+
+
+@pytest.mark.parametrize("suffix", ["", *COMPRESS])
+def test_a_damaged_tar_is_told(suffix: str) -> None:
+    """tarfile takes a wrong header for the end of an archive, and what follows was not read."""
+    members = {name: name.encode() * 1009 for name in ("a.txt", "b.txt", "c.txt")}
+    plain = Path(tarred(members)).read_bytes()
+    wrong_header = plain.replace(b"b.txt\0", b"x.txt\0")
+    for content in (wrong_header, plain[:3500]):
+        name = write(COMPRESS[suffix](content) if suffix else content, f"texts.tar{suffix}")
+        assert f"texts.tar{suffix}" in (told := refusal(name))
+        assert "is damaged or was cut short (" in told
+
+
+def test_a_tar_with_an_endless_header_is_told() -> None:
+    """A name of 8 GB would be read into memory at once."""
+    header = tarfile.TarInfo("././@LongLink")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 33
+    name = write(header.tobuf(tarfile.GNU_FORMAT) + b"a" * 10_000, "texts.tar")
+    assert "is damaged or was cut short (a header of 8,589,934,592 bytes)" in refusal(name)
+
+
+def test_a_damaged_or_encrypted_zip_is_told() -> None:
+    content = Path(zipped({"a.txt": b"secret" * 101})).read_bytes()
+    for damaged in (content[:-9], content[9:60], b"plain text" * 101):
+        assert "x.zip: is damaged or was cut short (" in refusal(write(damaged, "x.zip"))
+    with zipfile.ZipFile("stored.zip", "w") as archive:
+        archive.writestr("a.txt", "secret")
+    stored = Path("stored.zip").read_bytes()
+    wrong = write(stored.replace(b"secret", b"public"), "x.zip")
+    assert "x.zip!a.txt: is damaged or was cut short (Bad CRC-32" in refusal(wrong)
+    flags = content.index(b"PK\1\2") + 8
+    locked = write(content[:flags] + b"\1" + content[flags + 1 :], "locked.zip")
+    assert "locked.zip!a.txt: is encrypted; decrypt the archive first" in refusal(locked)
+
+
+@pytest.mark.parametrize("kind", [*COMPRESS, ".zip", ".tar.gz", "sparse"])
+def test_a_decompression_bomb_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says of its size is not believed: it is counted."""
+    monkeypatch.setattr(reading, "FREE_EXPANSION_BYTES", 1 << 20)
+    bomb = b"a" * (3 << 20)
+    if kind == ".zip":
+        name = zipped({"small.txt": b"a", "bomb.txt": bomb})
+    elif kind == ".tar.gz":
+        name = tarred({"small.txt": b"a", "bomb.txt": bomb}, ".gz")
+    elif kind == "sparse":
+        name = write(_sparse_tar(3 << 20), "texts.tar")
+    else:
+        name = write(COMPRESS[kind](bomb), f"text.txt{kind}")
+    assert f"{name}: expands to more than 200 times its size" in refusal(name)
+    monkeypatch.setattr(reading, "LARGEST_EXPANSION", 10**6)
+    assert len(documents(name)) > 0
+
+
+def _sparse_tar(size: int) -> bytes:
+    """A .tar of one file with 9,000 letters and a hole of this size after them."""
+    header = tarfile.TarInfo("a.txt")
+    header.type, header.size = tarfile.GNUTYPE_SPARSE, 9216
+    buffer = bytearray(header.tobuf(tarfile.GNU_FORMAT))
+    buffer[386:410] = b"%011o\0%011o\0" % (0, 9216)
+    buffer[483:495] = b"%011o\0" % size
+    buffer[148:156] = b" " * 8
+    buffer[148:156] = b"%06o\0 " % sum(buffer)
+    return bytes(buffer) + b"a" * 9216 + bytes(1024)
+
+
+def test_what_is_no_text_in_an_archive_is_skipped_and_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "gpt")
+    members = {
+        "a.txt": b"abc",
+        "b.png": PNG,
+        ".hidden/c.txt": b"c",
+        "__MACOSX/._a.txt": b"m",
+        "d.txt": b"",
+        "e.txt": "wide".encode("utf-16"),
+        "f/g.md": b"g",
+    }
+    notice = (
+        "3 documents; skipped 2 binary (texts.zip!b.png, texts.zip!i.png), 1 empty "
+        "(texts.zip!d.txt), 1 UTF-16 without data.encoding=utf-16 (texts.zip!e.txt)"
+    )
+    source = open_source(zipped(members | {"h.txt": b"h", "i.png": PNG}))
+    for _ in range(2):
+        assert [document.name for document in source.documents()] == [
+            *("texts.zip!a.txt", "texts.zip!f/g.md", "texts.zip!h.txt")
+        ]
+    assert caplog.messages == [f"texts.zip: {notice}"]
+    assert source.skipped == (
+        Skipped("texts.zip!b.png", "binary"),
+        Skipped("texts.zip!d.txt", "empty"),
+        Skipped("texts.zip!e.txt", "UTF-16 without data.encoding=utf-16"),
+        Skipped("texts.zip!i.png", "binary"),
+    )
+    tar = open_source(tarred(members, ".gz"))
+    assert [document.name for document in tar.documents()] == [
+        *("texts.tar.gz!a.txt", "texts.tar.gz!f/g.md")
+    ]
+    assert len(tar.skipped) == 3
+    assert [*documents("texts.zip", include=("*.md",))] == ["texts.zip!f/g.md"]
+    told = refusal(zipped({"b.png": PNG}))
+    assert told == "texts.zip: expected some text, got none; skipped 1 binary (texts.zip!b.png)"
+
+
+def test_links_in_an_archive_are_left_out() -> None:
+    """A link in a .zip is a file that holds the name of another."""
+    link = zipfile.ZipInfo("link.txt")
+    link.external_attr = 0o120777 << 16
+    with zipfile.ZipFile(zipped({"a.txt": b"abc"}), "a") as archive:
+        archive.writestr(link, "/etc/passwd")
+    assert documents("texts.zip") == {"texts.zip!a.txt": "abc"}
+    with tarfile.open("texts.tar", "w") as tar:
+        tar.add(write(b"abc", "a.txt"))
+        header = tarfile.TarInfo("b.txt")
+        header.type, header.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(header)
+    assert documents("texts.tar") == {"texts.tar!a.txt": "abc"}
+
+
+# --- tables ---
+
+values = st.lists(any_text.filter(lambda text: text != ""), min_size=1, max_size=7)
+
+
+@given(texts=values, kind=st.sampled_from(["csv", "tsv"]), size=st.integers(1, 64))
+def test_a_column_is_read_as_the_csv_module_reads_it(
+    texts: list[str], kind: str, size: int
+) -> None:
+    texts = [text.replace("\r", "") for text in texts]  # which not every version quotes
+    with open(f"t.{kind}", "w", newline="", encoding="utf-8") as file:  # noqa: PTH123
+        writer = csv.writer(file, delimiter="\t" if kind == "tsv" else ",")
+        writer.writerow(["id", "text", "id"])
+        writer.writerows([i, text, -i] for i, text in enumerate(texts))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "CHUNK_BYTES", size)
+        read = documents(f"t.{kind}", column="text")
+    assert read == {f"t.{kind}:{i}": text for i, text in enumerate(texts, start=2)}
+
+
+@given(texts=values, size=st.integers(1, 64), ascii_only=st.booleans())
+def test_a_column_of_json_lines_is_read(texts: list[str], size: int, ascii_only: bool) -> None:
+    lines = [
+        json.dumps({"id": i, "text": text, "more": [text]}, ensure_ascii=ascii_only)
+        for i, text in enumerate(texts)
+    ]
+    write("\n\n".join(lines).encode(), "t.jsonl")
+    write(gzip.compress("\n".join(lines).encode()), "t.jsonl.gz")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "CHUNK_BYTES", size)
+        assert list(documents("t.jsonl", column="text").values()) == texts
+        assert list(documents("t.jsonl.gz", column="text").values()) == texts
+    assert list(documents("t.jsonl", column="text")) == [
+        f"t.jsonl:{2 * i + 1}" for i in range(len(texts))
+    ]
+
+
+def test_a_column_of_parquet_is_read() -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    texts = ["abc", None, "日本\r\n", "é" * 3001]
+    table = importlib.import_module("pyarrow").table({"id": range(4), "text": texts})
+    parquet.write_table(table, "t.parquet", row_group_size=3)
+    assert documents("t.parquet", column="text") == {
+        "t.parquet:1": "abc",
+        "t.parquet:3": "日本\r\n",
+        "t.parquet:4": "é" * 3001,
+    }
+    assert refusal("t.parquet") == (
+        "t.parquet: name the column to read by --set data.column=COLUMN; there are id, text"
+    )
+    told = refusal("t.parquet", column="body")
+    assert told == "t.parquet: expected a column body (data.column), got id, text"
+    assert "t.parquet:1: expected text in column id, got 0" in refusal("t.parquet", column="id")
+    assert "t.parquet: is damaged or was cut short" in refusal(
+        write(Path("t.parquet").read_bytes()[:-9], "t.parquet"), column="text"
+    )
+
+
+def test_parquet_without_its_library_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    told = refusal(write(b"PAR1", "t.parquet"), column="text")
+    assert told.endswith("is read with pyarrow, which is not installed: pip install pyarrow")
+
+
+def test_a_null_is_left_out_and_a_table_without_a_column_is_plain_text() -> None:
+    content = b'{"text": "a"}\n{"text": null}\n{"text": "b"}'
+    assert list(documents(write(content, "t.jsonl"), column="text").values()) == ["a", "b"]
+    assert read("t.jsonl") == content.decode()
+    assert read(write(b"id,text\n1,a", "t.csv")) == "id,text\n1,a"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        (
+            "t.jsonl",
+            b'{"a": "x"}',
+            "t.jsonl:1: expected a column text (data.column), got a",
+        ),
+        (
+            "t.jsonl",
+            b'{"text": "x"}\n{"text": 3}',
+            ":2: expected text in column text, got 3",
+        ),
+        (
+            "t.jsonl",
+            b'{"text": "x"}\n{"text"',
+            ":2: expected a JSON object on each line, got",
+        ),
+        ("t.jsonl", b'["text"]', 't.jsonl:1: expected a JSON object on each line, got ["text"]'),
+        ("t.jsonl", b"[" * 10**5, "t.jsonl:1: expected a JSON object on each line, got"),
+        (
+            "t.jsonl",
+            b'{"text": "\\ud83d"}',
+            ":1: column text holds half of a surrogate pair",
+        ),
+        (
+            "t.jsonl",
+            b'{"text": "\xff"}',
+            ": expected UTF-8 text, got byte 0xff at offset 10",
+        ),
+        ("t.csv", b"id;text\n1;a", "t.csv: expected a column text (data.column), got id;text"),
+        ("t.csv", b"", "t.csv: expected a column text (data.column), got none"),
+        ("t.csv", b"id,text\n1,a\n2", "t.csv:3: expected 2 columns, as the first row has, got 1"),
+        ("t.csv", b'text\n"a\nb', "t.csv: not read as .csv after line 3: unexpected end of data"),
+        ("t.csv", b"text\n", "t.csv: expected some text, got none"),
+        ("t.txt", b"text", "t.txt: data.column is for .jsonl, .csv, .tsv and .parquet; leave it"),
+    ],
+)
+def test_what_is_wrong_with_a_table_is_told(name: str, content: bytes, told: str) -> None:
+    assert told in refusal(write(content, name), column="text")
+
+
+# --- folders, globs, several ---
+
+
+def test_a_folder_is_read_in_a_stable_order_without_what_is_hidden() -> None:
+    make("f/b.txt", "f/a/z.md", "f/a.txt", "f/.git/x.txt", "f/.hidden.txt", "f/B.txt", "f/a/ä.txt")
+    make("f/c.zip", "f/d.gz", content="")
+    Path("f/d.gz").write_bytes(gzip.compress(b"text of d"))
+    zipped({"y.txt": b"text of y", "x.txt": b"text of x"}, "f/c.zip")
+    expected = [
+        "B.txt",
+        "a/z.md",
+        "a/ä.txt",
+        "a.txt",
+        "b.txt",
+        "c.zip!x.txt",
+        "c.zip!y.txt",
+        "d.gz",
+    ]
+    read = documents("f")
+    assert [*read] == [f"f/{name}" for name in expected]
+    assert read["f/a/z.md"] == "text of z.md"
+    assert open_source("f").files == tuple(
+        Path(f"f/{name}")
+        for name in ("B.txt", "a/z.md", "a/ä.txt", "a.txt", "b.txt", "c.zip", "d.gz")
+    )
+
+
+@pytest.mark.parametrize(
+    ("include", "expected"),
+    [
+        (("*.md",), ["a.md", "src/a.md", "src/x/a.md"]),
+        (("src/*.md",), ["src/a.md"]),
+        (("src/**/*.md",), ["src/a.md", "src/x/a.md"]),
+        (("**/x/*",), ["src/x/a.md", "src/x/b.txt"]),
+        (("a.*", "[b]*"), ["a.md", "a.txt", "src/a.md", "src/x/a.md", "src/x/b.txt"]),
+        ((), ["a.md", "a.txt", "src/a.md", "src/x/a.md", "src/x/b.txt"]),
+    ],
+)
+def test_globs_say_which_files_of_a_folder_are_read(
+    include: tuple[str, ...], expected: list[str]
+) -> None:
+    make("f/a.md", "f/a.txt", "f/src/a.md", "f/src/x/a.md", "f/src/x/b.txt")
+    assert [*documents("f", include=include)] == [f"f/{name}" for name in expected]
+
+
+def test_a_run_is_no_text() -> None:
+    """`gpt train .` would learn its own records, and each resume would find another text."""
+    make("a.txt", "runs/b/config.yaml", "runs/b/checkpoints/x.json", "runs/b/metrics.jsonl")
+    assert [*documents(".")] == ["a.txt"]
+    assert open_source(".").skipped == (Skipped("runs/b", "run"),)
+
+
+def test_a_folder_without_text_says_what_is_in_it() -> None:
+    Path("f").mkdir()
+    assert refusal("f") == "f: expected text files, got none"
+    for name in "abcd":
+        write(PNG, f"f/{name}.png")
+    os.mkfifo("f/pipe")
+    assert refusal("f") == (
+        "f: expected text files, got none; skipped 1 pipe or device (f/pipe), 4 binary (f/a.png, "
+        "f/b.png, f/c.png, ...)"
+    )
+    make("f/a.txt")
+    assert "f: expected text files that data.include (*.md) names, got none" in refusal(
+        "f", include=("*.md",)
+    )
+
+
+def test_what_is_read_and_what_is_skipped_is_told_in_one_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "gpt")
+    make("f/a.txt", "f/b.txt", "f/c.parquet", "f/d.csv")
+    write(PNG, "f/x.png")
+    write(b"", "f/e.txt")
+    source = open_source("f")
+    assert caplog.messages == [
+        "f: 3 files, 39 bytes; skipped 1 Parquet without data.column (f/c.parquet), 1 empty "
+        "(f/e.txt), 1 binary (f/x.png)"
+    ]
+    assert [skipped.name for skipped in source.skipped] == ["f/c.parquet", "f/e.txt", "f/x.png"]
+    write(b"text\nabc", "f/d.csv")
+    with_column = open_source("f", DataConfig(column="text", include=("*.csv", "*.txt")))
+    assert [skipped.reason for skipped in with_column.skipped] == [
+        "not .jsonl, .csv, .tsv and .parquet"
+    ] * 3
+    assert [document.name for document in with_column.documents()] == ["f/d.csv:2"]
+
+
+def test_a_loop_of_links_ends_and_each_file_is_read_once() -> None:
+    make("f/a/b.txt", "f/c.txt")
+    Path("f/a/loop").symlink_to("..")
+    Path("f/d.txt").symlink_to("c.txt")
+    Path("f/e").symlink_to("a")
+    Path("f/self").symlink_to("self")
+    Path("f/nowhere.txt").symlink_to("gone.txt")
+    assert [*documents("f")] == ["f/a/b.txt", "f/c.txt"]
+    assert open_source("f").skipped == (
+        Skipped("f/a/loop", "the same as f"),
+        Skipped("f/d.txt", "the same as f/c.txt"),
+        Skipped("f/e", "the same as f/a"),
+        Skipped("f/nowhere.txt", "link to nowhere"),
+        Skipped("f/self", "link to nowhere"),
+    )
+
+
+def test_a_link_to_a_folder_is_followed() -> None:
+    make("real/a.txt")
+    Path("f").mkdir()
+    Path("f/link").symlink_to("../real")
+    Path("link").symlink_to("real")
+    assert [*documents("f")] == ["f/link/a.txt"]
+    assert [*documents("link")] == ["link/a.txt"]
+
+
+def test_a_file_whose_name_is_no_utf8_is_read() -> None:
+    Path("f").mkdir()
+    name = os.fsdecode(b"f/caf\xe9.txt")
+    try:
+        write(b"abc", name)
+    except OSError:
+        pytest.skip("a file's name must be UTF-8 here")
+    assert documents("f") == {name: "abc"}
+    assert len(load_corpus(open_source("f")).ids) == 3
+
+
+def test_many_small_files_are_one_text() -> None:
+    make(*(f"f/{i % 7}/{i:04}.txt" for i in range(1009)))
+    corpus = load_corpus(open_source("f"), DataConfig(separator="\n"))
+    text = corpus.vocabulary.decode(corpus.ids)
+    names = sorted(f"{i % 7}/{i:04}.txt" for i in range(1009))
+    assert text.split("\n") == [f"text of {name[2:]}" for name in names]
+
+
+def test_a_glob_is_read_as_a_folder_is() -> None:
+    make("t/a.txt", "t/b.md", "t/f/c.txt", "t/[x].txt")
+    write(PNG, "t/d.txt")
+    assert [*documents("t/*.txt")] == ["t/[x].txt", "t/a.txt"]
+    assert [*documents("t/**/*.txt")] == ["t/[x].txt", "t/a.txt", "t/f/c.txt"]
+    assert [*documents("t/?")] == ["t/f/c.txt"]
+    assert [*documents(str(Path("t/[ab]*").absolute()))] == [
+        str(Path(name).absolute()) for name in ("t/a.txt", "t/b.md")
+    ]
+    assert [*documents("t/[x].txt")] == ["t/[x].txt"]  # it is there, so it is no glob
+    assert "t/*.png: expected text files, got none" in refusal("t/*.png")
+
+
+def test_several_texts_are_joined_in_the_order_given(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "gpt")
+    make("b.txt", "a.txt", "f/c.txt")
+    source = open_source(("b.txt", "a.txt", "f"))
+    assert source.name == "b.txt and 2 more"
+    assert [document.name for document in source.documents()] == ["b.txt", "a.txt", "f/c.txt"]
+    assert source.files == (Path("b.txt"), Path("a.txt"), Path("f/c.txt"))
+    assert caplog.messages == [
+        "f: 1 files, 13 bytes",
+        "b.txt and 2 more: 3 files, 39 bytes",
+    ]
+    corpus = load_corpus(source)
+    assert corpus.vocabulary.decode(corpus.ids) == "text of b.txt\n\ntext of a.txt\n\ntext of c.txt"
+    assert "gone.txt: no such text" in refusal(("b.txt", "gone.txt"))
+
+
+# --- named ---
+
+
+def test_python_docs_need_nothing_but_python() -> None:
+    topics = importlib.import_module("pydoc_data.topics").topics
+    corpus = load_corpus(open_source("python-docs"))
+    assert corpus.vocabulary.decode(corpus.ids) == "\n\n".join(
+        topics[name] for name in sorted(topics)
+    )
+    assert corpus.characters > 400_000
+
+
+def test_python_source_is_the_library_that_this_python_runs() -> None:
+    modules = documents("python-source")
+    for module in (csv, importlib, tarfile):
+        path = Path(str(module.__file__))
+        name = f"python-source!{path.relative_to(Path(os.__file__).parent).as_posix()}"
+        assert modules[name] == path.read_text("utf-8")
+    assert [*modules] == sorted(modules, key=lambda name: name.split("/"))
+    assert 8e6 < sum(map(len, modules.values())) < 16e6
+    assert not [name for name in modules if "test" in name.split("/") or "site-packages" in name]
+
+
+# --- the command ---
+
+TINY = (
+    "--set",
+    "model.T=7",
+    "--set",
+    "model.C=16",
+    "--set",
+    "model.n_layer=1",
+    *("--device", "cpu"),
+)
+
+
+def train(gpt: Any, *arguments: str) -> tuple[int, str, str]:
+    code, out, err = gpt("train", *arguments, *TINY)
+    return code, out, err
+
+
+def test_several_texts_are_trained_on_and_the_run_is_named_after_the_first(gpt: Any) -> None:
+    make("b.txt", "f/c.txt", content="long enough: {}" + "." * 151)
+    code, _, err = train(gpt, "b.txt", "f", "--set", "train.steps=2")
+    assert (code, "b.txt and 1 more" in err) == (0, True), err
+    assert load_config(Path("runs/b/config.yaml")).data.source == ("b.txt", "f")
+    assert gpt("train", "--resume", "b", "--set", "train.steps=3")[0] == 0
+    (run,) = json.loads(gpt("runs", "--json")[1])["runs"]
+    assert (run["text"], run["step"]) == ("b.txt and 1 more", 3)
+
+
+def piped(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_standard_input_is_kept_until_its_last_run_is_deleted(
+    gpt: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = b"what came through a pipe\n" * 11
+    for name in ("stdin", "stdin-2"):
+        piped(monkeypatch, text)
+        assert train(gpt, "-", "--set", "train.steps=2")[0] == 0
+        source = load_config(Path("runs") / name / "config.yaml").data.source
+        assert source == f"stdin:{hashlib.sha256(text).hexdigest()[:16]}"
+    piped(monkeypatch, b"")
+    assert gpt("train", "--resume", "stdin", "--set", "train.steps=3")[0] == 0
+    (kept,) = (cache_dir() / "stdin").glob("*.txt")
+    assert kept.read_bytes() == text
+    assert gpt("runs", "--delete", "stdin")[0] == 0
+    assert kept.exists()
+    assert gpt("runs", "--delete", "stdin-2")[0] == 0
+    assert [*kept.parent.iterdir()] == []
+    assert "pipe it in again" in refusal(source)
+
+
+def test_a_text_that_is_gone_is_piped_in_again(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = b"what came through a pipe\n" * 11
+    piped(monkeypatch, text)
+    assert train(gpt, "-", "--set", "train.steps=2")[0] == 0
+    shutil.rmtree(cache_dir())
+    more = ("--resume", "stdin", "--set", "train.steps=3")
+    code, _, err = gpt("train", *more)
+    assert (code, "gpt train - --resume RUN < my.txt" in err) == (1, True)
+    piped(monkeypatch, text)
+    assert gpt("train", "-", *more)[0] == 0
+
+
+def test_standard_input_that_nobody_writes_to_is_refused(
+    gpt: Any, start: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    piped(monkeypatch, b"")
+    code, _, err = train(gpt, "-")
+    assert (code, "-: expected a text on standard input, got nothing; pipe" in err) == (1, True)
+    command = ("sh", "-c", 'exec "$0" "$@" <&-', *COMMAND, "train", "-")
+    assert "got nothing; pipe one in" in start(*command, stderr=subprocess.PIPE).communicate()[1]
+    terminal, end = os.openpty()
+    process = start(*COMMAND, "train", "-", stdin=end, stderr=subprocess.PIPE)
+    assert "got a terminal; pipe one in, such as: gpt train - < my.txt" in process.communicate()[1]
+    assert process.returncode == 1
+    os.close(terminal)
+    os.close(end)
+    assert not Path("runs").exists()
+
+
+def test_a_text_of_which_no_run_began_is_removed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    for content in (b"a day ago", b"now", b"then"):
+        piped(monkeypatch, content)
+        keep_input("-")
+        kept = cache_dir() / "stdin" / f"{hashlib.sha256(content).hexdigest()}.txt"
+        if content == b"a day ago":
+            os.utime(kept, (0, 0))
+    left = {path.read_bytes() for path in (cache_dir() / "stdin").iterdir()}
+    assert left == {b"now", b"then"}
