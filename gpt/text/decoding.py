@@ -7,6 +7,7 @@ from itertools import chain
 from typing import Protocol
 
 from gpt.errors import TextError
+from gpt.text.utf8 import whole_characters
 
 SAMPLE_BYTES = 65_536  # around the first wrong byte, by which the likely encoding is found
 BYTE_ORDER_MARKS = {  # the longer ones first, for UTF-32's begins with UTF-16's
@@ -92,9 +93,7 @@ class _Utf8:
 
     def decode(self, block: bytes, final: bool) -> bytes:
         block = self.pending + block
-        end = len(block)
-        if not block.isascii():  # ten times as fast as decoding it
-            end = codecs.utf_8_decode(block, "strict", final)[1]
+        end = codecs.utf_8_decode(block, "strict", True)[1] if final else whole_characters(block)
         self.pending = block[end:]
         return block[:end]
 
