@@ -6,15 +6,14 @@ the one script whose hashes it names.
 """
 
 import base64
-import hashlib
 import json
 import math
-from importlib.resources import files
 from typing import Any
 
 import torch
 
 from gpt.evaluation.analysis import AttentionAnalysis
+from gpt.inspection.document import embedded
 from gpt.text.batches import to_torch
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
@@ -30,20 +29,13 @@ def html(
     vocabulary: Vocabulary,
     chosen: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """The page as the content of an HTML file; page.html, page.css and page.js put together.
+    """The page as the content of an HTML file; page.html with its style and script.
 
     It opens with the chosen layer and head, counted from 0.
     """
-    parts = {
-        name: (files(__package__) / f"page.{name}").read_text("utf-8") for name in ("css", "js")
-    }
-    page = (files(__package__) / "page.html").read_text("utf-8")
-    for name, part in parts.items():
-        digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
-        page = page.replace(f"{{{name}-hash}}", f"sha256-{digest}").replace(f"{{{name}}}", part)
     content = {"title": title, "chosen": chosen, **page_data(analysis, text, vocabulary)}
     data = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return page.replace("{data}", data.translate(ESCAPES)).encode()
+    return embedded("page").replace("{data}", data.translate(ESCAPES)).encode()
 
 
 def page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -> dict[str, Any]:
