@@ -24,13 +24,15 @@ from gpt.text.rules import normalized
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gpt.config.schema import Config
+    from gpt.config.schema import Config, DataConfig
     from gpt.evaluation.analysis import AttentionAnalysis
     from gpt.evaluation.attention import Attention
+    from gpt.evaluation.text_report import TextReport
     from gpt.model.ensemble import LanguageModel
     from gpt.runs.checkpoint import CheckpointData
     from gpt.sampling.stopping import Chunk
     from gpt.text.corpus import Corpus
+    from gpt.text.documents import Source
     from gpt.training.dry_run import Estimate
     from gpt.training.trainer import Outcome
 
@@ -331,6 +333,27 @@ def estimate(
     return settled, probe(settled, corpus)
 
 
+def describe(text: str | Sequence[str], settings: Settings | Sequence[str] = ()) -> "TextReport":
+    """What is in a text, as training would read it: size, characters, damage, what to beat.
+
+    Args:
+        text: as for `train`.
+        settings: changes of `data`, as for `train`.
+
+    Raises:
+        ConfigError, TextError: see `train`.
+    """
+    from gpt.evaluation.text_report import describe_text
+
+    config = _with_kept_input(_resolve(None, text, settings))
+    sources = _sources(config.data)
+    corpus = in_characters = _prepared(config, sources)
+    plain = config.data.model_copy(update={"vocabulary": "characters", "max_vocabulary": None})
+    if plain != config.data:
+        in_characters = _prepared(config.model_copy(update={"data": plain}), sources)
+    return describe_text(sources, config.data, corpus, in_characters)
+
+
 def _resolve(
     config: "Config | str | Path | None",
     text: str | Sequence[str] | None,
@@ -356,24 +379,38 @@ def _name(config: "Config | str | Path | None", text: str | Sequence[str] | None
 
 def _corpus(config: "Config") -> tuple["Config", "Corpus"]:
     """The text, and the config that names where it is found again, if it is standard input."""
-    from gpt.config.load import load_config
-    from gpt.text.corpus import load_corpus
-    from gpt.text.sources import keep_input, open_source
+    config = _with_kept_input(config)
+    corpus = _prepared(config, _sources(config.data))
+    corpus.check_fits(config.model.T)
+    return config, corpus
 
-    if (source := keep_input(config.data.source)) != config.data.source:
-        config = load_config(config, source=source)
+
+def _with_kept_input(config: "Config") -> "Config":
+    """The same, but what standard input holds is kept in the cache and named as it is there."""
+    from gpt.config.load import load_config
+    from gpt.text.sources import keep_input
+
+    source = keep_input(config.data.source)
+    return config if source == config.data.source else load_config(config, source=source)
+
+
+def _sources(data: "DataConfig") -> "list[Source]":
+    """The text, and that of val if it has one of its own."""
+    from gpt.text.sources import open_source
+
+    names = [data.source] if data.val_source is None else [data.source, data.val_source]
+    return [open_source(name, data) for name in names]
+
+
+def _prepared(config: "Config", sources: "list[Source]") -> "Corpus":
+    from gpt.text.corpus import load_corpus
+
     data, vocabulary = config.data, None
     if data.vocabulary not in ("characters", "bytes"):
         from gpt.runs.checkpoint import read_summary
         from gpt.runs.folder import find_run
 
         vocabulary = read_summary(find_run(data.vocabulary)).vocabulary
-    corpus = load_corpus(
-        open_source(data.source, data),
-        data,
-        val_source=None if data.val_source is None else open_source(data.val_source, data),
-        vocabulary=vocabulary,
-        seed=config.seed,
-    )
-    corpus.check_fits(config.model.T)
-    return config, corpus
+    source, val_source = (*sources, None)[:2]
+    assert source is not None
+    return load_corpus(source, data, val_source=val_source, vocabulary=vocabulary, seed=config.seed)

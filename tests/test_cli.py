@@ -77,7 +77,7 @@ def test_help_and_config_errors_import_no_torch(arguments: list[str], code: int)
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
-@pytest.mark.parametrize("command", [[], ["train"], ["sample"], ["attend"], ["explain"]])
+@pytest.mark.parametrize("command", [[], ["train"], ["sample"], ["attend"], ["explain"], ["data"]])
 def test_help_fits_the_terminal_and_cuts_nothing(
     gpt: Gpt, monkeypatch: pytest.MonkeyPatch, command: list[str], columns: int
 ) -> None:

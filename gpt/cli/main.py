@@ -17,6 +17,7 @@ import typer
 
 from gpt import __version__
 from gpt.cli.attend import attend
+from gpt.cli.data import data
 from gpt.cli.explain import explain
 from gpt.cli.help import WIDEST_HELP, Commands, CommandWithSettings
 from gpt.cli.options import log, terminal_width
@@ -169,3 +170,4 @@ app.command()(sample)
 app.command()(attend)
 app.command()(explain)
 app.command()(runs)
+app.command()(data)

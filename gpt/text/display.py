@@ -33,6 +33,11 @@ def escaped(c: str) -> str:
     return c.encode("unicode_escape").decode()
 
 
+def in_one_line(text: str) -> str:
+    """The text made `visible`, with signs for its line ends and tabs."""
+    return visible(text.translate({ord(c): SIGNS[c] for c in "\n\t"}))
+
+
 def columns(text: str) -> int:
     """How many columns of a terminal it takes."""
     return sum(

@@ -1,0 +1,539 @@
+"""What `gpt data` says of a text: each number against a slow count, a program or a formula."""
+
+import html.parser
+import json
+import math
+import shutil
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpt import api
+from gpt.config.load import load_config
+from gpt.evaluation import characters, duplicates, text_options, text_report
+from gpt.evaluation.characters import CountedText, rare_characters
+from gpt.evaluation.compression import compress
+from gpt.evaluation.duplicates import GUARANTEED, find_duplicates
+from gpt.evaluation.ngrams import KneserNey, count_ngrams, ngram_loss
+from gpt.evaluation.spread import spread_slices
+from gpt.evaluation.suspicious import find_suspicious
+from gpt.inspection.text_page import text_page
+from gpt.inspection.text_table import text_table
+from gpt.text.cache import cache_dir
+from gpt.text.corpus import load_corpus
+from gpt.text.display import columns
+from gpt.text.sources import open_source
+from gpt.text.vocabulary import Ids, Vocabulary
+from tests.conftest import PANGRAM, SHARED_DATA
+
+Gpt = Callable[..., tuple[int, str, str]]
+any_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
+words = st.text("ab \n", min_size=1, max_size=200)
+
+
+def ids_of(text: str) -> tuple[Ids, str]:
+    """The ids of a text, and the characters that they stand for."""
+    vocabulary = Vocabulary.of(text)
+    return vocabulary.encode(text), vocabulary.characters
+
+
+def counted(text: str) -> CountedText:
+    return CountedText(*ids_of(text))
+
+
+def write(text: str, name: str = "text.txt") -> str:
+    Path(name).write_bytes(text.encode())
+    return name
+
+
+# --- characters ---
+
+
+@given(text=any_text | words, size=st.integers(1, 7))
+def test_characters_are_counted_and_found_wherever_a_part_ends(text: str, size: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(characters, "PART_IDS", size)
+        found = counted(text)
+        lines = [found.line_of(i) for i in range(len(text))]
+    assert found.frequencies == Counter(text)
+    assert [found.first[i] for i in range(len(found.characters))] == [
+        text.index(c) for c in found.characters
+    ]
+    assert lines == [1 + text[:i].count("\n") for i in range(len(text))]
+    assert found.bytes == len(text.encode())
+    p = [count / len(text) for count in Counter(text).values()]
+    assert found.entropy == pytest.approx(-sum(x * math.log2(x) for x in p))
+
+
+def test_rare_characters_are_listed_with_their_name_and_place() -> None:
+    text = PANGRAM * 11 + "a line\nwith a ж in it\n"
+    total, (found, *others) = rare_characters(counted(text))
+    assert (found.text, found.name, found.count) == ("ж", "U+0436 CYRILLIC SMALL LETTER ZHE", 1)
+    assert (text[found.position], found.line) == ("ж", 13)
+    assert "with a ж in it" in found.excerpt
+    assert total == 1 + len(others) == sum(n < 10 for n in Counter(text).values())
+
+
+DIRTY = {  # a text, and the kind and the findings in it
+    "a\0b\x1b[0m\0": ("control", {"\0": 2, "\x1b": 1}),
+    "a\ufffd\ufffdb": ("replacement character", {"\ufffd": 2}),
+    "a\ue000 \U0010ffff": ("private use", {"\ue000": 1}),
+    "ab\u0378": ("unassigned", {"\u0378": 1}),
+    "ze\u200bro \u202eright\ufeff": (
+        "invisible or direction",
+        {"\u200b": 1, "\u202e": 1, "\ufeff": 1},
+    ),
+    "10\xa0000 \u2009km": ("unusual space", {"\xa0": 1, "\u2009": 1}),
+    "line\u2028line": ("line separator", {"\u2028": 1}),
+    "my p\u0430ypal, your payp\u0430l": (
+        "mixed scripts in a word",
+        {"p\u0430ypal": 2, "payp\u0430l": 2},
+    ),
+    "cafÃ© au lait, cafÃ©": ("mojibake", {"Ã©": 2}),
+    "itâ€™s": ("mojibake", {"â€": 1}),
+    "Ð¿Ñ€": ("mojibake", {"Ð¿": 1, "Ñ€": 1}),
+}
+
+
+@pytest.mark.parametrize("size", [2, 3, 1000])
+@pytest.mark.parametrize("text", DIRTY)
+def test_what_is_suspicious_is_counted_by_kind(
+    text: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(characters, "PART_IDS", size)
+    kind, expected = DIRTY[text]
+    by_kind = {suspicion.kind: suspicion for suspicion in find_suspicious(counted(text))}
+    suspicion = by_kind[kind]
+    assert {finding.text: finding.count for finding in suspicion.findings} == expected
+    assert (suspicion.count, suspicion.distinct) == (sum(expected.values()), len(expected))
+    for finding in suspicion.findings:
+        assert finding.text in text[max(finding.position - 9, 0) :]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PANGRAM,
+        "Привет, мир! Hello, world; Γειά.",  # scripts mixed, but not in a word
+        "これはTシャツとDNAのβ線です。\u3000漢字かな",  # written without spaces
+        "Un café à Zürich, à « L'ÎLE », ça coûte 3 €. ÀÂÃ",
+        "आपका स्वागत है",
+    ],
+)
+def test_texts_in_order_are_not_suspicious(text: str) -> None:
+    assert find_suspicious(counted(text)) == []
+
+
+def test_the_meant_character_of_mojibake_is_told() -> None:
+    (suspicion,) = find_suspicious(counted("naÃ¯ve"))
+    assert suspicion.findings[0].name == "was ï"
+
+
+# --- n-grams ---
+
+
+class SlowKneserNey:
+    """The formula as Chen and Goodman write it, one n-gram at a time."""
+
+    def __init__(self, text: list[int], n: int, V: int) -> None:
+        self.V = V
+        self.counts = {n: Counter(tuple(text[i : i + n]) for i in range(len(text) - n + 1))}
+        for m in range(n - 1, 0, -1):
+            self.counts[m] = Counter(gram[1:] for gram in self.counts[m + 1])
+
+    def p(self, gram: tuple[int, ...]) -> float:
+        if not gram:
+            return 1 / self.V
+        counts = self.counts[len(gram)]
+        with_context = {g: c for g, c in counts.items() if g[:-1] == gram[:-1]}
+        total = sum(with_context.values())
+        if not total:
+            return self.p(gram[1:])
+        once, twice = (list(counts.values()).count(times) for times in (1, 2))
+        discount = once / (once + 2 * twice) if once and twice else 0.5
+        kept = max(counts[gram] - discount, 0) if gram in counts else 0
+        return (kept + discount * len(with_context) * self.p(gram[1:])) / total
+
+
+small_texts = st.integers(1, 5).flatmap(
+    lambda V: st.tuples(st.just(V), st.lists(st.integers(0, V - 1), min_size=3, max_size=80))
+)
+
+
+@given(given_text=small_texts, n=st.integers(2, 3))
+@settings(max_examples=50)
+def test_the_smoothed_probabilities_are_those_of_the_formula(
+    given_text: tuple[int, list[int]], n: int
+) -> None:
+    V, text = given_text
+    model = KneserNey(count_ngrams([np.array(text, np.uint8)], n, V))
+    slow = SlowKneserNey(text, n, V)
+    every = np.arange(V**n, dtype=np.min_scalar_type(V**n - 1))
+    p = model.probabilities(every)
+    assert p == pytest.approx([slow.p(gram) for gram in product(range(V), repeat=n)])
+    assert p.reshape(-1, V).sum(1) == pytest.approx(np.ones(V ** (n - 1)))
+
+
+@given(given_text=small_texts, size=st.integers(1, 9), n=st.integers(2, 3))
+def test_ngrams_are_counted_part_by_part_as_at_once(
+    given_text: tuple[int, list[int]], size: int, n: int
+) -> None:
+    V, text = given_text
+    ids = np.array(text, np.uint8)
+    parts = [ids[part.start : part.stop + n - 1] for part in spread_slices(len(ids), 80, size)]
+    found = count_ngrams(parts, n, V)
+    as_numbers = Counter(
+        sum(id_ * V**k for k, id_ in enumerate(reversed(text[i : i + n])))
+        for i in range(len(text) - n + 1)
+    )
+    assert dict(zip(found.ngrams.tolist(), found.counts.tolist(), strict=True)) == as_numbers
+    assert sorted(as_numbers) == found.ngrams.tolist()
+
+
+def test_the_loss_is_the_mean_over_the_text_and_an_unknown_character_costs_its_share() -> None:
+    V, n = 5, 3
+    draw = np.random.default_rng(7)
+    train, val = (draw.integers(V, size=size, dtype=np.uint8) for size in (211, 97))
+    model, scored = KneserNey(count_ngrams([train], n, V)), count_ngrams([val], n, V)
+    slow = SlowKneserNey(train.tolist(), n, V)
+    grams = [tuple(val[i : i + n].tolist()) for i in range(len(val) - n + 1)]
+    nats = [-math.log(slow.p(gram)) for gram in grams]
+    assert ngram_loss(model, scored) == pytest.approx(np.mean(nats))
+    shared = [math.log(11) * (gram[-1] == V - 1) for gram in grams]
+    expected = np.mean(nats) + np.mean(shared)
+    assert ngram_loss(model, scored, unknown=11) == pytest.approx(expected)
+
+
+def test_a_vocabulary_of_any_size_is_counted_without_a_table() -> None:
+    """V^3 numbers would be a million gigabytes."""
+    V = 100_003
+    ids = np.random.default_rng(3).integers(V, size=1009, dtype=np.uint32)
+    ids = np.concatenate([ids, ids])
+    trigrams = count_ngrams([ids], 3, V)
+    assert len(trigrams.ngrams) == 1009 + 2 - 1 + 1 - 2
+    assert ngram_loss(KneserNey(trigrams), trigrams) < math.log(V)
+
+
+# --- compression ---
+
+
+@pytest.mark.parametrize("program", ["gzip -9", "xz"])
+def test_compression_is_that_of_the_program(program: str) -> None:
+    command = shutil.which(program.split()[0])
+    if command is None:
+        pytest.skip(f"no {program} installed here")
+    text = "".join(np.random.default_rng(5).permutation([*PANGRAM * 97])) + "日本" * 50
+    done = subprocess.run([command, *program.split()[1:]], input=text.encode(), capture_output=True)
+    measured = compress(text)
+    bits = 8 * len(done.stdout) / len(text)
+    assert measured.bits_per_character[program] == pytest.approx(bits, rel=0.02)
+    assert measured.characters == len(text)
+
+
+# --- duplicates ---
+
+LETTERS = "abcdefghijklmnopqrstuvwxyzäあ漢"
+
+
+def random_text(size: int, seed: int) -> str:
+    draw = np.random.default_rng(seed)
+    return "".join(draw.choice([*LETTERS, " ", "\n", ","], size=size))
+
+
+def duplicates_of(train: str, val: str) -> duplicates.Duplicates:
+    everything, characters_of = ids_of(train + val)
+    return find_duplicates(everything[: len(train)], everything[len(train) :], characters_of)
+
+
+def test_random_texts_have_no_duplicates() -> None:
+    found = duplicates_of(random_text(200_003, seed=1), random_text(20_011, seed=2))
+    assert (found.passages, found.share, found.scanned) == ([], 0, 20_011)
+
+
+def letters_of(text: str) -> list[int]:
+    return [i for i, c in enumerate(text) if c.isalnum()]
+
+
+@given(
+    at=st.integers(0, 3000),
+    train_at=st.integers(0, 3000),
+    length=st.integers(GUARANTEED, 300),
+    seed=st.integers(0, 5),
+)
+@settings(max_examples=40)
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_planted_passage_is_found_with_its_ends(
+    wide: bool, at: int, train_at: int, length: int, seed: int
+) -> None:
+    """Also across the border of two parts, in another case and with other spaces in it."""
+    planted = "".join(np.random.default_rng(seed + 9).choice([*LETTERS], size=length))
+    train, val = random_text(3001, seed), random_text(3001, seed + 20)
+    if wide:  # more distinct characters than a byte has values
+        train += "".join(map(chr, range(0x4E00, 0x4F00)))
+    train = f"{train[:train_at]}!{planted.upper()}!{train[train_at:]}"
+    spaced = " \n".join(planted[i : i + 7] for i in range(0, length, 7))
+    val = f"{val[:at]}?{spaced}?{val[at:]}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(duplicates, "PART_IDS", 1009)
+        patch.setattr(duplicates, "REACH_IDS", 601)
+        (passage,) = duplicates_of(train, val).passages
+    # letters that happen to be the same on either side may belong to it
+    assert at - 9 <= passage.start <= at + 1
+    assert at + 1 + len(spaced) <= passage.end <= at + len(spaced) + 11
+    assert train_at - 9 <= passage.train_start <= train_at + 1
+
+
+def test_a_passage_with_a_few_changed_characters_is_one() -> None:
+    planted = random_text(600, seed=3)
+    changed = [*planted]
+    for i, c in ((97, "X"), (211, "Y"), (390, "Z"), (391, "")):
+        changed[i] = c
+    train = random_text(5003, seed=4) + planted + random_text(307, seed=5)
+    val = random_text(701, seed=6) + "".join(changed) + random_text(709, seed=7)
+    found = duplicates_of(train, val)
+    (passage,) = found.passages
+    assert (passage.start, passage.train_start) == pytest.approx((701, 5003), abs=9)
+    assert passage.end == pytest.approx(701 + 599, abs=9)
+    assert found.share == pytest.approx(600 / len(val), abs=0.01)
+
+
+def test_a_text_that_is_all_repeated_is_all_duplicate() -> None:
+    text = random_text(4001, seed=8)
+    found = duplicates_of(text, text[100:3100])
+    assert found.share == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("train", "val"), [("", "a"), ("a", ""), ("ab", "ab"), ("-" * 99, "-" * 99)]
+)
+def test_texts_without_a_block_of_letters_have_no_duplicates(train: str, val: str) -> None:
+    assert duplicates_of(train + "\n", val + "\n").passages == []
+
+
+# --- other settings ---
+
+OPTIONS_TEXT = "Ein Café, drei Cafe\u0301s: ﬁne Straße\r\n" * 13 + PANGRAM * 7 + "漢字\r"
+CHOSEN = ["data.lowercase=true", "data.vocabulary=bytes", "data.max_vocabulary=17"]
+
+
+@pytest.mark.parametrize("chosen", ["data.newlines=lf", *CHOSEN, "data.normalize=NFC"])
+def test_what_other_settings_change_is_what_training_by_them_reads(chosen: str) -> None:
+    name = write(OPTIONS_TEXT)
+    report = api.describe(name, [chosen])
+    key = chosen.split("=")[0]
+    assert len(report.options) >= 6
+    for option in report.options:
+        changes = [chosen, *filter(None, [option.setting])]
+        if option.setting == "data.vocabulary=bytes":
+            changes.append("data.max_vocabulary=null")
+        if option.setting.startswith(key):
+            changes.remove(chosen)
+        data = load_config(None, changes, name).data
+        corpus = load_corpus(open_source(name, data), data)
+        unknown = corpus.vocabulary.unknown_id
+        expected = (
+            len(corpus.vocabulary),
+            len(corpus.ids),
+            0 if unknown is None else np.count_nonzero(corpus.ids == unknown),
+        )
+        assert (option.V, option.length, option.unknown) == expected, option.setting
+
+
+def test_of_a_large_text_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_options, "SAMPLE_BYTES", 1009)
+    report = api.describe(write(OPTIONS_TEXT * 17))
+    assert report.options_characters == pytest.approx(1000, abs=60)
+    assert f"Of a sample of {report.options_characters:,} characters" in text_table(report).replace(
+        "\n  ", " "
+    )
+
+
+# --- the report ---
+
+
+def test_the_report_of_a_text_is_that_of_its_corpus() -> None:
+    text = PANGRAM * 60 + random_text(5003, seed=1) + "\nthe end"
+    name = write(text)
+    report = api.describe(name)
+    corpus = load_corpus(open_source(name))
+    size = report.size
+    assert (size.files, size.skipped, size.bytes) == (1, [], len(text.encode()))
+    assert (size.characters, size.distinct, size.V) == (len(text), len(set(text)), len(set(text)))
+    assert (size.lines, size.unit, size.unknown) == (len(text.splitlines()), "characters", 0)
+    assert (size.train, size.val) == (len(corpus.train), len(corpus.val))
+    val = text[size.train :]
+    assert report.only_in_val == {
+        c: n for c, n in Counter(val).items() if c not in text[: size.train]
+    }
+    for n, ngram in enumerate(report.ngrams, start=2):
+        counts, scored = (count_ngrams([split], n, size.V) for split in (corpus.train, corpus.val))
+        assert ngram.loss == pytest.approx(ngram_loss(KneserNey(counts), scored))
+        assert ngram.bits_per_character == pytest.approx(ngram.loss / math.log(2))
+        assert (ngram.train_ids, ngram.val_ids) == (size.train - n + 1, size.val - n + 1)
+    assert report.compression == compress(text)
+
+
+def test_a_model_of_bytes_is_compared_by_character() -> None:
+    text = "".join(np.random.default_rng(1).choice([*"あいうえおか\n"], size=5003))
+    name = write(text)
+    report, by_bytes = api.describe(name), api.describe(name, ["data.vocabulary=bytes"])
+    assert (by_bytes.size.V, by_bytes.size.unit) == (256, "bytes")
+    assert by_bytes.size.train + by_bytes.size.val == len(text.encode())
+    for ngram in by_bytes.ngrams:
+        val = text[-by_bytes.size.val_characters :]
+        assert len(val.encode()) == by_bytes.size.val
+        bytes_per_character = len(val.encode()) / len(val)
+        assert ngram.nats_per_character == pytest.approx(ngram.loss * bytes_per_character)
+    for same in ("frequencies", "entropy", "rare", "suspicious", "compression", "duplicates"):
+        assert getattr(by_bytes, same) == getattr(report, same)
+    # of random characters no model can do better than the entropy
+    assert report.ngrams[0].bits_per_character == pytest.approx(report.entropy, rel=0.02)
+    assert by_bytes.ngrams[1].bits_per_character >= 0.98 * report.entropy
+
+
+def test_unknown_characters_cost_what_their_share_of_the_id_does() -> None:
+    report = api.describe(write(random_text(70_001, seed=2)), ["data.max_vocabulary=11"])
+    everything = api.describe("text.txt")
+    assert (report.size.V, report.size.distinct) == (11, everything.size.distinct)
+    assert report.size.unknown == everything.size.distinct - 10
+    assert report.frequencies == everything.frequencies
+    # the characters of the random text are equally frequent, so that nothing is lost by sharing
+    assert report.ngrams[0].loss == pytest.approx(everything.ngrams[0].loss, rel=0.02)
+
+
+def test_of_a_large_text_the_ngrams_are_of_a_part_that_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(text_report, "COUNTED_IDS", 1000)
+    report = api.describe(write(random_text(20_011, seed=3)))
+    assert [(n.train_ids, n.val_ids) for n in report.ngrams] == [(1000, 1000), (1000, 1000)]
+    assert "on 1,000 and 1,000 of their ids" in text_table(report, 1000)
+
+
+@given(text=any_text, width=st.integers(40, 120))
+@settings(max_examples=30)
+def test_any_text_is_described_within_the_width(text: str, width: int) -> None:
+    write(text)
+    if not text.removeprefix("\ufeff"):
+        return
+    report = api.describe("text.txt")
+    for line in text_table(report, width).splitlines():
+        assert columns(line) <= width
+        assert all(unicodedata.category(c) not in ("Cc", "Zl", "Zp") for c in line)
+    json.dumps(text_page(report).decode())
+
+
+class Tags(html.parser.HTMLParser):
+    """All tags of a page, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags, self.text = Counter[str](), ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attributes: object) -> None:
+        self.tags[tag] += 1
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_shows_the_numbers_and_a_hostile_text_stays_text() -> None:
+    hostile = "</style><script>alert(1)</script>&amp;\x1b[31m \u202e<img src=x>"
+    report = api.describe(write((hostile + PANGRAM) * 31, "<b>a&b.txt"))
+    page = text_page(report).decode()
+    told = Tags(page)
+    assert not {"script", "img", "b"} & set(told.tags)
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert told.tags["rect"] == min(len(report.frequencies), 72)
+    assert "<b>a&b.txt" in told.text
+    for number in (f"{report.size.characters:,}", f"{report.ngrams[1].loss:.4f}"):
+        assert number in told.text
+    assert "http" not in page.replace("http-equiv", "")
+
+
+# --- the command ---
+
+
+def test_the_command_prints_a_table_json_and_a_page(gpt: Gpt) -> None:
+    name = write(PANGRAM * 99)
+    code, out, _ = gpt("data", name)
+    report = api.describe(name)
+    assert (code, out) == (0, f"{text_table(report)}\n")
+    code, out, _ = gpt("data", name, "--json", "--set", "data.lowercase=true")
+    told = json.loads(out)
+    assert (code, told["size"]["V"], told["ngrams"][0]["model"]) == (0, 31, "bigram")
+    assert told["duplicates"]["share"] == pytest.approx(1, abs=0.01)
+    assert "val stands in train, too" in told["warnings"][0]
+    code, out, _ = gpt("data", name, "--html", "page.html")
+    assert (code, out) == (0, "page.html\n")
+    assert Path("page.html").read_bytes() == text_page(report)
+
+
+def test_the_command_needs_no_torch() -> None:
+    write(PANGRAM * 9)
+    program = (
+        "import sys\nsys.modules['torch'] = None\n"
+        "sys.argv = ['gpt', 'data', 'text.txt', '--html', 'page.html']\n"
+        "from gpt.cli.main import main\nmain()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Path("page.html").stat().st_size > 1000
+
+
+def test_clear_frees_what_is_cached_of_texts_and_says_how_much(gpt: Gpt) -> None:
+    gpt("data", write(PANGRAM * 9))
+    size = sum(path.stat().st_size for path in cache_dir().rglob("*") if path.is_file())
+    code, out, _ = gpt("data", "--clear", "--json")
+    assert (code, json.loads(out)["freed_bytes"]) == (0, pytest.approx(size, abs=100))
+    assert gpt("data", "--clear")[:2] == (0, f"freed 0 bytes in {cache_dir()}\n")
+    assert gpt("data", "text.txt")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ([], 2, "expected a TEXT, or --clear alone"),
+        (["--clear", "text.txt"], 2, "expected a TEXT, or --clear alone"),
+        (["--clear", "--set", "data.lowercase=true"], 2, "expected a TEXT, or --clear alone"),
+        (["nowhere.txt"], 1, "nowhere.txt: no such text"),
+        (["empty.txt"], 1, "empty.txt: expected some text"),
+        (["text.txt", "--set", "data.loercase=true"], 2, "did you mean data.lowercase?"),
+        (
+            ["text.txt", "--html", "page.txt"],
+            2,
+            "--html page.txt: expected a name that ends in .html",
+        ),
+        (["text.txt", "--html", "no/page.html"], 2, "--html no/page.html: there is no folder no"),
+    ],
+)
+def test_bad_input_of_data(gpt: Gpt, arguments: list[str], code: int, told: str) -> None:
+    write(PANGRAM * 9)
+    write("", "empty.txt")
+    done, out, err = gpt("data", *arguments)
+    assert (done, out) == (code, "")
+    assert told in err
+    assert err.count("gpt: ") == 1
+
+
+@pytest.mark.parametrize("name", ["tinyshakespeare.txt", "neko.txt"])
+def test_real_texts(name: str) -> None:
+    """On tinyshakespeare a trigram reaches 2.045 nats, on a Japanese novel 3.454."""
+    path = SHARED_DATA / name
+    if not path.exists():
+        pytest.skip(f"no {path} here")
+    report = api.describe(str(path))
+    trigram = {"tinyshakespeare.txt": 2.0449, "neko.txt": 3.4541}[name]
+    assert report.ngrams[1].loss == pytest.approx(trigram, abs=1e-4)
+    assert report.duplicates.share == 0
