@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "gpt"
 ROWS = [  # the way of the data, from the top; a folder is one row
     "__init__", "errors", "files", "seeds", "memory", "device", "config", "text", "model", "runs",
-    "sampling", "evaluation", "inspection", "training", "lessons", "api", "cli",
+    "sampling", "evaluation", "inspection", "training", "recipe", "lessons", "api", "cli",
     "__main__",
 ]  # fmt: skip
 MODULES = sorted(PACKAGE.rglob("*.py"))

@@ -1,0 +1,1 @@
+"""A text and a time in, a config out."""

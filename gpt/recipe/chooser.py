@@ -1,0 +1,171 @@
+"""Of all configs that a text and a time allow, the one with the lowest predicted val loss."""
+
+import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+import torch
+
+from gpt.config.load import load_config
+from gpt.config.schema import Config
+from gpt.device import select_device
+from gpt.errors import OutOfMemory
+from gpt.memory import free_bytes, gigabytes
+from gpt.recipe.difficulty import Difficulty
+from gpt.recipe.law import predict
+from gpt.recipe.settings import Choice, settings_for
+from gpt.recipe.speed import Pace, Speed, with_members
+from gpt.text.corpus import Corpus
+from gpt.training.memory import training_bytes
+
+LAYERS = (2, 3, 4, 6, 8, 12)
+CHANNELS_PER_LAYER = 32  # at least: the law knows no deeper models
+CHANNELS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
+MEMBERS = (1, 2, 3, 4, 5, 6, 8)
+TOKEN_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
+LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # in characters, of runs that end early
+EVALUATIONS = 10
+EVALUATED = 0.05  # of the time at most, before the last evaluation
+LAST_EVALUATED = 0.25  # of the time at most: beyond, less of the text becomes val,
+LESS_EVALUATED = 0.05  # so that it takes this part
+AROUND_EVALUATION_S = 0.4  # sample, attention maps, checkpoint
+AFTERWARDS_S = 3.0  # pictures at the end, and the command's own sample
+LEAST_TRAINED = 0.1  # of the time, however little is left
+SAMPLE_LENGTH = 100
+USED_MEMORY = 0.8  # of what is free, at most
+DECIDED_BY_TIME = ("train.steps",)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A choice, and what a run by it is predicted to reach and to take.
+
+    `val_characters` are those of the last evaluation. One that `ends_early` leaves time unused.
+    """
+
+    val_loss: float
+    choice: Choice
+    pace: Pace
+    memory_bytes: float
+    val_characters: int
+    seconds: float
+    ends_early: bool
+
+
+class Chooser:
+    """All configs that leave what `base` sets as it is, and what they are predicted to reach."""
+
+    def __init__(
+        self, corpus: Corpus, text: Difficulty, speed: Speed, base: Config, T: int
+    ) -> None:
+        self.corpus, self.text, self.speed, self.base, self.T = corpus, text, speed, base, T
+        self.kept = [
+            f"{key}={json.dumps(value)}"
+            for key, value in _explicit(base.model_dump(exclude_unset=True))
+            if key not in DECIDED_BY_TIME
+        ]
+        self.device = select_device(base.device)
+        on_cuda = self.device.type == "cuda"
+        self.free = torch.cuda.mem_get_info(self.device)[0] if on_cuda else free_bytes()
+
+    def best(self, seconds: float) -> Run:
+        """The run with the lowest predicted loss that takes at most so many seconds.
+
+        Raises:
+            OutOfMemory: no model has room.
+            ConfigError: what `base` sets fits no model.
+        """
+        shapes = list(self._shapes())
+        scored = self._val_characters(shapes, seconds)
+        runs = [run for shape in shapes for run in self._runs(*shape, scored, seconds)]
+        if not runs:
+            raise OutOfMemory(
+                f"expected memory for a small model, got {gigabytes(self.free)} that are free; end "
+                f"other programs, or set a smaller model.T"
+            )
+        return min(runs, key=lambda run: run.val_loss)
+
+    def config(self, choice: Choice, val_characters: int | None = None) -> Config:
+        """The settings of a choice, but for those that `base` sets. Raises ConfigError."""
+        config = settings_for(choice, self.T)
+        changes: dict[str, Any] = {
+            "train.eval_every": -(-config.train.steps // EVALUATIONS),
+            "train.checkpoint_every": "5 min",
+            "train.sample_length": SAMPLE_LENGTH,
+        }
+        if val_characters and val_characters < len(self.corpus.val) - 1:
+            changes["data.val_fraction"] = _rounded_down(val_characters / len(self.corpus.ids))
+        chosen = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+        return load_config(config, [*chosen, *self.kept])
+
+    def _shapes(self) -> Iterator[tuple[Config, Choice]]:
+        """Layers and channels, of those that are left open, and the members of an ensemble."""
+        is_open = not {"n_layer", "C"} & self.base.model.model_fields_set
+        for n_layer, C in product(self._open("n_layer", LAYERS), self._open("C", CHANNELS)):
+            if is_open and n_layer * CHANNELS_PER_LAYER > C:
+                continue
+            choice = Choice(n_layer, C, self.text.train_ids)
+            config = self.config(choice)
+            for members in self._open("ensemble", MEMBERS):
+                yield with_members(config, members), replace(choice, members=members)
+
+    def _open(self, key: str, choices: tuple[Any, ...]) -> tuple[Any, ...]:
+        """What `base` sets, or else all choices."""
+        model = self.base.model
+        return (getattr(model, key),) if key in model.model_fields_set else choices
+
+    def _runs(self, config: Config, shape: Choice, scored: int, seconds: float) -> Iterator[Run]:
+        """The best runs of a shape, each with so much token dropout."""
+        memory = sum(training_bytes(config, self.text.V, self.device).values())
+        if memory > USED_MEMORY * self.free:
+            return
+        pace = self.speed.predict(config).of(shape.members)
+        other_s = AFTERWARDS_S + scored * pace.evaluation_s
+        other_s += EVALUATIONS * AROUND_EVALUATION_S + EVALUATED * seconds
+        training_s = max(seconds - other_s, LEAST_TRAINED * seconds)
+        most = max(1, int(training_s / pace.train_s))
+        for dropout in self._open("character_dropout", TOKEN_DROPOUTS):
+            choice = replace(shape, characters=most, token_dropout=dropout)
+            loss, choice = self._shortened(choice)
+            used_s = other_s + choice.characters * pace.train_s
+            early = choice.characters < most
+            yield Run(loss, choice, pace, memory, scored, used_s, ends_early=early)
+
+    def _shortened(self, choice: Choice) -> tuple[float, Choice]:
+        """The choice with the lowest predicted loss that sees at most as many characters."""
+        loss = predict(choice, self.text)
+        for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
+            shorter = replace(choice, characters=characters)
+            of_shorter = predict(shorter, self.text)
+            if of_shorter >= loss:
+                break
+            loss, choice = of_shorter, shorter
+        return loss, choice
+
+    def _val_characters(self, shapes: list[tuple[Config, Choice]], seconds: float) -> int:
+        """How many the last evaluation is to score: all, unless that takes too much of the time."""
+        characters, data = len(self.corpus.val) - 1, self.base.data
+        fastest_s = min(self.speed.predict(config).evaluation_s for config, _ in shapes)
+        fixed = {"val_fraction", "val_source", "split"} & data.model_fields_set
+        if fixed or characters * fastest_s <= LAST_EVALUATED * seconds:
+            return characters
+        return max(self.T + 1, int(LESS_EVALUATED * seconds / fastest_s))
+
+
+def _explicit(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted keys of a tree, and their values."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _explicit(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _rounded_down(number: float) -> float:
+    """To one digit."""
+    digit = 10.0 ** math.floor(math.log10(number))
+    return float(f"{math.floor(number / digit) * digit:.1g}")

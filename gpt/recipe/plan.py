@@ -1,0 +1,113 @@
+"""The config that is predicted to learn a text best in a given time, and what it promises."""
+
+import time
+from dataclasses import dataclass
+from functools import partial
+
+from gpt.config.schema import Config
+from gpt.model.shapes import parameter_count
+from gpt.recipe.chooser import Chooser
+from gpt.recipe.difficulty import Difficulty, measure_difficulty
+from gpt.recipe.law import UNCERTAINTY
+from gpt.recipe.settings import Choice, context_length
+from gpt.recipe.speed import Speed, measure_pace
+from gpt.text.corpus import Corpus
+
+FIRST_MEASURED = ((2, 64), (3, 128))  # layers and channels
+FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch that is measured
+MOST_MEASURED = 4  # configs
+MARGIN = 0.02  # of the time is left free
+LEAST_LEFT = 0.1  # of the time, for a plan, however much is gone
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A config, and what a run by it is predicted to reach and to take.
+
+    `val_loss` is in nats per character, and `uncertainty` the standard deviation of what other runs
+    reached from what was predicted. `characters` are those that the model sees in training, and
+    `seconds` those of the whole command. If the plan `ends_early`, its run is shorter than the time
+    allows, as a longer one would overfit. If its config's `data.val_fraction` is not the corpus's,
+    evaluating that would take too much of the time, and the corpus is to be split again.
+    """
+
+    config: Config
+    val_loss: float
+    uncertainty: float
+    parameters: int
+    characters: int
+    passes: float
+    memory_bytes: float
+    seconds: float
+    ends_early: bool
+
+    def describe(self) -> list[str]:
+        """What was chosen, and what it is predicted to reach, in a few lines."""
+        model, train = self.config.model, self.config.train
+        dropout, mib = model.character_dropout, self.memory_bytes / 2**20
+        regularised = f", token dropout {dropout:g}" if dropout else ""
+        members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
+        early = "; a longer run would overfit" if self.ends_early else ""
+        return [
+            f"model: {members}{model.n_layer} layers, C {model.C}, {model.n_head} heads, "
+            f"T {model.T}; {self.parameters:,} parameters, about {mib:,.0f} MiB of memory",
+            f"training: {train.steps:,} steps of {train.batch_size * model.T:,} characters, "
+            f"{self.passes:.2g} passes over the text{regularised}; {self.seconds:.0f} s{early}",
+            f"predicted val loss: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character",
+        ]
+
+
+def plan(
+    corpus: Corpus,
+    minutes: float,
+    base: Config | None = None,
+    *,
+    elapsed_s: float = 0.0,
+    text: Difficulty | None = None,
+    speed: Speed | None = None,
+) -> Plan:
+    """The config that is predicted to reach the lowest val loss on a text in so many minutes.
+
+    It measures the pace of a few configs, of those that the law prefers last, so the time that it
+    takes counts.
+
+    Args:
+        base: what it sets explicitly is kept, but for train.steps, which the minutes decide.
+        elapsed_s: seconds of these minutes that are gone.
+        text: how hard the text is; measured, if it is not given.
+        speed: how fast models train here; measured, if it is not given.
+
+    Raises:
+        OutOfMemory: there is not enough memory for any model.
+        TextError, ConfigError: the text has no room for a window of T; or `base` fits no model.
+        DeviceError: there is no such device.
+    """
+    began, base = time.perf_counter(), base or Config()
+    T = context_length(min(len(corpus.train), len(corpus.val)))
+    T = base.model.T if "T" in base.model.model_fields_set else T
+    corpus.check_fits(T)
+    text = text or measure_difficulty(corpus, T, base)
+    is_measured, speed = speed is None, speed or Speed(text.V, partial(measure_pace, corpus=corpus))
+    chooser = Chooser(corpus, text, speed, base, T)
+    limit_s = (1 - MARGIN) * 60 * minutes
+    for n_layer, C in FIRST_MEASURED:
+        speed.learn(chooser.config(Choice(n_layer, C, round(FIRST_PACE * limit_s))))
+    while True:
+        gone_s = elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
+        run = chooser.best(max(limit_s - gone_s, LEAST_LEFT * limit_s))
+        config = chooser.config(run.choice, run.val_characters)
+        if speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
+            break
+        speed.learn(config)
+    characters = config.train.steps * config.train.batch_size * T
+    return Plan(
+        config=config,
+        val_loss=run.val_loss,
+        uncertainty=UNCERTAINTY * run.val_loss,
+        parameters=parameter_count(config.model, text.V),
+        characters=characters,
+        passes=characters / len(corpus.train),
+        memory_bytes=run.memory_bytes,
+        seconds=gone_s + run.seconds,
+        ends_early=run.ends_early,
+    )

@@ -1,0 +1,88 @@
+"""All settings of a run, from the few that a law chooses: shape, characters seen, token dropout.
+
+The shipped configs for tinyshakespeare are such settings, or nearly: what they do not share
+changes with the length of a run as it does from `shakespeare_fast` (0.14 M characters) to
+`shakespeare_cpu` (3.7 M).
+"""
+
+import math
+from dataclasses import dataclass
+
+from gpt.config.schema import Config
+
+HEAD_SIZE = 64  # heads of 32 channels learn less in a step (scripts/experiments.md)
+LONGEST_CONTEXT = 512
+FIRST_WINDOW = 4  # times shorter than T
+STEP_CHARACTERS = 4096  # of a run of
+RUN_CHARACTERS = 3.7e6  # characters, and the peak learning rates of one with C of
+RUN_C = 128
+MUON_LEARNING_RATE, LEARNING_RATE = 0.03, 8e-3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a law chooses: the model's shape, and for how long and how it is regularised.
+
+    `characters` is how many a member sees in the run; `members` is how many models there are.
+    """
+
+    n_layer: int
+    C: int
+    characters: int
+    token_dropout: float = 0.0
+    members: int = 1
+
+    @property
+    def n_head(self) -> int:
+        """Attention heads in each block, of about HEAD_SIZE channels, an even number of them."""
+        most = max(1, round(self.C / HEAD_SIZE))
+        return next((n for n in range(most, 0, -1) if self.C % (2 * n) == 0), 1)
+
+
+def context_length(shortest_split: int) -> int:
+    """T: of a text whose shorter split has so many characters; a power of two."""
+    longest = max(8, min(LONGEST_CONTEXT, shortest_split // 4))
+    return 1 << longest.bit_length() - 1
+
+
+def step_characters(characters: float) -> int:
+    """Characters in a step of a run that sees so many: about as their root, a power of two.
+
+    More steps help a short run more than larger ones (arXiv:1812.06162; scripts/experiments.md).
+    """
+    ideal = STEP_CHARACTERS * math.sqrt(characters / RUN_CHARACTERS)
+    return 1 << min(18, max(10, round(math.log2(ideal))))
+
+
+def settings_for(choice: Choice, T: int) -> Config:
+    """The config of a run that trains by this choice, on windows of T."""
+    in_step = max(T, step_characters(choice.characters))
+    steps = max(1, choice.characters // in_step)
+    length = choice.characters / RUN_CHARACTERS  # shorter runs take larger steps
+    learning_rate = LEARNING_RATE * length**-0.21 * min(1.0, RUN_C / choice.C) ** 0.5
+    model = {
+        "T": T,
+        "C": choice.C,
+        "n_layer": choice.n_layer,
+        "n_head": choice.n_head,
+        "ensemble": choice.members,
+        "attention_scale": 1.5,
+        "character_dropout": choice.token_dropout,
+    }
+    train = {
+        "steps": steps,
+        "batch_size": in_step // T,
+        "first_window": T // FIRST_WINDOW,
+        "muon_learning_rate": _rounded(MUON_LEARNING_RATE * length**-0.125),
+        "learning_rate": _rounded(learning_rate),
+        "min_learning_rate": 1e-6,
+        "warmup_steps": min(steps, max(5, steps // 60)),
+        "beta2": 0.95,
+        "grad_clip": 0.0,
+    }
+    return Config.model_validate({"model": model, "train": train})
+
+
+def _rounded(number: float) -> float:
+    """To two digits, as a person would write it."""
+    return float(f"{number:.2g}")

@@ -1,0 +1,128 @@
+"""How fast models of different shapes train here: a few are measured, the others interpolated."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from gpt.config.schema import Config, ModelConfig
+from gpt.device import computing_with, generator, select_device
+from gpt.evaluation.loss import evaluate
+from gpt.model.transformer import GPT
+from gpt.text.batches import EVAL_CHARACTERS
+from gpt.text.corpus import Corpus
+from gpt.training.schedule import short_steps, window_length
+from gpt.training.step import TrainStep
+
+WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at least
+TIMED_SECONDS = 0.4  # of steps of one length
+SMALLER_SAVES = 0.7  # smaller models compute at a lower rate: time goes as operations to the power
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds for a character: of a step, all its costs shared, and of an evaluation."""
+
+    train_s: float
+    evaluation_s: float
+
+    def of(self, members: int) -> "Pace":
+        """That of an ensemble of such models: side by side, they have fewer threads each."""
+        return Pace(members * self.train_s, members * self.evaluation_s)
+
+
+@dataclass
+class Speed:
+    """The paces of some configs on a text with V ids, each of one member, measured by `measure`."""
+
+    V: int
+    measure: Callable[[Config], Pace]
+    measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
+
+    def knows(self, config: Config) -> bool:
+        """Whether this shape was measured."""
+        return _shape(config) in self.measured
+
+    def learn(self, config: Config) -> None:
+        """Measure a config."""
+        operations = operations_per_character(config.model, self.V)
+        self.measured[_shape(config)] = operations, self.measure(with_members(config, 1))
+
+    def predict(self, config: Config) -> Pace:
+        """The pace of a config, by operations between the nearest that were measured."""
+        if known := self.measured.get(_shape(config)):
+            return known[1]
+        operations = operations_per_character(config.model, self.V)
+        points = sorted(self.measured.values(), key=lambda point: point[0])
+        smaller = [point for point in points if point[0] <= operations]
+        larger = [point for point in points if point[0] > operations]
+        if smaller and larger:
+            (a, of_a), (b, of_b) = smaller[-1], larger[0]
+            part = (operations - a) / (b - a)
+            return Pace(
+                of_a.train_s + part * (of_b.train_s - of_a.train_s),
+                of_a.evaluation_s + part * (of_b.evaluation_s - of_a.evaluation_s),
+            )
+        nearest, pace = smaller[-1] if smaller else larger[0]
+        ratio = (operations / nearest) ** (1.0 if smaller else SMALLER_SAVES)
+        return Pace(pace.train_s * ratio, pace.evaluation_s * ratio)
+
+
+def with_members(config: Config, members: int) -> Config:
+    """The same config of an ensemble of so many members."""
+    model = config.model.model_copy(update={"ensemble": members})
+    return config.model_copy(update={"model": model})
+
+
+def operations_per_character(model: ModelConfig, V: int) -> float:
+    """Floating-point operations of a training step, for each character.
+
+    As PaLM counts them (arXiv:2204.02311, appendix B): 6 for each weight of a matrix product and
+    6 T (hs + vs) for each head, as if nothing were masked.
+    """
+    queries, values = model.n_head * model.head_size, model.n_head * model.value_size
+    layer = model.C * (2 * queries + 2 * values + 8 * model.C) + model.T * (queries + values)
+    return 6.0 * (model.n_layer * layer + model.C * V)
+
+
+def measure_pace(config: Config, corpus: Corpus) -> Pace:
+    """Train a throwaway model for a few steps of each length, and evaluate it on a little."""
+    device = select_device(config.device)
+    with computing_with(config.threads):
+        draws = generator(config.seed, "init", 0)
+        model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
+        update = TrainStep(model, corpus.train, config, device)
+        steps = config.train.steps
+        long = _mean_seconds(lambda i: update(steps + i), device)
+        short = long
+        if window_length(0, config) != config.model.T:
+            short = _mean_seconds(update, device)
+        part = short_steps(config) / steps
+        step = part * short + (1 - part) * long
+        characters = max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads()
+        scored: list[int] = []
+
+        def score(_: int) -> None:
+            scored.clear()
+            evaluate(model, corpus.val, characters=characters, on_progress=scored.append)
+
+        evaluation = _mean_seconds(score, device) / sum(scored)
+    return Pace(step / (config.train.batch_size * config.model.T), evaluation)
+
+
+def _mean_seconds(work: Callable[[int], object], device: torch.device) -> float:
+    """Of repeated work, but for the first times, which take longer."""
+    times: list[float] = []
+    while len(times) < WARMUP_STEPS + TIMED_STEPS or sum(times[WARMUP_STEPS:]) < TIMED_SECONDS:
+        began = time.perf_counter()
+        work(len(times))
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        times.append(time.perf_counter() - began)
+    return sum(times[WARMUP_STEPS:]) / len(times[WARMUP_STEPS:])
+
+
+def _shape(config: Config) -> tuple[int, ...]:
+    model, train = config.model, config.train
+    return model.n_layer, model.C, model.T, train.batch_size * model.T

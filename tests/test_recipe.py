@@ -1,0 +1,179 @@
+"""The recipe: what is chosen for a text and a time, and what that is predicted to reach."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt.config.load import load_config
+from gpt.config.schema import Config
+from gpt.recipe.difficulty import Difficulty, measure_difficulty
+from gpt.recipe.law import predict
+from gpt.recipe.plan import Plan, plan
+from gpt.recipe.settings import Choice, context_length, settings_for
+from gpt.recipe.speed import Pace, Speed, measure_pace, operations_per_character
+from gpt.text.corpus import Corpus
+from gpt.text.vocabulary import Vocabulary
+
+RATE = 1e11  # operations/s: two cores
+OVERHEAD_S = 2e-6  # for a character, whatever the model
+LETTERS = "abcdefghijklm \n"
+TEXT = Difficulty(
+    train_ids=900_000, V=65, ngram_loss=1.58, trigram_loss=2.04, pilot_loss=2.0
+)  # as tinyshakespeare's
+
+
+def fake_speed(V: int) -> Speed:
+    """A machine that trains at RATE."""
+
+    def measure(config: Config) -> Pace:
+        train_s = operations_per_character(config.model, V) / RATE + OVERHEAD_S
+        return Pace(train_s, train_s / 3)
+
+    return Speed(V, measure)
+
+
+def corpus_of(characters: int, V: int = 65) -> Corpus:
+    """A text that takes no memory; nothing of it is read."""
+    ids = np.broadcast_to(np.uint8(0), characters)
+    train, val = int(0.9 * characters), characters - int(0.9 * characters)
+    vocabulary = Vocabulary("".join(chr(0x4E00 + i) for i in range(V)))
+    return Corpus("text", ids, vocabulary, "", train, characters, val, val)
+
+
+def planned(characters: int, minutes: float, base: Config | None = None) -> Plan:
+    corpus = corpus_of(characters)
+    text = replace(TEXT, train_ids=len(corpus.train))
+    return plan(corpus, minutes, base, text=text, speed=fake_speed(text.V))
+
+
+def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
+    """The recipes that were found by hand are points of the rule that joins them."""
+    cpu, fast = load_config("shakespeare_cpu"), load_config("shakespeare_fast")
+    ours = settings_for(Choice(3, 128, 900 * 4096, token_dropout=0.01), T=512)
+    keys = ("steps", "batch_size", "muon_learning_rate", "learning_rate", "first_window")
+    for key in keys:
+        assert getattr(ours.train, key) == getattr(cpu.train, key)
+    assert ours.model == cpu.model
+    short = settings_for(Choice(2, 128, 140 * 1024), T=256)
+    for key in keys:
+        assert getattr(short.train, key) == pytest.approx(getattr(fast.train, key), rel=0.02)
+
+
+@given(characters=st.integers(1_000, 10**12), C=st.integers(1, 500).map(lambda half: 2 * half))
+def test_settings_of_any_length_and_width_are_a_valid_config(characters: int, C: int) -> None:
+    config = settings_for(Choice(2, C, characters), T=64)
+    assert config.model.n_head * config.model.head_size == C
+    steps = config.train.steps * config.train.batch_size * config.model.T
+    assert steps <= max(characters, config.train.batch_size * config.model.T)
+
+
+@given(shortest=st.integers(11, 10**9))
+def test_the_context_leaves_several_windows_to_each_split(shortest: int) -> None:
+    assert context_length(shortest) <= max(8, shortest / 4)
+
+
+@given(seen=st.floats(1e4, 9e5), more=st.floats(1.0, 10.0), C=st.sampled_from([32, 64, 128, 256]))
+def test_more_new_characters_are_never_predicted_to_hurt(seen: float, more: float, C: int) -> None:
+    less = Choice(3, C, round(seen))
+    assert predict(replace(less, characters=round(min(9e5, seen * more))), TEXT) <= predict(
+        less, TEXT
+    )
+
+
+def test_passes_beyond_many_are_predicted_to_overfit_a_small_text() -> None:
+    text = replace(TEXT, train_ids=18_000)
+    losses = [predict(Choice(3, 128, 18_000 * passes), text) for passes in (10, 100, 1000)]
+    assert losses[0] < losses[1] < losses[2]
+
+
+@pytest.mark.parametrize("characters", [20_000, 1_000_000, 1_000_000_000])
+def test_more_time_is_never_predicted_to_be_worse(characters: int) -> None:
+    losses = [planned(characters, minutes).val_loss for minutes in (0.5, 1, 2, 5, 10, 30, 120)]
+    assert losses == sorted(losses, reverse=True)
+
+
+def test_a_small_text_gets_a_small_model_and_few_passes_and_a_large_one_what_time_can_fill() -> (
+    None
+):
+    tiny, usual, huge = (planned(n, 10) for n in (20_000, 1_000_000, 1_000_000_000))
+    assert tiny.config.model.C < usual.config.model.C
+    assert tiny.ends_early and tiny.passes < 60
+    assert 1 < usual.passes < 30
+    assert huge.passes < 1
+    assert not huge.ends_early
+
+
+@pytest.mark.parametrize("minutes", [1, 2, 10, 60])
+def test_a_plan_stays_inside_the_minutes(minutes: float) -> None:
+    for characters in (20_000, 1_000_000, 20_000_000):
+        assert planned(characters, minutes).seconds <= 60 * minutes
+
+
+def test_the_val_split_is_made_smaller_only_where_it_would_take_the_time_for_training() -> None:
+    assert "val_fraction" not in planned(20_000_000, 2).config.data.model_fields_set
+    huge = planned(1_000_000_000, 2).config
+    assert huge.data.val_fraction < 0.1
+    kept = Config.model_validate({"data": {"val_fraction": 0.1}})
+    assert planned(1_000_000_000, 2, kept).config.data.val_fraction == 0.1
+
+
+def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
+    base = Config.model_validate(
+        {
+            "seed": 7,
+            "model": {"n_layer": 2, "C": 96, "n_head": 3, "character_dropout": 0.07},
+            "train": {"steps": 3, "learning_rate": 2e-3},
+        }
+    )
+    config = planned(1_000_000, 5, base).config
+    assert config.seed == 7
+    assert (config.model.n_layer, config.model.C, config.model.n_head) == (2, 96, 3)
+    assert (config.model.character_dropout, config.train.learning_rate) == (0.07, 2e-3)
+    assert config.train.steps > 100  # which the minutes decide
+
+
+def test_a_plan_follows_from_the_text_the_time_and_the_measured_speeds() -> None:
+    assert planned(1_000_000, 5) == planned(1_000_000, 5)
+
+
+def test_speed_is_interpolated_between_shapes_that_were_measured() -> None:
+    speed = fake_speed(65)
+    for shape in ((1, 32), (6, 256)):
+        speed.learn(settings_for(Choice(*shape, 10**6), T=128))
+    for shape in ((2, 64), (3, 128), (4, 192)):
+        config = settings_for(Choice(*shape, 10**6), T=128)
+        assert speed.predict(config).train_s == pytest.approx(
+            speed.measure(config).train_s, rel=0.35
+        )
+
+
+def test_a_plan_describes_itself_in_a_few_lines() -> None:
+    lines = planned(1_000_000, 5).describe()
+    assert len(lines) <= 5
+    assert all(len(line) < 120 for line in lines)
+
+
+def test_text_that_follows_a_rule_is_less_difficult_than_one_drawn_at_random() -> None:
+    drawn = np.random.default_rng(11).integers(len(LETTERS), size=40_000)
+    losses = []
+    for ids in (drawn, np.arange(40_000) * 7 % len(LETTERS)):
+        corpus = replace(
+            corpus_of(40_000), ids=ids.astype(np.uint8), vocabulary=Vocabulary.of(LETTERS)
+        )
+        base = Config.model_validate({"device": "cpu", "threads": 1})
+        difficulty = measure_difficulty(corpus, 64, base)
+        losses.append((difficulty.ngram_loss, difficulty.trigram_loss, difficulty.pilot_loss))
+    assert all(loss > 0.95 * np.log(len(LETTERS)) for loss in losses[0])
+    assert all(loss < 0.05 for loss in losses[1])
+
+
+def test_a_pace_is_measured_in_seconds_for_a_character() -> None:
+    ids = np.random.default_rng(3).integers(13, size=20_000).astype(np.uint8)
+    corpus = replace(corpus_of(20_000, V=13), ids=ids)
+    config = settings_for(Choice(1, 32, 10**5), T=64).model_copy(update={"device": "cpu"})
+    pace = measure_pace(config, corpus)
+    assert 1e-9 < pace.evaluation_s < 1
+    assert 1e-9 < pace.train_s < 1
