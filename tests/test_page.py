@@ -1,4 +1,4 @@
-"""The page of `gpt attend` in a real browser: what it shows, by mouse, finger and keyboard."""
+"""The pages of `gpt attend`, by mouse, finger and keyboard, and of `gpt data` in a real browser."""
 
 import math
 import os
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gpt import api
 from gpt.inspection.page import html
+from gpt.inspection.text_page import text_page
 from gpt.text.display import symbol
 from tests.test_inspection import analysis_of
 
@@ -293,3 +295,20 @@ def test_it_is_dark_where_the_system_is(page: Chrome, scheme: str) -> None:
     }  # fmt: skip
     assert abs(brightness["color"] - brightness["backgroundColor"]) > 500
     assert (brightness["color"] > brightness["backgroundColor"]) == (scheme == "dark")
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_of_a_text_fits_its_window_and_its_policy_allows_its_style(
+    browser: Chrome, tmp_path: Path, width: int
+) -> None:
+    (tmp_path / "text.txt").write_text((TEXT + "\u200b日本語<b>\n") * 19, "utf-8")
+    (tmp_path / "data.html").write_bytes(text_page(api.describe(str(tmp_path / "text.txt"))))
+    emulate(browser, width, 800)
+    browser.get((tmp_path / "data.html").as_uri())
+    headings = [heading.text for heading in browser.find_elements(By.CSS_SELECTOR, "h2")]
+    assert headings[:3] == ["WARNINGS", "SIZE", "CHARACTERS"]  # capitals by the style
+    bars = [bar.rect["height"] for bar in browser.find_elements(By.CSS_SELECTOR, "rect")]
+    assert bars == sorted(bars, reverse=True)
+    assert len(bars) == len({*TEXT, *"\u200b日本語<b>\n"})
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+    assert browser.get_log("browser") == []

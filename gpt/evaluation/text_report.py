@@ -250,10 +250,11 @@ def _warnings(
         )
     unseen = sum(only_in_val.values()) / size.val_characters
     if unseen >= MANY_UNSEEN:
+        by_documents = "data.split=documents, " if size.files > 1 else ""
         yield (
             f"{100 * unseen:.1f} % of val are characters that train lacks, which no model can "
-            f"predict: {len(only_in_val):,} distinct ones; use data.split=documents or a longer "
-            f"text, or let rare characters share one id by data.max_vocabulary"
+            f"predict: {len(only_in_val):,} distinct ones; use {by_documents}a longer text, or "
+            f"data.max_vocabulary, by which rare characters share one id"
         )
     for suspicion in suspicious:
         if advice := ADVICE.get(suspicion.kind):
