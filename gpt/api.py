@@ -12,6 +12,7 @@ handler or needs the main thread.
 """
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -33,8 +34,11 @@ if TYPE_CHECKING:
     from gpt.sampling.stopping import Chunk
     from gpt.text.corpus import Corpus
     from gpt.text.documents import Source
+    from gpt.text.vocabulary import Vocabulary
     from gpt.training.dry_run import Estimate
     from gpt.training.trainer import Outcome
+
+log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 
@@ -49,6 +53,7 @@ class Model:
         self.run, self.checkpoint, self.device = run, checkpoint, device
         self.step, self.config = checkpoint.step, checkpoint.config
         self.vocabulary = checkpoint.vocabulary
+        self._told = set[str]()  # characters that share the unknown id
 
     def __repr__(self) -> str:
         return f"<gpt.Model {self.run.name}, step {self.step}>"
@@ -65,17 +70,28 @@ class Model:
         """The run's folder, the step and the val loss, if it is known, in a few words."""
         val_loss = self.checkpoint.val_loss
         known = "" if val_loss is None else f", val loss {val_loss:.4f}"
+        known += " per byte" if known and self.vocabulary.is_bytes else ""
         return f"{self.run}, step {self.step}{known}"
 
     def prepare(self, prompt: str, *, drop_unknown: bool = False) -> str:
-        """The prompt as the model takes it: its line ends as in training, without unknown ones.
+        """The prompt as the model takes it, by the rules that the training text was read by.
+
+        Where the vocabulary has an id for all characters that it lacks, a notice lists those of the
+        prompt, each once.
 
         Raises:
-            UsageError: it has characters that the vocabulary lacks, unless they are to be dropped.
+            UsageError: it has characters without an id, unless they are to be dropped.
         """
-        from gpt.sampling.prompt import check_prompt
+        from gpt.sampling.prompt import check_prompt, listed
 
-        return check_prompt(self._unified(prompt), self.vocabulary, drop_unknown=drop_unknown)
+        prompt = normalized(prompt, self.config.data)
+        prompt = check_prompt(prompt, self.vocabulary, drop_unknown=drop_unknown)
+        if new := [c for c in self.vocabulary.outside(prompt) if c not in self._told]:
+            self._told.update(new)
+            log.warning(
+                "characters outside the model's vocabulary, all of them one to it: %s", listed(new)
+            )
+        return prompt
 
     def generate(self, prompt: str = "", **options: Any) -> Iterator[str]:
         """Yield the text that the model writes after the prompt, as it comes.
@@ -121,9 +137,10 @@ class Model:
 
         defaults = self.config.sample
         prompts = [self.prepare(prompt, drop_unknown=drop_unknown) for prompt in prompts]
-        stops = [self._unified(text) for text in stops]
+        stops = [normalized(text, self.config.data) for text in stops]
         for text in stops:
-            check_known(text, self.vocabulary, "a stop string with them would never come")
+            advice = "a stop string with them would never come"
+            check_known(text, self.vocabulary, advice, shared=False)
         encoded = [encode_prompt(prompt, self.vocabulary) for prompt in prompts]
         length = defaults.length if length is None and not until_stop else length
         B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)
@@ -142,35 +159,41 @@ class Model:
     def logits(self, text: str) -> "Tensor":
         """(T, V): row t predicts the character after the text's character t, counted from 0.
 
+        With `data.vocabulary: bytes`, the byte after byte t of its UTF-8.
+
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
         """
         import torch
 
-        ids = self._encode(text)
+        from gpt.text.batches import to_torch
+
+        ids = to_torch(self.vocabulary.encode(self.prepare(text)))
         if not 0 < len(ids) <= self.config.model.T:
             raise UsageError(
-                f"expected a text of 1 to model.T = {self.config.model.T} characters, got "
-                f"{len(ids)}"
+                f"expected a text of 1 to model.T = {self.config.model.T} "
+                f"{self.vocabulary.unit}s, got {len(ids)}"
             )
         with torch.inference_mode():
             logits: Tensor = self.module(ids[None].to(self._torch_device))[0]
         return logits.float().cpu()
 
     def loss(self, text: str) -> float:
-        """The model's loss on a text of any length, in nats per character.
+        """The model's loss on a text of any length, in nats per character, but for the first.
 
-        The text is cut into consecutive windows of `model.T` characters, as for `val_loss`.
+        The text is cut into consecutive windows of `model.T` ids, as for `val_loss`.
 
         Raises:
             UsageError: the text has fewer than two characters, or unknown ones.
         """
         from gpt.evaluation.loss import evaluate
+        from gpt.evaluation.units import scored_ids, units_of
 
-        ids = self._encode(text)
-        if len(ids) < 2:
-            raise UsageError(f"expected a text of at least 2 characters, got {len(ids)}")
-        return evaluate(self.module, ids.numpy())
+        text = self.prepare(text)
+        if len(text) < 2:
+            raise UsageError(f"expected a text of at least 2 characters, got {len(text)}")
+        loss = evaluate(self.module, scored_ids(text, self.vocabulary), self.vocabulary)
+        return units_of(text, self.vocabulary).per_character(loss)
 
     def attention(self, text: str) -> "Attention":
         """The attention weights (n_layer, H, T, T) of a text, and what the model predicts (T, V).
@@ -180,7 +203,7 @@ class Model:
         """
         from gpt.evaluation.attention import attend_text
 
-        return attend_text(self.module, self.vocabulary, self._unified(text))
+        return attend_text(self.module, self.vocabulary, self.prepare(text))
 
     def attention_analysis(self, text: str) -> "AttentionAnalysis":
         """The attention, and what it does on the text: the loss without each head, and more.
@@ -190,22 +213,11 @@ class Model:
         """
         from gpt.evaluation.analysis import analyze_text
 
-        return analyze_text(self.module, self.vocabulary, self._unified(text))
+        return analyze_text(self.module, self.vocabulary, self.prepare(text))
 
     @property
     def _torch_device(self) -> Any:
         return next(self.module.parameters()).device
-
-    def _unified(self, text: str) -> str:
-        return normalized(text, self.config.data)
-
-    def _encode(self, text: str) -> "Tensor":
-        from gpt.sampling.prompt import check_known
-        from gpt.text.batches import to_torch
-
-        text = self._unified(text)
-        check_known(text, self.vocabulary)
-        return to_torch(self.vocabulary.encode(text))
 
 
 def load(
@@ -301,11 +313,12 @@ def resume(
         CheckpointError: no checkpoint of the run can be read.
     """
     from gpt.runs.folder import find_run
-    from gpt.runs.recovery import config_to_resume
+    from gpt.runs.recovery import summary_to_resume
 
     folder = find_run(None if run is None else str(run))
-    settled = _resolve(config_to_resume(folder), text, settings)
-    settled, corpus = _corpus(settled)
+    newest = summary_to_resume(folder)
+    settled = _resolve(newest.config, text, settings)
+    settled, corpus = _corpus(settled, newest.vocabulary)
 
     from gpt.training.trainer import train as train_model
 
@@ -377,10 +390,13 @@ def _name(config: "Config | str | Path | None", text: str | Sequence[str] | None
     return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
 
 
-def _corpus(config: "Config") -> tuple["Config", "Corpus"]:
-    """The text, and the config that names where it is found again, if it is standard input."""
+def _corpus(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["Config", "Corpus"]:
+    """The text, and the config that names where it is found again, if it is standard input.
+
+    A run that is resumed has what another run lent it, its vocabulary.
+    """
     config = _with_kept_input(config)
-    corpus = _prepared(config, _sources(config.data))
+    corpus = _prepared(config, _sources(config.data), resumed)
     corpus.check_fits(config.model.T)
     return config, corpus
 
@@ -402,15 +418,21 @@ def _sources(data: "DataConfig") -> "list[Source]":
     return [open_source(name, data) for name in names]
 
 
-def _prepared(config: "Config", sources: "list[Source]") -> "Corpus":
+def _prepared(
+    config: "Config", sources: "list[Source]", resumed: "Vocabulary | None" = None
+) -> "Corpus":
     from gpt.text.corpus import load_corpus
 
     data, vocabulary = config.data, None
     if data.vocabulary not in ("characters", "bytes"):
-        from gpt.runs.checkpoint import read_summary
-        from gpt.runs.folder import find_run
-
-        vocabulary = read_summary(find_run(data.vocabulary)).vocabulary
+        vocabulary = resumed or _vocabulary_of(data.vocabulary)
     source, val_source = (*sources, None)[:2]
     assert source is not None
     return load_corpus(source, data, val_source=val_source, vocabulary=vocabulary, seed=config.seed)
+
+
+def _vocabulary_of(run: str) -> "Vocabulary":
+    from gpt.runs.checkpoint import read_summary
+    from gpt.runs.folder import find_run
+
+    return read_summary(find_run(run)).vocabulary

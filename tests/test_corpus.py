@@ -131,6 +131,10 @@ def test_encode_refuses_and_unknown_lists_what_is_outside() -> None:
     [
         *("", "{}", "[]", "[" * 100_000, '{"characters": ""}', '{"characters": 3}'),
         *('{"characters": "ba"}', '{"characters": "aa"}', '{"characters": ["a", "b"]}'),
+        *('{"characters": "ab\\ud800"}', '{"characters": "ab", "more": 1}', '"ab"', "null"),
+        *('{"bytes": false}', '{"bytes": 1}', '{"bytes": true, "characters": "ab"}'),
+        *(f'{{"characters": "ab", "unknown": {n}}}' for n in ("-1", "0", "true", "1.5", "1e9")),
+        '{"characters": "ab", "unknown": 9999999}',
     ],
 )
 def test_a_vocabulary_file_that_is_none_is_refused(content: str) -> None:

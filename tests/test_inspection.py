@@ -319,7 +319,8 @@ def test_a_pages_data_reads_back(text: str) -> None:
     analysis, vocabulary = analysis_of(text)
     data = data_of(html(analysis, text, "a run", vocabulary).decode())
     n = len(text)
-    assert (data["text"], data["title"], data["layers"], data["heads"]) == (text, "a run", L, H)
+    assert (data["text"], data["unit"], data["title"]) == ([*text], "character", "a run")
+    assert (data["layers"], data["heads"]) == (L, H)
     stored = np.frombuffer(base64.b64decode(data["weights"]), "<u2").reshape(L, H, -1) / 65535
     rows, columns = np.tril_indices(n)
     assert np.abs(stored - analysis.weights.numpy()[:, :, rows, columns]).max() < 1e-5
@@ -360,7 +361,7 @@ def test_a_page_of_one_character_has_no_scores() -> None:
 def test_a_hostile_text_stays_data() -> None:
     analysis, vocabulary = analysis_of(HOSTILE)
     page = html(analysis, HOSTILE, "<script>", vocabulary).decode()
-    assert data_of(page)["text"] == HOSTILE
+    assert data_of(page)["text"] == list(HOSTILE)
     assert len(re.findall("<script", page, re.IGNORECASE)) == 2  # the data and our own
     assert "alert(1)</" not in page
     assert page.count("</body>") == page.count("</html>") == 1

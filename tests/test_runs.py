@@ -27,7 +27,7 @@ from gpt.runs.checkpoint import (
 )
 from gpt.runs.folder import check_free, find_run, locked, make_numbered
 from gpt.runs.listing import list_runs
-from gpt.runs.recovery import config_to_resume, recover
+from gpt.runs.recovery import recover, summary_to_resume
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
@@ -217,7 +217,7 @@ def test_a_checkpoint_of_format_1_is_refused_in_one_sentence() -> None:
         (place(7) / name).write_bytes(b"")
     (RUN / "checkpoints/last").symlink_to("step-7")
     expected = f"^{place(7)}: expected a checkpoint of format 2, got format 1, "
-    for refuse in (read_checkpoint, recover, config_to_resume):
+    for refuse in (read_checkpoint, recover, summary_to_resume):
         with pytest.raises(CheckpointError, match=expected) as refused:
             refuse(RUN)  # type: ignore[operator]
         assert "\n" not in str(refused.value)
@@ -353,6 +353,7 @@ def test_runs_are_named_after_their_text_and_listed(three_runs: None, gpt: Gpt) 
         "step": 3,
         "steps": 3,
         "val_loss": outcome.val_loss,
+        "unit": "character",
         "parameters": sum(array.size for array in outcome.weights.values()),
         "bytes": sum(p.stat().st_size for p in Path("runs/pangram").rglob("*") if p.is_file()),
         "age_s": 0,
@@ -515,7 +516,7 @@ def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed() ->
     write(2)
     place(2).rename(RUN / "checkpoints/.step-2.replaced")
     assert find_run("r") == RUN
-    assert config_to_resume(RUN) == small()
+    assert summary_to_resume(RUN).config == small()
     assert recover(RUN)[0].step == 2
 
 

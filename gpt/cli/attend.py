@@ -75,26 +75,34 @@ def attend(
     ):
         if number is not None and number > count:
             raise UsageError(f"{option}: expected 1 to {count}, got {number}")
-    text = model.prepare(text)
+    text, vocabulary = model.prepare(text), model.vocabulary
     analysis = model.attention_analysis(text)
+    names = vocabulary.names_of(vocabulary.encode(text))
     i, j = analysis.costliest_head(layer and layer - 1, head and head - 1)
     title = f"{model.run.resolve().name}, step {model.step}"
     if out is None:
         from gpt.inspection.terminal import draw_head
 
         shown = draw_head(
-            analysis, text, title, layer=i, head=j, width=terminal_width(), style=_style()
+            analysis,
+            names,
+            title,
+            layer=i,
+            head=j,
+            width=terminal_width(),
+            style=_style(),
+            unit=vocabulary.unit,
         )
         typer.echo(shown, color=terminal_colour())
         return
     if out.suffix.lower() == ".png":
         from gpt.inspection.picture import draw_analysis, png
 
-        content = png(draw_analysis(analysis, text, title, model.vocabulary))
+        content = png(draw_analysis(analysis, names, title, vocabulary))
     else:
         from gpt.inspection.page import html
 
-        content = html(analysis, text, title, model.vocabulary, (i, j))
+        content = html(analysis, text, title, vocabulary, (i, j))
     write_out(out, content)
     typer.echo(out)
 

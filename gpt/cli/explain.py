@@ -8,7 +8,6 @@ import typer
 
 from gpt.cli.options import DebugFlag, JsonFlag, terminal_colour, terminal_width
 from gpt.errors import GPTError, UsageError
-from gpt.text.rules import normalized
 
 
 def explain(
@@ -69,7 +68,7 @@ def explain(
         from gpt.lessons.trained import trained_model
 
         name = model.run.resolve().name
-        text = text and normalized(text, model.config.data)
+        text = text and model.prepare(text)
         trained = trained_model(name, model.module, model.vocabulary, seed, text)
 
     from gpt.lessons.build import build_page

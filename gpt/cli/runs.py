@@ -45,7 +45,7 @@ def _table(listed: "list[RunSummary]") -> str:
                 _short(run.name),
                 _short(Path(run.text).name) if run.text else "-",
                 "-" if run.step is None else f"{run.step:,}/{run.steps:,}",
-                "-" if run.val_loss is None else f"{run.val_loss:.4f}",
+                _loss(run),
                 "-" if run.parameters is None else f"{run.parameters:,}",
                 f"{run.bytes / 1e6:,.1f} MB",
                 _age(run.age_s),
@@ -61,6 +61,13 @@ def _table(listed: "list[RunSummary]") -> str:
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
+
+
+def _loss(run: "RunSummary") -> str:
+    """Nats per character, or marked as per byte: those of two units cannot be compared."""
+    if run.val_loss is None:
+        return "-"
+    return f"{run.val_loss:.4f}{'/byte' if run.unit == 'byte' else ''}"
 
 
 def _short(name: str) -> str:

@@ -131,10 +131,12 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
         return
-    bits = outcome.best_val_loss / math.log(2)
+    loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
+    of_bytes = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     typer.echo(
         f"\n{outcome.reason}: step {outcome.step} after {outcome.elapsed_s:.0f} s; best val loss "
-        f"{outcome.best_val_loss:.4f} ({bits:.3f} bits per character) at step {outcome.best_step}"
+        f"{loss:.4f}{of_bytes} ({per_character / math.log(2):.3f} bits per character, "
+        f"{outcome.bits_per_byte:.3f} per byte) at step {outcome.best_step}"
     )
     typer.echo(f"watch:   {_tensorboard(str(Path(outcome.run).parent))}")
     typer.echo(f"sample:  {command('sample', outcome.run)}\n")

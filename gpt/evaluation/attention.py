@@ -20,7 +20,7 @@ from gpt.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True)
 class Attention:
-    """What a model computes on a text of T characters; float32, on the CPU.
+    """What a model computes on a text of T characters (or bytes); float32, on the CPU.
 
     weights (n_layer, H, T, T): attention weights; row t is a query position, its entries sum to 1
     over the key positions 0 to t, and are 0 after t. The heads of an ensemble are those of its
@@ -116,14 +116,15 @@ def attend_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Atte
     """
     if not text:
         raise UsageError("the text: expected at least one character, got none")
-    if len(text) > model.config.T:
-        raise UsageError(
-            f"the text: expected at most T = {model.config.T} characters, as many as the model "
-            f"sees at once, got {len(text)}; cut it"
-        )
     check_known(text, vocabulary)
-    _check_memory(model.config, len(vocabulary), len(text))
-    attention = attend(model, to_torch(vocabulary.encode(text)))
+    ids = to_torch(vocabulary.encode(text))
+    if len(ids) > model.config.T:
+        raise UsageError(
+            f"the text: expected at most T = {model.config.T} {vocabulary.unit}s, as many as the "
+            f"model sees at once, got {len(ids)}; cut it"
+        )
+    _check_memory(model.config, len(vocabulary), len(ids))
+    attention = attend(model, ids)
     if not (attention.weights.isfinite().all() and attention.probabilities.isfinite().all()):
         raise CheckpointError(
             "the model's logits are NaN or infinite; take another checkpoint "

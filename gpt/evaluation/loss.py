@@ -1,5 +1,6 @@
 """Validation loss: one number that anyone can recompute."""
 
+import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -13,24 +14,27 @@ from gpt.device import set_threads_here
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
 from gpt.text.batches import consecutive_windows, spread_windows
-from gpt.text.vocabulary import Ids
+from gpt.text.vocabulary import Ids, Vocabulary
 
 
 class Stopped(Exception):
     """An evaluation was asked to stop before its end."""
 
 
-def evaluate(model: LanguageModel, ids: Ids, **options: Any) -> float:
-    """Mean nats per character of `ids`, each but the first scored exactly once.
+def evaluate(
+    model: LanguageModel, ids: Ids, vocabulary: Vocabulary | None = None, **options: Any
+) -> float:
+    """Mean nats per id of `ids` (a character, or a byte), each but the first scored exactly once.
 
     Of an ensemble, that of its members' mean probabilities. For the options see `evaluate_each`.
     """
-    return evaluate_each(model, ids, **options)[0]
+    return evaluate_each(model, ids, vocabulary, **options)[0]
 
 
 def evaluate_each(
     model: LanguageModel,
     ids: Ids,
+    vocabulary: Vocabulary | None = None,
     *,
     characters: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -38,9 +42,12 @@ def evaluate_each(
 ) -> list[float]:
     """The loss of the model, see `evaluate`, and then of each member, if it is an ensemble.
 
-    The text is cut into consecutive windows of T characters (the last may be shorter), and each
-    character is predicted from those before it in its window. Nothing random in it; in float32,
-    whatever the model was trained in.
+    The text is cut into consecutive windows of T ids (the last may be shorter), and each id is
+    predicted from those before it in its window. Nothing random in it; in float32, whatever the
+    model was trained in.
+
+    Characters that share the unknown id of the `vocabulary`, k of them, are equally likely once it
+    is predicted: each costs -log(p / k).
 
     With `characters`, about so many of them are scored: some of those windows, evenly spread.
 
@@ -60,10 +67,12 @@ def evaluate_each(
         if should_stop():
             raise Stopped
         x, y = (part.to(device) for part in window)
+        shared = unknown_cost(y, vocabulary)
         logits = [member(x) for member in members_of(model)]
         if len(logits) > 1:
             logits.insert(0, mean_prediction(logits))
-        return [cross_entropy(each, y, reduction="sum").item() for each in logits], y.numel()
+        losses = [cross_entropy(each, y, reduction="sum").item() + shared for each in logits]
+        return losses, y.numel()
 
     T, totals, scored = model.config.T, np.zeros(1), 0
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
@@ -83,3 +92,10 @@ def evaluate_each(
     pool.shutdown()  # no thread is still setting its number of threads
     means: list[float] = (totals / scored).tolist()
     return means
+
+
+def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
+    """What the unknown ids among these cost beside their own prediction, in nats."""
+    if vocabulary is None or vocabulary.unknown_id is None:
+        return 0.0
+    return int((ids == vocabulary.unknown_id).sum()) * math.log(vocabulary.unknown)

@@ -1,7 +1,7 @@
 
 "use strict";
 const data = JSON.parse(document.getElementById("data").textContent);
-const characters = Array.from(data.text);
+const characters = data.text;
 const T = characters.length;
 const bytes = Uint8Array.from(atob(data.weights), (c) => c.charCodeAt(0));
 const chosen = { layer: data.chosen[0], head: data.chosen[1], t: T - 1, pinned: false };
@@ -238,7 +238,7 @@ function showLens(t) {
   find("lens").replaceChildren(...data.lens.map(({ next, probabilities, losses }, layer) => {
     const row = document.createElement("tr");
     const name = document.createElement("td");
-    name.append(shown("b", Array.from(next)[t]));
+    name.append(shown("b", next[t]));
     const filled = document.createElement("td");
     filled.append(bar(probabilities[t]));
     row.append(element("th", "", layer ? `layer ${layer}` : "embeddings"), name, filled,
@@ -299,7 +299,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintAll);
-find("run").textContent = `${data.title}, ${data.layers} × ${data.heads} heads`;
+find("run").textContent = `${data.title}, ${data.layers} × ${data.heads} heads` +
+  (data.unit === "byte" ? "; characters here are bytes of UTF-8" : "");
 paintAll();
 show();
 showHead();

@@ -42,24 +42,27 @@ def page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) ->
     """What the page shows.
 
     whose: of an ensemble, the member of each head, as ` (member 2)`.
-    weights: of each layer and head, row t's first t + 1 weights, t = 0..T-1, as little-endian
-    uint16 (65535 is 1) in base64. next: at each position the likeliest next characters, with their
-    predicted probabilities. actual: at each but the last, the probability and the rank (from 1)
-    of the actual next character. lens: of the embeddings and after each layer, the likeliest next
-    characters, their probabilities and the losses. norms, previous, induction, losses, without:
-    see AttentionAnalysis; null for NaN.
+    text: the names of its T ids, each of which stands for one `unit`. weights: of each layer and
+    head, row t's first t + 1 weights, t = 0..T-1, as little-endian uint16 (65535 is 1) in base64.
+    next: at each position the likeliest next characters, with their predicted probabilities.
+    actual: at each but the last, the probability and the rank (from 1) of the actual next
+    character. lens: of the embeddings and after each layer, the likeliest next characters, their
+    probabilities and the losses. norms, previous, induction, losses, without: see
+    AttentionAnalysis; null for NaN.
     """
     n_layer, H, T, _ = analysis.weights.shape
     past = torch.tril_indices(T, T)
     weights = analysis.weights[:, :, past[0], past[1]]  # (n_layer, H, T (T + 1) / 2)
     p = analysis.probabilities  # (T, V)
     likeliest = p.topk(min(TOP_CHARACTERS, p.shape[1]))
-    targets = to_torch(vocabulary.encode(text)[1:])[:, None]  # (T-1, 1)
+    ids = vocabulary.encode(text)
+    targets = to_torch(ids[1:])[:, None]  # (T-1, 1)
     actual = p[:-1].gather(1, targets)  # (T-1, 1)
     ranks = (p[:-1] > actual).sum(1) + 1
-    signs = {c: symbol(c) for c in vocabulary.characters}
+    signs = {name: symbol(name) for name in vocabulary.names}
     return {
-        "text": text,
+        "text": vocabulary.names_of(ids),
+        "unit": vocabulary.unit,
         "signs": {c: sign for c, sign in signs.items() if sign != c},
         "layers": n_layer,
         "heads": H,
@@ -68,7 +71,7 @@ def page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) ->
             weights.mul(65535).round().numpy().astype("<u2").tobytes()
         ).decode(),
         "next": [
-            [[vocabulary.characters[i], round(q, 5)] for i, q in zip(ids, qs, strict=True)]
+            [[vocabulary.names[i], round(q, 5)] for i, q in zip(ids, qs, strict=True)]
             for ids, qs in zip(likeliest.indices.tolist(), likeliest.values.tolist(), strict=True)
         ],
         "actual": [
@@ -82,7 +85,7 @@ def page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) ->
         "without": _rounded(analysis.losses_without.tolist()),
         "lens": [
             {
-                "next": vocabulary.decode(predicted),
+                "next": vocabulary.names_of(predicted),
                 "probabilities": _rounded(probabilities),
                 "losses": _rounded(losses),
             }

@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,8 +44,10 @@ def png(figure: Figure) -> bytes:
     return content.getvalue()
 
 
-def draw(attention: Attention, text: str, title: str) -> Figure:
+def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
     """A grid of n_layer x H heat maps (T, T): rows are query positions, columns key positions.
+
+    The text is given by its T characters, or the names of its bytes.
 
     All share one colour scale from 0 to 1, drawn as its square root, so that small weights show.
     Where the characters have no room for a label each, each label is a few of them in a row.
@@ -63,7 +66,7 @@ def draw(attention: Attention, text: str, title: str) -> Figure:
 
 
 def draw_analysis(
-    analysis: AttentionAnalysis, text: str, title: str, vocabulary: Vocabulary
+    analysis: AttentionAnalysis, text: Sequence[str], title: str, vocabulary: Vocabulary
 ) -> Figure:
     """The weights as `draw` does, |weight x value| beside them, and the logit lens below.
 
@@ -160,7 +163,7 @@ def _draw_lens(
             axes.text(
                 t,
                 row,
-                _label(vocabulary.characters[i], labels.fonts),
+                _label([vocabulary.names[i]], labels.fonts),
                 fontsize=min(0.7 * 72 * inches / T, 11),
                 fontfamily=labels.fonts,
                 color="white" if lens.probabilities[row, t] > 0.4 else "black",
@@ -199,7 +202,9 @@ class _Labels:
         axes.set_xticks(self.centres, self.texts, rotation=-90 if long else 0)
 
 
-def _side_and_labels(n_layer: int, H: int, columns: int, text: str) -> tuple[float, _Labels]:
+def _side_and_labels(
+    n_layer: int, H: int, columns: int, text: Sequence[str]
+) -> tuple[float, _Labels]:
     """The side of a map in inches, with so many side by side, and the labels of its axes."""
     T = len(text)
     side = min(max(SMALLEST, WIDTH / columns), max(LARGEST / 2, 2 * LABEL_INCHES * T), LARGEST)
@@ -212,7 +217,7 @@ def _side_and_labels(n_layer: int, H: int, columns: int, text: str) -> tuple[flo
     return side, _labels(text, side)
 
 
-def _labels(text: str, inches: float) -> _Labels:
+def _labels(text: Sequence[str], inches: float) -> _Labels:
     """The labels of an axis of so many inches."""
     T = len(text)
     every = math.ceil(LABEL_INCHES * T / inches)  # characters in a label
@@ -240,7 +245,7 @@ def _heading(figure: FigureBase, text: str) -> None:
     figure.suptitle(text, fontsize=9)
 
 
-def _label(text: str, fonts: list[str]) -> str:
+def _label(text: Sequence[str], fonts: list[str]) -> str:
     """The characters' signs, spelled out where no font has a shape for one."""
     return "".join(symbol(c) if _have_shapes(fonts, symbol(c)) else escaped(c) for c in text)
 

@@ -1,7 +1,7 @@
 """One head's attention for a terminal: a shaded cell for each query and key position."""
 
 import textwrap
-import unicodedata
+from collections.abc import Sequence
 from typing import Literal
 
 from gpt.evaluation.analysis import AttentionAnalysis
@@ -18,15 +18,18 @@ LEGENDS = {
 
 def draw_head(
     analysis: AttentionAnalysis,
-    text: str,
+    text: Sequence[str],
     title: str,
     *,
     layer: int,
     head: int,
     width: int = 80,
     style: Style = "digits",
+    unit: str = "character",
 ) -> str:
     """The weights of a head, counted from 0, and what it does: lines of at most `width` columns.
+
+    text: its characters, or the names of its bytes; `unit` says which.
 
     Rows are query positions, columns key positions. Of a text too long for the width the first
     characters are shown: attention is causal, so their weights do not depend on the rest.
@@ -36,7 +39,7 @@ def draw_head(
     n_layer, H, T, _ = analysis.weights.shape
     signs = [symbol(c) for c in text]
     margin = max(map(columns, signs)) + 1
-    roomy = margin + 2 * T <= width or any(unicodedata.east_asian_width(c) in "WF" for c in text)
+    roomy = margin + 2 * T <= width or any(columns(sign) == 2 for sign in signs)
     cell = 2 if roomy else 1
     n = min(T, max(1, (width - margin) // cell))
 
@@ -44,7 +47,8 @@ def draw_head(
     for t, row in enumerate(analysis.weights[layer, head, :n].tolist()):
         cells = "".join(_cell(weight, cell, style) for weight in row[: t + 1])
         lines.append(f"{_padded(signs[t], margin)}{cells}".rstrip())
-    keys = (sign if columns(sign) <= cell else "?" for sign in signs[:n])
+    short = (sign.removeprefix("\\x") for sign in signs[:n])  # of a byte two digits are left
+    keys = (sign if columns(sign) <= cell else "?" for sign in short)
     lines.append(" " * margin + "".join(_padded(sign, cell) for sign in keys).rstrip())
     if style == "colour":
         samples = (0, 0.01, 0.1, 0.25, 0.5, 1)
@@ -59,19 +63,19 @@ def draw_head(
         f"blank."
     )
     if n < T:
-        heading += f" The first {n} of {T} characters; --out FILE.html shows all."
-    told = [textwrap.fill(line, width) for line in _scores(analysis, layer, head)]
+        heading += f" The first {n} of {T} {unit}s; --out FILE.html shows all."
+    told = [textwrap.fill(line, width) for line in _scores(analysis, layer, head, unit)]
     return "\n".join([textwrap.fill(visible(heading), width), "", *lines, *told])
 
 
-def _scores(analysis: AttentionAnalysis, layer: int, head: int) -> list[str]:
+def _scores(analysis: AttentionAnalysis, layer: int, head: int, unit: str) -> list[str]:
     if not len(analysis.losses):
         return []  # nor is there a character before
     loss, cost = analysis.losses.mean(), analysis.removal_costs[layer, head]
     return [
         f"Previous-character score {analysis.previous[layer, head]:.2f}, induction score "
         f"{analysis.induction[layer, head]:.2f} (the most is 1).",
-        f"Loss on this text: {loss:.4f} nats per character; with this head removed "
+        f"Loss on this text: {loss:.4f} nats per {unit}; with this head removed "
         f"{loss + cost:.4f} ({cost:+.4f}).",
     ]
 

@@ -205,7 +205,7 @@ def _explain_losses(page: Page, trained: Trained, seed: int, ps: list[float]) ->
         {config.attention_dropout:g}. In training mode, with dropout p of one kind, it would predict
         this text worse:"""
     )
-    if len(trained.text) == 1:
+    if trained.ids.shape[1] == 1:
         page.paragraph("(Not to be seen on one character, which has no next to predict.)")
         return
     names = ("dropout", "attention_dropout")

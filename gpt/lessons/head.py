@@ -229,14 +229,14 @@ def _explain_causal(page: Page, seed: int) -> None:
 def _explain_trained(page: Page, seed: int, trained: Trained) -> None:
     attention, q, k, v = next(trained.heads())
     _, weights = attend(q, k, v, causal=True)
-    T = len(trained.text)
+    T = len(trained.characters)
     largest = weights[0, 0, -1].topk(min(8, T))
-    names = [f"t={t} {symbol(trained.text[t])}" for t in largest.indices.tolist()]
+    names = [f"t={t} {symbol(trained.characters[t])}" for t in largest.indices.tolist()]
     others = 1 - largest.values.sum(dim=0, keepdim=True)  # of those not shown
     trained.introduce(page)
     page.table(
         f"layer 1, head 1: the largest attention weights of the last query, t={T - 1} "
-        f"{symbol(trained.text[-1])}, and the sum of the others",
+        f"{symbol(trained.characters[-1])}, and the sum of the others",
         torch.cat([largest.values, others]).unsqueeze(1),
         [*names, f"{T - len(names)} others"],
     )
@@ -249,7 +249,7 @@ def _explain_trained(page: Page, seed: int, trained: Trained) -> None:
 
 
 def _explain_embeddings(page: Page, seed: int, trained: Trained) -> None:
-    characters = trained.vocabulary.characters[:256]  # all pairs of them are compared
+    characters = trained.vocabulary.names[:256]  # all pairs of them are compared
     if len(characters) < 2:
         return
     table = trained.model.token_embedding.weight[: len(characters)]

@@ -149,7 +149,7 @@ def explain_trained(page: Page, trained: Trained) -> None:
     page.table(
         "the likeliest characters after the text",
         likely.values,
-        columns=[symbol(trained.vocabulary.characters[i]) for i in likely.indices],
+        columns=[symbol(trained.vocabulary.names[i]) for i in likely.indices],
     )
     if trained.ids.shape[1] > 1:
         loss = cross_entropy(logits[:, :-1], trained.ids[:, 1:])

@@ -164,7 +164,7 @@ def explain_trained(page: Page, seed: int, trained: Trained) -> None:
         "predicted probability of the next character",
         torch.cat([with_positions, without])[:, likely],
         ["past in order", "past permuted", "no positions: in order", "no positions: permuted"],
-        [symbol(trained.vocabulary.characters[i]) for i in likely],
+        [symbol(trained.vocabulary.names[i]) for i in likely],
     )
     page.table(
         "total variation: half the sum of |difference|, from 0 (the same) to 1",

@@ -125,7 +125,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
 def _explain_trained(page: Page, trained: Trained) -> None:
     rows, columns = trained.names()
     trained.introduce(page)
-    T = len(trained.text)
+    T = trained.ids.shape[1]
     largest = max_entropy(T)
     page.paragraph(
         f"""The entropy of the attention weights is the mean over rows of 1 to {T} keys, which is

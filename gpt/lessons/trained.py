@@ -22,7 +22,10 @@ MAX_CHARACTERS = 256  # of a text in a lesson: a stranger's model.T may be any s
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, a text of T characters, and the residual stream before each block, (1, T, C)."""
+    """A model, a text of T characters, and the residual stream before each block, (1, T, C).
+
+    Of a model of bytes, T is their number.
+    """
 
     name: str
     model: GPT
@@ -31,6 +34,11 @@ class Trained:
     generated: bool
     ids: Tensor
     streams: list[Tensor]
+
+    @property
+    def characters(self) -> list[str]:
+        """What each of the T ids is called."""
+        return self.vocabulary.names_of(self.ids[0].tolist())
 
     @property
     def blocks(self) -> list[Block]:
@@ -62,8 +70,8 @@ class Trained:
         quoted = self.text if len(self.text) <= 40 else f"{self.text[:40]}..."
         origin = "that it generated" if self.generated else "of yours"
         page.verbatim(
-            f"The same in the trained model {self.name}, on {len(self.text)} characters {origin}: "
-            f"{quoted!r}."
+            f"The same in the trained model {self.name}, on {len(self.characters)} "
+            f"{self.vocabulary.unit}s {origin}: {quoted!r}."
         )
 
 
@@ -73,8 +81,8 @@ def trained_model(
 ) -> Trained:
     """Record the residual stream before each block on a text, by default one that is generated.
 
-    The text has at most T characters, and at most `MAX_CHARACTERS`. Of an ensemble, the lessons
-    look into the first member, and its name says so.
+    The text has at most T characters (of a model of bytes: bytes), and at most `MAX_CHARACTERS`.
+    Of an ensemble, the lessons look into the first member, and its name says so.
 
     Raises:
         UsageError: the text is empty, too long, or has characters outside the vocabulary.
@@ -86,10 +94,13 @@ def trained_model(
     generated = text is None
     if text is None:
         text = generate_text(first, vocabulary, length=longest, seed=seed)
-    if not 0 < len(text) <= longest:
-        raise UsageError(f"--text: expected 1 to {longest} characters, got {len(text)}")
-    check_known(text, vocabulary)
-    ids = to_torch(vocabulary.encode(text))
+        ids = to_torch(vocabulary.encode(text)[:longest])
+        text = vocabulary.decode(ids.tolist())
+    else:
+        check_known(text, vocabulary)
+        ids = to_torch(vocabulary.encode(text))
+    if not 0 < len(ids) <= longest:
+        raise UsageError(f"--text: expected 1 to {longest} {vocabulary.unit}s, got {len(ids)}")
     _, streams = run_with_streams(first, ids)
     before_blocks = streams[:-1]  # the last is the head's
     return Trained(name, first, vocabulary, text, generated, ids[None], before_blocks)

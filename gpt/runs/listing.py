@@ -22,7 +22,8 @@ class RunSummary:
     text: str | None
     step: int | None
     steps: int | None
-    val_loss: float | None  # the lowest so far, nats per character
+    val_loss: float | None  # the lowest so far, nats per `unit`
+    unit: str | None  # character, or byte: what an id of its vocabulary stands for
     parameters: int | None
     bytes: int
     age_s: float  # since its last checkpoint
@@ -36,7 +37,7 @@ def list_runs() -> list[RunSummary]:
             if is_run(run):
                 listed.append(_summarise(run))
         except (OSError, Unreadable):
-            nothing = (None, None, None, None, None)
+            nothing = (None,) * 6
             listed.append(RunSummary(run.name, "unreadable", *nothing, bytes=0, age_s=0))
     return sorted(listed, key=lambda run: run.age_s)
 
@@ -51,7 +52,7 @@ def _summarise(run: Path) -> RunSummary:
     except GPTError as error:
         state = "damaged" if has_checkpoint(run) else "empty"
         state = "unreadable" if isinstance(error, Unreadable) else state
-        numbers = (None, None, None, None, None)
+        numbers = (None,) * 6
         return RunSummary(
             run.name, "running" if running else state, *numbers, size, time.time() - written
         )
@@ -63,6 +64,7 @@ def _summarise(run: Path) -> RunSummary:
         step=last.step,
         steps=last.config.train.steps,
         val_loss=best.val_loss,
+        unit=last.vocabulary.unit,
         parameters=parameter_count(last.config.model, len(last.vocabulary)),
         bytes=size,
         age_s=time.time() - written,

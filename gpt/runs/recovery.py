@@ -74,8 +74,8 @@ def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
     raise next(iter(damaged.values()), CheckpointError(f"{folder}: no checkpoint"))
 
 
-def config_to_resume(run: Path) -> Config:
-    """The config of the newest checkpoint of which it can be read; the weights are not read.
+def summary_to_resume(run: Path) -> CheckpointData:
+    """The newest checkpoint of which the config can be read, without its weights.
 
     Raises:
         CheckpointError: there is none; it says what is wrong with the newest.
@@ -86,7 +86,7 @@ def config_to_resume(run: Path) -> Config:
         _finish_renames(run / "checkpoints")
         for step in reversed(steps_in(run / "checkpoints")):
             try:
-                return read_summary(run, step).config
+                return read_summary(run, step)
             except CheckpointError as error:
                 damaged.append(error)
     raise next(iter(damaged), CheckpointError(f"{run / 'checkpoints'}: no checkpoint"))

@@ -9,9 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpt.errors import CheckpointError, UsageError
+from gpt.sampling.detokenizer import Detokenizer
 from gpt.sampling.engine import Engine, engine_of
 from gpt.sampling.prompt import encode_prompt
-from gpt.sampling.sampler import PENALTY_CHARACTERS, SamplingRules, choose, log_softmax
+from gpt.sampling.sampler import (
+    NEVER,
+    PENALTY_CHARACTERS,
+    SamplingRules,
+    choose,
+    log_softmax,
+)
 from gpt.sampling.stopping import Chunk, StopBuffer
 from gpt.seeds import uniforms
 from gpt.text.vocabulary import Vocabulary
@@ -33,6 +40,7 @@ class Generator:
     has from that many to T characters of context, and costs on average what any other costs.
 
     The draws of a text follow from (seed, step, its index): the texts beside it change nothing.
+    `unknown_id`, if there is one, is never drawn. (A character here is an id, also of a byte.)
 
     Raises:
         UsageError: `rules.context_after_overflow` is not in 1 to T.
@@ -47,8 +55,10 @@ class Generator:
         seed: int,
         step: int,
         indices: Sequence[int],
+        unknown_id: int | None = None,
     ) -> None:
         self.engine, self.T, self.rules = engine, engine.T, rules
+        self.unknown_id = unknown_id
         left = rules.context_after_overflow
         self.context_after_overflow = max(self.T // 2, 1) if left is None else left
         if not 1 <= self.context_after_overflow <= self.T:
@@ -89,13 +99,16 @@ class Generator:
                 "the model predicts nothing: its logits are NaN or infinite; take another "
                 "checkpoint (--checkpoint best or last)"
             )
+        log_probabilities = log_softmax(logits)
+        if self.unknown_id is not None:
+            logits[:, self.unknown_id] = NEVER
         chosen = choose(logits, self.draws[:, self.draws_used], self.rules, self.recent)
         self.draws_used += 1
         for context, recent, id_ in zip(self.contexts, self.recent, chosen.tolist(), strict=True):
             context.append(id_)
             recent.append(id_)
             del recent[:-PENALTY_CHARACTERS]
-        of_chosen = np.take_along_axis(log_softmax(logits), chosen[:, None], -1)[:, 0]
+        of_chosen = np.take_along_axis(log_probabilities, chosen[:, None], -1)[:, 0]
         return chosen.tolist(), of_chosen.tolist()
 
     def select(self, rows: list[int]) -> None:
@@ -144,21 +157,36 @@ def generate(
         return
     indices = range(len(prompts)) if indices is None else indices
     rules = rules or SamplingRules()
-    generator = Generator(engine, prompts, rules, seed=seed, step=step, indices=indices)
-    active = set(range(len(buffers)))
+    generator = Generator(
+        engine,
+        prompts,
+        rules,
+        seed=seed,
+        step=step,
+        indices=indices,
+        unknown_id=vocabulary.unknown_id,
+    )
+    samples = [
+        (Detokenizer(vocabulary, prompt), buffer)
+        for prompt, buffer in zip(prompts, buffers, strict=True)
+    ]
+    active = set(range(len(samples)))
     while active:
         for row, (id_, log_probability) in enumerate(zip(*generator.step(), strict=True)):
             if row not in active:
                 continue
-            chunk = buffers[row].push(vocabulary.characters[id_], log_probability)
-            if chunk is not None:
-                if chunk.ended:
-                    active.remove(row)
-                yield chunk
-        if 0 < len(active) <= len(buffers) // 2:  # selecting copies the caches of the others
+            detokenizer, buffer = samples[row]
+            for character in detokenizer.push(id_, log_probability):
+                chunk = buffer.push(*character)
+                if chunk is not None:
+                    yield chunk
+                    if chunk.ended:
+                        active.remove(row)
+                        break
+        if 0 < len(active) <= len(samples) // 2:  # selecting copies the caches of the others
             generator.select(sorted(active))
-            buffers = [buffers[row] for row in sorted(active)]
-            active = set(range(len(buffers)))
+            samples = [samples[row] for row in sorted(active)]
+            active = set(range(len(samples)))
 
 
 def generate_text(

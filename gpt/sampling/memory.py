@@ -4,6 +4,7 @@ from gpt.config.schema import ModelConfig
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.runs.checkpoint import CheckpointData
+from gpt.sampling.detokenizer import LONGEST_CHARACTER
 from gpt.sampling.engine import device_for
 from gpt.sampling.generate import PREFILL_CHARACTERS
 from gpt.sampling.numpy_engine import FIRST_ROOM, SCORES_NUMBERS
@@ -17,15 +18,16 @@ SAMPLE_BYTES = 10_000  # of a sample's draws, its last characters and its place 
 def check_sampling_memory(
     checkpoint: CheckpointData, device: str, B: int, longest_prompt: int, length: int | None
 ) -> None:
-    """Raises OutOfMemory if B samples of `length` would take more memory than is free.
+    """Raises OutOfMemory if B samples of `length` characters would take more than is free.
 
     Raises DeviceError if there is no such device.
     """
     device = device_for(checkpoint, device, B, length)
-    characters = None if length is None else longest_prompt + length
+    vocabulary = checkpoint.vocabulary
+    each = LONGEST_CHARACTER if vocabulary.is_bytes else 1
+    ids = None if length is None else longest_prompt + each * length
     processes = process_count(checkpoint, device, B, length)
-    V = len(checkpoint.vocabulary)
-    parts = sampling_bytes(checkpoint.config.model, V, B, characters, processes)
+    parts = sampling_bytes(checkpoint.config.model, len(vocabulary), B, ids, processes)
     free = None
     if device.startswith("cuda"):
         import torch
@@ -37,16 +39,16 @@ def check_sampling_memory(
 
 
 def sampling_bytes(
-    model: ModelConfig, vocabulary_size: int, B: int, characters: int | None, processes: int = 1
+    model: ModelConfig, vocabulary_size: int, B: int, ids: int | None, processes: int = 1
 ) -> dict[str, float]:
     """Bytes that sampling takes at most, by part: an estimate, rather too high than too low.
 
-    `characters` are those of a prompt and its sample together, if that is known.
+    `ids` are those of a prompt and its sample together, if that is known.
     """
     C, H, K = model.C, model.n_head, model.ensemble
     heads = H * (2 * model.head_size + model.value_size)
     parameters = parameter_count(model, vocabulary_size)
-    longest = model.T if characters is None else min(model.T, max(characters, FIRST_ROOM))
+    longest = model.T if ids is None else min(model.T, max(ids, FIRST_ROOM))
     room = min(model.T, 2 * longest)  # caches grow to twice their size, and are copied
     cached = 2 * FLOAT * K * model.n_layer * H * (model.head_size + model.value_size) + 16
     at_once = max(B, min(B * longest, max(PREFILL_CHARACTERS, longest)))
@@ -61,6 +63,5 @@ def sampling_bytes(
         "keys and values": B * room * cached,
         "activations": FLOAT * (K * at_once * (14 * C + 3 * heads) + 4 * scores),
         "logits": B * (40 + 12 * (K - 1)) * vocabulary_size,
-        "samples": B * SAMPLE_BYTES
-        + (B - 1) * TEXT_BYTES * (characters or 0),  # the first is shown
+        "samples": B * SAMPLE_BYTES + (B - 1) * TEXT_BYTES * (ids or 0),  # the first is shown
     }

@@ -132,7 +132,7 @@ def _job(
     """What a process for the samples in these rows is sent: a line of JSON, and the weights."""
     job = {
         "config": checkpoint.config.model.model_dump(),
-        "characters": checkpoint.vocabulary.characters,
+        "vocabulary": checkpoint.vocabulary.to_json(),
         "rows": rows,
         "prompts": [prompts[row] for row in rows],
         "indices": [indices[row] for row in rows],
@@ -161,7 +161,7 @@ def _work(job: dict[str, Any], weights: bytes) -> Iterator[dict[str, Any] | None
     config, rows = ModelConfig.model_validate(job["config"]), job["rows"]
     chunks = generate(
         NumpyEngine(config, load(weights), len(rows)),
-        Vocabulary(job["characters"]),
+        Vocabulary.from_json(job["vocabulary"]),
         job["prompts"],
         rules=SamplingRules(**job["rules"]),
         indices=job["indices"],

@@ -27,7 +27,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 log = logging.getLogger(__name__)
 
 FORMAT = 1
-SHORTEST_SPLIT = 2  # ids: one to read and one to predict
+SHORTEST_SPLIT = 2  # characters: one to read and one to predict
 RECORD = "corpus.json"
 BAR_DELAY_S = 1
 
@@ -39,7 +39,7 @@ class Corpus:
     `sha256` is of the text as the ids stand for it (normalised, no byte-order mark) in UTF-8, and
     changes whenever that does, or which of it is val; the rest follows from the settings.
     `train_ids` is the number of ids before the val split, whose text has `val_characters` and, in
-    UTF-8, `val_bytes`.
+    UTF-8, `val_bytes`, its first character `val_first_bytes`.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Corpus:
     characters: int
     val_characters: int
     val_bytes: int
+    val_first_bytes: int
 
     @property
     def train(self) -> Ids:
@@ -61,25 +62,35 @@ class Corpus:
         """By default the last 10 % of the characters."""
         return self.ids[self.train_ids :]
 
+    def summary(self) -> str:
+        """Its size and its vocabulary, in a few words."""
+        size, V = f"{self.characters:,} characters", len(self.vocabulary)
+        if self.vocabulary.is_bytes:
+            return f"{size}, {len(self.ids):,} bytes"
+        if self.vocabulary.unknown:
+            return f"{size}, {V} ids, one of them for {self.vocabulary.unknown:,} rare ones"
+        return f"{size}, {V} distinct"
+
     def check_fits(self, T: int) -> None:
-        """Both splits must hold a window of T ids and the next.
+        """Both splits must hold two characters, and a window of T ids and the next.
 
         Raises:
             ConfigError: they do not hold one of this T.
             TextError: they would hold one of no T.
         """
-        name, shortest = min(("train", self.train), ("val", self.val), key=lambda s: len(s[1]))
-        sizes = f"{len(self.train):,} for train and {len(self.val):,} for val"
-        if len(shortest) < SHORTEST_SPLIT:
+        train_characters = self.characters - self.val_characters
+        if min(train_characters, self.val_characters) < SHORTEST_SPLIT:
             raise TextError(
                 f"{self.name}: expected at least {SHORTEST_SPLIT} characters in each split, got "
-                f"{sizes}; use a longer text (11 characters are the least that 90 % and 10 % can "
-                f"be taken of)"
+                f"{train_characters} for train and {self.val_characters} for val; use a longer "
+                f"text (11 characters are the least that 90 % and 10 % can be taken of)"
             )
+        name, shortest = min(("train", self.train), ("val", self.val), key=lambda s: len(s[1]))
         if len(shortest) <= T:
             raise ConfigError(
-                f"model.T: expected fewer than the {len(shortest):,} characters of the {name} "
-                f"split of {self.name} ({sizes}), got {T}; use model.T={len(shortest) - 1} or "
+                f"model.T: expected fewer than the {len(shortest):,} {self.vocabulary.unit}s of "
+                f"the {name} split of {self.name} ({len(self.train):,} for train and "
+                f"{len(self.val):,} for val), got {T}; use model.T={len(shortest) - 1} or "
                 f"less, or a text {-(-(T + 1) // len(shortest))} times as long"
             )
 
@@ -188,7 +199,7 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
             np.load(path, mmap_mode="r", allow_pickle=False),
             Vocabulary.from_json(record["vocabulary"]),
             *(record[key] for key in ("sha256", "train_ids", "characters")),
-            *(record[key] for key in ("val_characters", "val_bytes")),
+            *(record[key] for key in ("val_characters", "val_bytes", "val_first_bytes")),
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError, CheckpointError):
         return None

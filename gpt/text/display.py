@@ -20,8 +20,11 @@ def visible(text: str) -> str:
 def symbol(c: str) -> str:
     """A sign that shows the character where it stands alone: `a`, `↵`, `␣`, `\\x1b`, `\\u200b`.
 
-    An accent that needs a letter below it is set on a dotted circle.
+    An accent that needs a letter below it is set on a dotted circle. The name of a byte beyond
+    ASCII, `\\xe3`, is one already.
     """
+    if len(c) > 1:
+        return c
     category = unicodedata.category(c)[0]
     if c in SIGNS or category == "M":
         return SIGNS.get(c, f"◌{c}")

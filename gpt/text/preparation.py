@@ -79,12 +79,14 @@ class Written:
     """What the second pass wrote.
 
     `sha256` is of the characters that the ids stand for, in UTF-8. `train_ids` is the number of ids
-    before the val split, `val_bytes` what its text has in UTF-8.
+    before the val split, `val_bytes` what its text has in UTF-8, and `val_first_bytes` what the
+    first character of it has.
     """
 
     sha256: str
     train_ids: int
     val_bytes: int
+    val_first_bytes: int
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def write(parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress)
         digest.update(chunk)
         file.write(ids.data)
 
-    characters = size = train_bytes = 0
+    characters = size = train_bytes = first_bytes = 0
     with Behind(keep) as keep_behind:
         for part in parts:
             for chunk in ahead(part.chunks()):
@@ -191,7 +193,8 @@ def write(parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress)
                 here = character_count(chunk)
                 before = counts.train_characters - characters
                 if 0 <= before <= here:  # val begins in this chunk, or right after it
-                    train_bytes = size + byte_offset(chunk, before)
+                    train_bytes = size + (offset := byte_offset(chunk, before))
+                    first_bytes = byte_offset(chunk, before + 1) - offset
                 characters += here
                 size += len(chunk)
                 progress(len(chunk))
@@ -201,7 +204,7 @@ def write(parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress)
     train_ids = train_bytes if vocabulary.is_bytes else counts.train_characters
     if len(parts) > 1:  # the same characters, split elsewhere, are another text to train on
         digest.update(f"split at {train_ids}".encode())
-    return Written(digest.hexdigest(), train_ids, size - train_bytes)
+    return Written(digest.hexdigest(), train_ids, size - train_bytes, first_bytes)
 
 
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:

@@ -48,7 +48,7 @@ def character_count(chunk: bytes) -> int:
 def byte_offset(chunk: bytes, characters: int) -> int:
     """How many bytes the first characters of a chunk take."""
     if chunk.isascii():
-        return characters
+        return min(characters, len(chunk))
     starts = np.flatnonzero(np.frombuffer(chunk, np.int8) >= FIRST)
     return int(starts[characters]) if characters < len(starts) else len(chunk)
 

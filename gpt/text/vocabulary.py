@@ -53,6 +53,11 @@ class Vocabulary:
         return (*self.characters, *[REPLACEMENT][: len(self) - len(self.characters)])
 
     @property
+    def unit(self) -> str:
+        """What an id stands for, in messages: a `character` or a `byte`."""
+        return "byte" if self.is_bytes else "character"
+
+    @property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
         """The narrowest unsigned integer that holds V ids."""
         return np.min_scalar_type(max(len(self) - 1, 0))
@@ -103,6 +108,10 @@ class Vocabulary:
         chosen = code_points("".join(self.names))[places]
         return chosen.tobytes().decode("utf-32-le", "surrogatepass")
 
+    def names_of(self, ids: Iterable[int]) -> list[str]:
+        """The name of each of these ids."""
+        return [self.names[i] for i in ids]
+
     def outside(self, text: str) -> str:
         """The characters of the text that have no id of their own, each once, in their order."""
         if self.is_bytes:
@@ -124,7 +133,7 @@ class Vocabulary:
                 case {"bytes": True, **rest} if not rest:
                     return BYTES
                 case {"characters": str(characters), "unknown": int(unknown), **rest}:
-                    if not 0 < unknown <= CODE_POINTS:
+                    if unknown is True or not 0 < unknown <= CODE_POINTS:
                         raise ValueError
                 case {"characters": str(characters), **rest}:
                     unknown = 0
@@ -132,6 +141,7 @@ class Vocabulary:
                     raise ValueError
             if rest or not characters or characters != "".join(sorted(set(characters))):
                 raise ValueError
+            characters.encode()  # raises ValueError for surrogates: no text can have them
         except (ValueError, RecursionError):
             raise CheckpointError(
                 'not a vocabulary: expected {"characters": "..."} with sorted, distinct '

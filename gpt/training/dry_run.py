@@ -14,6 +14,7 @@ import torch
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
 from gpt.evaluation.loss import evaluate
+from gpt.evaluation.units import val_units
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.transformer import count_parameters
 from gpt.runs.checkpoint import CheckpointData, write_checkpoint
@@ -77,7 +78,7 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
             data = CheckpointData(0, config, corpus.vocabulary, weights_of(model))
             save = partial(write_checkpoint, Path(folder), data, update.state_dict())
             saving = _seconds(device, save)
-    train, val_characters = config.train, len(corpus.val) - 1
+    train, val_characters = config.train, val_units(corpus).ids
     evaluated = {*range(0, train.steps, train.eval_every), train.steps}
     saved = evaluated | set(_checkpoint_steps(config, step))
     part = min(train.eval_characters or val_characters, val_characters)

@@ -14,7 +14,7 @@ from gpt.model.ensemble import Ensemble, LanguageModel, members_of
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import Tensors, TrainingState
 from gpt.seeds import member_seed
-from gpt.text.vocabulary import Ids
+from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.gradients import takes_threads, threads_each
 from gpt.training.step import Result, TrainStep
 
@@ -33,14 +33,21 @@ class EnsembleStep:
 
     is_ahead = True  # see TrainStep
 
-    def __init__(self, model: Ensemble, ids: Ids, config: Config, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: Ensemble,
+        ids: Ids,
+        config: Config,
+        device: torch.device,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
         self.model, self.device = model, device
         self.side_by_side = takes_threads(config, device)
         threads = torch.get_num_threads()
         each = threads_each(threads, config, device)
         with computing_with(each):
             self.members = [
-                TrainStep(member, ids, member_config(config, m), device)
+                TrainStep(member, ids, member_config(config, m), device, vocabulary)
                 for m, member in enumerate(members_of(model))
             ]
         self.precision = self.members[0].precision
@@ -142,11 +149,17 @@ class Turns:
 Update = TrainStep | EnsembleStep
 
 
-def make_step(model: LanguageModel, ids: Ids, config: Config, device: torch.device) -> Update:
+def make_step(
+    model: LanguageModel,
+    ids: Ids,
+    config: Config,
+    device: torch.device,
+    vocabulary: Vocabulary | None = None,
+) -> Update:
     """What updates the model; see TrainStep and EnsembleStep."""
     if isinstance(model, GPT):
-        return TrainStep(model, ids, config, device)
-    return EnsembleStep(model, ids, config, device)
+        return TrainStep(model, ids, config, device, vocabulary)
+    return EnsembleStep(model, ids, config, device, vocabulary)
 
 
 def member_config(config: Config, member: int) -> Config:

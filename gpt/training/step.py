@@ -19,12 +19,13 @@ from gpt.device import (
     select_precision,
 )
 from gpt.errors import TrainingError
+from gpt.evaluation.loss import unknown_cost
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.runs.checkpoint import Tensors, TrainingState
 from gpt.seeds import derive_seed
 from gpt.text.batches import batch, token_dropout
 from gpt.text.prefetch import Prefetch
-from gpt.text.vocabulary import Ids
+from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.gradients import draws_masks, make_gradients
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import batch_shape, learning_rate
@@ -45,8 +46,16 @@ class TrainStep:
     and each of them as gradients.py says.
     """
 
-    def __init__(self, model: GPT, ids: Ids, config: Config, device: torch.device) -> None:
+    def __init__(
+        self,
+        model: GPT,
+        ids: Ids,
+        config: Config,
+        device: torch.device,
+        vocabulary: Vocabulary | None = None,
+    ) -> None:
         self.model, self.ids, self.config, self.device = model, ids, config, device
+        self.vocabulary = vocabulary
         self.batches = Prefetch(self._draw, config.train.steps)
         self.micro_batches = config.train.accumulation
         self.precision = select_precision(config.train.precision, device)
@@ -62,9 +71,10 @@ class TrainStep:
     def __call__(self, step: int, scale: float = 1.0) -> Result:
         """Returns the batch's loss before the update and the gradient's norm before clipping, ().
 
-        The learning rates are the schedule's, times `scale`. If the loss or the norm is NaN or
-        infinite, the update is skipped, of all parameters together. An accelerator selects by
-        itself: the CPU waits for it when the results are read, and else only in float16.
+        The loss counts unknown ids as evaluation does. The learning rates are the schedule's, times
+        `scale`. If the loss or the norm is NaN or infinite, the update is skipped, of all
+        parameters together. An accelerator selects by itself: the CPU waits for it when the results
+        are read, and else only in float16.
 
         Raises TrainingError if memory runs out, unless `train.auto_batch` finds a way.
         """
@@ -127,7 +137,7 @@ class TrainStep:
                     raise
                 self._divide_further(step, str(error).splitlines()[0])
             else:
-                return loss
+                return loss + unknown_cost(y, self.vocabulary) / y.numel()
 
     def _dropout_seeded(self, step: int) -> AbstractContextManager[object]:
         """The context in which a step's dropout masks are drawn, if it draws any."""

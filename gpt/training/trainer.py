@@ -18,6 +18,7 @@ from gpt.device import computing_with, select_device
 from gpt.errors import Interrupted, TrainingError, Unreadable, command
 from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate_each
+from gpt.evaluation.units import scored_val, val_units
 from gpt.files import write_atomically
 from gpt.model.ensemble import make_model, members_of
 from gpt.model.transformer import count_parameters
@@ -65,7 +66,7 @@ class Diverged(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended."""
+    """How a run ended. Losses are in nats per id: a character, or with bytes a byte."""
 
     run: str
     text: str
@@ -75,7 +76,10 @@ class Outcome:
     reason: str
     step: int
     val_loss: float
+    val_loss_per_character: float  # in nats, as the next
     best_val_loss: float
+    best_val_loss_per_character: float
+    bits_per_byte: float  # of UTF-8: the best val loss, to compare runs of any vocabulary by
     best_step: int
     elapsed_s: float  # of training, over all resumes
     seconds: float  # of this call
@@ -111,7 +115,8 @@ def train(
     `on_event` is called in this thread with a dict that has `kind`, `step` and
 
     - kind "step", at every `train.log_every`: `train_loss`, `lr`, `grad_norm`, `chars_per_s`;
-    - "evaluation": `val_loss` or (with `train.eval_characters`) `val_loss_part`, `is_best`;
+    - "evaluation": `val_loss` or (with `train.eval_characters`) `val_loss_part`, `is_best`; with
+      bytes also `val_loss_per_character`;
     - "sample", after an evaluation: `text`;
     - "checkpoint": `path`, `is_best`;
     - "notice": `text`, of a skipped step, a rollback or overfitting.
@@ -129,7 +134,7 @@ def train(
             check_plain(run)
         else:
             model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-            update = make_step(model, corpus.train, config, device)
+            update = make_step(model, corpus.train, config, device, corpus.vocabulary)
             if numbered:  # once nothing else can refuse to start
                 run = make_numbered(run)
             check_free(run, overwrite=overwrite)
@@ -148,10 +153,7 @@ def train(
             }
             note_run(config.data.source, run)
             note_start(run, config, corpus.sha256, state.step, computed)
-            log.info(
-                "%s: %s characters, %s distinct; writing %s",
-                *(corpus.name, f"{len(corpus.ids):,}", len(corpus.vocabulary), run),
-            )
+            log.info("%s: %s; writing %s", corpus.name, corpus.summary(), run)
             trainer = Trainer(config, corpus, run, state, check_in_place, should_stop, on_event)
             while True:
                 try:
@@ -183,6 +185,7 @@ class Trainer:
         self.saved_at_step, self.saved_at = self.resumed_at, time.perf_counter()
         # a kill would bring the old settings back
         self.unsaved = state.config is not None and state.config != config
+        self.val, self.units = scored_val(corpus), val_units(corpus)
         self.excerpt = to_torch(corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
         self.unread: list[Result] = []  # loss and norm of the last steps
         self.notices: list[str] = []  # for the monitor, once it is open
@@ -260,6 +263,8 @@ class Trainer:
         except Stopped:
             self.progress.pending, self.metrics = self.metrics, {}
             return
+        if self.corpus.vocabulary.is_bytes and "val_loss" in losses:
+            losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
         self.metrics |= losses
         self._warn_of_overfitting()
         self._show_model()
@@ -273,7 +278,7 @@ class Trainer:
         Raises Stopped if a stop is requested, Diverged if a loss is NaN or infinite.
         """
         part = self.config.train.eval_characters
-        if part is None or part >= len(self.corpus.val) - 1:
+        if part is None or part >= self.units.ids:
             losses = self._val_losses("val_loss")
         else:
             losses = self._val_losses("val_loss_part", part)
@@ -324,9 +329,13 @@ class Trainer:
 
     def finish(self) -> Outcome:
         """Show the final scores."""
-        scores = {"val_loss": self.metrics["val_loss"], "best_val_loss": self.best_val_loss}
+        scores = {
+            "val_loss": self.metrics["val_loss"],
+            "best_val_loss": self.best_val_loss,
+            "bits_per_byte": self.units.bits_per_byte(self.best_val_loss),
+        }
         vectors = members_of(self.update.model)[0].token_embedding.weight  # (V, C)
-        self.monitor.embedding(vectors, self.corpus.vocabulary.characters, self.corpus.ids)
+        self.monitor.embedding(vectors, self.corpus.vocabulary, self.corpus.ids)
         self.monitor.finish(self.step, scores)
         return Outcome(
             run=str(self.run),
@@ -334,6 +343,8 @@ class Trainer:
             config=str(self.run / "config.yaml"),
             seed=self.config.seed,
             parameters=sum(count_parameters(self.update.model).values()),
+            val_loss_per_character=self.units.per_character(scores["val_loss"]),
+            best_val_loss_per_character=self.units.per_character(self.best_val_loss),
             reason=self.reason_to_stop,
             step=self.step,
             best_step=self.progress.best_step,
@@ -416,14 +427,16 @@ class Trainer:
 
         Then of each member of an ensemble, as `NAME_member_1` and so on.
         """
-        model, val = self.update.model, self.corpus.val
-        if not self.step and not any(m.head.weight.any() for m in members_of(model)):
-            return {name: math.log(len(self.corpus.vocabulary))}  # all are equally likely
-        total = len(val) - 1 if characters is None else characters
+        model, vocabulary = self.update.model, self.corpus.vocabulary
+        guesses = not self.step and not any(m.head.weight.any() for m in members_of(model))
+        if guesses and vocabulary.unknown_id is None:  # every id is equally likely
+            return {name: math.log(len(vocabulary))}
+        total = self.units.ids if characters is None else characters
         with self.monitor.evaluating(total) as advance:
             loss, *of_members = evaluate_each(
                 model,
-                val,
+                self.val,
+                vocabulary,
                 characters=characters,
                 should_stop=self._stop_requested,
                 on_progress=advance,
@@ -475,7 +488,7 @@ class Trainer:
             )
             self.monitor.sample(self.step, text)
             self._emit("sample", text=text)
-        excerpt = self.corpus.vocabulary.decode(self.excerpt.tolist())
+        excerpt = self.corpus.vocabulary.names_of(self.excerpt.tolist())
         self.monitor.attention(self.step, attend(model, self.excerpt), excerpt)
         if self.config.train.histograms:
             self.monitor.histograms(self.step, model)

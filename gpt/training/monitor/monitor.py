@@ -4,7 +4,7 @@ import logging
 import shutil
 import time
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from tqdm.utils import disp_trim
 from gpt.config.schema import Config, fields
 from gpt.evaluation.attention import Attention
 from gpt.text.display import symbol, visible
-from gpt.text.vocabulary import Ids
+from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.monitor.jsonl import JSONLines
 from gpt.training.monitor.progress import evaluation_bar, training_bar
 from gpt.training.monitor.tensorboard import BY_SECONDS, EventFile
@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 TAGS = {  # TensorBoard sorts by tag: the loss comes first
     "train_loss": "loss/train",
     "val_loss": "loss/val",
+    "val_loss_per_character": "loss/val_per_character",
     "val_loss_part": "loss/val_part",
     "lr": "training/learning_rate",
     "grad_norm": "training/gradient_norm",
@@ -71,7 +72,7 @@ class Monitor:
         self._began = time.perf_counter() - elapsed_before
         self._latest: dict[str, float] = {}
         self._charted_s = -1  # the second of the last point by seconds
-        self._picture: tuple[int, Attention, str] | None = None  # step, attention, text
+        self._picture: tuple[int, Attention, Sequence[str]] | None = None  # step, attention, text
         self._drawn_s = self.elapsed_s
         self._metrics = JSONLines(run / "metrics.jsonl", resumed_at, pending=pending)
         self._events = EventFile(run, resumed_at, pending=pending)
@@ -110,6 +111,7 @@ class Monitor:
             f"{name} {self._latest[key]:.4f}"
             for name, key in [
                 ("val", "val_loss"),
+                ("val per character", "val_loss_per_character"),
                 ("part of val", "val_loss_part"),
                 ("train", "train_loss"),
             ]
@@ -141,8 +143,8 @@ class Monitor:
         first = [disp_trim(f"  {line}", width) for line in lines]
         log.info("sample at step %d:\n%s", step, "\n".join(first[:SAMPLE_LINES]))
 
-    def attention(self, step: int, attention: Attention, text: str) -> None:
-        """The attention weights on a text, as a picture.
+    def attention(self, step: int, attention: Attention, text: Sequence[str]) -> None:
+        """The attention weights on a text, given by its characters, as a picture.
 
         It is drawn once a minute at most, and at the end, unless that came within seconds.
         """
@@ -158,19 +160,19 @@ class Monitor:
             if gradient is not None and gradient.isfinite().all():  # float16's may overflow
                 self._events.histogram(step, f"gradients/{name}", gradient)
 
-    def embedding(self, vectors: Tensor, characters: str, ids: Ids) -> None:
+    def embedding(self, vectors: Tensor, vocabulary: Vocabulary, ids: Ids) -> None:
         """The vectors (V, C) of the V characters of a text, for TensorBoard's projector.
 
         Each is labelled with its sign, its count in the text (given by its ids), Unicode name and
         category.
         """
-        counts = np.zeros(len(characters), np.int64)
+        counts = np.zeros(len(vocabulary), np.int64)
         for start in range(0, len(ids), COUNTED_AT_ONCE):
             chunk = ids[start : start + COUNTED_AT_ONCE]
-            counts += np.bincount(chunk, minlength=len(characters))
+            counts += np.bincount(chunk, minlength=len(vocabulary))
         labels = ["character\tcount\tname\tcategory"] + [
-            f"{symbol(c)}\t{n}\t{unicodedata.name(c, f'U+{ord(c):04X}')}\t{unicodedata.category(c)}"
-            for c, n in zip(characters, counts, strict=True)
+            f"{symbol(name)}\t{n}\t{_description(name, id_ == vocabulary.unknown_id)}"
+            for id_, (name, n) in enumerate(zip(vocabulary.names, counts, strict=True))
         ]
         folder = self._run / "projector"
         try:
@@ -228,3 +230,10 @@ def _tag(metric: str) -> str:
     """The tag of a metric; `val_loss_member_2` is of the second member of an ensemble."""
     name, member, number = metric.partition("_member_")
     return TAGS[name] + member + number
+
+
+def _description(name: str, is_unknown: bool) -> str:
+    """Unicode name and category of a character; of a byte beyond ASCII it has none."""
+    if is_unknown or len(name) > 1:
+        return f"{'all other characters' if is_unknown else f'byte 0x{name[2:]}'}\t-"
+    return f"{unicodedata.name(name, f'U+{ord(name):04X}')}\t{unicodedata.category(name)}"

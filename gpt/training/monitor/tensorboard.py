@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 BY_SECONDS = "loss_by_seconds"
 LAYOUT = {  # of the CUSTOM SCALARS page; a tag is a pattern that tags begin with
-    "loss (nats per character)": {
+    "loss (nats per character or byte)": {
         "by step": ["Multiline", ["loss/"]],
         "by seconds of training": ["Multiline", [f"{BY_SECONDS}/"]],
     }

@@ -1,0 +1,443 @@
+"""Models of bytes, or with an unknown id: trained, scored, sampled from and looked into."""
+
+import json
+import math
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gpt
+from gpt.api import Model
+from gpt.cli.repl import Repl
+from gpt.config.schema import SampleConfig
+from gpt.config.yaml import to_yaml
+from gpt.errors import UsageError
+from gpt.evaluation.loss import evaluate
+from gpt.lessons import LESSONS, training
+from gpt.lessons.build import build_page
+from gpt.lessons.trained import trained_model
+from gpt.model.transformer import GPT
+from gpt.runs.checkpoint import read_checkpoint
+from gpt.sampling import parallel
+from gpt.sampling.detokenizer import Detokenizer
+from gpt.sampling.engine import engine_of
+from gpt.sampling.generate import generate
+from gpt.sampling.prompt import encode_prompt
+from gpt.sampling.sampler import SamplingRules
+from gpt.sampling.samples import collect
+from gpt.text.vocabulary import BYTES, Vocabulary
+from tests.conftest import metrics_of, small
+from tests.test_text import any_text
+
+Gpt = Callable[..., tuple[int, str, str]]
+
+TEXT = "日本語の文章 and naïve English — 👩🚀.\n" * 41 + "いろは\n"
+WIDE_A = "\N{FULLWIDTH LATIN CAPITAL LETTER A}"
+KINDS: dict[str, dict[str, Any]] = {
+    "bytes": {"data.vocabulary": "bytes"},
+    "capped": {"data.max_vocabulary": 7},  # of 29: most of the text is the unknown id
+    "characters": {},
+    "folded": {"data.lowercase": True, "data.normalize": "NFKC"},
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The runs of KINDS, of one text."""
+    folder = tmp_path_factory.mktemp("vocabularies")
+    (folder / "text.txt").write_text(TEXT, "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        for kind, settings in KINDS.items():
+            train(folder, kind, **settings)
+        yield folder
+
+
+def train(folder: Path, name: str, **settings: Any) -> Any:
+    text = str(folder / "text.txt")
+    return gpt.train(small(), text=text, settings=settings, run_dir=folder / name)
+
+
+def load(folder: Path, kind: str) -> Model:
+    return gpt.load(folder / kind, "last")
+
+
+def model_of(vocabulary: Vocabulary) -> GPT:
+    draws = torch.Generator().manual_seed(3)
+    new = GPT(small(model__T=5).model, len(vocabulary), draws)
+    for parameter in new.parameters():
+        parameter.data += 0.3 * torch.randn(parameter.shape, generator=draws)
+    return new.eval()
+
+
+def nats(model: GPT, ids: list[int], unknown_id: int | None = None, shared: int = 0) -> list[float]:
+    """The slow way: what each id but the first costs, from those before it in its window."""
+    T, costs = model.config.T, []
+    for i in range(1, len(ids)):
+        window = ids[(i - 1) // T * T : i]
+        with torch.no_grad():
+            p = model(torch.tensor([window]))[0, -1].double().softmax(-1)[ids[i]].item()
+        costs.append(-math.log(p / shared) if ids[i] == unknown_id else -math.log(p))
+    return costs
+
+
+# --- losses ---
+
+
+@settings(max_examples=20)
+@given(ids=st.lists(st.integers(0, 10), min_size=2, max_size=23), shared=st.integers(1, 1000))
+def test_a_character_that_shares_the_unknown_id_costs_its_part_of_it(
+    ids: list[int], shared: int
+) -> None:
+    vocabulary = Vocabulary("abcdefghij", unknown=shared)
+    model = model_of(vocabulary)
+    expected = np.mean(nats(model, ids, 10, shared))
+    assert evaluate(model, np.array(ids, np.uint8), vocabulary) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("text", ["ab", "éa", "日本", "👩a🚀 — naïve", "a日" * 11])
+def test_the_loss_of_a_byte_model_is_per_character_of_all_but_the_first(
+    folder: Path, text: str
+) -> None:
+    model = load(folder, "bytes")
+    ids = list(text.encode()[len(text[0].encode()) - 1 :])
+    assert model.loss(text) == pytest.approx(sum(nats(model.module, ids)) / (len(text) - 1), 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_run_reports_its_loss_per_character_and_in_bits_per_byte(
+    folder: Path, kind: str
+) -> None:
+    """On the same characters, whatever the vocabulary, so that runs can be compared."""
+    settings = KINDS[kind] | {"train.steps": 3, "train.eval_every": 3}
+    outcome = train(folder, f"{kind}-3", **settings)
+    model, val = load(folder, f"{kind}-3"), TEXT[int(0.9 * len(TEXT)) :]
+    assert len(val[0].encode()) == 3
+    per_character = model.loss(val)
+    assert outcome.val_loss_per_character == pytest.approx(per_character, rel=1e-6)
+    assert outcome.best_val_loss_per_character == pytest.approx(per_character, rel=1e-6)
+    bits = per_character * (len(val) - 1) / math.log(2)
+    assert outcome.bits_per_byte == pytest.approx(bits / len(val[1:].encode()), rel=1e-6)
+    records = [record for record in metrics_of(folder / f"{kind}-3") if "val_loss" in record]
+    assert len(records) == 2
+    if kind == "bytes":
+        assert records[-1]["val_loss_per_character"] == outcome.val_loss_per_character
+        ratio = len(val[1:].encode()) / (len(val) - 1)
+        assert per_character == pytest.approx(ratio * outcome.val_loss, rel=1e-6)
+    else:
+        assert "val_loss_per_character" not in records[-1]
+        assert outcome.val_loss_per_character == outcome.val_loss
+
+
+def test_the_first_loss_is_that_of_guessing_also_of_those_that_share_an_id(folder: Path) -> None:
+    val = TEXT[int(0.9 * len(TEXT)) :]
+    model = load(folder, "capped")
+    rare = sum(c in model.vocabulary.outside(TEXT) for c in val[1:]) / (len(val) - 1)
+    first = metrics_of(folder / "capped")[0]
+    assert model.vocabulary.unknown == len(set(TEXT)) - 6
+    expected = math.log(7) + rare * math.log(model.vocabulary.unknown)
+    assert first["val_loss"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_train_loss_counts_what_shares_an_id_as_the_val_loss_does(folder: Path) -> None:
+    """It once was lower by half: the model seemed to overfit."""
+    records = metrics_of(folder / "capped")
+    first, val = records[1]["train_loss"], records[0]["val_loss"]
+    assert first == pytest.approx(val, rel=0.1)
+
+
+# --- the same bits after a resume ---
+
+
+@pytest.mark.parametrize("kind", ["bytes", "capped"])
+def test_a_run_resumes_bit_for_bit(folder: Path, kind: str) -> None:
+    run = f"{kind}-part"
+    train(folder, run, **KINDS[kind], **{"train.stop_at_val_loss": 99})
+    gpt.resume(folder / run, settings={"train.stop_at_val_loss": None})
+    whole, resumed = (read_checkpoint(folder / name, "last") for name in (kind, run))
+    assert resumed.step == whole.step == 11
+    assert resumed.vocabulary == whole.vocabulary
+    for name, weights in whole.weights.items():
+        assert (weights == resumed.weights[name]).all()
+    assert metrics_of(folder / run) == metrics_of(folder / kind)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "capped", "characters"])
+def test_a_run_with_the_vocabulary_of_another_resumes_without_it(folder: Path, kind: str) -> None:
+    lent, run = folder / f"{kind}-lent", f"{kind}-borrowed"
+    shutil.copytree(folder / kind, lent)
+    (folder / "text.txt").write_text(TEXT[::2], "utf-8")
+    settings = {"data.vocabulary": str(lent), "train.steps": 3, "train.eval_every": 3}
+    try:
+        train(folder, run, **settings)
+        shutil.rmtree(lent)
+        outcome = gpt.resume(folder / run, settings={"train.steps": 5})
+    finally:
+        (folder / "text.txt").write_text(TEXT, "utf-8")
+    assert outcome.step == 5
+    assert load(folder, run).vocabulary.names == load(folder, kind).vocabulary.names
+
+
+# --- bytes as characters ---
+
+
+@given(st.binary(max_size=29))
+def test_bytes_become_characters_as_they_come(content: bytes) -> None:
+    """Whatever they are: the last byte ends what is no character, as decoding all at once does."""
+    detokenizer, draws = Detokenizer(BYTES), np.random.default_rng(1)
+    costs = draws.random(len(content) + 1).tolist()
+    pushed = [
+        character
+        for byte, cost in zip(content + b".", costs, strict=True)
+        for character in detokenizer.push(byte, cost)
+    ]
+    assert "".join(c for c, _ in pushed) == (content + b".").decode(errors="replace")
+    assert sum(cost for _, cost in pushed) == pytest.approx(sum(costs))
+    assert pushed[-1] == (".", costs[-1])
+
+
+@given(text=any_text, cut=st.integers(0, 99))
+def test_a_prompt_may_end_amid_a_character(text: str, cut: int) -> None:
+    """Its first bytes are in the prompt, the others cost what the character does."""
+    content = text.encode()
+    cut = min(cut, len(content))
+    detokenizer = Detokenizer(BYTES, list(content[:cut]))
+    pushed = [c for byte in content[cut:] for c in detokenizer.push(byte, 1.0)]
+    expected, left = text[len(content[:cut].decode(errors="ignore")) :], len(content) - cut
+    assert "".join(c for c, _ in pushed) == expected
+    for i, (character, cost) in enumerate(pushed):
+        size = len(character.encode())
+        assert cost == (left - len(expected[1:].encode()) if i == 0 else size)
+
+
+# --- sampling ---
+
+
+def test_the_unknown_id_is_never_sampled_and_the_others_cost_what_they_did(folder: Path) -> None:
+    """It is by far the likeliest, here: six of seven characters of the text are the unknown id."""
+    model = load(folder, "capped")
+    unknown = model.vocabulary.unknown_id
+    logits = model.logits("and")[-1].double().log_softmax(-1)
+    assert logits.argmax() == unknown
+    for rules in ({"temperature": 0.0}, {"temperature": 5.0}, {"top_k": 1}, {"top_p": 0.0}):
+        chunks = model.sample(["and"], num_samples=5, length=23, seed=1, **rules)
+        for sample in collect(chunks, ["and"] * 5):
+            assert set(sample.text) <= set(model.vocabulary.characters)
+            assert len(sample.text) == 23
+            first = logits[model.vocabulary.characters.index(sample.text[0])].item()
+            assert sample.log_probabilities[0] == pytest.approx(first, rel=1e-4)
+
+
+def byte_bigrams(text: str) -> GPT:
+    """A model of bytes in which each byte of the text makes the one after it by far likeliest."""
+    model = GPT(small(model__ngram=1).model, 256, torch.Generator().manual_seed(3)).eval()
+    with torch.no_grad():  # a new model's blocks add nothing to the embedding
+        for first, second in pairwise(text.encode()):
+            model.head.weight[second] = 20 * model.token_embedding.weight[first]
+    return model
+
+
+def test_a_characters_cost_is_the_sum_of_its_bytes() -> None:
+    model, greedy = byte_bigrams("\né🚀"), SamplingRules(temperature=0)
+    chunks = generate(engine_of(model, 1), BYTES, [[10]], length=2, seed=1, rules=greedy)
+    (sample,) = collect(chunks, ["\n"])
+    assert sample.text == "é🚀"
+    first, second, *others = [-cost for cost in nats(model, list("\né🚀".encode()))]
+    assert sample.log_probabilities == pytest.approx([first + second, sum(others)], rel=1e-4)
+
+
+def test_a_stop_string_of_bytes_ends_a_sample_before_it() -> None:
+    model = byte_bigrams("\néあ🚀")
+    options: dict[str, Any] = {"seed": 1, "rules": SamplingRules(temperature=0)}
+    for stops, text in ((["🚀"], "éあ"), (["あ🚀", "🚀"], "é"), (["é"], "")):
+        chunks = generate(engine_of(model, 1), BYTES, [[10]], length=3, stops=stops, **options)
+        (sample,) = collect(chunks, ["\n"])
+        assert (sample.text, sample.stop) == (text, stops[0])
+        assert len(sample.log_probabilities) == len(text)
+
+
+@pytest.mark.parametrize("length", [0, 1, 2, 3, 29])
+def test_a_sample_of_any_bytes_has_a_length_in_characters(folder: Path, length: int) -> None:
+    """Most are no UTF-8 after so few steps; the draws are those of a longer sample."""
+    model = load(folder, "bytes")
+    options: dict[str, Any] = {"num_samples": 7, "seed": 2, "temperature": 1.5}
+    longer = collect(model.sample(["日本"], length=31, **options), ["日本"] * 7)
+    samples = collect(model.sample(["日本"], length=length, **options), ["日本"] * 7)
+    assert any("\ufffd" in sample.text for sample in longer)
+    for sample, more in zip(samples, longer, strict=True):
+        assert len(sample.text) == length
+        assert sample.text == more.text[:length]
+        assert sample.log_probabilities == pytest.approx(more.log_probabilities[:length], rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["bytes", "capped"])
+def test_samples_of_several_processes_are_those_of_one(
+    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, options = load(folder, kind), {"num_samples": 4, "length": 17, "seed": 3}
+    expected = collect(model.sample(["日a"], **options), ["日a"] * 4)
+    monkeypatch.setattr(parallel, "PARALLEL_BYTES", 0)
+    monkeypatch.setattr(parallel, "SAMPLES_EACH", 2)
+    monkeypatch.setattr(parallel, "_threads", lambda: 2)
+    samples = collect(model.sample(["日a"], **options), ["日a"] * 4)
+    assert [sample.text for sample in samples] == [sample.text for sample in expected]
+
+
+# --- prompts ---
+
+
+def test_prompts_and_stops_are_read_as_the_text_was(folder: Path) -> None:
+    """A prompt in capitals was refused, where the text has none; a stop in them never came."""
+    model = load(folder, "folded")
+    assert model.prepare(f"{WIDE_A}ND Naïve\r\n") == "and naïve\n"
+    chunks = model.sample([f"{WIDE_A}ND"], seed=1, stops=[WIDE_A], until_stop=True, length=999)
+    (sample,) = collect(chunks, ["and"])
+    assert (sample.stop, "a" in sample.text) == ("a", False)
+    assert model.loss(f"{WIDE_A}ND NAÏVE") == model.loss("and naïve")
+    assert model.logits(f"{WIDE_A}ND").equal(model.logits("and"))
+    assert model.attention(f"{WIDE_A}ND").weights.equal(model.attention("and").weights)
+
+
+def test_characters_that_share_the_unknown_id_are_told_once(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load(folder, "capped")
+    assert model.prepare("aΩ\x1b") == "aΩ\x1b"
+    next(model.sample(["aΩ"], length=3))
+    assert caplog.messages == [
+        "characters outside the model's vocabulary, all of them one to it: Ω '\\x1b'"
+    ]
+    assert model.logits("aΩ").equal(model.logits("aЖ"))
+    assert "Ж" in caplog.messages[-1]
+    assert model.prepare("aΩ", drop_unknown=True) == "a"
+    with pytest.raises(UsageError, match="vocabulary: Ω; a stop string with them would never"):
+        model.sample(["a"], stops=["Ω"])
+    with pytest.raises(UsageError, match=r"vocabulary: '\\ud800'; leave them out"):
+        model.prepare("a\ud800")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_prompt_is_a_new_line(folder: Path, kind: str) -> None:
+    model = load(folder, kind)
+    assert model.vocabulary.decode(encode_prompt("", model.vocabulary)) == "\n"
+    empty, line = (list(model.generate(prompt, length=7, seed=1)) for prompt in ("", "\n"))
+    assert empty == line
+
+
+def test_the_prompt_loop_of_bytes_continues_its_text(folder: Path) -> None:
+    shown: list[str] = []
+    lines = iter(["日本", "/continue", "/quit"])
+    rules = SampleConfig(temperature=1.0, length=5)
+    Repl(load(folder, "bytes"), 5, rules).run(lambda prompt: next(lines), shown.append)
+    text = "".join(shown[1:])
+    assert text.startswith("日本")
+    assert len(text) == len("日本") + 2 * (5 + 1)
+
+
+# --- the command line ---
+
+
+def test_the_commands_show_a_byte_run_in_its_units(folder: Path, gpt: Gpt) -> None:
+    code, out, err = gpt("sample", folder / "bytes", "--prompt", "日", "--length", "3", "--json")
+    assert code == 0
+    assert " per byte, seed" in err
+    (sample,) = json.loads(out)["samples"]
+    assert len(sample["text"]) == len(sample["log_probabilities"]) == 3
+    code, out, _ = gpt("attend", folder / "bytes", "--text", "a日")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()[3:7]] == ["a", r"\xe6", r"\x97", r"\xa5"]
+    assert re.search(r"\n +a e697a5\n", out)  # the keys, below their columns
+    assert "nats per byte" in out
+    code, _, err = gpt("attend", folder / "bytes", "--text", "日本語の文")
+    assert (code, "expected at most T = 13 bytes" in err) == (2, True)
+
+
+def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:
+    for name in ("a.html", "a.png"):
+        code, out, _ = gpt("attend", folder / "bytes", "--text", "a日\n", "--out", name)
+        assert (code, out) == (0, f"{name}\n")
+    page = Path("a.html").read_text("utf-8")
+    data = json.loads(re.search(r'id="data">(.*)</script>', page)[1])  # type: ignore[index]
+    assert (data["text"], data["unit"]) == (["a", r"\xe6", r"\x97", r"\xa5", "\n"], "byte")
+    assert all(len(row["next"]) == 5 for row in data["lens"])
+
+
+def test_attend_shows_the_unknown_id_where_it_stands(folder: Path, gpt: Gpt) -> None:
+    code, out, err = gpt("attend", folder / "capped", "--text", "aΩn")
+    assert code == 0
+    assert "all of them one to it: Ω" in err
+    assert [line.split()[0] for line in out.splitlines()[3:6]] == ["a", "\ufffd", "n"]
+
+
+def test_train_prints_what_runs_of_other_vocabularies_can_be_compared_by(
+    folder: Path, gpt: Gpt
+) -> None:
+    shutil.copy(folder / "text.txt", "text.txt")
+    Path("small.yaml").write_text(to_yaml(small(train__steps=3)), "utf-8")
+    command = ("train", "text.txt", "--config", "small.yaml", "--set", "data.vocabulary=bytes")
+    code, out, err = gpt(*command)
+    assert code == 0
+    told = (
+        r"best val loss (\S+) per byte, (\S+) per character \((\S+) bits per character, (\S+) per"
+    )
+    loss, per_character, bits, bits_per_byte = map(float, re.search(told, out).groups())  # type: ignore[union-attr]
+    assert bits == pytest.approx(per_character / math.log(2), abs=1e-3)
+    assert bits_per_byte == pytest.approx(loss / math.log(2), abs=1e-3)
+    assert f"{len(TEXT):,} characters, {len(TEXT.encode()):,} bytes; writing" in err
+    _, out, _ = gpt("runs")
+    assert f" {loss:.4f}/byte " in out
+
+
+def test_the_projector_names_each_id(folder: Path) -> None:
+    rows = [
+        line.split("\t")
+        for line in (folder / "bytes/projector/characters.tsv").read_text("utf-8").splitlines()
+    ]
+    assert len(rows) == 1 + 256
+    count = TEXT.encode().count(0xE6)
+    assert rows[1 + 0xE6] == [r"\xe6", str(count), "byte 0xe6", "-"]
+    assert rows[1 + ord("a")][2:] == ["LATIN SMALL LETTER A", "Ll"]
+    *_, last = (folder / "capped/projector/characters.tsv").read_text("utf-8").splitlines()
+    vocabulary = load(folder, "capped").vocabulary
+    count = sum(c not in vocabulary.characters for c in TEXT)
+    assert last.split("\t") == ["\ufffd", str(count), "all other characters", "-"]
+
+
+# --- lessons ---
+
+
+@pytest.mark.parametrize("text", [None, "a日n"])
+@pytest.mark.parametrize("kind", ["bytes", "capped"])
+def test_every_lesson_holds_in_a_model_of_any_vocabulary(
+    folder: Path, kind: str, text: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "STEPS", 3)
+    model = load(folder, kind)
+    trained = trained_model("run", model.module, model.vocabulary, 3, text)
+    count = 13 if text is None else 5 if kind == "bytes" else 3
+    assert trained.ids.shape == (1, count)
+    if text is not None:
+        assert trained.characters == (
+            ["a", r"\xe6", r"\x97", r"\xa5", "n"] if kind == "bytes" else ["a", "\ufffd", "n"]
+        )
+    for name in LESSONS:
+        page = build_page(name, 1337, trained)
+        assert page.holds, name
+        assert f"on {count} {model.vocabulary.unit}s" in json.dumps(page.to_dict()), name
+
+
+def test_explain_reads_a_text_as_the_run_did(folder: Path, gpt: Gpt) -> None:
+    _, lower, _ = gpt("explain", "head", "--run", folder / "folded", "--text", "and")
+    code, out, _ = gpt("explain", "head", "--run", folder / "folded", "--text", f"{WIDE_A}ND")
+    assert (code, out) == (0, lower)
+    code, _, err = gpt("explain", "head", "--run", folder / "bytes", "--text", "日本語の文")
+    assert (code, "--text: expected 1 to 13 bytes, got 15" in err) == (2, True)
