@@ -14,6 +14,7 @@ handler or needs the main thread.
 import json
 import logging
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -245,11 +246,13 @@ def train(
     config: "Config | str | Path | None" = None,
     *,
     text: str | Sequence[str] | None = None,
+    minutes: float | None = None,
     settings: Settings | Sequence[str] = (),
     run_dir: str | Path | None = None,
     overwrite: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     on_event: Callable[[dict[str, Any]], object] | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> "Outcome":
     """Train a model on a text in a new run folder.
 
@@ -258,6 +261,7 @@ def train(
             default all settings at their defaults.
         text: the text, or several, in place of `data.source`: a named one, a file, a folder, a glob
             or `-` for standard input.
+        minutes: how long to train, in place of `train.steps`; of a config with `train.plans`, too.
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
         run_dir: the run's folder; default `runs/NAME`, after the text if it is given, else after
             the config; with a number if that is taken.
@@ -265,6 +269,7 @@ def train(
         should_stop: asked after each step and, from any thread, before each window of an
             evaluation; once it returns True, the state is saved and Interrupted raised.
         on_event: called with a dict of what happens; `gpt.training.trainer.train` lists them.
+        clock: the seconds that are used of the minutes; by default those since this call.
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
@@ -272,7 +277,8 @@ def train(
         Interrupted: `should_stop` returned True, and the state is saved.
         TrainingError: training cannot continue; the run's checkpoints are as they were.
     """
-    settled = _resolve(config, text, settings)
+    clock = clock or _since_now()
+    settled = _resolve(config, text, settings, minutes)
 
     from gpt.runs.folder import RUNS, check_free
 
@@ -292,6 +298,7 @@ def train(
         numbered=numbered,
         should_stop=should_stop,
         on_event=on_event,
+        clock=clock,
     )
 
 
@@ -299,13 +306,16 @@ def resume(
     run: str | Path | None = None,
     *,
     text: str | Sequence[str] | None = None,
+    minutes: float | None = None,
     settings: Settings | Sequence[str] = (),
     should_stop: Callable[[], bool] = lambda: False,
     on_event: Callable[[dict[str, Any]], object] | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> "Outcome":
     """Resume a run from its last checkpoint, with the run's config but for those settings.
 
-    `should_stop` and `on_event` are those of `train`.
+    `minutes` are those of the whole run, over all resumes, in place of what it had.
+    `should_stop`, `on_event` and `clock` are those of `train`.
 
     Raises:
         ConfigError: a setting would make it another run.
@@ -315,15 +325,23 @@ def resume(
     from gpt.runs.folder import find_run
     from gpt.runs.recovery import summary_to_resume
 
+    clock = clock or _since_now()
     folder = find_run(None if run is None else str(run))
     newest = summary_to_resume(folder)
-    settled = _resolve(newest.config, text, settings)
+    config = newest.config
+    settled = _resolve(config, text, settings, minutes, plans_again=False)
     settled, corpus = _corpus(settled, newest.vocabulary)
 
     from gpt.training.trainer import train as train_model
 
     return train_model(
-        settled, corpus, folder, resume=True, should_stop=should_stop, on_event=on_event
+        settled,
+        corpus,
+        folder,
+        resume=True,
+        should_stop=should_stop,
+        on_event=on_event,
+        clock=clock,
     )
 
 
@@ -331,6 +349,7 @@ def estimate(
     config: "Config | str | Path | None" = None,
     *,
     text: str | Sequence[str] | None = None,
+    minutes: float | None = None,
     settings: Settings | Sequence[str] = (),
 ) -> tuple["Config", "Estimate"]:
     """The resolved config, and what training by it would take: parameters, memory, time.
@@ -338,7 +357,7 @@ def estimate(
     Raises:
         ConfigError, TextError: see `train`.
     """
-    settled = _resolve(config, text, settings)
+    settled = _resolve(config, text, settings, minutes)
     settled, corpus = _corpus(settled)
 
     from gpt.training.dry_run import estimate as probe
@@ -371,14 +390,30 @@ def _resolve(
     config: "Config | str | Path | None",
     text: str | Sequence[str] | None,
     settings: Settings | Sequence[str],
+    minutes: float | None = None,
+    *,
+    plans_again: bool = True,
 ) -> "Config":
+    """The config with these settings; one for so many minutes makes its own plans, if it may."""
     from gpt.config.load import load_config
 
-    if isinstance(settings, str):
-        settings = [settings]
-    elif isinstance(settings, Mapping):
+    if isinstance(settings, Mapping):
         settings = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    return load_config(config, settings, text or None)
+    changes = [settings] if isinstance(settings, str) else [*settings]
+    if minutes is not None:
+        if any(change.startswith("train.steps=") for change in changes):
+            raise UsageError(
+                f"expected either --minutes or train.steps, got both: as many steps as fit into "
+                f"{minutes:g} minutes are trained"
+            )
+        changes += [f"train.minutes={minutes}", *(["train.plans=null"] if plans_again else [])]
+    return load_config(config, changes, text or None)
+
+
+def _since_now() -> Callable[[], float]:
+    """A clock: seconds since this call."""
+    began = time.perf_counter()
+    return lambda: time.perf_counter() - began
 
 
 def _name(config: "Config | str | Path | None", text: str | Sequence[str] | None) -> str:

@@ -6,6 +6,7 @@ import math
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from gpt.training.progress import Progress
 from gpt.training.resume import RunState
 from gpt.training.schedule import learning_rate
 from gpt.training.step import TrainStep
+from gpt.training.time_budget import TimeBudget
 from gpt.training.trainer import Trainer, train
 from tests.conftest import metrics_of, small
 from tests.test_training import RISING, same_weights
@@ -100,8 +102,9 @@ def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
     torch.nn.init.normal_(model.head.weight)
     expected = evaluate(model, corpus.val)
     state = RunState(0, TrainStep(model, corpus.train, config, torch.device("cpu")), Progress())
+    budget = TimeBudget(config, state.update, corpus.val, perf_counter)
     Path("r").mkdir()
-    Trainer(config, corpus, Path("r"), state, lambda: None, lambda: False, None).fit()
+    Trainer(config, corpus, Path("r"), state, budget, lambda: None, lambda: False, None).fit()
     assert metrics_of(Path("r"))[0]["val_loss"] == expected
 
 

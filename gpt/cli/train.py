@@ -5,6 +5,7 @@ import math
 import shlex
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +38,14 @@ def train(
             metavar="FILE",
             help="A YAML file of settings, or the name of a shipped one, such as quickstart; the "
             "other settings have their defaults.",
+        ),
+    ] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N",
+            help="Short for --set train.minutes=N: train as many steps as fit, start and end of "
+            "the command included.",
         ),
     ] = None,
     overrides: Annotated[
@@ -91,6 +100,7 @@ def train(
     from gpt import api
 
     changes = [*(overrides or []), *([f"device={device}"] if device is not None else [])]
+    clock = _since_start()
     if resume is not None and (config or run_dir or overwrite or dry_run):
         raise UsageError(
             "--resume continues in the run's folder with the run's config; leave out --config, "
@@ -99,22 +109,29 @@ def train(
     if show_config and not dry_run:
         raise UsageError("--show-config goes with --dry-run; a run's config is in its config.yaml")
     if dry_run:
-        settled, estimate = api.estimate(config, text=text, settings=changes)
+        settled, estimate = api.estimate(config, text=text, minutes=minutes, settings=changes)
         _print_estimate(settled, _with_start(estimate), as_json, show_config)
         return
     with StopSignals() as signals:
         if resume is not None:
             outcome = api.resume(
-                resume or None, text=text, settings=changes, should_stop=signals.should_stop
+                resume or None,
+                text=text,
+                minutes=minutes,
+                settings=changes,
+                should_stop=signals.should_stop,
+                clock=clock,
             )
         else:
             outcome = api.train(
                 config,
                 text=text,
+                minutes=minutes,
                 settings=changes,
                 run_dir=run_dir,
                 overwrite=overwrite,
                 should_stop=signals.should_stop,
+                clock=clock,
             )
     _print_outcome(outcome, as_json)
 
@@ -152,13 +169,19 @@ def _tensorboard(folder: str) -> str:
     return shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", folder])
 
 
-def _with_start(estimate: "Estimate") -> "Estimate":
-    """The same with the time that this process took before the probe: imports, the text."""
+def _since_start() -> Callable[[], float]:
+    """A clock: seconds since this process started."""
     import psutil
 
+    start = time.perf_counter() - (time.time() - psutil.Process().create_time())
+    return lambda: time.perf_counter() - start
+
+
+def _with_start(estimate: "Estimate") -> "Estimate":
+    """The same with the time that this process took before the probe: imports, the text."""
     from gpt.training.dry_run import Cost
 
-    start = time.time() - psutil.Process().create_time() - estimate.probe_seconds
+    start = _since_start()() - estimate.probe_seconds
     costs = {"start": Cost(1, start)} | estimate.costs
     return replace(estimate, costs=costs, seconds=start + estimate.seconds)
 

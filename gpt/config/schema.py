@@ -4,6 +4,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -21,10 +22,32 @@ def _thread_count(count: object) -> object:
     return count
 
 
+def _part(period: int | str) -> int | str:
+    if isinstance(period, str) and not (
+        re.fullmatch(r"\d{1,3}(\.\d{1,3})? %", period) and 0 < float(period[:-2]) <= 100
+    ):
+        raise ValueError("expected a number of steps, or a part of the run such as `10 %`")
+    return period
+
+
 def _every(period: int | str) -> int | str:
     if isinstance(period, str) and not re.fullmatch(r"[1-9]\d{0,5} min", period):
         raise ValueError("expected a number of steps, or of minutes such as `10 min`")
     return period
+
+
+def _first_steps(given: dict[str, Any]) -> int:
+    """`train.steps` as they were planned at first."""
+    plans: tuple[tuple[int, int], ...] = given["plans"]
+    return plans[0][1] if plans else int(given["steps"])
+
+
+def _plans(plans: object) -> object:
+    if not isinstance(plans, list | tuple) or not all(
+        isinstance(plan, list | tuple) and len(plan) == 2 for plan in plans
+    ):
+        raise ValueError("expected pairs of a step and a number of steps, [[0, 900], [400, 850]]")
+    return tuple(map(tuple, plans))
 
 
 def _text_name(name: str) -> str:
@@ -84,6 +107,8 @@ Period = Annotated[PositiveInt | str, AfterValidator(_every)]
 TextNames = Annotated[str | tuple[str, ...], BeforeValidator(_text_names)]
 Globs = Annotated[tuple[str, ...], BeforeValidator(_globs)]
 Encoding = Annotated[str, AfterValidator(_encoding)]
+PartOrSteps = Annotated[PositiveInt | str, AfterValidator(_part)]
+Plans = Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], BeforeValidator(_plans)]
 TextName = Annotated[str, Field(min_length=1), AfterValidator(_text_name)]
 DeviceName = Annotated[str, AfterValidator(_device_name)]
 ThreadCount = Annotated[int | str, BeforeValidator(_thread_count)]
@@ -239,6 +264,16 @@ class TrainConfig(Section):
     """The training loop."""
 
     steps: PositiveInt = Field(2000, description="optimizer steps of the whole run")
+    minutes: Annotated[PositiveFloat, Field(le=LARGEST)] | None = Field(
+        None,
+        description="time for the whole command: train.steps is as many as fit, planned again when "
+        "the pace changes; null = train.steps as set",
+    )
+    plans: Plans = Field(
+        (),
+        description="what train.minutes planned: pairs of a step and train.steps from then on; a "
+        "run with these and without train.minutes repeats them",
+    )
     batch_size: PositiveInt = Field(12, description="B: windows of T characters in one step")
     first_window: PositiveInt | None = Field(
         None,
@@ -265,7 +300,7 @@ class TrainConfig(Section):
     )
 
     warmup_steps: NonNegativeInt = Field(
-        default_factory=lambda given: min(100, given["steps"] // 10),
+        default_factory=lambda given: min(100, _first_steps(given) // 10),
         description="steps of linear warmup; null = a tenth of train.steps, at most 100",
     )
     rewarm_steps: NonNegativeInt = Field(
@@ -287,7 +322,11 @@ class TrainConfig(Section):
         "auto", description="torch.compile; auto: on CUDA, where it works"
     )
 
-    eval_every: PositiveInt = Field(250, description="steps between two evaluations")
+    eval_every: PartOrSteps = Field(
+        default_factory=lambda given: 250 if given["minutes"] is None else "10 %",
+        description="steps between two evaluations, or a part of the run such as 10 %; null = 250, "
+        "with train.minutes 10 %",
+    )
     log_every: PositiveInt = Field(10, description="steps between two records of the train loss")
     sample_length: NonNegativeInt = Field(
         200, description="characters of the sample at each evaluation; 0 = no sample"
@@ -301,7 +340,9 @@ class TrainConfig(Section):
         "evaluation, which is on all; null = all",
     )
     checkpoint_every: Period = Field(
-        250, description="steps between two checkpoints, or minutes, such as 10 min"
+        default_factory=lambda given: 250 if given["minutes"] is None else "1 min",
+        description="steps between two checkpoints, or minutes such as 10 min; null = 250, with "
+        "train.minutes 1 min",
     )
     keep_checkpoints: PositiveInt = Field(
         2, description="how many of the newest checkpoints to keep, beside the best"
@@ -315,10 +356,31 @@ class TrainConfig(Section):
     )
 
     @model_validator(mode="after")
-    def _schedule_fits(self) -> Self:
-        if self.warmup_steps > self.steps:
+    def _plans_fit(self) -> Self:
+        at = [step for step, _ in self.plans]
+        if at and at[0] != 0:
+            raise ValueError(f"train.plans: expected the first at step 0, got {at[0]}")
+        for step, after in pairwise(at):
+            if after <= step:
+                raise ValueError(f"train.plans: expected rising steps, got {after} after {step}")
+        for step, steps in self.plans:
+            if steps <= step:
+                raise ValueError(
+                    f"train.plans: expected at step {step} a run of more steps, got {steps}"
+                )
+        if self.plans and self.plans[-1][1] != self.steps:
             raise ValueError(
-                f"train.warmup_steps: expected at most train.steps ({self.steps}), "
+                f"train.plans: expected the last to be of train.steps ({self.steps}), got "
+                f"{self.plans[-1][1]}; for another number of steps, leave train.plans out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _schedule_fits(self) -> Self:
+        steps = _first_steps(vars(self))
+        if self.warmup_steps > steps:
+            raise ValueError(
+                f"train.warmup_steps: expected at most train.steps ({steps}), "
                 f"got {self.warmup_steps}"
             )
         if self.min_learning_rate > self.learning_rate:

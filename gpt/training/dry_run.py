@@ -24,7 +24,7 @@ from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.ensemble import Update, make_step
 from gpt.training.memory import check_training_memory
-from gpt.training.schedule import short_steps, window_length
+from gpt.training.schedule import short_steps, steps_due, window_length
 
 WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at a time, as often as it takes
 TIMED_SECONDS = 1.5  # of steps of one length, of an evaluation: less says little
@@ -79,7 +79,7 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
             save = partial(write_checkpoint, Path(folder), data, update.state_dict())
             saving = _seconds(device, save)
     train, val_characters = config.train, val_units(corpus).ids
-    evaluated = {*range(0, train.steps, train.eval_every), train.steps}
+    evaluated = set(steps_due(train.eval_every, train))
     saved = evaluated | set(_checkpoint_steps(config, step))
     part = min(train.eval_characters or val_characters, val_characters)
     whole_at_end = val_characters if part < val_characters else 0

@@ -73,6 +73,22 @@ class EnsembleStep:
         self._wait(steps_left=1)
         return losses, norms
 
+    def replan(self, config: Config) -> None:
+        """See TrainStep."""
+        self._wait(steps_left=0)
+        for m, member in enumerate(self.members):
+            member.replan(member_config(config, m))
+
+    def probe(self, step: int) -> None:
+        """See TrainStep."""
+        if not self.side_by_side:
+            for member in self.members:
+                member.probe(step)
+            return
+        work = [partial(member.probe, step) for member in self.members]
+        self.running.append([self.turns.submit(m, probe) for m, probe in enumerate(work)])
+        self._wait(steps_left=0)
+
     def read(self, results: list[Result]) -> list[list[list[float]]]:
         """See TrainStep."""
         self._wait(steps_left=0)

@@ -145,6 +145,18 @@ class TrainStep:
             return nullcontext()
         return seeded(derive_seed(self.config.seed, "dropout", step), self.device)
 
+    def replan(self, config: Config) -> None:
+        """From the next step on, follow the plans of this config, which differs in nothing else."""
+        self.config = config
+        self.batches = Prefetch(self._draw, config.train.steps)  # the next may be of another shape
+
+    def probe(self, step: int) -> None:
+        """Compute a step's gradients, and leave no trace of it: to see how long that takes."""
+        self._backward(step)
+        self.model.zero_grad(set_to_none=True)
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize(self.device)
+
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """What these windows add to the mean loss of the whole batch, ()."""
         with autocast(self.device, self.precision):

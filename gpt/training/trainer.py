@@ -48,8 +48,9 @@ from gpt.training.memory import check_training_memory
 from gpt.training.monitor.monitor import Monitor
 from gpt.training.progress import Progress
 from gpt.training.resume import RunState, resume_from, roll_back, schedule_factor
-from gpt.training.schedule import learning_rate
+from gpt.training.schedule import is_due, learning_rate, window_length, with_plan
 from gpt.training.step import Result
+from gpt.training.time_budget import CHARACTER, EVALUATION, TimeBudget
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +96,7 @@ def train(
     numbered: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
     on_event: Callable[[dict[str, Any]], object] | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> Outcome:
     """Train a model on a corpus in a run folder, from the start or from its last checkpoint.
 
@@ -103,6 +105,10 @@ def train(
     The weights after step N follow from the config and the text alone: how often one logs,
     evaluates, saves or resumes changes nothing. (On CUDA, some kernels add in any order, and two
     runs agree to rounding only; a resume with other `train.steps` has another schedule.)
+
+    With `train.minutes`, they follow from the plans as well, of which there are a few, made by
+    `clock`: seconds since the command began, by default since this call. The run's config.yaml,
+    at its end, has them as `train.plans`, and repeats the run exactly.
 
     A step whose loss or gradient is NaN or infinite is skipped. After `SKIPPED_STEPS` in a row the
     run rolls back to its last checkpoint and trains on with half the learning rates; at most
@@ -119,6 +125,7 @@ def train(
       bytes also `val_loss_per_character`;
     - "sample", after an evaluation: `text`;
     - "checkpoint": `path`, `is_best`;
+    - "plan", with `train.minutes` or `train.plans`: `steps`, those of the whole run from now on;
     - "notice": `text`, of a skipped step, a rollback or overfitting.
 
     Raises:
@@ -127,6 +134,8 @@ def train(
         UsageError: the folder is in use, or the run to resume has a new text or no steps left.
         CheckpointError, DeviceError: see `resume_from`, `select_device`, `compile_model`.
     """
+    began = time.perf_counter()
+    clock = clock or (lambda: time.perf_counter() - began)
     device = select_device(config.device)
     with computing_with(config.threads, deterministic=config.deterministic):
         check_training_memory(config, len(corpus.vocabulary), device)
@@ -135,6 +144,9 @@ def train(
         else:
             model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
             update = make_step(model, corpus.train, config, device, corpus.vocabulary)
+            budget = TimeBudget(config, update, corpus.val, clock)
+            config = budget.first_plan(config)
+            update.replan(config)
             if numbered:  # once nothing else can refuse to start
                 run = make_numbered(run)
             check_free(run, overwrite=overwrite)
@@ -142,6 +154,8 @@ def train(
         with locked(run) as check_in_place:
             if resume:
                 state = resume_from(config, corpus, run, device)
+                elapsed_before = state.progress.elapsed_s
+                budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_before)
             else:
                 empty(run)
                 state = RunState(0, update, Progress(), None)
@@ -154,7 +168,9 @@ def train(
             note_run(config.data.source, run)
             note_start(run, config, corpus.sha256, state.step, computed)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), run)
-            trainer = Trainer(config, corpus, run, state, check_in_place, should_stop, on_event)
+            trainer = Trainer(
+                *(config, corpus, run, state, budget, check_in_place, should_stop, on_event)
+            )
             while True:
                 try:
                     return trainer.fit()
@@ -171,18 +187,20 @@ class Trainer:
         corpus: Corpus,
         run: Path,
         state: RunState,
+        budget: TimeBudget,
         check_in_place: Callable[[], None],
         should_stop: Callable[[], bool],
         on_event: Callable[[dict[str, Any]], object] | None,
     ) -> None:
-        self.began = time.perf_counter()
+        self.budget, self.pace, self.clock = budget, budget.pace, budget.pace.clock
+        self.began = self.clock()
         self.config, self.corpus, self.run = config, corpus, run
         self.check_in_place = check_in_place
         self.on_event = on_event or (lambda event: None)
         self._should_stop, self._stopping = should_stop, False
         self.step, self.update, self.progress = state.step, state.update, state.progress
         self.resumed_at = None if state.config is None else state.step
-        self.saved_at_step, self.saved_at = self.resumed_at, time.perf_counter()
+        self.saved_at_step, self.saved_at = self.resumed_at, self.clock()
         # a kill would bring the old settings back
         self.unsaved = state.config is not None and state.config != config
         self.val, self.units = scored_val(corpus), val_units(corpus)
@@ -192,6 +210,7 @@ class Trainer:
         self.metrics: dict[str, float] = {}  # of this step
         self.is_best = False  # this step's evaluation
         self.reason_to_stop = ""
+        self.furthest_step = self.step  # a rollback leads to before it
         self.best_val_loss = math.inf  # known at the end
         self.timed_steps, self.timed_s = 0, 0.0  # since the pace was last recorded
 
@@ -201,12 +220,14 @@ class Trainer:
             self.run,
             self.config,
             self.resumed_at,
+            clock=self.clock,
             elapsed_before=self.progress.elapsed_s,
             pending=self.progress.pending is not None,
         ) as self.monitor:
             self.start()
             while not self.reason_to_stop:
                 self.train_step()
+                self.plan()
                 self.evaluate()
                 self.log()
                 self.save()
@@ -214,11 +235,14 @@ class Trainer:
 
     def start(self) -> None:
         """Evaluate and save step 0, or the step whose evaluation was cut off."""
+        self.pace.start()
         for notice in self.notices:
             self.monitor.event(self.step, notice)
         self.notices.clear()
         if self.unsaved:
             self._save_checkpoint()
+        if self.resumed_at is None:
+            self.plan()
         if self.resumed_at is None or self.progress.pending is not None:
             self.metrics, self.unsaved = self.progress.pending or {}, True
             self.evaluate()
@@ -227,7 +251,8 @@ class Trainer:
 
     def train_step(self) -> None:
         """Update the weights once, or skip the step if its loss is NaN or infinite."""
-        began = time.perf_counter()
+        T, began = window_length(self.step, self.config), self.clock()
+        self._count_what_followed(T)
         scale = self.progress.scale * schedule_factor(self.step, self.config.train, self.progress)
         self.unread.append(self.update(self.step, scale))
         self.step, self.unsaved, self.is_best = self.step + 1, True, False
@@ -236,8 +261,9 @@ class Trainer:
         due = map(self._due, (config.log_every, config.eval_every, config.checkpoint_every))
         if not self.update.is_ahead or any(due) or len(self.unread) == UNREAD_STEPS:
             loss, norm = self._read_results()
+        self.pace.lap(T)
         self.timed_steps += 1
-        self.timed_s += time.perf_counter() - began
+        self.timed_s += self.clock() - began
         self.monitor.advance()
         self.metrics = {}
         if self._due(self.config.train.log_every):
@@ -250,6 +276,21 @@ class Trainer:
             }
             self.metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
             self.timed_steps, self.timed_s = 0, 0.0
+
+    def plan(self) -> None:
+        """Fit the rest of the run into the time that is left; tell a plan that begins here."""
+        if self.step > self.furthest_step:  # up to there, what a rollback repeats has its plans
+            self.furthest_step = self.step
+            wholes = 1 if self.progress.since_best == 0 else 2  # that of the best checkpoint, too
+            end = self.budget.new_end(self.step, self.config, wholes)
+            if end is not None:
+                self.config = with_plan(self.config, self.step, end)
+                self.update.replan(self.config)
+                self.monitor.replan(end)
+        if steps := dict(self.config.train.plans).get(self.step):
+            self.monitor.event(self.step, f"{steps} steps planned")
+            log.info("step %d: %d steps planned", self.step, steps)
+            self._emit("plan", steps=steps)
 
     def evaluate(self) -> None:
         """If it is due, score the val split, sample, and look for a reason to stop.
@@ -349,7 +390,7 @@ class Trainer:
             step=self.step,
             best_step=self.progress.best_step,
             elapsed_s=round(self.progress.elapsed_s, 1),  # as saved: what comes after is drawing
-            seconds=round(time.perf_counter() - self.began, 1),
+            seconds=round(self.clock() - self.began, 1),
             **scores,
         )
 
@@ -381,12 +422,19 @@ class Trainer:
         self._emit("notice", text=notice)
 
     def _due(self, every: int | str) -> bool:
-        """Whether it is time for what happens every so many steps, or so many minutes."""
-        if isinstance(every, str):
+        """Whether it is time for what comes every so many steps, minutes, or part of the run."""
+        if isinstance(every, str) and every.endswith(" min"):
             minutes = float(every.removesuffix(" min"))
-            due = time.perf_counter() - self.saved_at >= 60 * minutes
+            due = self.clock() - self.saved_at >= 60 * minutes
             return due or self.saved_at_step is None
-        return self.step % every == 0 or self.step >= self.config.train.steps
+        return is_due(self.step, every, self.config.train)
+
+    def _count_what_followed(self, T: int) -> None:
+        """The time since the last step belongs to its evaluation, or to the step."""
+        if self.metrics.keys() & {"val_loss", "val_loss_part"}:
+            self.pace.lap(EVALUATION)
+        else:
+            self.pace.lap(T, 0)
 
     def _stop_requested(self) -> bool:
         self._stopping = self._stopping or self._should_stop()
@@ -432,6 +480,7 @@ class Trainer:
         if guesses and vocabulary.unknown_id is None:  # every id is equally likely
             return {name: math.log(len(vocabulary))}
         total = self.units.ids if characters is None else characters
+        self.pace.lap(EVALUATION, 0)
         with self.monitor.evaluating(total) as advance:
             loss, *of_members = evaluate_each(
                 model,
@@ -441,6 +490,7 @@ class Trainer:
                 should_stop=self._stop_requested,
                 on_progress=advance,
             )
+        self.pace.lap(CHARACTER, total)
         if not math.isfinite(loss):
             raise Diverged(f"step {self.step}: the val loss is {loss}")
         return {name: loss} | {
@@ -518,6 +568,8 @@ class Trainer:
         if not all(np.isfinite(array).all() for array in data.weights.values()):
             raise Diverged(f"step {self.step}: weights are NaN or infinite")
         self.check_in_place()
+        if self.reason_to_stop and self.config.train.minutes is not None:
+            self._write_plans()
         self.monitor.sync()  # the records first: those of a later step are dropped on resume
         try:
             state = TrainingState(state.tensors, numbers)
@@ -528,9 +580,15 @@ class Trainer:
                 f"cannot save step {self.step} in {self.run} ({reason}); "
                 f"{self._advice_on_failed_save()}"
             ) from error
-        self.unsaved, self.saved_at_step, self.saved_at = False, self.step, time.perf_counter()
+        self.unsaved, self.saved_at_step, self.saved_at = False, self.step, self.clock()
         path = str(self.run / "checkpoints" / f"step-{self.step}")
         self._emit("checkpoint", path=path, is_best=self.is_best)
+
+    def _write_plans(self) -> None:
+        """Let the run's config.yaml repeat the run: by its plans, without a clock."""
+        train = self.config.train.model_copy(update={"minutes": None})
+        config = self.config.model_copy(update={"train": train})
+        write_atomically(self.run / "config.yaml", [to_yaml(config).encode()])
 
     def _advice_on_failed_save(self) -> str:
         run = str(self.run)

@@ -65,11 +65,12 @@ class Monitor:
         config: Config,
         resumed_at: int | None,
         *,
+        clock: Callable[[], float] = time.perf_counter,
         elapsed_before: float = 0.0,
         pending: bool = False,
     ) -> None:
         self._run, self._config = run, config
-        self._began = time.perf_counter() - elapsed_before
+        self._clock, self._began = clock, clock() - elapsed_before
         self._latest: dict[str, float] = {}
         self._charted_s = -1  # the second of the last point by seconds
         self._picture: tuple[int, Attention, Sequence[str]] | None = None  # step, attention, text
@@ -89,11 +90,15 @@ class Monitor:
     @property
     def elapsed_s(self) -> float:
         """Seconds of training so far, over all resumes."""
-        return time.perf_counter() - self._began
+        return self._clock() - self._began
 
     def advance(self) -> None:
         """One more step on the bar."""
         self._bar.update()
+
+    def replan(self, steps: int) -> None:
+        """So many steps on the bar."""
+        self._bar.total = steps
 
     def evaluating(self, total: int) -> AbstractContextManager[Callable[[int], object]]:
         """A bar for an evaluation of `total` characters, shown if it takes more than a second.
