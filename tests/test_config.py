@@ -101,6 +101,17 @@ def test_words_stay_words(name: str) -> None:
         ('data: {source: "a\\nb"}', "data.source: expected a name in printable characters"),
         ("model: {C: 1000000000000}", "model.C: expected less than or equal to 1000000000"),
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
+        ("train: {plans: [[0, 9]]}", "train.plans: expected the last to be of train.steps (2000)"),
+        ("train: {plans: [[1, 2000]]}", "train.plans: expected the first at step 0, got 1"),
+        (
+            "train: {plans: [[0, 9], [7, 9], [7, 2000]]}",
+            "train.plans: expected rising steps, got 7 after 7",
+        ),
+        ("train: {plans: [[0, 9], [9, 9]]}", "train.plans: expected at step 9 a run of more steps"),
+        ("train: {plans: 3}", "train.plans: expected pairs of a step and a number of steps"),
+        ("train: {minutes: 0}", "train.minutes: expected greater than 0, got 0"),
+        ("train: {eval_every: 101 %}", "train.eval_every: expected a number of steps, or a part"),
+        ("train: {eval_every: 0.0 %}", "train.eval_every: expected a number of steps, or a part"),
         ("train: {min_learning_rate: 1}", "train.min_learning_rate: expected at most"),
         ("train: {batch_size: 8, accumulation: 3}", "train.accumulation: expected a divisor"),
         ("model:\n  T: 3\n  T: 4", "line 3, column 3: not valid YAML: duplicate key 'T'"),
@@ -204,6 +215,13 @@ def test_the_resolved_config_reads_back_as_itself(
 @pytest.mark.parametrize("source", ["1e5", "010", "true", "null", "~", "3", "- a", "a: b", "# c"])
 def test_a_text_named_like_a_number_reads_back_as_itself(source: str) -> None:
     config = Config.model_validate({"data": {"source": source}})
+    assert load(to_yaml(config)) == config
+
+
+def test_plans_read_back_as_themselves() -> None:
+    config = load("train: {steps: 850, minutes: 10, plans: [[0, 900], [400, 850]]}")
+    assert config.train.warmup_steps == 90  # of the steps planned at first
+    assert "  plans: [[0, 900], [400, 850]]" in to_yaml(config)
     assert load(to_yaml(config)) == config
 
 

@@ -1,44 +1,61 @@
-"""Runs that end when their time does: plans, and that they repeat."""
+"""Runs that end when their time does, and repeat without a clock."""
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config
+from gpt.errors import Interrupted
 from gpt.model.transformer import GPT
+from gpt.runs.checkpoint import read_summary
+from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
-from gpt.training.schedule import learning_rate, part_done, steps_due, window_length, with_plan
+from gpt.training import time_budget
+from gpt.training.schedule import is_due, learning_rate, steps_due, window_length, with_plan
 from gpt.training.trainer import Outcome, train
 from tests.conftest import metrics_of, small
 from tests.test_training import same_weights
 
 pytestmark = pytest.mark.precision
-Steps = Callable[[int], float]
+Gpt = Callable[..., tuple[int, str, str]]
+Seconds = Callable[[int], float]
+BEFORE_TRAINING_S = 2.0
 
 
 class Machine:
     """A clock that advances as a model computes: by `step_s(n)` for the n-th training batch."""
 
-    def __init__(self, step_s: Steps, window_s: float = 0.01, start_s: float = 2.0) -> None:
-        self.now, self.batches = start_s, 0
+    def __init__(self, step_s: Seconds, window_s: float = 0.01) -> None:
+        self.now, self.batches = BEFORE_TRAINING_S, 0
         self.step_s, self.window_s = step_s, window_s
 
     def __call__(self) -> float:
         return self.now
 
-    def compute(self, module: torch.nn.Module, inputs: object) -> None:
-        if isinstance(module, GPT):
-            self.batches += module.training
-            self.now += self.step_s(self.batches) if module.training else self.window_s
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """The machine on which the models here compute."""
+
+        def compute(module: torch.nn.Module, inputs: object) -> None:
+            if isinstance(module, GPT):
+                self.batches += module.training
+                self.now += self.step_s(self.batches) if module.training else self.window_s
+
+        hook = torch.nn.modules.module.register_module_forward_pre_hook(compute)
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
 @pytest.fixture
@@ -47,51 +64,277 @@ def corpus(text_file: Path) -> Corpus:
 
 
 def timed(minutes: float = 1.0, **changes: Any) -> Config:
-    """A small config that leaves its steps, warmup and evaluations to the time."""
-    tree = small(model__T=12, train__first_window=4, **changes).model_dump()
-    for key in ("steps", "warmup_steps", "eval_every", "checkpoint_every"):
+    """A small config that leaves steps, warmup and evaluations to the time."""
+    sizes = {"model__T": 12, "train__first_window": 4, "model__C": 8, "model__n_layer": 1}
+    tree = small(**sizes | changes).model_dump()
+    left_open = {"steps", "warmup_steps", "eval_every", "checkpoint_every"}
+    for key in left_open - {key.removeprefix("train__") for key in changes}:
         del tree["train"][key]
-    tree["train"] |= {"minutes": minutes, "sample_length": 0}
+    tree["train"] |= {"minutes": minutes, "sample_length": 0, "log_every": 1}
     return Config.model_validate(tree)
 
 
 def run_on(machine: Machine, config: Config, corpus: Corpus, run: str, **options: Any) -> Outcome:
-    hook = torch.nn.modules.module.register_module_forward_pre_hook(machine.compute)
-    try:
+    with machine.computing():
         return train(config, corpus, Path(run), clock=machine, **options)
-    finally:
-        hook.remove()
 
 
-def even(n: int) -> float:
-    return 0.3
+def even(batch: int) -> float:
+    return 0.8
 
 
-def slower_from_the_middle(n: int) -> float:
-    return 0.2 if n < 120 else 0.4
+def half_as_fast_from_the_middle(batch: int) -> float:
+    return 0.6 if batch < 40 else 1.2
 
 
-def faster_from_the_middle(n: int) -> float:
-    return 0.4 if n < 70 else 0.2
+def twice_as_fast_from_the_middle(batch: int) -> float:
+    return 1.2 if batch < 25 else 0.6
 
 
-def uneven(n: int) -> float:
-    return 0.1 + 0.4 * (n * 7 % 13) / 13
+def uneven(batch: int) -> float:
+    return 0.5 + 0.6 * (batch * 7 % 13) / 13
 
 
-PACES = [even, slower_from_the_middle, faster_from_the_middle, uneven]
+PACES = [even, half_as_fast_from_the_middle, twice_as_fast_from_the_middle, uneven]
+
+
+# --- the end of the time ---
 
 
 @pytest.mark.parametrize("pace", PACES, ids=lambda pace: pace.__name__)
-def test_a_run_ends_with_its_time_and_repeats_from_its_config(pace: Steps, corpus: Corpus) -> None:
+def test_a_run_ends_with_its_time_and_repeats_from_its_folder(
+    pace: Seconds, corpus: Corpus
+) -> None:
     machine = Machine(pace)
     outcome = run_on(machine, timed(), corpus, "r")
-    print(machine.now, outcome)
-    print(load_config("r/config.yaml").train.plans)
     assert 0.9 * 60 < machine.now <= 60
-    repeated = load_config("r/config.yaml")
-    assert repeated.train.minutes is None
-    again = train(repeated, corpus, Path("again"))
+    rates = [record["lr"] for record in metrics_of(Path("r")) if "lr" in record]
+    warmup = load_config("r/config.yaml").train.warmup_steps
+    assert rates[warmup:] == sorted(rates[warmup:], reverse=True)
+    assert rates[-1] < 0.05 * max(rates)
+    again = train(load_config("r/config.yaml"), corpus, Path("again"))
     assert again.step == outcome.step
     assert metrics_of(Path("again")) == metrics_of(Path("r"))
     assert same_weights(Path("again"), Path("r"))
+
+
+@pytest.mark.parametrize("minutes", [0.4, 2.0])
+def test_the_steps_are_in_proportion_to_the_time(minutes: float, corpus: Corpus) -> None:
+    machine = Machine(even)
+    steps = run_on(machine, timed(minutes), corpus, "r").step
+    assert 0.6 * 60 * minutes < 0.8 * steps < machine.now <= 60 * minutes
+
+
+def test_short_and_long_windows_have_a_pace_each(corpus: Corpus) -> None:
+    """The last sixth of the steps, with longer windows, would come as a surprise."""
+    seen: list[int] = []
+    machine = Machine(lambda batch: 0.5 if seen[-1] == 4 else 1.5)
+
+    def note(module: torch.nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        if isinstance(module, GPT) and module.training:
+            seen.append(inputs[0].shape[1])
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(note)
+    try:
+        run_on(machine, timed(), corpus, "r")
+    finally:
+        hook.remove()
+    assert 0.9 * 60 < machine.now <= 60
+    plans = load_config("r/config.yaml").train.plans
+    assert max(steps for _, steps in plans) < 1.1 * min(steps for _, steps in plans)
+
+
+def test_time_for_the_last_evaluation_is_left(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes 8 s of 60 here, for 20 windows: those on the way are on a part of the val split."""
+    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 12)
+    monkeypatch.setattr(time_budget, "FEWEST_EVAL_CHARACTERS", 12)
+    machine = Machine(even, window_s=0.4)
+    run_on(machine, timed(), corpus, "r")
+    assert 0.9 * 60 < machine.now <= 60
+    last = metrics_of(Path("r"))[-1]
+    assert {"val_loss", "val_loss_part"} <= last.keys()
+
+
+def test_no_time_left_is_one_step_more(corpus: Corpus) -> None:
+    outcome = run_on(Machine(even), timed(0.01), corpus, "r")
+    assert 1 <= outcome.step <= 3
+    assert read_summary(Path("r"), "last").finished
+
+
+def test_evaluations_are_spread_over_the_run(corpus: Corpus) -> None:
+    outcome = run_on(Machine(uneven), timed(train__eval_every="25 %"), corpus, "r")
+    steps = [record["step"] for record in metrics_of(Path("r")) if "val_loss" in record]
+    assert len(steps) == 5
+    assert (steps[0], steps[-1]) == (0, outcome.step)
+
+
+# --- the clock is over all resumes, and plans are kept ---
+
+
+def stop_at(step: int) -> dict[str, Any]:
+    seen: list[int] = []
+    return {
+        "on_event": lambda event: seen.append(event["step"]),
+        "should_stop": lambda: step in seen,
+    }
+
+
+def kill_at(step: int) -> Callable[[dict[str, Any]], None]:
+    def kill(event: dict[str, Any]) -> None:
+        if event["step"] == step:
+            raise KeyboardInterrupt
+
+    return kill
+
+
+def test_the_time_used_counts_on_over_resumes(corpus: Corpus) -> None:
+    first, second = Machine(even), Machine(even)
+    with pytest.raises(Interrupted, match="stopped at step 30, saved"):
+        run_on(first, timed(), corpus, "r", **stop_at(30))
+    run_on(second, read_summary(Path("r"), "last").config, corpus, "r", resume=True)
+    trained = first.now - BEFORE_TRAINING_S + second.now
+    assert 0.9 * 60 < trained <= 60
+
+
+def test_a_resume_can_give_a_run_more_time(corpus: Corpus) -> None:
+    machine = Machine(even)
+    with pytest.raises(Interrupted):
+        run_on(Machine(even), timed(), corpus, "r", **stop_at(30))
+    config = load_config(read_summary(Path("r"), "last").config, ["train.minutes=2"])
+    outcome = run_on(machine, config, corpus, "r", resume=True)
+    assert 0.8 * (outcome.step - 30) > 75
+
+
+@pytest.mark.parametrize("killed", [1, 43, 54])
+def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus: Corpus, killed: int) -> None:
+    """Plans made before are kept, and what is planned after it repeats from the folder as well."""
+    config = timed(train__checkpoint_every=7)
+    machine = Machine(half_as_fast_from_the_middle)
+    with pytest.raises(KeyboardInterrupt):
+        run_on(machine, config, corpus, "r", on_event=kill_at(killed))
+    saved = read_summary(Path("r"), "last").config
+    machine.now = BEFORE_TRAINING_S
+    run_on(machine, saved, corpus, "r", resume=True)
+    replayed = load_config("r/config.yaml")
+    assert replayed.train.plans[: len(saved.train.plans)] == saved.train.plans
+    train(replayed, corpus, Path("again"))
+    assert metrics_of(Path("again")) == metrics_of(Path("r"))
+    assert same_weights(Path("again"), Path("r"))
+
+
+@pytest.mark.parametrize("killed", [3, 27])
+def test_a_repeated_run_that_is_killed_makes_no_plans(corpus: Corpus, killed: int) -> None:
+    run_on(Machine(twice_as_fast_from_the_middle), timed(), corpus, "r")
+    config = load_config("r/config.yaml", ["train.checkpoint_every=7"])
+    with pytest.raises(KeyboardInterrupt):
+        train(config, corpus, Path("again"), on_event=kill_at(killed))
+    train(config, corpus, Path("again"), resume=True)
+    assert metrics_of(Path("again")) == metrics_of(Path("r"))
+    assert same_weights(Path("again"), Path("r"))
+
+
+def test_an_ensemble_repeats_from_its_plans(corpus: Corpus) -> None:
+    """Its members are a step ahead of what is read when a plan is made."""
+    run_on(Machine(half_as_fast_from_the_middle), timed(model__ensemble=2), corpus, "r")
+    again = load_config("r/config.yaml")
+    assert len(again.train.plans) > 1
+    train(again, corpus, Path("again"))
+    assert same_weights(Path("again"), Path("r"))
+
+
+# --- the schedule that follows from plans ---
+
+
+@st.composite
+def planned(draw: st.DrawFn) -> Config:
+    """A config with plans, each made at a step of the one before."""
+    steps = draw(st.integers(2, 97))
+    decay = draw(st.sampled_from(["linear", "cosine"]))
+    warmup = draw(st.integers(0, steps))
+    config = small(
+        model__T=12,
+        train__first_window=4,
+        train__steps=steps,
+        train__warmup_steps=warmup,
+        train__decay=decay,
+        train__plans=[[0, steps]],
+        train__learning_rate=1.0,
+        train__min_learning_rate=0.1,
+    )
+    at = 0
+    for _ in range(draw(st.integers(0, 5))):
+        if at + 1 >= config.train.steps:
+            break
+        at = draw(st.integers(at + 1, config.train.steps - 1))
+        config = with_plan(config, at, draw(st.integers(at + 1, at + 97)))
+    return config
+
+
+@given(planned())
+def test_the_learning_rate_never_jumps_and_ends_at_its_last(config: Config) -> None:
+    train = config.train
+    rates = [learning_rate(step, train) for step in range(train.warmup_steps, train.steps)]
+    assert rates == sorted(rates, reverse=True)
+    if rates:
+        assert rates[0] == train.learning_rate
+        assert learning_rate(train.steps, train) == pytest.approx(train.min_learning_rate)
+    steepest = [1 / max(1, end - max(at, train.warmup_steps)) for at, end in train.plans]
+    falls = [before - after for before, after in pairwise(rates)]
+    assert max(falls, default=0) <= 1.6 * max(steepest) * (1 - 0.1) + 1e-9  # cosine: pi / 2
+
+
+@given(planned())
+def test_windows_become_long_once(config: Config) -> None:
+    lengths = [window_length(step, config) for step in range(config.train.steps)]
+    assert lengths == sorted(lengths)
+    assert lengths[-1] == 12
+
+
+@given(planned(), st.sampled_from(["7.5 %", "10 %", "30 %", "100 %"]))
+def test_parts_of_a_run_are_as_many_whatever_the_plans(config: Config, every: str) -> None:
+    steps = range(config.train.steps + 1)
+    due = [step for step in steps if is_due(step, every, config.train)]
+    assert due == sorted(set(steps_due(every, config.train)))
+    part = float(every.removesuffix(" %")) / 100
+    assert len(due) <= -(-1 // part) + 1
+    assert {0, config.train.steps} <= set(due)
+
+
+@given(planned(), st.data())
+def test_what_a_step_does_follows_from_the_plans_made_by_then(config: Config, data: Any) -> None:
+    """A repeated run knows all plans from its start."""
+    plans = config.train.plans
+    known = data.draw(st.integers(1, len(plans)))
+    until = plans[known][0] if known < len(plans) else config.train.steps
+    changes = {"plans": plans[:known], "steps": plans[known - 1][1]}
+    then = config.model_copy(update={"train": config.train.model_copy(update=changes)})
+    for step in range(until):
+        assert learning_rate(step, then.train) == learning_rate(step, config.train)
+        assert window_length(step, then) == window_length(step, config)
+
+
+# --- the command ---
+
+
+def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
+    sizes = ["--set", "model.T=12", "--set", "model.C=8", "--set", "train.sample_length=0"]
+    arguments = ("train", text_file, *sizes, "--device", "cpu", "--run-dir", "r")
+    code, out, err = gpt(*arguments, "--minutes", "0.01", "--json")
+    assert code == 0, err
+    steps = json.loads(out)["step"]
+    config = load_config("r/config.yaml")
+    assert (config.train.minutes, config.train.steps, config.train.plans[-1][1]) == (
+        *(None, steps, steps),
+    )
+    code, _, err = gpt("train", "--config", "r/config.yaml", "--run-dir", "again")
+    assert code == 0, err
+    assert same_weights(Path("again"), Path("r"))
+    code, _, err = gpt(*arguments, "--overwrite", "--minutes", "1", "--set", "train.steps=5")
+    assert (code, "expected either --minutes or train.steps, got both" in err) == (2, True)
+    code, _, err = gpt("train", "--resume", "r")
+    assert (code, "r is finished" in err) == (2, True)
+    advice = err.rpartition("to train for longer: ")[2].split()
+    code, out, err = gpt("train", "--resume", "r", *advice, "--json")
+    assert (code, json.loads(out)["step"]) == (0, 2 * steps), err

@@ -128,7 +128,7 @@ def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Pa
     config = {key: value for key, _, value in fields(small(seed=5))}
     assert {key for key in shown if not key.startswith("final/")} == set(config)
     for key, value in config.items():
-        assert shown[key] == ("null" if value is None else value), key
+        assert shown[key] == ("null" if value in (None, ()) else value), key
     assert shown["final/best_val_loss"] == pytest.approx(outcome.best_val_loss)
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 
+import torch
+
 from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
 from gpt.evaluation.loss import evaluate
@@ -21,7 +23,6 @@ LEAST_TOLERANCE = 0.005  # and of all of it
 NEWEST = 1 / 3  # weight of what was measured since the last check
 EVALUATED = 0.1  # of the time at most, unless train.eval_characters says on how much
 FEWEST_EVAL_CHARACTERS = 10_000
-EVALUATION_S = 0.5  # of what comes with an evaluation, until it is measured
 SHORTEST_STEP_S = 1e-6
 PROBED_S, PROBES = 0.3, 9  # seconds and times, at most, that one kind of work is tried before a run
 
@@ -73,8 +74,7 @@ class Pace:
             T = window_length(step, config)
             if T not in self.probed:
                 self.probed[T] = self._seconds_of(partial(update.probe, step))
-        T = config.model.T
-        some = val[: max(EVAL_CHARACTERS, T) + 1]
+        some = val[: max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads() + 1]
         score = partial(evaluate, update.model, some)
         self.seconds[CHARACTER] = self._seconds_of(score) / (len(some) - 1)
 
@@ -177,16 +177,17 @@ class TimeBudget:
         """Seconds of an evaluation on so many characters, and of what comes with it."""
         seconds = self.pace.seconds
         score_s = min(characters, self.val_characters) * seconds.get(CHARACTER, 0.0)
-        return seconds.get(EVALUATION, EVALUATION_S) + score_s
+        return seconds.get(EVALUATION, 0.0) + score_s
 
     def _with_short_evaluations(self, config: Config) -> Config:
         """Evaluations on a part of the val split if they would take too much of the time."""
         if config.train.eval_characters:
             return config
         steps = max(1, int(self.left_s / max(self._step_s(0, config), SHORTEST_STEP_S)))
-        times = times_due(config.train.eval_every, config.train.model_copy(update={"steps": steps}))
-        share = EVALUATED * self.limit_s / (times * self._evaluation_s(self.val_characters))
-        if share >= 1:
+        train = config.train.model_copy(update={"steps": steps})
+        on_the_way = times_due(train.eval_every, train) - 1  # before the last, which is on all
+        affordable = EVALUATED * self.limit_s / self._evaluation_s(self.val_characters)
+        if on_the_way <= affordable:
             return config
-        part = max(FEWEST_EVAL_CHARACTERS, int(share / 2 * self.val_characters))
-        return load_config(config, [f"train.eval_characters={part}"])
+        part = int(affordable / 2 / on_the_way * self.val_characters)
+        return load_config(config, [f"train.eval_characters={max(FEWEST_EVAL_CHARACTERS, part)}"])

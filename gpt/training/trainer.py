@@ -289,7 +289,8 @@ class Trainer:
                 self.monitor.replan(end)
         if steps := dict(self.config.train.plans).get(self.step):
             self.monitor.event(self.step, f"{steps} steps planned")
-            log.info("step %d: %d steps planned", self.step, steps)
+            if not self.step:  # of others, the bar shows the number
+                log.info("%d steps planned", steps)
             self._emit("plan", steps=steps)
 
     def evaluate(self) -> None:
