@@ -125,11 +125,15 @@ def to_yaml(config: Config) -> str:
 
 def _value(value: Any) -> str:
     """A setting on one line."""
-    value = list(value) if isinstance(value, tuple) else value
+    value = _in_lists(value)
     text = "null" if value is None else _dump(value).removesuffix("\n").removesuffix("\n...")
     if "\n" in text or parse(text, "") != value:  # a text named 1e5 is a number to us
         text = _dump(value, '"').removesuffix("\n")
     return text
+
+
+def _in_lists(value: Any) -> Any:
+    return [_in_lists(part) for part in value] if isinstance(value, tuple) else value
 
 
 def _dump(value: Any, quotes: str | None = None) -> str:
