@@ -321,6 +321,13 @@ def vocabularies(arguments: argparse.Namespace, peer: NanoGPT | None) -> dict[st
     return measure(arguments.text or locate(TINYSHAKESPEARE))
 
 
+def ensembles() -> dict[str, Any]:
+    """How fast an ensemble of 4 writes text, against one model: bench_sampling.py."""
+    from bench_sampling import ensembles as measure
+
+    return measure()
+
+
 def dryrun() -> dict[str, Any]:
     """The seconds of a run that --dry-run estimates, and those that it takes: whole processes."""
     table: dict[str, Any] = {}
@@ -363,6 +370,7 @@ OURS = (
     shapes,
     scaling,
     optimizer,
+    ensembles,
 )
 PARTS = {part.__name__: part for part in OURS}
 WITH_ARGUMENTS = {part.__name__: part for part in (sampling, preparation, vocabularies)}

@@ -15,6 +15,7 @@ import torch
 from bench_peers import NanoGPT, huggingface_generate
 
 from gpt.config.schema import Config
+from gpt.model.ensemble import make_model
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import CheckpointData, TrainingState, read_checkpoint, write_checkpoint
 from gpt.runs.model import weights_of
@@ -29,6 +30,10 @@ SHAPES = {  # nanoGPT's recipes, 10.65 M and 0.80 M parameters
     "large": {"T": 256, "C": 384, "n_layer": 6, "n_head": 6},
     "small": {"T": 64, "C": 128, "n_layer": 4, "n_head": 4},
 }
+SHIPPED = {  # shakespeare_best, 0.85 M
+    "best": {"T": 512, "C": 128, "n_layer": 4, "n_head": 2, "head_size": 64},
+}
+MEMBERS = 4
 VOCABULARY = Vocabulary("".join(map(chr, range(32, 97))))  # 65 characters, as tinyshakespeare has
 
 
@@ -43,7 +48,7 @@ def wall(command: list[str]) -> float:
 def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
     """A run with a model of that shape; what its weights are changes no time."""
     config = Config.model_validate({"model": shape, "sample": {"temperature": 1.0}})
-    model = GPT(config.model, len(VOCABULARY), torch.Generator().manual_seed(1))
+    model = make_model(config.model, len(VOCABULARY), seed=1)
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder)
         data = CheckpointData(1, config, VOCABULARY, weights_of(model), best_step=1)
@@ -117,6 +122,29 @@ def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
         if torch.cuda.is_available():
             found |= cuda(shape)
         results[name] = found
+    return results
+
+
+def ensembles(repeats: int = 5) -> dict[str, Any]:
+    """Seconds of 1,000 characters, whole process, and of those alone: 4 members against one."""
+    results: dict[str, Any] = {}
+    for name, shape in (SHAPES | SHIPPED).items():
+        with untrained_run(shape) as one, untrained_run(shape | {"ensemble": MEMBERS}) as several:
+            command = [sys.executable, "-m", "gpt", "sample", "--device", "cpu", "--length"]
+            processes, alone = [], []
+            for _ in range(repeats):  # in turn, so that both meet the same machine
+                taken = [wall([*command, str(CHARACTERS), str(run)]) for run in (one, several)]
+                processes.append(taken[1] / taken[0])
+                data = [read_checkpoint(run, "best") for run in (one, several)]
+                taken = [
+                    sum(paces(lambda B, of=of: open_engine(of, "cpu", B), 1, CHARACTERS))
+                    for of in data
+                ]
+                alone.append(taken[1] / taken[0])
+        results[name] = {
+            "process_times_one": round(statistics.median(processes), 2),
+            "characters_times_one": round(statistics.median(alone), 2),
+        }
     return results
 
 

@@ -355,6 +355,15 @@ class TrainConfig(Section):
         None, description="stop after so many evaluations without a new best; null = do not"
     )
 
+    distill: TextName | None = Field(
+        None,
+        description="a run, its folder or its name under runs/, whose predicted probabilities are "
+        "targets beside the characters; null = the characters alone",
+    )
+    distill_weight: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.9, description="weight of those targets in the loss; the rest is that of the characters"
+    )
+
     @model_validator(mode="after")
     def _plans_fit(self) -> Self:
         at = [step for step, _ in self.plans]
@@ -473,6 +482,7 @@ GROUPS = {  # what the keys from this one on are about: headings of help and of 
     "train.precision": "training: precision and compilation",
     "train.eval_every": "training: evaluation, logging, checkpoints",
     "train.stop_at_val_loss": "training: early stopping",
+    "train.distill": "training: distillation",
     "sample.length": "sampling",
 }
 

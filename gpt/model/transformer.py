@@ -199,9 +199,10 @@ def initialize(model: nn.Module, generator: torch.Generator | None = None) -> No
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
     """Nats per character: -log of the probability given to each target, averaged or summed.
 
-    logits (B, T, V) in any precision, targets (B, T); computed in float32.
+    logits (B, T, V) in any precision; targets (B, T), or a distribution of them, (B, T, V).
+    Computed in float32.
     """
-    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction=reduction)
+    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(0, 1), reduction=reduction)
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:

@@ -25,6 +25,7 @@ from gpt.text.corpus import Corpus
 from gpt.training.ensemble import Update, make_step
 from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps, steps_due, window_length
+from gpt.training.teacher import load_teacher
 
 WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at a time, as often as it takes
 TIMED_SECONDS = 1.5  # of steps of one length, of an evaluation: less says little
@@ -64,9 +65,10 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     with _PeakMemory() as memory, computing:
         began = time.perf_counter()
         device = select_device(config.device)
-        check_training_memory(config, len(corpus.vocabulary), device)
+        teacher = load_teacher(config, corpus.vocabulary, device)
+        check_training_memory(config, len(corpus.vocabulary), device, teacher)
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-        update = make_step(model, corpus.train, config, device)
+        update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
         setup = time.perf_counter() - began
         warmup, step = _time_steps(update, config, device)
         evaluation = _time_evaluation(model, corpus, device)

@@ -17,6 +17,7 @@ from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.gradients import takes_threads, threads_each
 from gpt.training.step import Result, TrainStep
+from gpt.training.teacher import Teacher
 
 
 class EnsembleStep:
@@ -40,14 +41,15 @@ class EnsembleStep:
         config: Config,
         device: torch.device,
         vocabulary: Vocabulary | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
-        self.model, self.device = model, device
+        self.model, self.device, self.teacher = model, device, teacher
         self.side_by_side = takes_threads(config, device)
         threads = torch.get_num_threads()
         each = threads_each(threads, config, device)
         with computing_with(each):
             self.members = [
-                TrainStep(member, ids, member_config(config, m), device, vocabulary)
+                TrainStep(member, ids, member_config(config, m), device, vocabulary, teacher)
                 for m, member in enumerate(members_of(model))
             ]
         self.precision = self.members[0].precision
@@ -171,11 +173,12 @@ def make_step(
     config: Config,
     device: torch.device,
     vocabulary: Vocabulary | None = None,
+    teacher: Teacher | None = None,
 ) -> Update:
     """What updates the model; see TrainStep and EnsembleStep."""
     if isinstance(model, GPT):
-        return TrainStep(model, ids, config, device, vocabulary)
-    return EnsembleStep(model, ids, config, device, vocabulary)
+        return TrainStep(model, ids, config, device, vocabulary, teacher)
+    return EnsembleStep(model, ids, config, device, vocabulary, teacher)
 
 
 def member_config(config: Config, member: int) -> Config:

@@ -8,6 +8,7 @@ from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.training.gradients import takes_threads, windows_at_once, worker_count
+from gpt.training.teacher import Teacher
 
 FLOAT = 4  # bytes
 LIBRARIES = 4e8  # bytes of torch and the others, most of them not yet loaded
@@ -17,9 +18,18 @@ ADVICE = (
 )
 
 
-def check_training_memory(config: Config, vocabulary_size: int, device: torch.device) -> None:
-    """Raises OutOfMemory if training by this config would take more memory than is free."""
-    parts = training_bytes(config, vocabulary_size, device)
+def check_training_memory(
+    config: Config,
+    vocabulary_size: int,
+    device: torch.device,
+    teacher: Teacher | None = None,
+) -> None:
+    """Raises OutOfMemory if training by this config would take more memory than is free.
+
+    The weights of the teacher take some of it already.
+    """
+    learnt_from = teacher.model.config if teacher else None
+    parts = training_bytes(config, vocabulary_size, device, learnt_from)
     if device.type == "cuda":
         check_memory("training", {"batch": parts.pop("batch")}, ADVICE)  # drawn on the CPU
         check_memory(f"training on {device}", parts, ADVICE, torch.cuda.mem_get_info(device)[0])
@@ -27,7 +37,12 @@ def check_training_memory(config: Config, vocabulary_size: int, device: torch.de
         check_memory("training", parts | {"libraries": LIBRARIES}, ADVICE)
 
 
-def training_bytes(config: Config, vocabulary_size: int, device: torch.device) -> dict[str, float]:
+def training_bytes(
+    config: Config,
+    vocabulary_size: int,
+    device: torch.device,
+    teacher: ModelConfig | None = None,
+) -> dict[str, float]:
     """Bytes that training takes at most, by part: an estimate, rather too high than too low."""
     model, train = config.model, config.train
     parameters, K = parameter_count(model, vocabulary_size), model.ensemble
@@ -35,13 +50,15 @@ def training_bytes(config: Config, vocabulary_size: int, device: torch.device) -
     gradients = 1 if workers == 1 else workers + 1  # of each parameter
     side_by_side = takes_threads(config, device)
     members_at_once = min(K, torch.get_num_threads()) if side_by_side else 1
-    logits = 4 if K == 1 else 7 + K  # of a character: each member's, and their mean
     B = 1 if train.auto_batch else -(-train.batch_size // train.accumulation)
     on_cpu = device.type == "cpu"
     bf16 = select_precision(train.precision, device) == torch.bfloat16
     explicit = on_cpu and ((bf16 and model.T <= 512) or model.attention_dropout > 0)
     characters = model.T * (windows_at_once(B, model.T, model.C, workers) if on_cpu else B)
     scored = max(EVAL_CHARACTERS, model.T) * (torch.get_num_threads() if on_cpu else 1)
+    in_training = activation_bytes(model, vocabulary_size, explicit=explicit)
+    if teacher is not None:
+        in_training += inference_bytes(teacher, vocabulary_size, explicit=explicit)
     return {
         "weights": FLOAT * parameters,
         "gradients": FLOAT * parameters * gradients,
@@ -49,10 +66,8 @@ def training_bytes(config: Config, vocabulary_size: int, device: torch.device) -
         "checkpoint": 3 * FLOAT * parameters,  # as it is written
         "batch": 60 * K * train.batch_size * model.T,  # ids, places, token dropout; and the next's
         "activations": max(
-            members_at_once
-            * characters
-            * activation_bytes(model, vocabulary_size, explicit=explicit),
-            scored * FLOAT * (_layer_numbers(model) + 4 * model.C + logits * vocabulary_size),
+            members_at_once * characters * in_training,
+            scored * inference_bytes(model, vocabulary_size, explicit=False),
         ),
     }
 
@@ -66,6 +81,14 @@ def activation_bytes(model: ModelConfig, vocabulary_size: int, *, explicit: bool
     # one layer more: the gradients of the one at work
     layers = (model.n_layer + 1) * (_layer_numbers(model) + scores)
     return FLOAT * (layers + 4 * model.C + 4 * vocabulary_size)
+
+
+def inference_bytes(model: ModelConfig, vocabulary_size: int, *, explicit: bool) -> float:
+    """Bytes that a forward pass without a backward pass takes for each character."""
+    K = model.ensemble
+    logits = 4 if K == 1 else 7 + K  # each member's, and their mean
+    scores = 2 * model.n_head * model.T if explicit else 0
+    return FLOAT * (_layer_numbers(model) + scores + 4 * model.C + logits * vocabulary_size)
 
 
 def _layer_numbers(model: ModelConfig) -> int:

@@ -20,6 +20,7 @@ from gpt.training.ensemble import Update, make_step
 from gpt.training.gradients import threads_each
 from gpt.training.progress import Progress
 from gpt.training.schedule import learning_rate, rewarm_factor
+from gpt.training.teacher import Teacher
 
 log = logging.getLogger(__name__)
 
@@ -34,21 +35,24 @@ class RunState:
     config: Config | None = None  # that it was saved with; of a new run, None
 
 
-def resume_from(config: Config, corpus: Corpus, run: Path, device: torch.device) -> RunState:
+def resume_from(
+    config: Config, corpus: Corpus, run: Path, device: torch.device, teacher: Teacher | None = None
+) -> RunState:
     """The state to train on from, with this config.
 
     Raises:
         CheckpointError: no checkpoint is intact, or the last is of something else.
         ConfigError: the config changes what would make it another run.
-        UsageError: the text differs, or the run is finished.
+        UsageError: the text or the teacher differs, or the run is finished.
     """
     data, state = recover(run)
     with _state_of_this_model(run, data):
         progress = Progress(**state.numbers["progress"])
         _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
+        _check_teacher(teacher, state.numbers.get("teacher_sha256"), config, run)
         _change_schedule(data, config.train, progress)
         model = load_model(data, device)
-        update = make_step(model, corpus.train, config, device, corpus.vocabulary)
+        update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
         update.load_state_dict(state)
         _warn_of_other_digits(update, config, state.numbers)
     return RunState(data.step, update, progress, data.config)
@@ -93,6 +97,14 @@ def _check_can_resume(
         raise UsageError(
             f"{run} is finished: at step {data.step}, {reason}; to train for longer: "
             f"--set train.stop_at_val_loss=null --set train.patience=null"
+        )
+
+
+def _check_teacher(teacher: Teacher | None, sha256: str | None, config: Config, run: Path) -> None:
+    if sha256 != (teacher and teacher.sha256):
+        raise UsageError(
+            f"train.distill {config.train.distill} is not what {run} began with, or its best "
+            f"checkpoint has changed since; bring the old one back, or start a new run"
         )
 
 

@@ -29,6 +29,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.gradients import draws_masks, make_gradients
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import batch_shape, learning_rate
+from gpt.training.teacher import Teacher
 
 log = logging.getLogger(__name__)
 
@@ -53,9 +54,10 @@ class TrainStep:
         config: Config,
         device: torch.device,
         vocabulary: Vocabulary | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
         self.model, self.ids, self.config, self.device = model, ids, config, device
-        self.vocabulary = vocabulary
+        self.vocabulary, self.teacher = vocabulary, teacher
         self.batches = Prefetch(self._draw, config.train.steps)
         self.micro_batches = config.train.accumulation
         self.precision = select_precision(config.train.precision, device)
@@ -161,8 +163,9 @@ class TrainStep:
         """What these windows add to the mean loss of the whole batch, ()."""
         with autocast(self.device, self.precision):
             logits = self.forward(x)
+            targets = y if self.teacher is None else self.teacher.targets(x, y)
         characters = self.config.train.batch_size * self.config.model.T  # in the whole batch
-        return cross_entropy(logits, y, reduction="sum") / characters
+        return cross_entropy(logits, targets, reduction="sum") / characters
 
     def _divide_further(self, step: int, reason: str) -> None:
         """More micro-batches, if that is allowed. Raises TrainingError, with advice, if not."""

@@ -50,6 +50,7 @@ from gpt.training.progress import Progress
 from gpt.training.resume import RunState, resume_from, roll_back, schedule_factor
 from gpt.training.schedule import is_due, learning_rate, window_length, with_plan
 from gpt.training.step import Result
+from gpt.training.teacher import load_teacher
 from gpt.training.time_budget import CHARACTER, EVALUATION, TimeBudget
 
 log = logging.getLogger(__name__)
@@ -138,12 +139,13 @@ def train(
     clock = clock or (lambda: time.perf_counter() - began)
     device = select_device(config.device)
     with computing_with(config.threads, deterministic=config.deterministic):
-        check_training_memory(config, len(corpus.vocabulary), device)
+        teacher = load_teacher(config, corpus.vocabulary, device)
+        check_training_memory(config, len(corpus.vocabulary), device, teacher)
         if resume:
             check_plain(run)
         else:
             model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-            update = make_step(model, corpus.train, config, device, corpus.vocabulary)
+            update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
             budget = TimeBudget(config, update, corpus.val, clock)
             config = budget.first_plan(config)
             update.replan(config)
@@ -153,7 +155,7 @@ def train(
             make_folder(run)
         with locked(run) as check_in_place:
             if resume:
-                state = resume_from(config, corpus, run, device)
+                state = resume_from(config, corpus, run, device, teacher)
                 elapsed_before = state.progress.elapsed_s
                 budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_before)
             else:
@@ -566,6 +568,8 @@ class Trainer:
             "progress": known,
             "text_sha256": self.corpus.sha256,
         }
+        if teacher := self.update.teacher:
+            numbers["teacher_sha256"] = teacher.sha256
         if not all(np.isfinite(array).all() for array in data.weights.values()):
             raise Diverged(f"step {self.step}: weights are NaN or infinite")
         self.check_in_place()

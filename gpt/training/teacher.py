@@ -1,0 +1,77 @@
+"""Distillation: a trained run's predictions as targets, beside the characters of the text."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gpt.config.schema import Config
+from gpt.errors import ConfigError, UsageError
+from gpt.model.ensemble import LanguageModel
+from gpt.runs.checkpoint import CheckpointData, read_checkpoint
+from gpt.runs.folder import find_run
+from gpt.runs.model import load_model
+from gpt.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A trained model whose probabilities are targets (arXiv:1503.02531, section 2).
+
+    They are taken as they are, at temperature 1: text is uncertain enough. `weight` is theirs in
+    the loss, and 1 - `weight` that of the characters.
+    """
+
+    model: LanguageModel
+    weight: float
+    sha256: str  # of its weights
+
+    @torch.no_grad()
+    def targets(self, x: Tensor, y: Tensor) -> Tensor:
+        """The distributions to predict (B, T, V), for windows x and the characters y (B, T).
+
+        The teacher is given the text that x and y have in common: x without token dropout, but for
+        each first character.
+        """
+        text = torch.cat([x[:, :1], y[:, :-1]], dim=1)
+        targets: Tensor = self.weight * self.model(text).float().softmax(-1)
+        certain = torch.full_like(targets[..., :1], 1 - self.weight)
+        targets.scatter_add_(-1, y[..., None], certain)
+        return targets
+
+
+def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -> Teacher | None:
+    """The best model of the run `train.distill`, if that is set.
+
+    Raises:
+        UsageError: there is no such run.
+        ConfigError: its vocabulary is another, or its windows are shorter.
+        CheckpointError: it cannot be read.
+    """
+    run = config.train.distill
+    if run is None:
+        return None
+    try:
+        data = read_checkpoint(find_run(run))
+    except UsageError as error:
+        raise UsageError(f"train.distill: {error}") from error
+    if data.vocabulary != vocabulary:
+        raise ConfigError(
+            f"train.distill {run}: expected a run with the vocabulary of this text (V = "
+            f"{len(vocabulary)}), got another (V = {len(data.vocabulary)}); take a run that was "
+            f"trained on this text"
+        )
+    if data.config.model.T < config.model.T:
+        raise ConfigError(
+            f"train.distill {run}: expected a run with a model.T of at least {config.model.T}, got "
+            f"{data.config.model.T}; use a smaller model.T"
+        )
+    return Teacher(load_model(data, device), config.train.distill_weight, _sha256(data))
+
+
+def _sha256(data: CheckpointData) -> str:
+    digest = hashlib.sha256()
+    for name, array in sorted(data.weights.items()):
+        digest.update(name.encode() + array.tobytes())
+    return digest.hexdigest()

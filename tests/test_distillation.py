@@ -1,0 +1,154 @@
+"""A student trained on a teacher's probabilities, beside the characters of the text."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+import gpt as package
+from gpt.config.schema import Config
+from gpt.errors import ConfigError, Interrupted, UsageError
+from gpt.model.ensemble import LanguageModel, make_model, members_of
+from gpt.model.transformer import GPT
+from gpt.runs.checkpoint import read_checkpoint
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_source
+from gpt.text.vocabulary import MASKED
+from gpt.training.step import TrainStep
+from gpt.training.teacher import Teacher
+from gpt.training.trainer import train
+from tests.conftest import load, metrics_of, small
+
+pytestmark = pytest.mark.precision
+
+CPU = torch.device("cpu")
+LM = TypeVar("LM", bound=LanguageModel)
+
+
+@pytest.fixture
+def corpus(text_file: Path) -> Corpus:
+    return load_corpus(open_source(str(text_file)))
+
+
+@pytest.fixture
+def teacher(corpus: Corpus) -> Path:
+    train(small(model__ensemble=2, model__T=17), corpus, Path("teacher"))
+    return Path("teacher")
+
+
+def student(**changes: object) -> Config:
+    return small(train__distill="teacher", **changes)
+
+
+def weights_of(run: str) -> dict[str, bytes]:
+    return {name: w.tobytes() for name, w in read_checkpoint(Path(run), "last").weights.items()}
+
+
+def shaken(model: LM) -> LM:
+    draws = torch.Generator().manual_seed(5)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=draws)
+    return model.eval()
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.7, 1.0])
+@torch.no_grad()
+def test_the_loss_is_the_cross_entropy_with_the_mixed_targets(
+    corpus: Corpus, weight: float
+) -> None:
+    """Character by character, by each member of the teacher, to whom no token is dropped out."""
+    V = len(corpus.vocabulary)
+    config = small(train__precision="fp32", train__batch_size=3)
+    of_teacher, model = make_model(small(model__ensemble=2).model, V), GPT(config.model, V)
+    step = TrainStep(
+        shaken(model), corpus.train, config, CPU, teacher=Teacher(shaken(of_teacher), weight, "")
+    )
+    text = torch.from_numpy(corpus.train[: 3 * 14].astype("int64")).view(3, 14)
+    x, y = text[:, :-1].clone(), text[:, 1:]
+    x[:, 3::4] = MASKED
+    total = 0.0
+    for b, t in np.ndindex(3, 13):
+        each = [m(text[None, b, : t + 1])[0, -1].softmax(0) for m in members_of(of_teacher)]
+        target = weight * (each[0] + each[1]) / 2
+        target[y[b, t]] += 1 - weight
+        total -= (target * model(x[None, b])[0, t].log_softmax(0)).sum().item()
+    assert step.loss(x, y).item() == pytest.approx(total / (3 * 13), rel=1e-5)
+
+
+def test_a_student_comes_nearer_to_its_teacher_than_a_run_of_its_own(
+    corpus: Corpus, teacher: Path
+) -> None:
+    longer = {"train__steps": 60, "train__eval_every": 60}
+    train(student(train__distill_weight=1.0, **longer), corpus, Path("student"))
+    train(small(**longer), corpus, Path("alone"))
+    ids = torch.from_numpy(corpus.val[:130].astype("int64")).view(10, 13)
+    with torch.no_grad():
+        expected = load("teacher", "best")(ids).softmax(-1)
+        far = {
+            run: -(expected * load(run)(ids).log_softmax(-1)).sum(-1).mean().item()
+            for run in ("student", "alone")
+        }
+    entropy = -(expected * expected.log()).sum(-1).mean().item()
+    assert entropy < far["student"] < far["alone"]
+    assert far["student"] - entropy < 0.1
+    assert metrics_of(Path("student"))[-1]["val_loss"] == pytest.approx(
+        package.load("student", "last").loss(corpus.vocabulary.decode(corpus.val.tolist())),
+        rel=1e-6,
+    ), "the val loss is that of the characters"
+
+
+def test_a_distilled_run_resumes_bit_for_bit(corpus: Corpus, teacher: Path) -> None:
+    train(student(), corpus, Path("uninterrupted"))
+    steps: list[int] = []
+    with pytest.raises(Interrupted, match="stopped at step 5, saved"):
+        train(
+            student(),
+            corpus,
+            Path("r"),
+            on_event=lambda event: steps.append(event["step"]),
+            should_stop=lambda: 5 in steps,
+        )
+    teacher.rename("moved")
+    with pytest.raises(UsageError, match=r"^train.distill: teacher: expected the folder of a run"):
+        train(student(), corpus, Path("r"), resume=True)
+    train(small(train__distill="moved"), corpus, Path("r"), resume=True)
+    assert weights_of("r") == weights_of("uninterrupted")
+    assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
+
+
+def test_another_teacher_than_the_one_it_began_with_is_refused(
+    corpus: Corpus, teacher: Path
+) -> None:
+    train(student(), corpus, Path("r"))
+    before = weights_of("r")
+    train(small(model__ensemble=2, model__T=17, seed=7), corpus, teacher, overwrite=True)
+    longer = student(train__steps=13)
+    for config in (longer, small(train__steps=13)):
+        with pytest.raises(UsageError, match=r"is not what r began with.*bring the old one back"):
+            train(config, corpus, Path("r"), resume=True)
+    assert weights_of("r") == before
+    train(small(), corpus, Path("alone"))
+    with pytest.raises(UsageError, match="teacher is not what alone began with"):
+        train(longer, corpus, Path("alone"), resume=True)
+
+
+def test_a_teacher_that_cannot_teach_is_refused_in_one_message(
+    corpus: Corpus, teacher: Path, tmp_path: Path, gpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    (tmp_path / "other.txt").write_text("another alphabet, that is: 0123456789\n" * 99)
+    other = load_corpus(open_source(str(tmp_path / "other.txt")))
+    with pytest.raises(ConfigError, match=r"expected a run with the vocabulary of this text"):
+        train(student(), other, Path("r"))
+    with pytest.raises(ConfigError, match=r"a model.T of at least 19, got 17"):
+        train(student(model__T=19), corpus, Path("r"))
+    shutil.rmtree("teacher/checkpoints")
+    with pytest.raises(UsageError, match=r"^train.distill: teacher"):
+        train(student(), corpus, Path("r"))
+    assert not Path("r").exists()
+    code, _, err = gpt("train", "pangram.txt", "--set", "train.distill=nowhere", "--dry-run")
+    assert code == 2
+    assert "train.distill: nowhere: expected the folder of a run" in err
