@@ -248,6 +248,7 @@ def train(
     text: str | Sequence[str] | None = None,
     minutes: float | None = None,
     settings: Settings | Sequence[str] = (),
+    init_from: str | Path | None = None,
     run_dir: str | Path | None = None,
     overwrite: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
@@ -263,6 +264,8 @@ def train(
             or `-` for standard input.
         minutes: how long to train, in place of `train.steps`; of a config with `train.plans`, too.
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
+        init_from: the run to fine-tune, in place of `train.init_from`: training begins with the
+            weights of its best checkpoint, and its shape and recipe are the defaults.
         run_dir: the run's folder; default `runs/NAME`, after the text if it is given, else after
             the config; with a number if that is taken.
         overwrite: replace the run that is in the folder.
@@ -273,12 +276,13 @@ def train(
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
+        UsageError: the run's folder is in use, or there is no run to fine-tune.
         TextError: the text cannot be read.
         Interrupted: `should_stop` returned True, and the state is saved.
         TrainingError: training cannot continue; the run's checkpoints are as they were.
     """
     clock = clock or _since_now()
-    settled = _resolve(config, text, settings, minutes)
+    settled = _resolve_new(config, text, settings, minutes, init_from)
 
     from gpt.runs.folder import RUNS, check_free
 
@@ -351,13 +355,14 @@ def estimate(
     text: str | Sequence[str] | None = None,
     minutes: float | None = None,
     settings: Settings | Sequence[str] = (),
+    init_from: str | Path | None = None,
 ) -> tuple["Config", "Estimate"]:
     """The resolved config, and what training by it would take: parameters, memory, time.
 
     Raises:
         ConfigError, TextError: see `train`.
     """
-    settled = _resolve(config, text, settings, minutes)
+    settled = _resolve_new(config, text, settings, minutes, init_from)
     settled, corpus = _corpus(settled)
 
     from gpt.training.dry_run import estimate as probe
@@ -386,6 +391,29 @@ def describe(text: str | Sequence[str], settings: Settings | Sequence[str] = ())
     return describe_text(sources, config.data, corpus, in_characters)
 
 
+def _resolve_new(
+    config: "Config | str | Path | None",
+    text: str | Sequence[str] | None,
+    settings: Settings | Sequence[str],
+    minutes: float | None,
+    init_from: str | Path | None,
+) -> "Config":
+    """The config of a new run: what is not set has its default, or is the run's to fine-tune."""
+    from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
+
+    settled = _resolve(
+        config,
+        text,
+        settings,
+        minutes,
+        init_from=None if init_from is None else str(init_from),
+        inherit=lambda run: settings_to_inherit(_summary(run)),
+    )
+    if settled.train.init_from is not None:
+        check_same_model(_summary(settled.train.init_from), settled)
+    return settled
+
+
 def _resolve(
     config: "Config | str | Path | None",
     text: str | Sequence[str] | None,
@@ -393,6 +421,7 @@ def _resolve(
     minutes: float | None = None,
     *,
     plans_again: bool = True,
+    **fine_tuning: Any,
 ) -> "Config":
     """The config with these settings; one for so many minutes makes its own plans, if it may."""
     from gpt.config.load import load_config
@@ -407,7 +436,7 @@ def _resolve(
                 f"{minutes:g} minutes are trained"
             )
         changes += [f"train.minutes={minutes}", *(["train.plans=null"] if plans_again else [])]
-    return load_config(config, changes, text or None)
+    return load_config(config, changes, text or None, **fine_tuning)
 
 
 def _since_now() -> Callable[[], float]:
@@ -458,16 +487,26 @@ def _prepared(
 ) -> "Corpus":
     from gpt.text.corpus import load_corpus
 
-    data, vocabulary = config.data, None
-    if data.vocabulary not in ("characters", "bytes"):
-        vocabulary = resumed or _vocabulary_of(data.vocabulary)
+    data, fine_tuned = config.data, config.train.init_from
+    lender = None if data.vocabulary in ("characters", "bytes") else data.vocabulary
+    vocabulary = None
+    if (run := fine_tuned or lender) is not None:
+        vocabulary = resumed or _summary(run).vocabulary
     source, val_source = (*sources, None)[:2]
     assert source is not None
-    return load_corpus(source, data, val_source=val_source, vocabulary=vocabulary, seed=config.seed)
+    return load_corpus(
+        source,
+        data,
+        val_source=val_source,
+        vocabulary=vocabulary,
+        extends=fine_tuned is not None,
+        seed=config.seed,
+    )
 
 
-def _vocabulary_of(run: str) -> "Vocabulary":
+def _summary(run: str) -> "CheckpointData":
+    """The best checkpoint of a run, without its weights."""
     from gpt.runs.checkpoint import read_summary
     from gpt.runs.folder import find_run
 
-    return read_summary(find_run(run)).vocabulary
+    return read_summary(find_run(run))

@@ -262,7 +262,7 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
     code, _, err = gpt("train", "--resume", "small", "--set", "model.T=5")
     assert (code, "cannot change model.T (13 to 5)" in err) == (2, True)
     code, _, err = gpt("train", "--resume", "small", "--run-dir", "other")
-    assert (code, "leave out --config, --run-dir" in err) == (2, True)
+    assert (code, "leave out --config, --init-from, --run-dir" in err) == (2, True)
 
 
 # --- bad input: one message, the right code, no traceback ---

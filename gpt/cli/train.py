@@ -62,6 +62,22 @@ def train(
             metavar="DEVICE", help="Short for --set device=DEVICE: auto, cpu, cuda, cuda:N or mps."
         ),
     ] = None,
+    init_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Fine-tune a run: begin with the weights of its best checkpoint, in a new run; "
+            "the text's new characters are added.",
+        ),
+    ] = None,
+    freeze: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="With --init-from, leave the first N blocks as they are. Short for --set "
+            "train.freeze=N.",
+        ),
+    ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(
@@ -99,17 +115,20 @@ def train(
     """Train a model on a text, then print a sample."""
     from gpt import api
 
-    changes = [*(overrides or []), *([f"device={device}"] if device is not None else [])]
+    short = {"device": device, "train.freeze": freeze}
+    changes = [*(overrides or []), *(f"{k}={v}" for k, v in short.items() if v is not None)]
     clock = _since_start()
-    if resume is not None and (config or run_dir or overwrite or dry_run):
+    if resume is not None and (config or init_from or run_dir or overwrite or dry_run):
         raise UsageError(
             "--resume continues in the run's folder with the run's config; leave out --config, "
-            "--run-dir, --overwrite and --dry-run, and change settings by --set"
+            "--init-from, --run-dir, --overwrite and --dry-run, and change settings by --set"
         )
     if show_config and not dry_run:
         raise UsageError("--show-config goes with --dry-run; a run's config is in its config.yaml")
     if dry_run:
-        settled, estimate = api.estimate(config, text=text, minutes=minutes, settings=changes)
+        settled, estimate = api.estimate(
+            config, text=text, minutes=minutes, settings=changes, init_from=init_from
+        )
         _print_estimate(settled, _with_start(estimate), as_json, show_config)
         return
     with StopSignals() as signals:
@@ -128,6 +147,7 @@ def train(
                 text=text,
                 minutes=minutes,
                 settings=changes,
+                init_from=init_from,
                 run_dir=run_dir,
                 overwrite=overwrite,
                 should_stop=signals.should_stop,

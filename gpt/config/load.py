@@ -22,6 +22,9 @@ def load_config(
     base: Config | Path | str | None,
     overrides: Sequence[str] = (),
     source: str | Sequence[str] | None = None,
+    *,
+    init_from: str | None = None,
+    inherit: Callable[[str], dict[str, Any]] | None = None,
 ) -> Config:
     """Defaults, then the YAML file, then `section.key=value` overrides, then the text.
 
@@ -29,6 +32,9 @@ def load_config(
         base: a file, the name of a shipped config such as quickstart, or a Config.
         overrides: `section.key=value`, the value in YAML.
         source: in place of `data.source`: a name or several.
+        init_from: in place of `train.init_from`.
+        inherit: gives the settings, as a tree, that take the place of defaults where the run of
+            that name is fine-tuned.
 
     Raises:
         ConfigError: the file is missing or not YAML, or a key or value is wrong; all wrong
@@ -47,9 +53,13 @@ def load_config(
     assignments = [_assignment(text) for text in overrides]
     if source is not None:
         assignments.append(("data.source", source if isinstance(source, str) else [*source]))
+    if init_from is not None:
+        assignments.append(("train.init_from", init_from))
     for key, value in assignments:
         _put(tree, key, value, origin)
         overridden.add(key)
+    if inherit is not None and (run := _run_to_fine_tune(tree)) is not None:
+        tree = _merged(inherit(run), tree)
     try:
         return Config.model_validate(_without_nulls(tree))
     except ValidationError as error:
@@ -71,6 +81,21 @@ def _find(path: Path) -> Path:
 
 def _shipped() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def _run_to_fine_tune(tree: dict[str, Any]) -> str | None:
+    train = tree.get("train")
+    run = train.get("init_from") if isinstance(train, dict) else None
+    return run if isinstance(run, str) and run else None  # what else it is will be refused
+
+
+def _merged(below: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree over the one below; a key that is null has its default, not what is below."""
+    merged = below | tree
+    for key in below.keys() & tree.keys():
+        if isinstance(below[key], dict) and isinstance(tree[key], dict | None):
+            merged[key] = _merged(below[key], tree[key] or {})
+    return merged
 
 
 def _without_nulls(tree: dict[str, Any]) -> dict[str, Any]:

@@ -364,6 +364,17 @@ class TrainConfig(Section):
         0.9, description="weight of those targets in the loss; the rest is that of the characters"
     )
 
+    init_from: TextName | None = Field(
+        None,
+        description="a run to fine-tune: training begins with the weights of its best checkpoint, "
+        "and its shape, steps, batches and optimizer are the defaults; null = new weights",
+    )
+    freeze: NonNegativeInt = Field(
+        0,
+        description="with train.init_from, how many blocks, the first ones, are not trained; the "
+        "embeddings are, as new characters need them",
+    )
+
     @model_validator(mode="after")
     def _plans_fit(self) -> Self:
         at = [step for step, _ in self.plans]
@@ -455,6 +466,27 @@ class Config(Section):
     sample: SampleConfig = SampleConfig()
 
     @model_validator(mode="after")
+    def _fine_tuning_fits(self) -> Self:
+        frozen, blocks = self.train.freeze, self.model.n_layer
+        if self.train.init_from is None:
+            if frozen:
+                raise ValueError(
+                    f"train.freeze: expected 0 without train.init_from, as new weights must be "
+                    f"trained, got {frozen}"
+                )
+            return self
+        if frozen > blocks:
+            raise ValueError(
+                f"train.freeze: expected at most model.n_layer ({blocks}), got {frozen}"
+            )
+        if self.data.vocabulary not in ("characters", "bytes") or self.data.max_vocabulary:
+            raise ValueError(
+                "train.init_from: its vocabulary is extended by all characters of the text; leave "
+                "out data.vocabulary and data.max_vocabulary"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _windows_fit(self) -> Self:
         T, first = self.model.T, self.train.first_window
         if first is not None and T % first:
@@ -483,6 +515,7 @@ GROUPS = {  # what the keys from this one on are about: headings of help and of 
     "train.eval_every": "training: evaluation, logging, checkpoints",
     "train.stop_at_val_loss": "training: early stopping",
     "train.distill": "training: distillation",
+    "train.init_from": "training: fine-tuning",
     "sample.length": "sampling",
 }
 

@@ -66,7 +66,7 @@ class CheckpointData:
 
     `val_loss` is that of these weights, if they were evaluated; `best_step` the step with the
     lowest val loss so far, if any was evaluated since training began. `finished` is the run, if
-    training had a reason to stop here.
+    training had a reason to stop here. `weights_sha256` is of the file that they were read from.
     """
 
     step: int
@@ -76,6 +76,7 @@ class CheckpointData:
     val_loss: float | None = None
     best_step: int | None = None
     finished: bool = False
+    weights_sha256: str = ""
 
 
 @dataclass(frozen=True)
@@ -342,6 +343,7 @@ def _read(
     data = CheckpointData(
         *(training.step, config, vocabulary, weights),
         *(training.val_loss, training.best_step, training.finished),
+        hashes.get(MODEL, "") if MODEL in tensor_files else "",
     )
     return data, TrainingState(tensors, training.numbers)
 

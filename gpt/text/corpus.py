@@ -101,6 +101,7 @@ def load_corpus(
     *,
     val_source: Source | None = None,
     vocabulary: Vocabulary | None = None,
+    extends: bool = False,
     seed: int = 0,
 ) -> Corpus:
     """Prepare a text, or find it in the cache, where nothing has changed since.
@@ -113,13 +114,14 @@ def load_corpus(
         data: how the text is read and split, and its vocabulary; default the settings' defaults.
         val_source: a text of its own for val, in place of a part of the text.
         vocabulary: that of another run, in place of the text's own.
+        extends: whether that vocabulary gets the characters of the text that it lacks.
         seed: chooses the documents that are held out, with `data.split: documents`.
 
     Raises:
         TextError: the text is empty, unreadable or not in its encoding, or changes while it is
             read; or the cache cannot be written.
     """
-    task = Task(source, val_source, data or DataConfig(), vocabulary, seed)
+    task = Task(source, val_source, data or DataConfig(), vocabulary, extends, seed)
     folder = corpora_dir() / task.key()
     try:
         with _locked(folder, source.name):
@@ -144,7 +146,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
     """Write the ids beside their place and rename them into it: there complete or not at all."""
     parts, name = task.parts(), task.source.name
     with _progress_bar(f"reading {name}") as progress:
-        counts = count(parts, task.vocabulary, progress)
+        counts = count(parts, task.vocabulary, task.extends, progress)
     if not counts.characters:
         raise TextError(f"{name}: expected some text, got an empty file")
     for entry in corpora_dir().iterdir():

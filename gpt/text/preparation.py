@@ -97,6 +97,7 @@ class Task:
     val_source: Source | None
     data: DataConfig
     vocabulary: Vocabulary | None
+    extends: bool
     seed: int
 
     def key(self) -> str:
@@ -144,11 +145,14 @@ class Task:
             "vocabulary": self.data.vocabulary
             if self.vocabulary is None
             else self.vocabulary.to_json(),
+            "extends": self.extends,
         }
 
 
-def count(parts: list[Part], vocabulary: Vocabulary | None, progress: Progress) -> Counts:
-    """The first pass: the sizes, and the vocabulary, unless one is given.
+def count(
+    parts: list[Part], vocabulary: Vocabulary | None, extends: bool, progress: Progress
+) -> Counts:
+    """The first pass: the sizes, and the vocabulary, unless one is given that is not extended.
 
     Raises TextError if that has no id for some characters of the text.
     """
@@ -166,6 +170,8 @@ def count(parts: list[Part], vocabulary: Vocabulary | None, progress: Progress) 
         vocabulary = BYTES
     elif vocabulary is None:
         vocabulary = counts.vocabulary(data.max_vocabulary)
+    elif extends:
+        vocabulary = vocabulary.extended(counts.vocabulary().characters)
     else:
         vocabulary = _given(vocabulary, counts, parts[0].source.name)
     return Counts(counts.total, size, train, vocabulary)

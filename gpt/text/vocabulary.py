@@ -118,6 +118,12 @@ class Vocabulary:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
         return "".join(c for c in dict.fromkeys(text) if c not in self._known)
 
+    def extended(self, characters: str) -> "Vocabulary":
+        """The same with an id for each of these characters as well; bytes have all of them."""
+        if self.is_bytes:
+            return self
+        return Vocabulary("".join(sorted({*self.characters, *characters})), self.unknown)
+
     def to_json(self) -> str:
         """The content of a checkpoint's vocabulary.json."""
         if self.is_bytes:

@@ -89,8 +89,8 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
     costs = {
         "setup": Cost(1, setup + warmup),
         "step": Cost(train.steps, step),
-        # that of step 0 needs no evaluation: the head is zero
-        "evaluation": Cost(len(evaluated) - 1, evaluation * part),
+        # that of step 0 needs no evaluation if the head is zero
+        "evaluation": Cost(len(evaluated) - (train.init_from is None), evaluation * part),
         "last evaluation": Cost(1, evaluation * whole_at_end),
         "sample": Cost(len(evaluated), per_character * train.sample_length),
         "last sample": Cost(1, per_character * config.sample.length),

@@ -59,6 +59,8 @@ class TrainStep:
         self.model, self.ids, self.config, self.device = model, ids, config, device
         self.vocabulary, self.teacher = vocabulary, teacher
         self.batches = Prefetch(self._draw, config.train.steps)
+        for block in model.blocks[: config.train.freeze]:
+            block.requires_grad_(False)
         self.micro_batches = config.train.accumulation
         self.precision = select_precision(config.train.precision, device)
         self.gradients = make_gradients(self.loss, model, config, device)

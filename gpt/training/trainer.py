@@ -20,7 +20,7 @@ from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate_each
 from gpt.evaluation.units import scored_val, val_units
 from gpt.files import write_atomically
-from gpt.model.ensemble import make_model, members_of
+from gpt.model.ensemble import members_of
 from gpt.model.transformer import count_parameters
 from gpt.runs.checkpoint import (
     CheckpointData,
@@ -44,6 +44,7 @@ from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import note_run
 from gpt.training.ensemble import make_step
+from gpt.training.init_from import initial_model
 from gpt.training.memory import check_training_memory
 from gpt.training.monitor.monitor import Monitor
 from gpt.training.progress import Progress
@@ -141,10 +142,11 @@ def train(
     with computing_with(config.threads, deterministic=config.deterministic):
         teacher = load_teacher(config, corpus.vocabulary, device)
         check_training_memory(config, len(corpus.vocabulary), device, teacher)
+        begun_from: dict[str, str | int] = {}
         if resume:
             check_plain(run)
         else:
-            model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+            model, begun_from = initial_model(config, corpus.vocabulary, device)
             update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
             budget = TimeBudget(config, update, corpus.val, clock)
             config = budget.first_plan(config)
@@ -166,6 +168,7 @@ def train(
                 "device": str(device),
                 "precision": str(state.update.precision).removeprefix("torch."),
                 "threads": torch.get_num_threads(),
+                **begun_from,
             }
             note_run(config.data.source, run)
             note_start(run, config, corpus.sha256, state.step, computed)
@@ -327,7 +330,7 @@ class Trainer:
         else:
             losses = self._val_losses("val_loss_part", part)
         loss = next(iter(losses.values()))
-        if not self.step:  # before training began
+        if not self.step and self.config.train.init_from is None:  # before training began
             self.progress.pending, self.progress.val_loss = None, losses.get("val_loss")
             return losses
         progress = replace(self.progress, pending=None)
@@ -557,7 +560,7 @@ class Trainer:
             vocabulary=self.corpus.vocabulary,
             weights=weights_of(self.update.model),
             val_loss=progress.val_loss,
-            best_step=progress.best_step or None,
+            best_step=progress.best_step if progress.best_loss < math.inf else None,
             finished=bool(self.reason_to_stop),
         )
         # JSON has no infinity, which is what losses are before the first evaluation

@@ -207,7 +207,7 @@ class Monitor:
 
     def _chart(self, step: int, elapsed_s: float, metrics: dict[str, float]) -> None:
         """The metrics in TensorBoard by step, and the losses by seconds, one point a second."""
-        if not step:  # the loss is that of guessing, and would flatten the curves
+        if not step and self._config.train.init_from is None:  # guessing would flatten the curves
             return
         self._events.scalars(step, {_tag(name): value for name, value in metrics.items()})
         second = round(elapsed_s)

@@ -1,0 +1,101 @@
+"""A trained model made ready for another text: its weights, and rows for new characters.
+
+V is the size of the new vocabulary: the characters of the run to fine-tune and those of the text.
+"""
+
+import logging
+import unicodedata
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gpt.config.schema import Config, ModelConfig
+from gpt.model.ensemble import LanguageModel, make_model
+from gpt.model.shapes import parameter_shapes
+from gpt.runs.checkpoint import CheckpointData, Tensors, read_checkpoint
+from gpt.runs.fine_tuning import check_same_model
+from gpt.runs.folder import find_run
+from gpt.runs.model import load_model
+from gpt.text.display import symbol
+from gpt.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+SHOWN = 20  # new characters
+OLD_MEAN = -1  # in place of an old id: the mean of all old rows, which is put after them
+
+
+def initial_model(
+    config: Config, vocabulary: Vocabulary, device: torch.device
+) -> tuple[LanguageModel, dict[str, str | int]]:
+    """The model of step 0, with new weights or those of `train.init_from`; logs what was added.
+
+    Beside it, for the provenance, where the weights are from: the path of the run, the step of its
+    best checkpoint, and the SHA-256 of its weights' file. Nothing of that run is needed again.
+
+    Raises:
+        UsageError: there is no such run.
+        ConfigError: the config contradicts its model.
+        CheckpointError, OutOfMemory, Unreadable: see `read_checkpoint`.
+    """
+    if config.train.init_from is None:
+        return make_model(config.model, len(vocabulary), config.seed).to(device), {}
+    run = find_run(config.train.init_from)
+    data = read_checkpoint(run)
+    check_same_model(data, config)
+    log.info("fine-tuning %s, step %d: %s", run, data.step, _told(data.vocabulary, vocabulary))
+    weights = adapted_weights(data, config.model, vocabulary)
+    model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)
+    return model, {
+        "init_from": str(run),
+        "init_from_step": data.step,
+        "init_from_sha256": data.weights_sha256,
+    }
+
+
+def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocabulary) -> Tensors:
+    """The weights of a model with a row for each id of this vocabulary, and of this `model.T`.
+
+    Tables of embeddings and the head (V, C) get the rows of `old_rows`: a new character is read
+    like its base, é like e, but is not as likely as that; it is as likely as the mean old one.
+    Position embeddings (T, C) are cut to the first T. All else is as it was.
+    """
+    old = data.vocabulary
+    rows, head_rows = (old_rows(old, vocabulary, by_base=by_base) for by_base in (True, False))
+    shapes = parameter_shapes(config, len(vocabulary))
+    one_more = parameter_shapes(config, len(vocabulary) + 1)
+    weights = Tensors()
+    for name, array in data.weights.items():
+        if one_more[name] == shapes[name]:  # it has no row for each id
+            weights[name] = array[: shapes[name][0]]
+        else:
+            mean = array.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
+            with_mean = np.concatenate([array, mean])  # (old V + 1, C)
+            weights[name] = with_mean[head_rows if name.endswith("head.weight") else rows]
+    return weights
+
+
+def old_rows(old: Vocabulary, new: Vocabulary, *, by_base: bool) -> NDArray[np.int64]:
+    """(V,): of each new id the old id whose row it begins with, or OLD_MEAN.
+
+    With `by_base`, a new character has that of the base of its compatibility decomposition
+    (Unicode's NFKD), if the old vocabulary has it.
+    """
+    if new.is_bytes:
+        return np.arange(len(new))
+    ids = {c: i for i, c in enumerate(old.characters)}
+    bases = [unicodedata.normalize("NFKD", c)[0] if by_base else c for c in new.characters]
+    rows = [
+        ids.get(c, ids.get(base, OLD_MEAN)) for c, base in zip(new.characters, bases, strict=True)
+    ]
+    return np.array(rows if old.unknown_id is None else [*rows, old.unknown_id])
+
+
+def _told(old: Vocabulary, new: Vocabulary) -> str:
+    added = old.outside(new.characters)
+    if not added:
+        return f"its {len(old):,} {'ids' if old.is_bytes else 'characters'}, none new"
+    listed = " ".join(map(symbol, added[:SHOWN])) + (" ..." if len(added) > SHOWN else "")
+    return f"its {len(old.characters):,} characters and {len(added):,} new ones ({listed})"

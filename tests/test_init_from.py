@@ -1,0 +1,359 @@
+"""Fine-tuning: a new run that begins with the weights of another, on another text."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+import gpt as package
+from gpt import api
+from gpt.config.load import load_config
+from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
+from gpt.model.ensemble import members_of
+from gpt.runs.fine_tuning import RATE_FACTOR
+from gpt.text.vocabulary import Vocabulary
+from tests.conftest import PANGRAM, load, metrics_of, small
+
+pytestmark = pytest.mark.precision
+
+OLD, NEW = PANGRAM * 29, "Thé quick brown fox, Ω and 7 lazy dogs jump.\n" * 53
+ADDED = ",7TdΩé"  # of NEW; not in OLD, which lacks capitals, too
+
+
+def trained(folder: Path, name: str, text: str = OLD, **changes: Any) -> Path:
+    """A run of a few steps in that folder."""
+    (folder / f"{name}.txt").write_text(text, "utf-8")
+    run = folder / name
+    package.train(
+        small(**{"train__sample_length": 0} | changes),
+        text=str(folder / f"{name}.txt"),
+        run_dir=run,
+    )
+    return run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The run of these settings, trained once."""
+    folder, made = tmp_path_factory.mktemp("old"), dict[str, Path]()
+
+    def run(**changes: Any) -> Path:
+        name = "-".join(f"{key}={value}" for key, value in changes.items()) or "plain"
+        if name not in made:
+            made[name] = trained(folder, name, **changes)
+        return made[name]
+
+    return run
+
+
+@pytest.fixture
+def new_text(tmp_path: Path) -> str:
+    (tmp_path / "new.txt").write_text(NEW, "utf-8")
+    return str(tmp_path / "new.txt")
+
+
+def fine_tuned(run: Path, text: str, *settings: str, **options: Any) -> Path:
+    """A run of 11 steps that began with that one's weights."""
+    every = ["device=cpu", "train.eval_every=4", "train.checkpoint_every=4", "train.log_every=1"]
+    changes = [*every, "train.sample_length=0", "train.keep_checkpoints=9", *settings]
+    return Path(package.train(text=text, settings=changes, init_from=run, **options).run)
+
+
+# --- the model of step 0 ---
+
+
+@pytest.mark.parametrize(
+    ("trained_with", "settings"),
+    [
+        ({}, []),
+        ({}, ["model.T=19"]),
+        ({"model__positions": "learned"}, ["model.T=11"]),
+        ({"model__ngram": 1, "model__qkv_bias": True}, []),
+    ],
+    ids=["rotary", "longer T", "learned positions, shorter T", "no n-grams"],
+)
+def test_at_step_0_no_logit_of_an_old_character_differs(
+    runs: Callable[..., Path], new_text: str, trained_with: dict[str, Any], settings: list[str]
+) -> None:
+    """What the old model predicts of old characters, on any text of them, is left as it is."""
+    run = runs(**trained_with)
+    old = package.load(run)
+    new = package.load(fine_tuned(run, new_text, *settings), 0)
+    kept = [new.vocabulary.characters.index(c) for c in old.vocabulary.characters]
+    for text in ("sphinx", "my vow; lazy dog"[-11:]):
+        torch.testing.assert_close(
+            new.logits(text)[:, kept], old.logits(text), atol=1e-5, rtol=0, msg=text
+        )
+
+
+def test_the_members_of_an_ensemble_begin_with_their_own_weights(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    run = runs(model__ensemble=2)
+    before, after = load(run, "best"), load(fine_tuned(run, new_text), "0")
+    for old, new in zip(members_of(before), members_of(after), strict=True):
+        torch.testing.assert_close(old.blocks.state_dict(), new.blocks.state_dict())
+    with pytest.raises(ConfigError, match=r"cannot change model\.ensemble \(2 to 3\)"):
+        package.train(text=new_text, init_from=run, settings=["model.ensemble=3"])
+
+
+def test_the_vocabulary_is_that_of_both_texts(runs: Callable[..., Path], new_text: str) -> None:
+    new = package.load(fine_tuned(runs(), new_text))
+    assert new.vocabulary == Vocabulary.of(OLD + NEW)
+    assert new.prepare("sphinx of black quartz")  # which the new text has not
+
+
+def test_a_new_character_is_read_like_its_base_and_is_as_likely_as_the_mean(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    """As likely as its base, it would take half of the probability of that."""
+    old = package.load(runs())
+    new = package.load(fine_tuned(runs(), new_text), 0)
+    kept = [new.vocabulary.characters.index(c) for c in old.vocabulary.characters]
+    added = [i for i, c in enumerate(new.vocabulary.characters) if c in set(NEW) - set(OLD)]
+    expected = old.logits("the dog")
+    logits = new.logits("thé dog")
+    torch.testing.assert_close(logits[:, kept], expected, atol=1e-5, rtol=0)
+    mean = expected.mean(-1, keepdim=True).expand(-1, len(added))
+    torch.testing.assert_close(logits[:, added], mean, atol=1e-5, rtol=0)
+
+
+def test_a_new_character_without_a_base_begins_with_the_mean_of_the_old_rows(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    old, new = load(runs(), "best"), load(run := fine_tuned(runs(), new_text), "0")
+    omega = package.load(run).vocabulary.characters.index("Ω")
+    tables = [(m.token_embedding, *m.ngram_embeddings) for m in (old, new)]
+    for before, after in zip(*tables, strict=True):
+        torch.testing.assert_close(after.weight[omega], before.weight.mean(0))
+
+
+def test_the_unknown_id_keeps_its_row_and_new_characters_get_theirs(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    old = package.load(run := runs(data__max_vocabulary=17))
+    new = package.load(fine_tuned(run, new_text), 0)
+    assert new.vocabulary.outside(NEW) == ""
+    assert new.vocabulary.unknown == old.vocabulary.unknown > 0
+    for name in ("token_embedding.weight", "head.weight"):
+        np.testing.assert_array_equal(
+            new.checkpoint.weights[name][-1], old.checkpoint.weights[name][-1]
+        )
+
+
+def test_bytes_stay_bytes(runs: Callable[..., Path], new_text: str) -> None:
+    old = package.load(run := runs(data__vocabulary="bytes"))
+    new = package.load(fine_tuned(run, new_text), 0)
+    assert new.vocabulary.is_bytes
+    torch.testing.assert_close(new.logits("Ω, thé"), old.logits("Ω, thé"))
+
+
+def test_step_0_is_evaluated_and_can_be_the_best(runs: Callable[..., Path]) -> None:
+    """Fine-tuning that only makes the model worse ended with its first, worse evaluation."""
+    Path("old.txt").write_text(OLD, "utf-8")
+    rates = ["train.learning_rate=9", "train.muon_learning_rate=9", "train.warmup_steps=0"]
+    run = fine_tuned(runs(), "old.txt", *rates)
+    first, *later = [r["val_loss"] for r in metrics_of(run) if "val_loss" in r]
+    assert first == pytest.approx(package.load(runs()).loss(OLD[int(0.9 * len(OLD)) :]), rel=1e-5)
+    assert first < min(later)
+    assert package.load(run).step == 0
+
+
+def test_it_is_ahead_of_new_weights_at_every_evaluation(runs: Callable[..., Path]) -> None:
+    text = "Jackdaws love my big sphinx of quartz; 2 lazy dogs judge my vow.\n" * 29
+    fresh = trained(Path(), "fresh", text)
+    tuned = fine_tuned(runs(train__steps=60), "fresh.txt", "train.steps=11")
+    losses = [[r["val_loss"] for r in metrics_of(run) if "val_loss" in r] for run in (tuned, fresh)]
+    assert len(losses[0]) == 4
+    assert all(a < b for a, b in zip(*losses, strict=True)), losses
+
+
+# --- its config ---
+
+
+def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    run = runs(train__beta2=0.95, data__lowercase=True, model__character_dropout=0.07)
+    old = package.load(run).config
+    changed = ["model.T=7", "model.character_dropout=0.2", "train.learning_rate=1e-3"]
+    new = package.load(fine_tuned(run, new_text, *changed)).config
+    shape = old.model.model_copy(update={"T": 7, "character_dropout": 0.2})
+    assert (new.model, new.data.lowercase) == (shape, True)
+    assert (new.train.batch_size, new.train.beta2) == (6, 0.95)
+    assert new.train.learning_rate == 1e-3
+    assert new.train.muon_learning_rate == RATE_FACTOR * old.train.muon_learning_rate
+    assert new.train.init_from == str(run)
+
+
+def test_the_rates_are_not_lowered_again_with_each_fine_tuning(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    first = fine_tuned(runs(), new_text)
+    second = fine_tuned(first, new_text)
+    assert (
+        package.load(second).config.train.learning_rate
+        == package.load(first).config.train.learning_rate
+    )
+
+
+def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
+    def inherit(run: str) -> dict[str, Any]:
+        return {"model": {"C": 64}, "train": {"first_window": 16, "batch_size": 3}}
+
+    Path("x.yaml").write_text("{model: , train: {init_from: old, first_window: null}}")
+    config = load_config("x.yaml", inherit=inherit)
+    assert (config.model.C, config.train.batch_size) == (64, 3)
+    assert config.train.first_window is None
+
+
+@pytest.mark.parametrize(
+    ("trained_with", "settings", "message"),
+    [
+        (
+            {},
+            ["model.C=32", "model.n_head=2"],
+            r"cannot change model\.C \(24 to 32\), model\.n_hea",
+        ),
+        ({}, ["model.ngram=null"], None),
+        ({"model__ngram": 2}, ["model.ngram=null"], r"model\.ngram \(2 to 4\); leave that out"),
+        (
+            {"model__positions": "learned"},
+            ["model.T=17"],
+            r"model\.T: expected at most 13, as .* learned a position .*, got 17",
+        ),
+        ({}, ["data.vocabulary=bytes"], r"data\.vocabulary: expected characters, which "),
+        (
+            {"data__vocabulary": "bytes"},
+            ["data.vocabulary=characters"],
+            r"data\.vocabulary: expected bytes, which .* was trained on, got characters",
+        ),
+        ({}, ["data.max_vocabulary=20"], "leave out data.vocabulary and data.max_vocabulary"),
+        ({}, ["train.freeze=3"], r"train\.freeze: expected at most model\.n_layer \(2\), got 3"),
+    ],
+)
+def test_a_config_that_contradicts_the_model_is_refused(
+    runs: Callable[..., Path],
+    new_text: str,
+    trained_with: dict[str, Any],
+    settings: list[str],
+    message: str | None,
+) -> None:
+    run = runs(**trained_with)
+    if message is None:
+        assert api.estimate(text=new_text, init_from=run, settings=settings)
+        return
+    with pytest.raises(ConfigError, match=message):
+        package.train(text=new_text, init_from=run, settings=settings)
+    with pytest.raises(ConfigError, match=message):  # before anything is tried
+        api.estimate(text=new_text, init_from=run, settings=settings)
+
+
+def test_blocks_are_frozen_only_where_they_were_trained() -> None:
+    with pytest.raises(ConfigError, match=r"train\.freeze: expected 0 without train\.init_from"):
+        load_config(None, ["train.freeze=1"])
+
+
+# --- frozen blocks, resuming, and where it came from ---
+
+
+def tensors(run: Path, step: int) -> dict[str, Any]:
+    """The weights of a checkpoint."""
+    return load_file(run / "checkpoints" / f"step-{step}" / "model.safetensors")
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_frozen_blocks_stay_as_they_are_and_all_else_learns(
+    runs: Callable[..., Path], new_text: str, optimizer: str
+) -> None:
+    frozen = ["train.freeze=1", f"train.optimizer={optimizer}"]
+    run = fine_tuned(runs(), new_text, *frozen)
+    before, after = tensors(run, 0), tensors(run, 11)
+    same = {name for name in before if np.array_equal(before[name], after[name])}
+    assert same == {name for name in before if name.startswith("blocks.0.")}
+
+
+def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    """Resuming looked for that run's vocabulary, and trained the blocks that were frozen."""
+    whole = fine_tuned(runs(), new_text, "train.freeze=1", run_dir="whole")
+    shutil.copytree(runs(), "old")
+    seen: list[int] = []
+    with pytest.raises(Interrupted):
+        fine_tuned(
+            Path("old"),
+            new_text,
+            "train.freeze=1",
+            run_dir="stopped",
+            on_event=lambda event: seen.append(event["step"]),
+            should_stop=lambda: 6 in seen,
+        )
+    shutil.rmtree("old")
+    package.resume("stopped")
+    assert tensors(Path("stopped"), 11).keys() == tensors(whole, 11).keys()
+    for name, tensor in tensors(whole, 11).items():
+        np.testing.assert_array_equal(tensors(Path("stopped"), 11)[name], tensor, err_msg=name)
+    assert metrics_of(Path("stopped")) == metrics_of(whole)
+
+
+def test_a_changed_text_is_told_as_such_as_it_resumes(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    run = fine_tuned(runs(), new_text, run_dir="r")
+    Path(new_text).write_text(NEW + "Ж", "utf-8")
+    with pytest.raises(UsageError, match="not the text that r began with"):
+        package.resume(run, settings={"train.steps": 13})
+
+
+def test_the_provenance_tells_which_weights_it_began_with(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    run = fine_tuned(runs(), new_text)
+    (line,) = (run / "provenance.jsonl").read_text("utf-8").splitlines()
+    step = package.load(runs()).step
+    weights = (runs() / "checkpoints" / f"step-{step}" / "model.safetensors").read_bytes()
+    told = {key: value for key, value in json.loads(line).items() if key.startswith("init_from")}
+    assert told == {
+        "init_from": str(runs()),
+        "init_from_step": step,
+        "init_from_sha256": hashlib.sha256(weights).hexdigest(),
+    }
+
+
+# --- the command ---
+
+
+def test_the_command_tells_what_is_new_and_the_loss_before_training(
+    runs: Callable[..., Path], gpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    Path("new.txt").write_text(NEW + "\x1b[2J" + OLD, "utf-8")
+    few = ["--set", "train.steps=3", "--set", "device=cpu", "--set", "sample.length=3"]
+    code, out, err = gpt("train", "new.txt", "--init-from", runs(), "--freeze", 2, *few)
+    assert code == 0, err
+    step, V = package.load(runs()).step, len(set(OLD))
+    listed = " ".join(sorted(set(NEW + "\x1b[2J") - set(OLD))).replace("\x1b", r"\x1b")
+    assert f"step {step}: its {V} characters and 8 new ones ({listed})" in err
+    assert "step 0: val " in err
+    assert "\x1b" not in out + err
+    config = package.load("new").config
+    assert (config.train.init_from, config.train.freeze) == (str(runs()), 2)
+
+
+def test_an_old_run_that_is_not_there_is_told(
+    runs: Callable[..., Path], new_text: str, gpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    expected = "nowhere: expected the folder of a run with a checkpoint"
+    code, _, err = gpt("train", new_text, "--init-from", "nowhere")
+    assert (code, expected in err) == (2, True)
+    code, _, err = gpt("train", "--resume", runs(), "--init-from", runs())
+    assert (code, "leave out --config, --init-from" in err) == (2, True)
+    with pytest.raises(GPTError, match=expected):
+        package.train(text=new_text, settings={"train.init_from": "nowhere"})
