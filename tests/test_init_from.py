@@ -236,6 +236,11 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
             r"model\.T: expected at most 13, as .* learned a position .*, got 17",
         ),
         ({}, ["data.vocabulary=bytes"], r"data\.vocabulary: expected characters, which "),
+        (
+            {"data__vocabulary": "bytes"},
+            ["data.vocabulary=characters"],
+            r"data\.vocabulary: expected bytes, which .* was trained on, got characters",
+        ),
         ({}, ["data.max_vocabulary=20"], "leave out data.vocabulary and data.max_vocabulary"),
         ({}, ["train.freeze=3"], r"train\.freeze: expected at most model\.n_layer \(2\), got 3"),
     ],

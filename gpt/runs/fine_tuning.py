@@ -12,7 +12,7 @@ TRAINED_ALIKE = {
     *("optimizer", "weight_decay", "beta1", "beta2", "grad_clip", "decay"),
 }
 RATES = ("muon_learning_rate", "learning_rate", "min_learning_rate")
-RATE_FACTOR = 0.3  # trained weights have less to learn (scripts/experiments.md)
+RATE_FACTOR = 0.5  # trained weights have less to learn (scripts/experiments.md)
 FREE_OF_WEIGHTS = ("model.T", "model.dropout", "model.attention_dropout", "model.character_dropout")
 
 
