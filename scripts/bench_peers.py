@@ -102,10 +102,27 @@ class NanoGPT:
         self._python(str(data / "prepare.py"))
         return took
 
-    def cpu_recipe(self) -> dict[str, Any]:
+    def cpu_recipe_in(self, seconds: float) -> dict[str, Any]:
+        """Its CPU recipe with as many iterations as fill that time, by those of a short run.
+
+        It estimates its losses eight times, by 40 forward passes, a third of an iteration each; at
+        the end, too, so that its last weights can be its best.
+        """
+        began = time.perf_counter()
+        short = ("--max_iters=40", "--lr_decay_iters=40", "--eval_interval=1000")
+        out = self._python("train.py", CONFIG, *CPU_RECIPE, *short)
+        wall = time.perf_counter() - began
+        times = [float(ms) / 1000 for ms in re.findall(r"time ([\d.]+)ms", out)]
+        iteration_s = statistics.median(times)
+        left_s = seconds - (wall - sum(times[1:])) - 8 * 40 / 3 * iteration_s
+        steps = max(1, int(left_s / iteration_s / 8)) * 8
+        lengths = (f"--max_iters={steps}", f"--lr_decay_iters={steps}")
+        return self.cpu_recipe(*lengths, f"--eval_interval={steps // 8}")
+
+    def cpu_recipe(self, *more: str) -> dict[str, Any]:
         """Its CPU recipe as a whole process, and the val loss of its best weights by our rule."""
         began = time.perf_counter()
-        out = self._python("train.py", CONFIG, *CPU_RECIPE)
+        out = self._python("train.py", CONFIG, *CPU_RECIPE, *more)
         wall = time.perf_counter() - began
         times = [float(ms) for ms in re.findall(r"time ([\d.]+)ms", out)]
         scored = self._python("-c", SCORE, str(self.text), "out-shakespeare-char/ckpt.pt")

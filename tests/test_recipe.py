@@ -1,6 +1,7 @@
 """The recipe: what is chosen for a text and a time, and what that is predicted to reach."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -17,12 +18,10 @@ from gpt.recipe.speed import Pace, Speed, measure_pace, operations_per_character
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 
-RATE = 1e11  # operations/s: two cores
+RATE = 3e11  # operations/s: two cores that multiply bfloat16
 OVERHEAD_S = 2e-6  # for a character, whatever the model
 LETTERS = "abcdefghijklm \n"
-TEXT = Difficulty(
-    train_ids=900_000, V=65, ngram_loss=1.58, trigram_loss=2.04, pilot_loss=2.0
-)  # as tinyshakespeare's
+TEXT = Difficulty(train_ids=900_000, V=65, pilot_loss=2.0, pilot_gain=0.31)  # as tinyshakespeare's
 
 
 def fake_speed(V: int) -> Speed:
@@ -40,7 +39,17 @@ def corpus_of(characters: int, V: int = 65) -> Corpus:
     ids = np.broadcast_to(np.uint8(0), characters)
     train, val = int(0.9 * characters), characters - int(0.9 * characters)
     vocabulary = Vocabulary("".join(chr(0x4E00 + i) for i in range(V)))
-    return Corpus("text", ids, vocabulary, "", train, characters, val, val)
+    return Corpus(
+        name="text",
+        ids=ids,
+        vocabulary=vocabulary,
+        sha256="",
+        train_ids=train,
+        characters=characters,
+        val_characters=val,
+        val_bytes=val,
+        val_first_bytes=1,
+    )
 
 
 def planned(characters: int, minutes: float, base: Config | None = None) -> Plan:
@@ -92,7 +101,7 @@ def test_passes_beyond_many_are_predicted_to_overfit_a_small_text() -> None:
 @pytest.mark.parametrize("characters", [20_000, 1_000_000, 1_000_000_000])
 def test_more_time_is_never_predicted_to_be_worse(characters: int) -> None:
     losses = [planned(characters, minutes).val_loss for minutes in (0.5, 1, 2, 5, 10, 30, 120)]
-    assert losses == sorted(losses, reverse=True)
+    assert all(b <= a + 1e-3 for a, b in pairwise(losses))  # lengths are tried in steps
 
 
 def test_a_small_text_gets_a_small_model_and_few_passes_and_a_large_one_what_time_can_fill() -> (
@@ -164,10 +173,9 @@ def test_text_that_follows_a_rule_is_less_difficult_than_one_drawn_at_random() -
             corpus_of(40_000), ids=ids.astype(np.uint8), vocabulary=Vocabulary.of(LETTERS)
         )
         base = Config.model_validate({"device": "cpu", "threads": 1})
-        difficulty = measure_difficulty(corpus, 64, base)
-        losses.append((difficulty.ngram_loss, difficulty.trigram_loss, difficulty.pilot_loss))
-    assert all(loss > 0.95 * np.log(len(LETTERS)) for loss in losses[0])
-    assert all(loss < 0.05 for loss in losses[1])
+        losses.append(measure_difficulty(corpus, 64, base).pilot_loss)
+    assert losses[0] > 0.95 * np.log(len(LETTERS))
+    assert losses[1] < 0.05
 
 
 def test_a_pace_is_measured_in_seconds_for_a_character() -> None:

@@ -26,9 +26,9 @@ LAYERS = (2, 3, 4, 6, 8, 12)
 CHANNELS_PER_LAYER = 32  # at least: the law knows no deeper models
 CHANNELS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)
-TOKEN_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3)
+TOKEN_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # in characters, of runs that end early
-EVALUATIONS = 10
+EVALUATIONS = 10  # the default with train.minutes
 EVALUATED = 0.05  # of the time at most, before the last evaluation
 LAST_EVALUATED = 0.25  # of the time at most: beyond, less of the text becomes val,
 LESS_EVALUATED = 0.05  # so that it takes this part
@@ -60,8 +60,15 @@ class Chooser:
     """All configs that leave what `base` sets as it is, and what they are predicted to reach."""
 
     def __init__(
-        self, corpus: Corpus, text: Difficulty, speed: Speed, base: Config, T: int
+        self,
+        corpus: Corpus,
+        text: Difficulty,
+        speed: Speed,
+        base: Config,
+        T: int,
+        minutes: float,
     ) -> None:
+        self.minutes = minutes
         self.corpus, self.text, self.speed, self.base, self.T = corpus, text, speed, base, T
         self.kept = [
             f"{key}={json.dumps(value)}"
@@ -92,11 +99,7 @@ class Chooser:
     def config(self, choice: Choice, val_characters: int | None = None) -> Config:
         """The settings of a choice, but for those that `base` sets. Raises ConfigError."""
         config = settings_for(choice, self.T)
-        changes: dict[str, Any] = {
-            "train.eval_every": -(-config.train.steps // EVALUATIONS),
-            "train.checkpoint_every": "5 min",
-            "train.sample_length": SAMPLE_LENGTH,
-        }
+        changes = {"train.minutes": self.minutes, "train.sample_length": SAMPLE_LENGTH}
         if val_characters and val_characters < len(self.corpus.val) - 1:
             changes["data.val_fraction"] = _rounded_down(val_characters / len(self.corpus.ids))
         chosen = [f"{key}={json.dumps(value)}" for key, value in changes.items()]

@@ -23,29 +23,26 @@ from gpt.recipe.settings import Choice
 class Coefficients:
     """Of the law; scripts/law/fit.py prints them."""
 
-    size: float = 0.4363
-    depth: float = 0.1253
-    width: float = 0.2202
-    seen: float = 0.6615
-    more_seen: float = 0.3073
-    repeats: float = 81.29  # passes after which seeing a character again teaches little
-    overfit: float = 0.0002031
-    overfit_passes: float = 1.859
-    overfit_size: float = 0.6281
-    overfit_text: float = 1.886
-    regularised: float = 11.02
-    hidden: float = 0.3778  # nats for token dropout
-    vocabulary: float = 0.1702
-    ensemble: float = 0.09644  # nats that infinitely many members gain
+    depth: float = 0.02796  # nats that e times the layers gain
+    width: float = 0.05763  # nats that e times the channels gain
+    capacity: float = 1.991
+    seen: float = 0.7025
+    more_seen: float = 0.2666
+    overfit: float = 0.0001305
+    overfit_passes: float = 2.485
+    overfit_size: float = 0.9615
+    overfit_text: float = 0.8825
+    regularised: float = 12.13
+    hidden: float = 0.3665  # nats for token dropout
+    more_hidden: float = 0.9005
+    vocabulary: float = 0.1781
+    learning: float = 0.5584
+    ensemble: float = 0.07867  # nats that infinitely many members gain
+    ensemble_overfit: float = 0.05038  # part of the overfit that they average away
 
 
 COEFFICIENTS = Coefficients()
 UNCERTAINTY = 0.02  # of the loss: standard deviation of the residuals
-
-
-def block_parameters(choice: Choice) -> float:
-    """N: the numbers in the blocks' matrices, about."""
-    return 12.0 * choice.n_layer * choice.C**2
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
@@ -57,13 +54,16 @@ def excess(choice: Choice, text: Difficulty, fitted: Coefficients) -> float:
     """Nats per character above what no model could do without: the text's own entropy."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT.n_layer, choice.C / PILOT.C
-    again = 1 - math.exp(-max(0.0, passes - 1) / fitted.repeats)
-    seen = U * (min(1.0, passes) + fitted.repeats * again) / PILOT.characters
+    seen = choice.characters / PILOT.characters
     slope = 1 + fitted.vocabulary * math.log(text.V / 64)
-    learnt = fitted.size * depth**-fitted.depth * width**-fitted.width
-    learnt += fitted.seen * seen**-fitted.more_seen
-    memorised = (depth * width**2) ** fitted.overfit_size * (1e5 / U) ** fitted.overfit_text
+    slope += fitted.learning * (text.pilot_gain - 0.35)
+    gained = fitted.depth * math.log(depth) + fitted.width * math.log(width)
+    gained *= 1 + fitted.capacity * (1 - seen**-fitted.more_seen)
+    learnt = fitted.seen * seen**-fitted.more_seen - gained
+    parameters = 12 * choice.n_layer * choice.C**2 + 5 * text.V * choice.C
+    memorised = (parameters / 1e5) ** fitted.overfit_size * (1e5 / U) ** fitted.overfit_text
     memorised *= fitted.overfit * passes**fitted.overfit_passes
     overfit = memorised * math.exp(-fitted.regularised * choice.token_dropout)
-    averaged = fitted.ensemble * (1 - 1 / choice.members)
-    return float(slope * learnt + overfit + fitted.hidden * choice.token_dropout - averaged)
+    averaged = fitted.ensemble + fitted.ensemble_overfit * overfit
+    hidden = fitted.hidden * choice.token_dropout**fitted.more_hidden
+    return float(slope * learnt + overfit + hidden - averaged * (1 - 1 / choice.members))

@@ -88,7 +88,7 @@ def plan(
     corpus.check_fits(T)
     text = text or measure_difficulty(corpus, T, base)
     is_measured, speed = speed is None, speed or Speed(text.V, partial(measure_pace, corpus=corpus))
-    chooser = Chooser(corpus, text, speed, base, T)
+    chooser = Chooser(corpus, text, speed, base, T, minutes)
     limit_s = (1 - MARGIN) * 60 * minutes
     for n_layer, C in FIRST_MEASURED:
         speed.learn(chooser.config(Choice(n_layer, C, round(FIRST_PACE * limit_s))))

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Draw the law of gpt/recipe beside the runs that it was fitted on: recipe_law.py OUT.png"""
+
+import sys
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from law.fit import Point, read_points
+from law.texts import HELD_OUT
+
+from gpt.recipe.difficulty import PILOT
+from gpt.recipe.law import predict
+from gpt.recipe.settings import Choice
+
+
+def draw(points: dict[str, list[Point]], out: Path) -> None:
+    """Left: the law and the runs of the pilot's shape. Right: every run's error, by passes."""
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    seen = np.geomspace(1e5, 1e7, 50)
+    for i, (text, runs) in enumerate(points.items()):
+        color, marker = f"C{i % 10}", "s" if text in HELD_OUT else "o"
+        difficulty = runs[0][1]
+        if difficulty.pilot_loss < 3:  # the others have another scale
+            shape = [Choice(PILOT.n_layer, PILOT.C, round(D)) for D in seen]
+            left.plot(seen, [predict(choice, difficulty) for choice in shape], color=color, lw=1)
+            same = [
+                (choice.characters, loss)
+                for choice, _, loss in runs
+                if choice == Choice(PILOT.n_layer, PILOT.C, choice.characters)
+            ]
+            left.plot(*zip((PILOT.characters, difficulty.pilot_loss), *same, strict=True),
+                      marker, color=color, label=text, ms=4)  # fmt: skip
+        passes = [choice.characters / difficulty.train_ids for choice, _, _ in runs]
+        errors = [100 * (predict(choice, difficulty) / loss - 1) for choice, _, loss in runs]
+        right.plot(passes, errors, marker, color=color, ms=4)
+    left.set(xscale="log", ylim=(1.1, 2.2), xlabel="characters seen",
+             ylabel="val loss, nats per character")  # fmt: skip
+    left.set_title("2 layers, C 64, no token dropout: the law, and runs", fontsize=10)
+    left.legend(fontsize=7, ncols=2)
+    right.axhspan(-3, 3, color="0.93", zorder=0)
+    right.set(xscale="log", ylim=(-8, 8), xlabel="passes over the text",
+              ylabel="predicted val loss above what was reached, %")  # fmt: skip
+    right.set_title("all runs (squares: texts held out)", fontsize=10)
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(out, dpi=130)
+
+
+if __name__ == "__main__":
+    draw(read_points(), Path(sys.argv[1]))

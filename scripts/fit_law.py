@@ -1,0 +1,50 @@
+#!/usr/bin/env python3
+"""The law that `gpt train my.txt` chooses a model by: train the runs, fit it, say how well.
+
+    python scripts/fit_law.py collect TEXTS [--jobs N]    the runs; TEXTS: a folder of texts
+    python scripts/fit_law.py fit                         coefficients for gpt/recipe/law.py
+    python scripts/fit_law.py check                       the residuals of those that it has
+
+Each run is a line of law/runs.jsonl and is not trained again, so `collect` can be stopped and
+started again; all of them take about an hour of one core, most of them seconds.
+"""
+
+import argparse
+import json
+from dataclasses import astuple, fields
+from pathlib import Path
+
+from law.fit import fit, read_points, report
+from law.runs import collect, train_one
+from law.texts import HELD_OUT
+
+from gpt.recipe.law import COEFFICIENTS
+from gpt.recipe.settings import Choice
+
+
+def main() -> None:
+    """Do what the first argument says."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=("collect", "fit", "check", "one"))
+    parser.add_argument("texts", type=Path, nargs="?")
+    parser.add_argument("run", nargs="?", help=argparse.SUPPRESS)
+    parser.add_argument("--jobs", type=int, default=1)
+    arguments = parser.parse_args()
+    if arguments.what == "one":
+        text, *choice = json.loads(arguments.run)
+        print(json.dumps(train_one(arguments.texts, text, Choice(*choice))))
+    elif arguments.what == "collect":
+        collect(arguments.texts, arguments.jobs)
+    else:
+        points, fitted = read_points(), COEFFICIENTS
+        if arguments.what == "fit":
+            fitted = fit(
+                [p for text, of_it in points.items() if text not in HELD_OUT for p in of_it]
+            )
+            for field, value in zip(fields(fitted), astuple(fitted), strict=True):
+                print(f"    {field.name}: float = {value:.4g}")
+        report(points, fitted)
+
+
+if __name__ == "__main__":
+    main()

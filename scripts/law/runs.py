@@ -1,0 +1,163 @@
+"""Train the runs that the law is fitted on, each in a process of its own, on one thread."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpt.device import computing_with, generator, select_precision
+from gpt.evaluation.loss import evaluate
+from gpt.model.transformer import GPT, cross_entropy
+from gpt.recipe.difficulty import PILOT
+from gpt.recipe.settings import Choice, context_length, settings_for
+from gpt.text.batches import consecutive_windows, spread_windows
+from gpt.text.vocabulary import Ids
+from gpt.training.step import TrainStep
+from law.texts import corpus_of, source_of
+
+RUNS = Path(__file__).with_name("runs.jsonl")
+EVALUATIONS = 4
+EVAL_CHARACTERS = 250_000  # of the val split, evenly spread: of most texts all
+CHOICE = tuple(field.name for field in fields(Choice))
+# text: shape, millions of characters seen, token dropout; members of an ensemble, if not one
+PLANNED = {
+    "tinyshakespeare-20kB": "1x48 .1 0, 1x48 .4 .1, 2x64 .1 0, 2x64 .4 0, 2x64 .4 .1, 2x64 .4 .3, "
+    "3x128 .2 0, 3x128 .2 .2, 2x64 1 .2, 2x64 .2 0 2, 2x64 .4 .2 2, 2x64 .4 .5, 3x128 .4 .4, "
+    "2x64 1 .4",
+    "tinyshakespeare-200kB": "1x64 .4 0, 2x64 1 0, 2x64 1 .1, 2x64 4 .1, 3x128 .4 0, "
+    "3x128 1.4 .05, 3x128 1.4 .2, 2x96 2.5 .2, 2x64 .6 0 2, 2x64 1 .1 2",
+    "tinyshakespeare": "1x64 1 0, 2x64 3 0, 2x128 .15 0, 2x128 .6 0, 3x128 1.5 0, 4x192 .6 0, "
+    "1x128 2 0, 3x96 5 .02, 2x64 1 0 2, 2x64 .3 0, 3x160 3 .02",
+    "names": "1x48 .5 0, 2x64 .5 0, 2x64 2 .05, 3x128 .8 0, 3x128 .8 .1",
+    "wikitext2-valid": "2x64 .4 0, 2x64 2.5 0, 3x128 .4 0, 3x128 2 0, 2x64 .6 0 2, 4x192 .6 0",
+    "python-docs": "2x64 .4 0, 2x64 2.5 .02, 3x128 .4 0, 3x128 2 0, 3x128 2 .1, 4x192 1 0, "
+    "2x64 1 .02 2",
+    "gutenberg12-2MB": "2x64 1 0, 3x128 .4 0, 3x128 2.5 0, 4x192 .8 0",
+    "gutenberg12": "2x64 1 0, 2x64 5 0, 3x128 .4 0, 3x128 2.5 0, 4x192 .8 0, 6x256 .4 0, "
+    "2x64 .6 0 2",
+    "gutenberg12-words": "2x64 .3 0, 2x64 1 0, 2x128 .5 0, 3x128 1 0, 2x64 2 .05",
+    "gutenberg12-rare-words": "2x64 .3 0, 2x128 .3 0",
+    "neko": "2x64 .4 0, 2x128 .5 0, 3x128 1.2 .05",
+    "udhr": "2x64 .3 0",
+    "wikitext2-test": "2x64 1 0, 3x128 2 0",
+    "python-source": "2x64 1 0, 3x128 2 0",
+}
+
+Record = dict[str, Any]
+
+
+def planned_runs() -> list[tuple[str, Choice]]:
+    """The pilot and what is planned, of each text; the shortest first."""
+    runs = []
+    for text, listed in PLANNED.items():
+        runs.append((text, PILOT))
+        for run in listed.split(", "):
+            shape, millions, dropout, *members = run.split()
+            n_layer, C = map(int, shape.split("x"))
+            characters = round(1e6 * float(millions))
+            runs.append((text, Choice(n_layer, C, characters, float(dropout), *map(int, members))))
+    return sorted(runs, key=lambda run: _cost(run[1]))
+
+
+def choice_of(record: Record) -> Choice:
+    """What was chosen for a run of runs.jsonl."""
+    return Choice(*(record[name] for name in CHOICE))
+
+
+def read_records() -> list[Record]:
+    """The runs that are there."""
+    if not RUNS.exists():
+        return []
+    return [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()]
+
+
+def collect(folder: Path, jobs: int) -> None:
+    """Train all that is planned and not there yet, so many at once; print each as it ends."""
+    there = {(record["text"], choice_of(record)) for record in read_records()}
+
+    def start(planned: tuple[str, Choice]) -> None:
+        one = json.dumps([planned[0], *asdict(planned[1]).values()])
+        command = [sys.executable, sys.argv[0], "one", str(folder), one]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            command, check=True, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        record = json.loads(done.stdout.splitlines()[-1])
+        with RUNS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+        print(planned[0], *asdict(planned[1]).values(), record["val_loss"], flush=True)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        for _ in pool.map(start, [run for run in planned_runs() if run not in there]):
+            pass
+
+
+def train_one(folder: Path, text: str, choice: Choice) -> Record:
+    """Train one, in this process; what it reached, and where."""
+    with tempfile.TemporaryDirectory() as scratch, computing_with(1):
+        corpus = corpus_of(source_of(text, folder, Path(scratch)))
+        T, V = context_length(min(len(corpus.train), len(corpus.val))), len(corpus.vocabulary)
+        models: list[GPT] = []
+        curves: list[list[float]] = []
+        last: list[float] = []
+        seconds = 0.0
+        for member in range(choice.members):
+            config = settings_for(replace(choice, members=1), T)
+            config = config.model_copy(update={"seed": 1337 + member})
+            steps = config.train.steps
+            models.append(GPT(config.model, V, generator(config.seed, "init", 0)))
+            update = TrainStep(models[-1], corpus.train, config, torch.device("cpu"))
+            due = {steps * (i + 1) // EVALUATIONS: i for i in range(EVALUATIONS)}
+            curves.append([])
+            for step in range(steps):
+                began = time.process_time()
+                train_loss = float(update(step)[0])
+                seconds += time.process_time() - began
+                if step >= steps - max(1, steps // 20):
+                    last.append(train_loss)
+                if step + 1 in due:
+                    characters = EVAL_CHARACTERS // (1 if step + 1 == steps else 4)
+                    loss = ensemble_loss(models[-1:], corpus.val, characters)
+                    curves[-1].append(round(loss, 4))
+        precision = select_precision("auto", torch.device("cpu"))
+        return {
+            "text": text,
+            **asdict(choice),
+            "train_characters": len(corpus.train),
+            "V": V,
+            "T": T,
+            "steps": steps,
+            "val_loss": round(ensemble_loss(models, corpus.val, EVAL_CHARACTERS), 4),
+            "train_loss": round(sum(last) / len(last), 4),
+            "curves": curves,  # of the members: at each quarter
+            "core_seconds": round(seconds, 1),
+            "precision": str(precision).removeprefix("torch."),
+        }
+
+
+def ensemble_loss(models: list[GPT], ids: Ids, characters: int) -> float:
+    """The val loss of the members' mean probabilities, on so many characters, evenly spread."""
+    if len(models) == 1:
+        return evaluate(models[0], ids, characters=characters)
+    T, total, scored = models[0].config.T, 0.0, 0
+    spread = characters < len(ids) - 1
+    windows = spread_windows(ids, T, characters) if spread else consecutive_windows(ids, T)
+    with torch.inference_mode():
+        for x, y in windows:
+            p = torch.stack([model(x).softmax(-1) for model in models]).mean(0)  # (B, T, V)
+            total += cross_entropy(p.log(), y, reduction="sum").item()
+            scored += y.numel()
+    return total / scored
+
+
+def _cost(choice: Choice) -> float:
+    """What a run takes, about, to compare it with others."""
+    return float(choice.characters * choice.members * choice.n_layer * choice.C**1.5)

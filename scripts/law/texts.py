@@ -1,0 +1,66 @@
+"""The texts that the law is fitted on, those held out, and those of the recipe's table."""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpt.config.schema import DataConfig
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_source
+
+
+@dataclass(frozen=True)
+class Text:
+    """A file of a folder, or its first bytes; or a named text.
+
+    With `words`, so many of its commonest words are the characters, and there are no others: a
+    large vocabulary, whose frequencies fall as those of a language's do.
+    """
+
+    source: str
+    bytes: int = 0
+    words: int = 0
+
+
+TEXTS = {
+    "tinyshakespeare-20kB": Text("tinyshakespeare.txt", 20_000),
+    "tinyshakespeare-200kB": Text("tinyshakespeare.txt", 200_000),
+    "tinyshakespeare": Text("tinyshakespeare.txt"),
+    "names": Text("names.txt"),
+    "wikitext2-valid": Text("wikitext2-valid.txt"),
+    "python-docs": Text("python-docs"),
+    "gutenberg12-2MB": Text("gutenberg12.txt", 2_000_000),
+    "gutenberg12": Text("gutenberg12.txt"),
+    "gutenberg12-words": Text("gutenberg12.txt", 4_000_000, words=3000),
+    "gutenberg12-rare-words": Text("gutenberg12.txt", 500_000, words=4500),
+    "neko": Text("neko.txt"),
+    "udhr": Text("udhr-mixed.txt"),
+    "wikitext2-test": Text("wikitext2-test.txt"),
+    "python-source": Text("python-source"),
+}
+HELD_OUT = ("neko", "udhr", "wikitext2-test", "python-source")
+
+
+def source_of(name: str, folder: Path, scratch: Path) -> str:
+    """What `gpt train` takes as TEXT; what is no file of the folder is written to `scratch`."""
+    text = TEXTS[name]
+    if not text.source.endswith(".txt"):
+        return text.source
+    if not text.bytes:
+        return str(folder / text.source)
+    part = (folder / text.source).read_bytes()[: text.bytes].decode("utf-8", "ignore")
+    if text.words:
+        words = re.findall(r"\w+|[^\w\s]", part.lower())
+        common = [word for word, _ in Counter(words).most_common(text.words)]
+        ids = {word: chr(0x4E00 + i) for i, word in enumerate(common)}
+        part = "".join(ids[word] for word in words if word in ids)
+    path = scratch / f"{name}.txt"
+    path.write_text(part, "utf-8")
+    return str(path)
+
+
+def corpus_of(source: str) -> Corpus:
+    """The text as `gpt train` reads it."""
+    data = DataConfig(source=source)
+    return load_corpus(open_source(source, data), data)

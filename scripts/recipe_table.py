@@ -1,0 +1,152 @@
+#!/usr/bin/env python3
+"""`gpt train TEXT --minutes N` on many texts, beside what else the time could be given to.
+
+    python scripts/recipe_table.py TEXTS                     two minutes, each text
+    python scripts/recipe_table.py TEXTS --minutes 10 names tinyshakespeare neko
+    python scripts/recipe_table.py TEXTS --nanogpt PATH      with nanoGPT's CPU recipe, from a clone
+
+TEXTS is a folder with the files of data/README.md. Beside it `shakespeare_cpu`, whose steps fill
+the same time, nanoGPT's CPU recipe with the iterations that do, and a smoothed trigram model, whose
+time is a second. Val losses are by the fixed rule, of the whole val split. Prints a row as each
+text is done; --json, one object a line. Nothing else may run on the machine meanwhile.
+"""
+
+import argparse
+import json
+import math
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench_peers import NanoGPT
+from law.texts import TEXTS, corpus_of, source_of
+
+from gpt.config.load import load_config
+from gpt.evaluation.ngrams import KneserNey, count_ngrams, ngram_loss
+
+NAMES = (
+    *("tinyshakespeare-20kB", "tinyshakespeare-200kB", "tinyshakespeare", "names", "neko"),
+    *("wikitext2-valid", "python-docs", "python-source", "gutenberg12"),
+)
+HEADER = (
+    "| text | minutes | took | recipe | predicted | val loss (at its end) | shakespeare_cpu | "
+    "nanoGPT | trigram |\n|---|---|---|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the runs on a text reached: val losses, in nats per character, and seconds."""
+
+    text: str
+    minutes: float
+    seconds: float
+    recipe: str
+    predicted: float
+    val_loss: float
+    last_val_loss: float
+    shakespeare_cpu: float
+    shakespeare_cpu_s: float
+    trigram: float
+    nanogpt: float | None
+    nanogpt_s: float | None
+
+    def __str__(self) -> str:
+        nanogpt = "" if self.nanogpt is None else f"{self.nanogpt:.3f} in {self.nanogpt_s:.0f} s"
+        return (
+            f"| {self.text} | {self.minutes:g} | {self.seconds:.0f} s | {self.recipe} | "
+            f"{self.predicted:.2f} | {self.val_loss:.3f} ({self.last_val_loss:.3f}) | "
+            f"{self.shakespeare_cpu:.3f} in {self.shakespeare_cpu_s:.0f} s | {nanogpt} | "
+            f"{self.trigram:.3f} |"
+        )
+
+
+def compare(name: str, folder: Path, minutes: float, nanogpt: Path | None) -> Row:
+    """All runs on one text, one after the other."""
+    with tempfile.TemporaryDirectory() as scratch:
+        source = source_of(name, folder, Path(scratch))
+        ours = train(source, minutes, Path(scratch) / "ours")
+        stretched = train(source, minutes, Path(scratch) / "cpu", "--config", "shakespeare_cpu")
+        theirs: dict[str, Any] = {}
+        if nanogpt:
+            theirs = NanoGPT(nanogpt, as_file(source, Path(scratch))).cpu_recipe_in(60 * minutes)
+        return Row(
+            text=name,
+            minutes=minutes,
+            seconds=ours["wall_s"],
+            recipe=ours["recipe"],
+            predicted=ours["predicted"],
+            val_loss=ours["best_val_loss"],
+            last_val_loss=ours["val_loss"],
+            shakespeare_cpu=stretched["best_val_loss"],
+            shakespeare_cpu_s=stretched["wall_s"],
+            trigram=round(trigram_loss(source), 4),
+            nanogpt=theirs.get("val_loss_by_our_rule"),
+            nanogpt_s=theirs.get("wall_s"),
+        )
+
+
+def train(source: str, minutes: float, run: Path, *more: str) -> dict[str, Any]:
+    """A whole `gpt train`: its outcome, the wall-clock time, what it chose and predicted."""
+    command = [sys.executable, "-m", "gpt", "train", source, "--minutes", str(minutes)]
+    began = time.perf_counter()
+    done = subprocess.run(
+        [*command, "--json", "--run-dir", str(run), *more],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    wall = time.perf_counter() - began
+    config = load_config(run / "config.yaml")
+    model, dropout = config.model, config.model.character_dropout
+    members = f"{model.ensemble} of " if model.ensemble > 1 else ""
+    hidden = f", token dropout {dropout:g}" if dropout else ""
+    predicted = re.search(r"predicted val loss: ([\d.]+)", done.stderr)
+    outcome: dict[str, Any] = json.loads(done.stdout)
+    return outcome | {
+        "wall_s": round(wall, 1),
+        "recipe": f"{members}{model.n_layer} x {model.C}{hidden}",
+        "predicted": float(predicted[1]) if predicted else math.nan,
+    }
+
+
+def trigram_loss(source: str) -> float:
+    """Val loss of a Kneser-Ney trigram model of the whole train split."""
+    corpus = corpus_of(source)
+    V = len(corpus.vocabulary)
+    model = KneserNey(count_ngrams([corpus.train], 3, V))
+    return ngram_loss(model, count_ngrams([corpus.val], 3, V))
+
+
+def as_file(source: str, scratch: Path) -> Path:
+    """The text as a file, for nanoGPT."""
+    if Path(source).is_file():
+        return Path(source)
+    corpus, path = corpus_of(source), scratch / f"{source}.txt"
+    path.write_text(corpus.vocabulary.decode(corpus.ids), "utf-8")
+    return path
+
+
+def main() -> None:
+    """A row for each text."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(TEXTS)}")
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--nanogpt", type=Path)
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.json:
+        print(HEADER, flush=True)
+    for name in arguments.names or NAMES:
+        row = compare(name, arguments.folder, arguments.minutes, arguments.nanogpt)
+        print(json.dumps(asdict(row)) if arguments.json else row, flush=True)
+
+
+if __name__ == "__main__":
+    main()
