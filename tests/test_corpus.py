@@ -253,6 +253,14 @@ def test_whole_documents_can_be_val() -> None:
         load_corpus(source_of(["abc"]), data)
 
 
+def test_an_empty_document_is_not_what_is_held_out() -> None:
+    """As a .csv has where a cell is blank."""
+    data = DataConfig(split="documents", separator="|")
+    for seed in range(5):
+        corpus = load_corpus(source_of(["a" * 13], [""], ["b" * 7], ["c" * 11]), data, seed=seed)
+        assert corpus.vocabulary.decode(corpus.val) == "b" * 7
+
+
 def test_a_vocabulary_that_is_given_is_used() -> None:
     given_ = Vocabulary("abcd")
     assert load_corpus(source_of(["cab"]), vocabulary=given_).ids.tolist() == [2, 0, 1]

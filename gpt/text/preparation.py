@@ -244,11 +244,11 @@ def _held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool
     wanted, held = fraction * sum(lengths), 0
     held_out = np.zeros(len(lengths), bool)
     for index in uniforms(seed, "held-out documents", 0).permutation(len(lengths)):
-        if held < wanted and held + lengths[index] <= LARGEST_VAL * wanted:
+        if held < wanted and lengths[index] and held + lengths[index] <= LARGEST_VAL * wanted:
             held_out[index] = True
             held += lengths[index]
-    if not held:  # each is longer than that
-        held_out[int(np.argmin(lengths))] = True
+    if not held:  # each is longer than that, or empty
+        held_out[int(np.argmin([length or np.inf for length in lengths]))] = True
     return held_out
 
 
