@@ -573,6 +573,22 @@ def test_a_moved_text_is_known_by_its_hash(gpt: Gpt, trained: Path, text_file: P
     assert gpt(*longer, "elsewhere.txt")[0] == 0
 
 
+def test_a_moved_val_text_is_known_by_its_hash(
+    gpt: Gpt, config_file: Path, text_file: Path
+) -> None:
+    val = Path("val.txt")
+    val.write_bytes(text_file.read_bytes()[:300])
+    assert gpt("train", "--config", config_file, "--set", "data.val_source=val.txt")[0] == 0
+    val.rename("moved.txt")
+    longer = ("train", "--resume", "small", "--set", "train.steps=13")
+    moved = (*longer, "--set", "data.val_source=moved.txt")
+    assert gpt(*longer)[0] == 1
+    Path("other.txt").write_bytes(text_file.read_bytes()[:200])
+    code, _, err = gpt(*longer, "--set", "data.val_source=other.txt")
+    assert code == 2 and "is not the text that" in err
+    assert gpt(*moved)[0] == 0
+
+
 def test_a_moved_run_samples_on(gpt: Gpt, trained: Path) -> None:
     expected = gpt("sample", trained, "--seed", 3)[1]
     trained.rename("elsewhere")

@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
     "threads",
-    *("data.source", "data.include", "data.column", "data.encoding"),  # the text has its hash
+    *("data.source", "data.val_source"),
+    *("data.include", "data.column", "data.encoding"),  # the text has its hash
     "train.distill",  # so is its model
     *("train.steps", "train.minutes", "train.plans"),
     "train.rewarm_steps",
