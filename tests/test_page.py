@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from gpt import api
+from gpt.evaluation.analysis import analyze_text
 from gpt.inspection.page import html
 from gpt.inspection.text_page import text_page
 from gpt.text.display import symbol
-from tests.test_inspection import analysis_of
+from gpt.text.vocabulary import BYTES
+from tests.test_inspection import analysis_of, model
 
 CHROMIUM, CHROMEDRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 if CHROMIUM is None or CHROMEDRIVER is None:
@@ -193,6 +195,23 @@ def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: 
             expected = box[start] + box[size] * begin / n
             assert span.rect[start] == pytest.approx(expected, abs=3)
             begin += len(text)
+    assert browser.get_log("browser") == []
+
+
+def test_the_bytes_of_a_byte_model_are_named(browser: Chrome, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    analysis = analyze_text(model(V=256).eval(), BYTES, "a日\n")
+    file.write_bytes(html(analysis, "a日\n", "a run", BYTES))
+    emulate(browser, 1280, 800)
+    browser.get(file.as_uri())
+    assert shown(browser, "run").endswith("; characters here are bytes of UTF-8")
+    spans = browser.find_elements(By.CSS_SELECTOR, "#text span")
+    assert [span.text for span in spans] == ["a", r"\xe6", r"\x97", r"\xa5", "↵"]
+    point_at(browser, 1)
+    assert r"query 2 of 5: “\xe6”" in shown(browser, "status")
+    assert shown(browser, "actual").startswith(r"Actual next character “\x97”")
+    names = {symbol(name) for name in BYTES.names}
+    assert {row.text for row in browser.find_elements(By.CSS_SELECTOR, "#lens b")} <= names
     assert browser.get_log("browser") == []
 
 

@@ -123,7 +123,9 @@ def sample(
     unknown: Annotated[
         Unknown,
         typer.Option(
-            metavar="refuse|drop", help="What to do with characters outside the vocabulary."
+            metavar="refuse|drop",
+            help="What to do with characters outside the vocabulary; with data.max_vocabulary, "
+            "refuse lets them be the unknown id.",
         ),
     ] = Unknown.refuse,
     interactive: Annotated[
