@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
+Text = str | Path
 
 
 class Model:
@@ -245,7 +246,7 @@ def load(
 def train(
     config: "Config | str | Path | None" = None,
     *,
-    text: str | Sequence[str] | None = None,
+    text: Text | Sequence[Text] | None = None,
     minutes: float | None = None,
     settings: Settings | Sequence[str] = (),
     init_from: str | Path | None = None,
@@ -309,7 +310,7 @@ def train(
 def resume(
     run: str | Path | None = None,
     *,
-    text: str | Sequence[str] | None = None,
+    text: Text | Sequence[Text] | None = None,
     minutes: float | None = None,
     settings: Settings | Sequence[str] = (),
     should_stop: Callable[[], bool] = lambda: False,
@@ -352,7 +353,7 @@ def resume(
 def estimate(
     config: "Config | str | Path | None" = None,
     *,
-    text: str | Sequence[str] | None = None,
+    text: Text | Sequence[Text] | None = None,
     minutes: float | None = None,
     settings: Settings | Sequence[str] = (),
     init_from: str | Path | None = None,
@@ -370,7 +371,7 @@ def estimate(
     return settled, probe(settled, corpus)
 
 
-def describe(text: str | Sequence[str], settings: Settings | Sequence[str] = ()) -> "TextReport":
+def describe(text: Text | Sequence[Text], settings: Settings | Sequence[str] = ()) -> "TextReport":
     """What is in a text, as training would read it: size, characters, damage, what to beat.
 
     Args:
@@ -393,7 +394,7 @@ def describe(text: str | Sequence[str], settings: Settings | Sequence[str] = ())
 
 def _resolve_new(
     config: "Config | str | Path | None",
-    text: str | Sequence[str] | None,
+    text: Text | Sequence[Text] | None,
     settings: Settings | Sequence[str],
     minutes: float | None,
     init_from: str | Path | None,
@@ -416,7 +417,7 @@ def _resolve_new(
 
 def _resolve(
     config: "Config | str | Path | None",
-    text: str | Sequence[str] | None,
+    text: Text | Sequence[Text] | None,
     settings: Settings | Sequence[str],
     minutes: float | None = None,
     *,
@@ -436,7 +437,8 @@ def _resolve(
                 f"{minutes:g} minutes are trained"
             )
         changes += [f"train.minutes={minutes}", *(["train.plans=null"] if plans_again else [])]
-    return load_config(config, changes, text or None, **fine_tuning)
+    texts = [text] if isinstance(text, str | Path) else text or []
+    return load_config(config, changes, [str(name) for name in texts] or None, **fine_tuning)
 
 
 def _since_now() -> Callable[[], float]:
@@ -445,9 +447,9 @@ def _since_now() -> Callable[[], float]:
     return lambda: time.perf_counter() - began
 
 
-def _name(config: "Config | str | Path | None", text: str | Sequence[str] | None) -> str:
+def _name(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
     """After the first text, if one was named, else after the config: `neko` of `texts/neko.txt`."""
-    first = text if isinstance(text, str) else text[0] if text else None
+    first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
     if named == "-":
         return "stdin"
@@ -467,11 +469,10 @@ def _corpus(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["Con
 
 def _with_kept_input(config: "Config") -> "Config":
     """The same, but what standard input holds is kept in the cache and named as it is there."""
-    from gpt.config.load import load_config
-    from gpt.text.sources import keep_input
+    from gpt.text.standard_input import keep_input
 
-    source = keep_input(config.data.source)
-    return config if source == config.data.source else load_config(config, source=source)
+    kept = keep_input(config.data)
+    return config if kept is config.data else config.model_copy(update={"data": kept})
 
 
 def _sources(data: "DataConfig") -> "list[Source]":

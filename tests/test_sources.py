@@ -32,7 +32,8 @@ from gpt.text.corpus import load_corpus
 from gpt.text.decoding import likely_encoding
 from gpt.text.documents import Skipped
 from gpt.text.reading import CHUNK_BYTES
-from gpt.text.sources import keep_input, open_source
+from gpt.text.sources import open_source
+from gpt.text.standard_input import keep_input
 from tests.conftest import COMMAND
 from tests.test_text import any_text, write
 
@@ -171,6 +172,7 @@ def test_what_is_no_utf8_comes_with_advice_that_helps(
 
 def test_what_is_no_readable_file_is_told() -> None:
     assert "nowhere.txt: no such text; expected python-docs" in refusal("nowhere.txt")
+    assert "no such text" in refusal("a" * 5000)
     os.mkfifo("pipe")
     assert "pipe: expected a file or folder, got a pipe or device; pipe it in" in refusal("pipe")
     assert "/dev/null: expected a file or folder, got a pipe" in refusal("/dev/null")
@@ -195,7 +197,7 @@ def test_a_file_or_folder_that_may_not_be_read_is_told() -> None:
     make("folder/secret.txt", "hidden/a.txt")
     Path("folder/secret.txt").chmod(0)
     Path("hidden").chmod(0)
-    for name in ("folder/secret.txt", "folder", "hidden"):
+    for name in ("folder/secret.txt", "folder", "hidden", "hidden/a.txt"):
         assert "cannot read the text: Permission denied" in refusal(name)
 
 
@@ -262,6 +264,11 @@ def test_the_first_wrong_byte_is_the_one_that_python_finds(
 )
 def test_the_likely_encoding_is_found(text: str, encoding: str) -> None:
     assert likely_encoding((text * 5).encode(encoding)) == encoding
+
+
+def test_what_is_utf8_after_all_is_found() -> None:
+    told = refusal(write("Все счастливые\n日本".encode()), encoding="cp1252")
+    assert "expected cp1252 text, got byte 0x81 at offset 3; it may be utf-8: --set" in told
 
 
 @pytest.mark.parametrize(
@@ -409,10 +416,14 @@ def test_what_is_no_text_in_an_archive_is_skipped_and_told(
         "d.txt": b"",
         "e.txt": "wide".encode("utf-16"),
         "f/g.md": b"g",
+        "j.gz": gzip.compress(b"abc"),
+        "k.parquet": b"PAR1",
     }
     notice = (
         "3 documents; skipped 2 binary (texts.zip!b.png, texts.zip!i.png), 1 empty "
-        "(texts.zip!d.txt), 1 UTF-16 without data.encoding=utf-16 (texts.zip!e.txt)"
+        "(texts.zip!d.txt), 1 UTF-16 without data.encoding=utf-16 (texts.zip!e.txt), 1 archive or "
+        "compressed file in an archive (texts.zip!j.gz), 1 Parquet without data.column "
+        "(texts.zip!k.parquet)"
     )
     source = open_source(zipped(members | {"h.txt": b"h", "i.png": PNG}))
     for _ in range(2):
@@ -425,13 +436,17 @@ def test_what_is_no_text_in_an_archive_is_skipped_and_told(
         Skipped("texts.zip!d.txt", "empty"),
         Skipped("texts.zip!e.txt", "UTF-16 without data.encoding=utf-16"),
         Skipped("texts.zip!i.png", "binary"),
+        Skipped("texts.zip!j.gz", "archive or compressed file in an archive"),
+        Skipped("texts.zip!k.parquet", "Parquet without data.column"),
     )
     tar = open_source(tarred(members, ".gz"))
     assert [document.name for document in tar.documents()] == [
         *("texts.tar.gz!a.txt", "texts.tar.gz!f/g.md")
     ]
-    assert len(tar.skipped) == 3
+    assert len(tar.skipped) == 5
     assert [*documents("texts.zip", include=("*.md",))] == ["texts.zip!f/g.md"]
+    tables = {"a.csv": b"text\nabc", "b.parquet": b"PAR1", "c.txt": b"c"}
+    assert documents(zipped(tables), column="text") == {"texts.zip!a.csv:2": "abc"}
     told = refusal(zipped({"b.png": PNG}))
     assert told == "texts.zip: expected some text, got none; skipped 1 binary (texts.zip!b.png)"
 
@@ -623,8 +638,8 @@ def test_a_folder_without_text_says_what_is_in_it() -> None:
         write(PNG, f"f/{name}.png")
     os.mkfifo("f/pipe")
     assert refusal("f") == (
-        "f: expected text files, got none; skipped 1 pipe or device (f/pipe), 4 binary (f/a.png, "
-        "f/b.png, f/c.png, ...)"
+        "f: expected text files, got none; skipped 4 binary (f/a.png, f/b.png, f/c.png, ...), "
+        "1 pipe or device (f/pipe)"
     )
     make("f/a.txt")
     assert "f: expected text files that data.include (*.md) names, got none" in refusal(
@@ -719,7 +734,7 @@ def test_several_texts_are_joined_in_the_order_given(caplog: pytest.LogCaptureFi
     assert [document.name for document in source.documents()] == ["b.txt", "a.txt", "f/c.txt"]
     assert source.files == (Path("b.txt"), Path("a.txt"), Path("f/c.txt"))
     assert caplog.messages == [
-        "f: 1 files, 13 bytes",
+        "f: 1 file, 13 bytes",
         "b.txt and 2 more: 3 files, 39 bytes",
     ]
     corpus = load_corpus(source)
@@ -802,6 +817,14 @@ def test_standard_input_is_kept_until_its_last_run_is_deleted(
     assert "pipe it in again" in refusal(source)
 
 
+def test_standard_input_can_be_val(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(b"what is trained on " * 11, "a.txt")
+    piped(monkeypatch, b"that is drawn into " * 3)
+    assert train(gpt, "a.txt", "--set", "train.steps=2", "--set", "data.val_source=-")[0] == 0
+    piped(monkeypatch, b"")
+    assert gpt("train", "--resume", "--set", "train.steps=3")[0] == 0
+
+
 def test_a_text_that_is_gone_is_piped_in_again(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"what came through a pipe\n" * 11
     piped(monkeypatch, text)
@@ -834,7 +857,7 @@ def test_standard_input_that_nobody_writes_to_is_refused(
 def test_a_text_of_which_no_run_began_is_removed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     for content in (b"a day ago", b"now", b"then"):
         piped(monkeypatch, content)
-        keep_input("-")
+        keep_input(DataConfig(source=("a.txt", "-")))
         kept = cache_dir() / "stdin" / f"{hashlib.sha256(content).hexdigest()}.txt"
         if content == b"a day ago":
             os.utime(kept, (0, 0))

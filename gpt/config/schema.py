@@ -58,6 +58,8 @@ def _text_name(name: str) -> str:
 
 def _text_names(source: object) -> object:
     """One name, or a tuple of several."""
+    if source == [None]:  # what YAML reads of `-`, standard input
+        source = "-"
     names = [source] if isinstance(source, str) else source
     if not isinstance(names, list | tuple) or not names:
         raise ValueError("expected the name of a text, or a list of names")

@@ -81,9 +81,7 @@ def _of_streamed_tar(path: Path) -> Iterator[tuple[str, Opener]]:
     with open_file(path) as file:
         limit = ExpansionLimit(path)
         stream: Any = file  # tarfile needs but its read()
-        with tarfile.open(
-            mode="r|", fileobj=stream, bufsize=CHUNK_BYTES, tarinfo=_Header
-        ) as archive:
+        with tarfile.open(mode="r|", fileobj=stream, tarinfo=_Header) as archive:
             for member in archive:
                 cast(Any, archive).members.clear()  # which it would collect
                 if member.isreg():

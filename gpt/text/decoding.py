@@ -3,6 +3,7 @@
 import codecs
 import shlex
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import chain
 from typing import Protocol
 
@@ -122,7 +123,7 @@ def _advice(name: str, wanted: str, head: bytes, sample: bytes, error: UnicodeDe
             f"it looks like CESU-8 (surrogates, as Java and Oracle write them): "
             f"uconv -f CESU-8 -t UTF-8 {shlex.quote(name)} > utf8.txt"
         )
-    likely = likely_encoding(sample)
+    likely = "utf-8" if wanted != "UTF-8" and _fits_utf8(sample) else likely_encoding(sample)
     if error.reason in (
         "unexpected end of data",
         "truncated data",
@@ -136,6 +137,14 @@ def _advice(name: str, wanted: str, head: bytes, sample: bytes, error: UnicodeDe
         "it looks like no text; if it is compressed, its name must end in .gz, .bz2, .xz, .zst, "
         ".zip or .tar"
     )
+
+
+def _fits_utf8(sample: bytes) -> bool:
+    """Whether it is UTF-8 from its second line on, but for its end."""
+    with suppress(UnicodeDecodeError):
+        codecs.utf_8_decode(sample[sample.find(b"\n") + 1 :], "strict", False)
+        return b"\0" not in sample
+    return False
 
 
 def _set(encoding: str) -> str:

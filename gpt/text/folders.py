@@ -24,7 +24,7 @@ def find_files(start: Path, include: Sequence[str]) -> Iterator[Path | Skipped]:
         TextError: a folder or file cannot be looked at.
     """
     seen = dict[tuple[int, int], Path]()
-    pending = [start]
+    pending, depth = [start], len(start.parts)
     while pending:
         path = pending.pop()
         try:
@@ -42,7 +42,7 @@ def find_files(start: Path, include: Sequence[str]) -> Iterator[Path | Skipped]:
                     pending += sorted(below, key=lambda entry: entry.name, reverse=True)
             elif not stat.S_ISREG(status.st_mode):
                 yield Skipped(str(path), "pipe or device")
-            elif path == start or is_included(path.relative_to(start).parts, include):
+            elif path == start or is_included(path.parts[depth:], include):
                 yield path
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ELOOP) or not path.is_symlink():

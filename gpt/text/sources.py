@@ -1,6 +1,8 @@
 """What TEXT names: a named source, files, folders, globs, standard input, or several of these."""
 
+import errno
 import logging
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -39,27 +41,13 @@ def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> 
         return only
     name = joined_name(names)
     files = tuple(chain.from_iterable(each.files for each in opened))
-    log.info(f"{name}: {len(files):,} files, {_size(files):,} bytes")
+    log.info(f"{name}: {_counted(files)}")
     return Source(
         name,
         lambda: chain.from_iterable(each.documents() for each in opened),
         files,
         lambda: tuple(chain.from_iterable(each.skipped for each in opened)),
     )
-
-
-def keep_input(source: str | tuple[str, ...]) -> str | tuple[str, ...]:
-    """The same names with that of the text from standard input, now in the cache, in place of `-`.
-
-    Raises:
-        TextError: nobody pipes anything in, or it cannot be kept.
-    """
-    names = [source] if isinstance(source, str) else source
-    if STDIN not in names:
-        return source
-    kept = keep_standard_input()
-    names = tuple(kept if name == STDIN else name for name in names)
-    return names if len(names) > 1 else kept
 
 
 def _open(name: str, data: DataConfig) -> Source:
@@ -70,12 +58,13 @@ def _open(name: str, data: DataConfig) -> Source:
     if name == STDIN:
         name = keep_standard_input()
     path = kept_file(name) if name.startswith(KEPT) else Path(name)
-    if path.is_dir():
+    mode = _mode(path)
+    if stat.S_ISDIR(mode):
         return _of_found(name, [*find_files(path, data.include)], data)
-    if path.is_file():
+    if stat.S_ISREG(mode):
         files = _Files(name, [path], [], data)
         return Source(name, files.documents, (path,), files.skipped)
-    if path.exists():
+    if mode:
         raise TextError(
             f"{name}: expected a file or folder, got a pipe or device; pipe it in: "
             f"gpt train - < {name}"
@@ -89,23 +78,35 @@ def _open(name: str, data: DataConfig) -> Source:
     )
 
 
+def _mode(path: Path) -> int:
+    """What kind of file it is; 0 of none."""
+    try:
+        return path.stat().st_mode
+    except OSError as error:
+        if error.errno == errno.EACCES:
+            raise TextError(f"{path}: cannot read the text: {error.strerror}") from None
+    except ValueError:  # a name with a NUL
+        pass
+    return 0
+
+
 _NO_COLUMNS = f"data.column is for {KINDS}; leave it out to read other text"
 
 
 def _of_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> Source:
     """The text of the files that were found in a folder or by a glob, without those of no text."""
-    skipped = [each for each in found if isinstance(each, Skipped)]
-    paths = []
-    for path in dict.fromkeys(each for each in found if isinstance(each, Path)):
-        is_archive = split_suffixes(path.name)[0] in ARCHIVES
-        if reason := "" if is_archive else _why_skipped(file_entry(path), data):
-            skipped.append(Skipped(str(path), reason))
+    paths, skipped = list[Path](), list[Skipped]()
+    for each in dict.fromkeys(found):  # a glob may find a file by two ways
+        if isinstance(each, Skipped):
+            skipped.append(each)
+        elif reason := _why_skipped(file_entry(each), data):
+            skipped.append(Skipped(str(each), reason))
         else:
-            paths.append(path)
+            paths.append(each)
     if not paths:
         included = f" that data.include ({', '.join(data.include)}) names" if data.include else ""
         raise TextError(f"{name}: expected text files{included}, got none{_told(skipped)}")
-    log.info(f"{name}: {len(paths):,} files, {_size(paths):,} bytes{_told(skipped)}")
+    log.info(f"{name}: {_counted(paths)}{_told(skipped)}")
     # data.include has chosen the archives; of their members it chooses where one is the text
     files = _Files(name, paths, skipped, data.model_copy(update={"include": ()}))
     return Source(name, files.documents, tuple(paths), files.skipped)
@@ -132,7 +133,7 @@ class _Files:
         if not count:
             raise TextError(f"{self._name}: expected some text, got none{_told(skipped)}")
         if not self._told:
-            log.info(f"{self._name}: {count:,} documents{_told(skipped)}")
+            log.info(f"{self._name}: {count:,} document{'s' * (count != 1)}{_told(skipped)}")
             self._told = True
 
     def skipped(self) -> tuple[Skipped, ...]:
@@ -167,7 +168,7 @@ def _read_file(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
 def _read_archive(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
     for name, entry in members(path):
         if is_included(name.split("/"), data.include):
-            if reason := _why_skipped(entry, data):
+            if reason := _why_skipped(entry, data, in_archive=True):
                 yield Skipped(entry.name, reason)
             else:
                 yield from _read_entry(entry, data)
@@ -187,11 +188,15 @@ def _chunks(entry: Entry, data: DataConfig) -> Iterator[bytes]:
     return utf8_chunks(entry.blocks(), entry.name, data.encoding)
 
 
-def _why_skipped(entry: Entry, data: DataConfig) -> str:
+def _why_skipped(entry: Entry, data: DataConfig, *, in_archive: bool = False) -> str:
     """Why a file that was found, and not named, is not read; "" of one that is."""
     kind, compressed = split_suffixes(entry.name)
-    if kind == PARQUET and not compressed:
-        return "" if data.column is not None else "Parquet without data.column"
+    if kind in ARCHIVES or (compressed and in_archive):
+        return "archive or compressed file in an archive" if in_archive else ""
+    if kind == PARQUET and data.column is None:
+        return "Parquet without data.column"
+    if kind == PARQUET:
+        return "Parquet in an archive" if in_archive else ""
     if data.column is not None and kind not in RECORDS:
         return f"not {KINDS}"
     head = entry.head()
@@ -203,12 +208,13 @@ def _why_skipped(entry: Entry, data: DataConfig) -> str:
     return ""
 
 
-def _size(paths: Iterable[Path]) -> int:
-    return sum(path.stat().st_size for path in paths)
+def _counted(paths: Sequence[Path]) -> str:
+    size = sum(path.stat().st_size for path in paths)
+    return f"{len(paths):,} file{'s' * (len(paths) != 1)}, {size:,} bytes"
 
 
 def _told(skipped: Iterable[Skipped]) -> str:
-    """`; skipped 5: binary file (a.png, b.png, c.png, ...), empty (d.txt)`."""
+    """`; skipped 5 binary (a.png, b.png, c.png, ...), 1 empty (d.txt)`."""
     by_reason = dict[str, list[str]]()
     for each in skipped:
         by_reason.setdefault(each.reason, []).append(each.name)

@@ -6,9 +6,11 @@ import os
 import sys
 import time
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+from gpt.config.schema import DataConfig
 from gpt.errors import TextError
 from gpt.files import remove_stale, sync, temporary_beside, write_atomically
 from gpt.text.cache import cache_dir
@@ -63,6 +65,21 @@ def keep_standard_input() -> str:
 _HOW = "pipe one in, such as: gpt train - < my.txt"
 
 
+def keep_input(data: DataConfig) -> DataConfig:
+    """The same settings with the name of what standard input held in place of `-`.
+
+    Raises:
+        TextError: see `keep_standard_input`.
+    """
+    kept = dict[str, str | tuple[str, ...]]()
+    for key, texts in _texts(data).items():
+        if STDIN in texts:
+            name = keep_standard_input()
+            names = tuple(name if text == STDIN else text for text in texts)
+            kept[key] = names if len(names) > 1 else name
+    return data.model_copy(update=kept) if kept else data
+
+
 def kept_file(name: str) -> Path:
     """Where the text of that name, `stdin:...`, is kept. Raises TextError if it is gone."""
     prefix = name.removeprefix(KEPT)
@@ -75,9 +92,9 @@ def kept_file(name: str) -> Path:
     return found[0]
 
 
-def note_run(source: str | tuple[str, ...], run: Path) -> None:
+def note_run(data: DataConfig, run: Path) -> None:
     """Keep what a run read from standard input until that run is deleted, too."""
-    for name in [source] if isinstance(source, str) else source:
+    for name in chain.from_iterable(_texts(data).values()):
         if name.startswith(KEPT):
             runs = kept_file(name).with_suffix(".runs")
             if run.resolve() not in _runs_of(runs):
@@ -97,6 +114,12 @@ def forget_run(run: Path) -> None:
                 else:
                     runs.with_suffix(".txt").unlink(missing_ok=True)
                     runs.unlink(missing_ok=True)
+
+
+def _texts(data: DataConfig) -> dict[str, tuple[str, ...]]:
+    """The names of texts, by the setting that they are in."""
+    settings = {"source": data.source, "val_source": data.val_source or ()}
+    return {key: (texts,) if isinstance(texts, str) else texts for key, texts in settings.items()}
 
 
 def _folder() -> Path:

@@ -170,7 +170,7 @@ def train(
                 "threads": torch.get_num_threads(),
                 **begun_from,
             }
-            note_run(config.data.source, run)
+            note_run(config.data, run)
             note_start(run, config, corpus.sha256, state.step, computed)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), run)
             trainer = Trainer(
