@@ -1,6 +1,6 @@
 """What an accelerator is promised, shown on a pretended one: a CPU's numbers, and no waiting."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from gpt.device import select_device
 from gpt.errors import TrainingError
 from gpt.evaluation.analysis import analyze_text
 from gpt.evaluation.loss import evaluate
+from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine
@@ -40,6 +41,14 @@ def model_on(device: torch.device, **changes: Any) -> GPT:
     """A model of seed 1 whose head is not zero, so that every parameter has a gradient."""
     model = GPT(small(**changes).model, 31, torch.Generator().manual_seed(1))
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(2))
+    return model.to(device)
+
+
+def ensemble_on(device: torch.device) -> LanguageModel:
+    """Likewise, of two members."""
+    model = make_model(small(model__ensemble=2).model, 31, seed=1)
+    for i, member in enumerate(members_of(model)):
+        torch.nn.init.normal_(member.head.weight, generator=torch.Generator().manual_seed(i))
     return model.to(device)
 
 
@@ -157,10 +166,12 @@ def test_an_update_of_a_gradient_that_is_not_finite_is_skipped_on_the_device(
     )
 
 
+@pytest.mark.parametrize("ensemble", [1, 3])
 def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(
-    corpus: Corpus, pretend: torch.device
+    corpus: Corpus, pretend: torch.device, ensemble: int
 ) -> None:
     changes: dict[str, Any] = {"train__precision": "fp32", "train__histograms": True}
+    changes["model__ensemble"] = ensemble
     train(small(**changes), corpus, Path("cpu"))
     train(small(**changes, device="auto"), corpus, Path("whole"))
     stops = {"train__stop_at_val_loss": 99.0}
@@ -216,9 +227,12 @@ def test_an_evaluation_gives_the_cpus_digits(corpus: Corpus, pretend: torch.devi
     assert evaluate(model_on(pretend), corpus.val) == evaluate(model_on(CPU), corpus.val)
 
 
-def test_an_analysis_of_attention_gives_the_cpus_numbers(pretend: torch.device) -> None:
+@pytest.mark.parametrize("make", [model_on, ensemble_on])
+def test_an_analysis_of_attention_gives_the_cpus_numbers(
+    pretend: torch.device, make: Callable[[torch.device], LanguageModel]
+) -> None:
     vocabulary = Vocabulary("".join(map(chr, range(64, 64 + 31))))
-    here, there = model_on(CPU).eval(), model_on(pretend).eval()
+    here, there = make(CPU).eval(), make(pretend).eval()
     draws = torch.Generator().manual_seed(3)
     for a, b in zip(here.parameters(), there.parameters(), strict=True):
         b.data.copy_(torch.nn.init.normal_(a, std=0.3, generator=draws))
@@ -228,11 +242,12 @@ def test_an_analysis_of_attention_gives_the_cpus_numbers(pretend: torch.device) 
         torch.testing.assert_close(getattr(found, name), getattr(expected, name))
 
 
+@pytest.mark.parametrize("make", [model_on, ensemble_on])
 def test_an_engine_decodes_what_it_does_on_a_cpu_and_waits_once_for_each_character(
-    pretend: torch.device,
+    pretend: torch.device, make: Callable[[torch.device], LanguageModel]
 ) -> None:
     """Texts of three lengths, prefilled, replaced, forked and dropped."""
-    here, there = (TorchEngine(model_on(device), 3) for device in (CPU, pretend))
+    here, there = (TorchEngine(make(device), 3) for device in (CPU, pretend))
     for engine in (here, there):
         engine.prefill([0, 1, 2], [[1, 2, 3], [], [4]])
     with count_syncs() as syncs:
