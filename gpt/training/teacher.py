@@ -1,6 +1,5 @@
 """Distillation: a trained run's predictions as targets, beside the characters of the text."""
 
-import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor
 from gpt.config.schema import Config
 from gpt.errors import ConfigError, UsageError
 from gpt.model.ensemble import LanguageModel
-from gpt.runs.checkpoint import CheckpointData, read_checkpoint
+from gpt.runs.checkpoint import read_checkpoint
 from gpt.runs.folder import find_run
 from gpt.runs.model import load_model
 from gpt.text.vocabulary import Vocabulary
@@ -25,7 +24,7 @@ class Teacher:
 
     model: LanguageModel
     weight: float
-    sha256: str  # of its weights
+    sha256: str  # of its weights' file
 
     @torch.no_grad()
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
@@ -67,11 +66,4 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
             f"train.distill {run}: expected a run with a model.T of at least {config.model.T}, got "
             f"{data.config.model.T}; use a smaller model.T"
         )
-    return Teacher(load_model(data, device), config.train.distill_weight, _sha256(data))
-
-
-def _sha256(data: CheckpointData) -> str:
-    digest = hashlib.sha256()
-    for name, array in sorted(data.weights.items()):
-        digest.update(name.encode() + array.tobytes())
-    return digest.hexdigest()
+    return Teacher(load_model(data, device), config.train.distill_weight, data.weights_sha256)
