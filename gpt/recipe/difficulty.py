@@ -43,6 +43,6 @@ def measure_difficulty(corpus: Corpus, T: int, base: Config) -> Difficulty:
         for step in range(config.train.steps):
             update(step)
             if step + 1 in (config.train.steps // FIRST_PART, config.train.steps):
-                losses.append(evaluate(model, corpus.val, characters=SCORED))
+                losses.append(evaluate(model, corpus.val, corpus.vocabulary, characters=SCORED))
     first, last = losses
     return Difficulty(len(corpus.train), len(corpus.vocabulary), last, first - last)
