@@ -147,3 +147,12 @@ def test_one_setting_is_a_string_or_a_list_of_one(run: Path) -> None:
     """Its letters were taken as settings."""
     with pytest.raises(ConfigError, match=r"^train\.step: unknown key"):
         gpt.train(text="x.txt", settings="train.step=3")
+
+
+def test_a_text_is_named_by_a_path_too(text_file: Path) -> None:
+    """`Path("my.txt")`, as a notebook has it, ended in a TypeError."""
+    first = gpt.train(small(), text=text_file, settings={"train.steps": 2})
+    both = gpt.train(small(), text=[text_file, str(text_file)], settings={"train.steps": 2})
+    assert (first.text, first.run) == (str(text_file), "runs/pangram")
+    assert both.run == "runs/pangram-2"
+    assert Path(both.run).is_dir()

@@ -394,7 +394,8 @@ def test_clearing_the_cache_says_what_it_frees_and_leaves_what_cannot_be_made_ag
     stdin.parent.mkdir()
     stdin.write_text("from a pipe")
     assert size <= clear() <= size + 2000
-    assert [path for path in cache_dir().rglob("*") if path.is_file()] == [stdin]
+    left = [path for path in cache_dir().rglob("*") if path.is_file()]
+    assert [path for path in left if path.name != ".lock"] == [stdin]
     assert ids[:4].tolist() == [0, 1, 2, 0]  # a run that trains on them goes on
     assert clear() == 0
     assert load(b"abcabc" * 1009).ids.tolist() == ids.tolist()

@@ -441,3 +441,14 @@ def test_explain_reads_a_text_as_the_run_did(folder: Path, gpt: Gpt) -> None:
     assert (code, out) == (0, lower)
     code, _, err = gpt("explain", "head", "--run", folder / "bytes", "--text", "日本語の文")
     assert (code, "--text: expected 1 to 13 bytes, got 15" in err) == (2, True)
+
+
+def test_what_is_shown_of_a_text_counts_the_characters_that_share_an_id(folder: Path) -> None:
+    """gpt attend left out log k of each: its loss was lower than that of the model."""
+    model = load(folder, "capped")
+    text = "".join(model.vocabulary.characters[:5]) + "日" + model.vocabulary.characters[0] + "¤"
+    analysis = model.attention_analysis(text)
+    assert analysis.losses.mean().item() == pytest.approx(model.loss(text), abs=1e-5)
+    assert analysis.lens.losses[-1].tolist() == analysis.losses.tolist()
+    costs = analysis.removal_costs
+    assert costs.isfinite().all() and costs.abs().max() < 1

@@ -1,6 +1,6 @@
 """From seeing to causing: what each head does on a text, beside what it attends to."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
@@ -10,6 +10,7 @@ from gpt.evaluation.attention import Attention, attend_text, blocks_of, run_with
 from gpt.evaluation.head_removal import losses_without_heads
 from gpt.evaluation.head_scores import induction_score, previous_character_score
 from gpt.evaluation.logit_lens import LogitLens, logit_lens
+from gpt.evaluation.loss import unknown_costs
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
 from gpt.text.batches import to_torch
@@ -64,7 +65,9 @@ def analyze_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Att
     """
     attention = attend_text(model, vocabulary, text)
     ids = to_torch(vocabulary.encode(text))
+    shared = unknown_costs(ids[1:], vocabulary)  # (T - 1,), in every loss
     lens = logit_lens(model, ids)
+    lens = replace(lens, losses=lens.losses + shared)
     return AttentionAnalysis(
         attention.weights,
         attention.probabilities,
@@ -72,7 +75,7 @@ def analyze_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Att
         previous=previous_character_score(attention.weights),
         induction=induction_score(model),
         losses=lens.losses[-1],
-        losses_without=losses_without_heads(model, ids),
+        losses_without=losses_without_heads(model, ids) + shared,
         lens=lens,
         members=attention.members,
     )

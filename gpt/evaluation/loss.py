@@ -94,8 +94,14 @@ def evaluate_each(
     return means
 
 
+def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
+    """What each id costs beside its own prediction, in nats: log k if k characters share it."""
+    shares = torch.eq(ids, -1 if vocabulary.unknown_id is None else vocabulary.unknown_id)
+    return shares * math.log(max(vocabulary.unknown, 1))
+
+
 def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
-    """What the unknown ids among these cost beside their own prediction, in nats."""
+    """The sum of `unknown_costs`."""
     if vocabulary is None or vocabulary.unknown_id is None:
         return 0.0
-    return int((ids == vocabulary.unknown_id).sum()) * math.log(vocabulary.unknown)
+    return unknown_costs(ids, vocabulary).sum().item()

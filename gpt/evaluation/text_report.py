@@ -165,7 +165,7 @@ def describe_text(
         duplicates=duplicates,
         options=options,
         options_characters=len(sample),
-        warnings=[*_warnings(size, only_in_val, suspicious, duplicates)],
+        warnings=[*_warnings(data, size, only_in_val, suspicious, duplicates)],
     )
 
 
@@ -237,7 +237,11 @@ def _duplication(counted: CountedText, text: Corpus) -> Duplication:
 
 
 def _warnings(
-    size: Size, only_in_val: dict[str, int], suspicious: list[Suspicion], duplicates: Duplication
+    data: DataConfig,
+    size: Size,
+    only_in_val: dict[str, int],
+    suspicious: list[Suspicion],
+    duplicates: Duplication,
 ) -> Iterator[str]:
     if min(size.train, size.val) < SHORTEST_SPLIT:
         yield "the text is too short to train on: use one of at least 11 characters"
@@ -249,8 +253,9 @@ def _warnings(
             f"duplicates, or name another text as data.val_source"
         )
     unseen = sum(only_in_val.values()) / size.val_characters
-    if unseen >= MANY_UNSEEN:
-        by_documents = "data.split=documents, " if size.files > 1 else ""
+    if unseen >= MANY_UNSEEN and data.vocabulary == "characters":  # bytes are all in train
+        whole = size.files > 1 and data.val_source is None and data.split == "tail"
+        by_documents = "data.split=documents, " if whole else ""
         yield (
             f"{100 * unseen:.1f} % of val are characters that train lacks, which no model can "
             f"predict: {len(only_in_val):,} distinct ones; use {by_documents}a longer text, or "

@@ -83,7 +83,7 @@ class Corpus:
             raise TextError(
                 f"{self.name}: expected at least {SHORTEST_SPLIT} characters in each split, got "
                 f"{train_characters} for train and {self.val_characters} for val; use a longer "
-                f"text (11 characters are the least that 90 % and 10 % can be taken of)"
+                f"text for the shorter one (of 11 characters 90 % and 10 % can be taken)"
             )
         name, shortest = min(("train", self.train), ("val", self.val), key=lambda s: len(s[1]))
         if len(shortest) <= T:
@@ -91,7 +91,7 @@ class Corpus:
                 f"model.T: expected fewer than the {len(shortest):,} {self.vocabulary.unit}s of "
                 f"the {name} split of {self.name} ({len(self.train):,} for train and "
                 f"{len(self.val):,} for val), got {T}; use model.T={len(shortest) - 1} or "
-                f"less, or a text {-(-(T + 1) // len(shortest))} times as long"
+                f"less, or {-(-(T + 1) // len(shortest))} times as much text for {name}"
             )
 
 
@@ -138,7 +138,8 @@ def load_corpus(
     except OSError as error:
         raise TextError(
             f"{folder}: cannot keep the text's ids there ({error.strerror or error}); "
-            f"set XDG_CACHE_HOME to a folder with room that you may write to"
+            f"make room by gpt data --clear, or set XDG_CACHE_HOME to a folder with room that you "
+            f"may write to"
         ) from None
 
 

@@ -23,7 +23,7 @@ def find_files(start: Path, include: Sequence[str]) -> Iterator[Path | Skipped]:
     Raises:
         TextError: a folder or file cannot be looked at.
     """
-    seen = dict[tuple[int, int], Path]()
+    seen = set[tuple[int, int]]()
     pending, depth = [start], len(start.parts)
     while pending:
         path = pending.pop()
@@ -31,9 +31,9 @@ def find_files(start: Path, include: Sequence[str]) -> Iterator[Path | Skipped]:
             status = path.stat()
             identity = (status.st_dev, status.st_ino)
             if status.st_ino and identity in seen:
-                yield Skipped(str(path), f"the same as {seen[identity]}")
+                yield Skipped(str(path), "found before by another path")
                 continue
-            seen[identity] = path
+            seen.add(identity)
             if stat.S_ISDIR(status.st_mode):
                 below = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
                 if {entry.name for entry in below} >= OF_A_RUN:

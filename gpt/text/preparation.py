@@ -131,7 +131,8 @@ class Task:
         if len(lengths) < 2:
             raise TextError(
                 f"{self.source.name}: data.split documents holds out whole documents: expected at "
-                f"least 2, got {len(lengths)}; use data.split=tail, or name a data.val_source"
+                f"least 2, got {len(lengths)}; use data.split=tail, with a data.val_source or "
+                f"without"
             )
         held_out = _held_out(lengths, data.val_fraction, self.seed)
         return [Part(self.source, data, ~held_out), Part(self.source, data, held_out)]
