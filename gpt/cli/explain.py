@@ -27,7 +27,7 @@ def explain(
             metavar="TEXT",
             help="With --run: your own text, at most model.T characters (and 256), instead of one "
             "that the model generates. For the lesson training, without --run: the text to train "
-            "on, python-docs, tinyshakespeare or a file.",
+            "on, as TEXT of gpt train.",
         ),
     ] = None,
     answer: Annotated[
