@@ -445,7 +445,10 @@ def test_utf8_is_counted_and_cut_as_its_characters_are(text: str, prefix: int, c
     """Where few bytes are not ASCII, only those are looked at."""
     whole = ("a" * prefix + text + "b" * prefix).encode()
     assert character_count(whole) == len(whole.decode())
-    assert non_ascii(whole).decode() == "".join(c for c in whole.decode() if not c.isascii())
+    others, places = non_ascii(whole)
+    assert [*zip(places, others.decode(), strict=True)] == [
+        (i, c) for i, c in enumerate(whole.decode()) if not c.isascii()
+    ]
     block = whole[: len(whole) - cut_at]
     at = whole_characters(block)
     assert len(block[:at].decode()) == len(block.decode(errors="ignore"))

@@ -196,8 +196,8 @@ def write(parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress)
     with Behind(keep) as keep_behind:
         for part in parts:
             for chunk in ahead(part.chunks()):
-                keep_behind(chunk, vocabulary.encode_utf8(chunk))
-                here = character_count(chunk)
+                keep_behind(chunk, ids := vocabulary.encode_utf8(chunk))
+                here = character_count(chunk) if vocabulary.is_bytes else len(ids)
                 before = counts.train_characters - characters
                 if 0 <= before <= here:  # val begins in this chunk, or right after it
                     train_bytes = size + (offset := byte_offset(chunk, before))

@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol, cast
 
 from gpt.errors import GPTError, TextError
 
-CHUNK_BYTES = 1 << 20  # fits into a processor's cache
+CHUNK_BYTES = 1 << 21  # fits into a processor's cache
 FIRST_BLOCK_BYTES = 1 << 16  # to ask for more takes longer, and is not needed for a small file
 HEAD_BYTES = 8192  # by which a binary file or an encoding is known
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")

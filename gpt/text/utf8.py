@@ -59,9 +59,14 @@ def sparse_places(chunk: bytes) -> NDArray[np.intp] | None:
     return None if np.count_nonzero(is_other) * SPARSE > len(chunk) else np.flatnonzero(is_other)
 
 
-def non_ascii(chunk: bytes) -> bytes:
-    """The characters of a chunk that are not ASCII."""
+def non_ascii(chunk: bytes) -> tuple[bytes, NDArray[np.intp]]:
+    """The characters of a chunk that are not ASCII, and their indices among all of them."""
+    if chunk.isascii():
+        return b"", np.empty(0, np.intp)
     places = sparse_places(chunk)
     if places is None:
-        return chunk.translate(None, ASCII)
-    return np.frombuffer(chunk, np.uint8)[places].tobytes()
+        first = np.frombuffer(chunk.translate(None, CONTINUATION), np.int8)
+        return chunk.translate(None, ASCII), np.flatnonzero(first < 0)
+    others = np.frombuffer(chunk, np.int8)[places]
+    begins = np.flatnonzero(others >= FIRST)  # all bytes between two are of the former
+    return others.tobytes(), places[begins] - begins + np.arange(len(begins))

@@ -92,12 +92,12 @@ class Vocabulary:
             )
         else:
             ids = self._first_bytes[np.frombuffer(chunk.translate(None, CONTINUATION), np.uint8)]
-        if len(others := np.flatnonzero(ids == self._other)):
-            ids_of_others = self.encode(non_ascii(chunk).decode())
-            if len(ids_of_others) != len(others):  # some are ASCII, and outside
-                return self.encode(chunk.decode())
+        others, places = non_ascii(chunk)
+        if others:
             ids = ids.copy()
-            ids[others] = ids_of_others
+            ids[places] = self.encode(others.decode())
+        if ids.size and ids.max() == self._other:
+            return self.encode(chunk.decode())  # says which is outside
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
