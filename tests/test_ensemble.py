@@ -1,6 +1,7 @@
 """Several models as one: members that are the runs without an ensemble, and the mean of them."""
 
 import copy
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -83,9 +84,9 @@ def test_each_member_is_the_run_without_an_ensemble_that_has_its_seed(
     config = ensemble(threads=threads, **changes)
     train(config, corpus, Path("ensemble"))
     of_all = metrics_of(Path("ensemble"))
-    singles = []
-    for m in range(K):
-        seed = 1337 if m == 0 else member_seed(1337, m)
+    singles, seeds = [], json.loads(Path("ensemble/provenance.jsonl").read_text())["member_seeds"]
+    assert seeds[0] == 1337
+    for m, seed in enumerate(seeds):
         single = ensemble(**changes, model__ensemble=1, threads=threads_each, seed=seed)
         train(single, corpus, Path(f"single-{m}"))
         assert weights_of("ensemble", m) == weights_of(f"single-{m}")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpt import __version__
 from gpt.config.schema import Config
+from gpt.seeds import member_seed
 
 
 def note_start(
@@ -27,6 +28,7 @@ def note_start(
         "step": step,
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "seed": config.seed,
+        **_member_seeds(config),
         "text_sha256": text_sha256,
         "gpt": __version__,
         "git_commit": _git_commit(),
@@ -37,6 +39,12 @@ def note_start(
     }
     with (run / "provenance.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def _member_seeds(config: Config) -> dict[str, list[int]]:
+    """With which seed a run without an ensemble trains each member, if there are several."""
+    K = config.model.ensemble
+    return {"member_seeds": [member_seed(config.seed, m) for m in range(K)]} if K > 1 else {}
 
 
 def _git_commit() -> str | None:
