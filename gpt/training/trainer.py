@@ -112,9 +112,9 @@ def train(
     `clock`: seconds since the command began, by default since this call. The run's config.yaml,
     at its end, has them as `train.plans`, and repeats the run exactly.
 
-    A step whose loss or gradient is NaN or infinite is skipped. After `SKIPPED_STEPS` in a row the
-    run rolls back to its last checkpoint and trains on with half the learning rates; at most
-    `ROLLBACKS` times.
+    A step whose loss or gradient is NaN or infinite is skipped; in an ensemble, by that member.
+    After `SKIPPED_STEPS` in a row the run rolls back to its last checkpoint and trains on with half
+    the learning rates; at most `ROLLBACKS` times.
 
     `should_stop` is asked after each step and, from any thread, before each window of an
     evaluation; once it returns True, the state is saved and Interrupted raised. No signal handler
@@ -124,7 +124,7 @@ def train(
 
     - kind "step", at every `train.log_every`: `train_loss`, `lr`, `grad_norm`, `chars_per_s`;
     - "evaluation": `val_loss` or (with `train.eval_characters`) `val_loss_part`, `is_best`; with
-      bytes also `val_loss_per_character`;
+      bytes also `val_loss_per_character`; of an ensemble also `val_loss_member_1` and so on;
     - "sample", after an evaluation: `text`;
     - "checkpoint": `path`, `is_best`;
     - "plan", with `train.minutes` or `train.plans`: `steps`, those of the whole run from now on;
@@ -134,7 +134,8 @@ def train(
         Interrupted: `should_stop` returned True, and the state is saved.
         TrainingError: the loss stays NaN or infinite, or memory or the disk has no room.
         UsageError: the folder is in use, or the run to resume has a new text or no steps left.
-        CheckpointError, DeviceError: see `resume_from`, `select_device`, `compile_model`.
+        CheckpointError, ConfigError, DeviceError: see `initial_model`, `load_teacher`,
+            `resume_from`, `select_device`, `compile_model`.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
