@@ -177,6 +177,26 @@ def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Pat
     assert browser.get_log("browser") == []
 
 
+def test_the_heads_of_an_ensemble_are_shown_under_their_members(
+    browser: Chrome, tmp_path: Path
+) -> None:
+    analysis, vocabulary = analysis_of("the fox", 2, 6)
+    file = tmp_path / "page.html"
+    file.write_bytes(html(replace(analysis, members=3), "the fox", "t", vocabulary, (1, 3)))
+    emulate(browser, 1280, 800)
+    browser.get(file.as_uri())
+    assert shown(browser, "status").startswith("Layer 2, head 4 (member 2), query 7 of 7")
+    lefts = [
+        [element.rect["x"] for element in browser.find_elements(By.XPATH, path)]
+        for path in (
+            "//span[starts-with(., 'member ')]",
+            "//canvas[@id='map0-0' or @id='map0-2' or @id='map0-4']",
+        )
+    ]
+    assert lefts[0] == pytest.approx(lefts[1], abs=1)
+    assert browser.get_log("browser") == []
+
+
 @pytest.mark.parametrize("n", [1, 2, 17, 20, 21, 64])
 def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: int) -> None:
     """At each size every character is in a label, and each label lies beside its positions."""

@@ -19,7 +19,9 @@ const mean = (numbers) => (numbers.length ? sum(numbers) / numbers.length : null
 const fixed = (number, digits) => (number === null ? "–"
   : number.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−"));
 const signed = (number) => (number >= 0.0005 ? "+" : "") + fixed(number, 3);
-const headName = (head) => `head ${head + 1}${data.whose[head]}`;
+const headsEach = data.heads / data.members;
+const headName = (head) => `head ${head + 1}` +
+  (data.members > 1 ? ` (member ${Math.floor(head / headsEach) + 1})` : "");
 const percent = (fraction) => (100 * fraction).toFixed(1) + " %";
 const quoted = (t) => `“${sign(characters[t])}”`;
 
@@ -61,10 +63,16 @@ const scores = [  // below each head: name, numbers, how to write one, how stron
 const maps = [];
 const grid = find("grid");
 grid.style.gridTemplateColumns = `auto repeat(${data.heads}, minmax(2.4rem, 4.5rem))`;
-grid.append(element("span", "label"));
-for (let head = 0; head < data.heads; head++) {
-  grid.append(element("span", "label", `${head + 1}${data.whose[head]}`));
+if (data.members > 1) {
+  grid.append(element("span", "label"));
+  for (let member = 1; member <= data.members; member++) {
+    const label = element("span", "label", `member ${member}`);
+    label.style.gridColumn = `span ${headsEach}`;
+    grid.append(label);
+  }
 }
+grid.append(element("span", "label"));
+for (let head = 0; head < data.heads; head++) grid.append(element("span", "label", head + 1));
 for (let layer = 0; layer < data.layers; layer++) {
   grid.append(element("span", "label name", layer + 1));
   maps.push([]);

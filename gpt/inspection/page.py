@@ -41,7 +41,7 @@ def html(
 def page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -> dict[str, Any]:
     """What the page shows.
 
-    whose: of an ensemble, the member of each head, as ` (member 2)`.
+    heads: of all members of an ensemble, one after the other.
     text: the names of its T ids, each of which stands for one `unit`. weights: of each layer and
     head, row t's first t + 1 weights, t = 0..T-1, as little-endian uint16 (65535 is 1) in base64.
     next: at each position the likeliest next characters, with their predicted probabilities.
@@ -66,7 +66,7 @@ def page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) ->
         "signs": {c: sign for c, sign in signs.items() if sign != c},
         "layers": n_layer,
         "heads": H,
-        "whose": [analysis.whose(head) for head in range(H)],
+        "members": analysis.members,
         "weights": base64.b64encode(
             weights.mul(65535).round().numpy().astype("<u2").tobytes()
         ).decode(),
