@@ -363,7 +363,7 @@ class TrainConfig(Section):
         "targets beside the characters; null = the characters alone",
     )
     distill_weight: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.9, description="weight of those targets in the loss; the rest is that of the characters"
+        0.7, description="weight of those targets in the loss; the rest is that of the characters"
     )
 
     init_from: TextName | None = Field(
