@@ -74,8 +74,8 @@ def train(
         int | None,
         typer.Option(
             metavar="N",
-            help="With --init-from, leave the first N blocks as they are. Short for --set "
-            "train.freeze=N.",
+            help="Short for --set train.freeze=N: with --init-from, leave the first N blocks as "
+            "they are; the embeddings are trained, as new characters need them.",
         ),
     ] = None,
     run_dir: Annotated[

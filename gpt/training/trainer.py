@@ -104,9 +104,10 @@ def train(
 
     If it is to be `numbered`, the folder is RUN, or the first of RUN-2, RUN-3, ... that is free.
 
-    The weights after step N follow from the config and the text alone: how often one logs,
-    evaluates, saves or resumes changes nothing. (On CUDA, some kernels add in any order, and two
-    runs agree to rounding only; a resume with other `train.steps` has another schedule.)
+    The weights after step N follow from the config and the text alone, and from the weights of the
+    run `train.init_from`: how often one logs, evaluates, saves or resumes changes nothing. (On
+    CUDA, some kernels add in any order, and two runs agree to rounding only; a resume with other
+    `train.steps` has another schedule.)
 
     With `train.minutes`, they follow from the plans as well, of which there are a few, made by
     `clock`: seconds since the command began, by default since this call. The run's config.yaml,
