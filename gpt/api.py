@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 Text = str | Path
+MINUTES = 5.0  # of a run whose config is chosen
 
 
 class Model:
@@ -259,11 +260,13 @@ def train(
     """Train a model on a text in a new run folder.
 
     Args:
-        config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart;
-            default all settings at their defaults.
+        config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
+            By default all that the settings leave open is chosen for the text and the minutes,
+            unless they set `train.steps`, `train.init_from` or `train.distill`.
         text: the text, or several, in place of `data.source`: a named one, a file, a folder, a glob
             or `-` for standard input.
-        minutes: how long to train, in place of `train.steps`; of a config with `train.plans`, too.
+        minutes: how long all of it may take, in place of `train.steps`, also where a config has
+            `train.plans`; default 5 if the config is chosen.
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
         init_from: the run to fine-tune, in place of `train.init_from`: training begins with the
             weights of its best checkpoint, and its shape and recipe are the defaults.
@@ -290,7 +293,7 @@ def train(
     run = Path(run_dir) if run_dir else RUNS / _name(config, text)
     if run_dir or overwrite:
         check_free(run, overwrite=overwrite)
-    settled, corpus = _corpus(settled)
+    settled, corpus = _chosen(settled, clock) if _is_open(config, settled) else _corpus(settled)
 
     from gpt.training.trainer import train as train_model
 
@@ -357,17 +360,23 @@ def estimate(
     minutes: float | None = None,
     settings: Settings | Sequence[str] = (),
     init_from: str | Path | None = None,
+    clock: Callable[[], float] | None = None,
 ) -> tuple["Config", "Estimate"]:
     """The resolved config, and what training by it would take: parameters, memory, time.
+
+    For the arguments see `train`.
 
     Raises:
         ConfigError, TextError: see `train`.
     """
+    clock = clock or _since_now()
     settled = _resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = _corpus(settled)
+    settled, corpus = _chosen(settled, clock) if _is_open(config, settled) else _corpus(settled)
 
     from gpt.training.dry_run import estimate as probe
+    from gpt.training.time_budget import first_plan
 
+    settled = first_plan(settled, corpus, clock)
     return settled, probe(settled, corpus)
 
 
@@ -465,6 +474,31 @@ def _corpus(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["Con
     corpus = _prepared(config, _sources(config.data), resumed)
     corpus.check_fits(config.model.T)
     return config, corpus
+
+
+def _is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
+    """Whether a new run leaves it to us how it trains."""
+    says_how = {"steps", "init_from", "distill"} & settled.train.model_fields_set
+    return given is None and not says_how
+
+
+def _chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Corpus"]:
+    """The config with all that it leaves open chosen for its text and time; and the text."""
+    from gpt.config.load import load_config
+    from gpt.recipe.plan import plan
+
+    config = _with_kept_input(config)
+    sources, minutes = _sources(config.data), config.train.minutes or MINUTES
+    corpus = _prepared(config, sources)
+    best = plan(corpus, minutes, config, elapsed_s=clock())
+    for line in best.describe():
+        log.info(line)
+    chosen = best.config
+    if best.ends_early:
+        chosen = load_config(chosen, [f"train.max_steps={chosen.train.steps}"])
+    if chosen.data != config.data:
+        corpus = _prepared(chosen, sources)
+    return chosen, corpus
 
 
 def _with_kept_input(config: "Config") -> "Config":

@@ -37,15 +37,16 @@ def train(
         typer.Option(
             metavar="FILE",
             help="A YAML file of settings, or the name of a shipped one, such as quickstart; the "
-            "other settings have their defaults.",
+            "other settings have their defaults. Without it, all that --set leaves open is chosen "
+            "for the text and the time, unless train.steps, init_from or distill is set.",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
             metavar="N",
-            help="Short for --set train.minutes=N: train as many steps as fit, start and end of "
-            "the command included.",
+            help="Train as many steps as fit into N minutes, start and end of the command "
+            "included; by default 5, or the steps of the config. Short for train.minutes=N.",
         ),
     ] = None,
     overrides: Annotated[
@@ -127,7 +128,12 @@ def train(
         raise UsageError("--show-config goes with --dry-run; a run's config is in its config.yaml")
     if dry_run:
         settled, estimate = api.estimate(
-            config, text=text, minutes=minutes, settings=changes, init_from=init_from
+            config,
+            text=text,
+            minutes=minutes,
+            settings=changes,
+            init_from=init_from,
+            clock=clock,
         )
         _print_estimate(settled, _with_start(estimate), as_json, show_config)
         return

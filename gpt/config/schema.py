@@ -271,6 +271,9 @@ class TrainConfig(Section):
         description="time for the whole command: train.steps is as many as fit, planned again when "
         "the pace changes; null = train.steps as set",
     )
+    max_steps: PositiveInt | None = Field(
+        None, description="steps at most of a run of train.minutes; null = as many as fit"
+    )
     plans: Plans = Field(
         (),
         description="what train.minutes planned: pairs of a step and train.steps from then on; a "

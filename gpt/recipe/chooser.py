@@ -20,7 +20,7 @@ from gpt.recipe.law import predict
 from gpt.recipe.settings import Choice, settings_for
 from gpt.recipe.speed import Pace, Speed, with_members
 from gpt.text.corpus import Corpus
-from gpt.training.memory import training_bytes
+from gpt.training.memory import check_training_memory, training_bytes
 
 LAYERS = (2, 3, 4, 6, 8, 12)
 CHANNELS_PER_LAYER = 32  # at least: the law knows no deeper models
@@ -90,6 +90,7 @@ class Chooser:
         scored = self._val_characters(shapes, seconds)
         runs = [run for shape in shapes for run in self._runs(*shape, scored, seconds)]
         if not runs:
+            check_training_memory(shapes[0][0], self.text.V, self.device)
             raise OutOfMemory(
                 f"expected memory for a small model, got {gigabytes(self.free)} that are free; end "
                 f"other programs, or set a smaller model.T"

@@ -72,7 +72,7 @@ def settings_for(choice: Choice, T: int) -> Config:
     train = {
         "steps": steps,
         "batch_size": in_step // T,
-        "first_window": T // FIRST_WINDOW,
+        "first_window": T // FIRST_WINDOW if T % FIRST_WINDOW == 0 else T,
         "muon_learning_rate": _rounded(MUON_LEARNING_RATE * length**-0.125),
         "learning_rate": _rounded(learning_rate),
         "min_learning_rate": 1e-6,

@@ -12,6 +12,7 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
+from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps, window_length
 from gpt.training.step import TrainStep
 
@@ -87,8 +88,12 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
 
 
 def measure_pace(config: Config, corpus: Corpus) -> Pace:
-    """Train a throwaway model for a few steps of each length, and evaluate it on a little."""
+    """Train a throwaway model for a few steps of each length, and evaluate it on a little.
+
+    Raises OutOfMemory if there is none for it.
+    """
     device = select_device(config.device)
+    check_training_memory(config, len(corpus.vocabulary), device)
     with computing_with(config.threads):
         draws = generator(config.seed, "init", 0)
         model = GPT(config.model, len(corpus.vocabulary), draws).to(device)

@@ -26,7 +26,7 @@ SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     *("data.source", "data.val_source"),
     *("data.include", "data.column", "data.encoding"),  # the text has its hash
     "train.distill",  # so is its model
-    *("train.steps", "train.minutes", "train.plans"),
+    *("train.steps", "train.minutes", "train.max_steps", "train.plans"),
     "train.rewarm_steps",
     "train.auto_batch",
     "train.compile",

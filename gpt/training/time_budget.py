@@ -9,10 +9,14 @@ import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
+from gpt.device import computing_with, select_device
 from gpt.evaluation.loss import evaluate
+from gpt.model.ensemble import make_model
 from gpt.text.batches import EVAL_CHARACTERS
+from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
-from gpt.training.ensemble import Update
+from gpt.training.ensemble import Update, make_step
+from gpt.training.memory import check_training_memory
 from gpt.training.schedule import SHORT_PART, part_done, times_due, window_length
 
 MARGIN = 0.01  # of the time, which is left free
@@ -26,14 +30,15 @@ FEWEST_EVAL_CHARACTERS = 10_000
 SHORTEST_STEP_S = 1e-6
 PROBED_S, PROBES = 0.3, 9  # seconds and times, at most, that one kind of work is tried before a run
 
-EVALUATION, CHARACTER = "evaluation", "character"  # kinds of work beside a step, by its windows' T
+# kinds of work, beside a step by the T of its windows
+EVALUATION, CHARACTER, PICTURE = "evaluation", "character", "picture"
 
 
 class Pace:
     """Seconds that each kind of work takes here, by what was measured last more than before.
 
-    The kinds are a step (by the T of its windows), an evaluated CHARACTER, and what comes with
-    each EVALUATION: a sample, pictures, a checkpoint.
+    The kinds are a step (by the T of its windows), an evaluated CHARACTER, what comes with each
+    EVALUATION (a sample, a checkpoint), and a PICTURE, which comes now and then.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -151,8 +156,8 @@ class TimeBudget:
     def _end(self, step: int, config: Config, wholes: int = 1) -> int:
         """The step at which the time will be over; one more at least."""
         fixed_s, step_s = self._costs(step, config, wholes)
-        steps = (self.left_s - fixed_s) / max(step_s, SHORTEST_STEP_S)
-        return step + max(1, min(LARGEST - step, int(steps)))
+        steps = int((self.left_s - fixed_s) / max(step_s, SHORTEST_STEP_S))
+        return max(step + 1, min(step + steps, config.train.max_steps or LARGEST))
 
     def _costs(self, step: int, config: Config, wholes: int) -> tuple[float, float]:
         """Seconds of what comes whatever the number of steps, and of each step."""
@@ -191,3 +196,15 @@ class TimeBudget:
             return config
         part = int(affordable / 2 / on_the_way * self.val_characters)
         return load_config(config, [f"train.eval_characters={max(FEWEST_EVAL_CHARACTERS, part)}"])
+
+
+def first_plan(config: Config, corpus: Corpus, clock: Callable[[], float]) -> Config:
+    """The config that a run would begin with, see TimeBudget; measured on a throwaway model."""
+    if config.train.minutes is None:
+        return config
+    device = select_device(config.device)
+    with computing_with(config.threads, deterministic=config.deterministic):
+        check_training_memory(config, len(corpus.vocabulary), device)
+        model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+        update = make_step(model, corpus.train, config, device, corpus.vocabulary)
+        return TimeBudget(config, update, corpus.val, clock).first_plan(config)

@@ -52,7 +52,7 @@ from gpt.training.resume import RunState, resume_from, roll_back, schedule_facto
 from gpt.training.schedule import is_due, learning_rate, window_length, with_plan
 from gpt.training.step import Result
 from gpt.training.teacher import load_teacher
-from gpt.training.time_budget import CHARACTER, EVALUATION, TimeBudget
+from gpt.training.time_budget import CHARACTER, EVALUATION, PICTURE, TimeBudget
 
 log = logging.getLogger(__name__)
 
@@ -547,7 +547,10 @@ class Trainer:
             self.monitor.sample(self.step, text)
             self._emit("sample", text=text)
         excerpt = self.corpus.vocabulary.names_of(self.excerpt.tolist())
-        self.monitor.attention(self.step, attend(model, self.excerpt), excerpt)
+        attention = attend(model, self.excerpt)
+        self.pace.lap(EVALUATION, 0)
+        self.monitor.attention(self.step, attention, excerpt)
+        self.pace.lap(PICTURE)  # once a minute
         if self.config.train.histograms:
             self.monitor.histograms(self.step, model)
 
