@@ -43,7 +43,6 @@ log = logging.getLogger(__name__)
 
 Settings = Mapping[str, Any]
 Text = str | Path
-MINUTES = 5.0  # of a run whose config is chosen
 
 
 class Model:
@@ -261,12 +260,12 @@ def train(
 
     Args:
         config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
-            By default all that the settings leave open is chosen for the text and the minutes,
-            unless they set `train.steps`, `train.init_from` or `train.distill`.
+            Without one, all settings have their defaults; or with `minutes` are chosen for the
+            text and that time, unless they are set (or `train.init_from` or `train.distill` is).
         text: the text, or several, in place of `data.source`: a named one, a file, a folder, a glob
             or `-` for standard input.
         minutes: how long all of it may take, in place of `train.steps`, also where a config has
-            `train.plans`; default 5 if the config is chosen.
+            `train.plans`.
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
         init_from: the run to fine-tune, in place of `train.init_from`: training begins with the
             weights of its best checkpoint, and its shape and recipe are the defaults.
@@ -477,9 +476,10 @@ def _corpus(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["Con
 
 
 def _is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
-    """Whether a new run leaves it to us how it trains."""
-    says_how = {"steps", "init_from", "distill"} & settled.train.model_fields_set
-    return given is None and not says_how
+    """Whether a new run has its minutes, and leaves it to us how it trains in them."""
+    train = settled.train
+    says_how = {"steps", "init_from", "distill"} & train.model_fields_set
+    return given is None and train.minutes is not None and not says_how
 
 
 def _chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Corpus"]:
@@ -488,7 +488,8 @@ def _chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Co
     from gpt.recipe.plan import plan
 
     config = _with_kept_input(config)
-    sources, minutes = _sources(config.data), config.train.minutes or MINUTES
+    sources, minutes = _sources(config.data), config.train.minutes
+    assert minutes is not None
     corpus = _prepared(config, sources)
     best = plan(corpus, minutes, config, elapsed_s=clock())
     for line in best.describe():

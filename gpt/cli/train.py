@@ -37,8 +37,8 @@ def train(
         typer.Option(
             metavar="FILE",
             help="A YAML file of settings, or the name of a shipped one, such as quickstart; the "
-            "other settings have their defaults. Without it, all that --set leaves open is chosen "
-            "for the text and the time, unless train.steps, init_from or distill is set.",
+            "other settings have their defaults. Without it, but with --minutes, all that --set "
+            "leaves open is chosen for the text and that time.",
         ),
     ] = None,
     minutes: Annotated[
@@ -46,7 +46,7 @@ def train(
         typer.Option(
             metavar="N",
             help="Train as many steps as fit into N minutes, start and end of the command "
-            "included; by default 5, or the steps of the config. Short for train.minutes=N.",
+            "included. Short for --set train.minutes=N.",
         ),
     ] = None,
     overrides: Annotated[
