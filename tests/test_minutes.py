@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.errors import Interrupted
@@ -338,3 +339,19 @@ def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
     advice = err.rpartition("to train for longer: ")[2].split()
     code, out, err = gpt("train", "--resume", "r", *advice, "--json")
     assert (code, json.loads(out)["step"]) == (0, 2 * steps), err
+
+
+def test_without_a_config_it_is_chosen_for_the_text_and_the_minutes(
+    text_file: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is set stays; what was chosen is told, and is the run's config."""
+    caplog.set_level("INFO", "gpt")
+    set_here = {"model.C": 64, "device": "cpu", "threads": 1, "sample.length": 3}
+    outcome = api.train(text=text_file, minutes=0.2, settings=set_here)
+    config = load_config(Path(outcome.config))
+    assert (config.model.C, config.threads, config.sample.length) == (64, 1, 3)
+    assert outcome.step == config.train.steps
+    assert config.train.minutes is None  # its plans repeat it without a clock
+    told = "\n".join(caplog.messages)
+    for part in ("C 64", "passes over the text", "predicted val loss"):
+        assert part in told
