@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+DEFAULT_MINUTES = 5.0  # of a run whose config is chosen for its text
+
 Settings = Mapping[str, Any]
 Text = str | Path
 
@@ -260,8 +262,9 @@ def train(
 
     Args:
         config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
-            Without one, all settings have their defaults; or with `minutes` are chosen for the
-            text and that time, unless they are set (or `train.init_from` or `train.distill` is).
+            Without one, what `settings` leave open is chosen for the text and the `minutes`, by
+            default 5; but with `train.steps`, `train.init_from` or `train.distill` it has its
+            defaults.
         text: the text, or several, in place of `data.source`: a named one, a file, a folder, a glob
             or `-` for standard input.
         minutes: how long all of it may take, in place of `train.steps`, also where a config has
@@ -476,10 +479,10 @@ def _corpus(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["Con
 
 
 def _is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
-    """Whether a new run has its minutes, and leaves it to us how it trains in them."""
+    """Whether how a new run trains is left to us."""
     train = settled.train
-    says_how = {"steps", "init_from", "distill"} & train.model_fields_set
-    return given is None and train.minutes is not None and not says_how
+    says_how = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
+    return given is None and not says_how
 
 
 def _chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Corpus"]:
@@ -488,10 +491,9 @@ def _chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Co
     from gpt.recipe.plan import plan
 
     config = _with_kept_input(config)
-    sources, minutes = _sources(config.data), config.train.minutes
-    assert minutes is not None
+    sources = _sources(config.data)
     corpus = _prepared(config, sources)
-    best = plan(corpus, minutes, config, elapsed_s=clock())
+    best = plan(corpus, config.train.minutes or DEFAULT_MINUTES, config, elapsed_s=clock())
     for line in best.describe():
         log.info(line)
     chosen = best.config

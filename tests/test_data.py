@@ -400,6 +400,25 @@ def test_a_model_of_bytes_is_compared_by_character() -> None:
     assert by_bytes.ngrams[1].bits_per_character >= 0.98 * report.entropy
 
 
+@pytest.mark.parametrize(
+    ("setting", "told"),
+    [
+        ("data.vocabulary=characters", "a longer text, or data.max_vocabulary, by which"),
+        ("data.vocabulary=bytes", None),
+        ("data.max_vocabulary=3", None),
+    ],
+)
+def test_characters_that_train_lacks_are_told_unless_they_can_be_predicted(
+    setting: str, told: str | None
+) -> None:
+    """The advice once named data.max_vocabulary where it was set."""
+    text = "abc" * 300 + "\u00e9\u00e8" * 40
+    warnings = api.describe(write(text), [setting]).warnings
+    assert [told is not None and told in w for w in warnings if "train lacks" in w] == [True] * (
+        told is not None
+    )
+
+
 def test_unknown_characters_cost_what_their_share_of_the_id_does() -> None:
     report = api.describe(write(random_text(70_001, seed=2)), ["data.max_vocabulary=11"])
     everything = api.describe("text.txt")

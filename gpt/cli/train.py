@@ -37,8 +37,8 @@ def train(
         typer.Option(
             metavar="FILE",
             help="A YAML file of settings, or the name of a shipped one, such as quickstart; the "
-            "other settings have their defaults. Without it, but with --minutes, all that --set "
-            "leaves open is chosen for the text and that time.",
+            "other settings have their defaults. Without it, all that --set leaves open is chosen "
+            "for the text and the minutes; but with train.steps set it has its defaults.",
         ),
     ] = None,
     minutes: Annotated[
@@ -46,7 +46,7 @@ def train(
         typer.Option(
             metavar="N",
             help="Train as many steps as fit into N minutes, start and end of the command "
-            "included. Short for --set train.minutes=N.",
+            "included; 5 without --config and train.steps. Short for --set train.minutes=N.",
         ),
     ] = None,
     overrides: Annotated[

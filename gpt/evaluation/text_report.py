@@ -253,13 +253,16 @@ def _warnings(
             f"duplicates, or name another text as data.val_source"
         )
     unseen = sum(only_in_val.values()) / size.val_characters
-    if unseen >= MANY_UNSEEN and data.vocabulary == "characters":  # bytes are all in train
-        whole = size.files > 1 and data.val_source is None and data.split == "tail"
-        by_documents = "data.split=documents, " if whole else ""
+    can_predict = data.vocabulary == "bytes" or data.max_vocabulary is not None
+    if unseen >= MANY_UNSEEN and not can_predict:
+        ways = ["a longer text"]
+        if size.files > 1 and data.val_source is None and data.split == "tail":
+            ways.insert(0, "data.split=documents")
+        if data.vocabulary == "characters":
+            ways.append("data.max_vocabulary, by which rare characters share one id")
         yield (
             f"{100 * unseen:.1f} % of val are characters that train lacks, which no model can "
-            f"predict: {len(only_in_val):,} distinct ones; use {by_documents}a longer text, or "
-            f"data.max_vocabulary, by which rare characters share one id"
+            f"predict: {len(only_in_val):,} distinct ones; use {', or '.join(ways)}"
         )
     for suspicion in suspicious:
         if advice := ADVICE.get(suspicion.kind):

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from gpt.config.schema import Config
-from gpt.device import computing_with, generator, select_device
+from gpt.device import computing_with, select_device
 from gpt.evaluation.loss import evaluate
-from gpt.model.transformer import GPT
+from gpt.model.ensemble import make_model
 from gpt.recipe.settings import Choice, settings_for
 from gpt.text.corpus import Corpus
-from gpt.training.step import TrainStep
+from gpt.training.ensemble import make_step
 
 PILOT = Choice(n_layer=2, C=64, characters=100_000)
 FIRST_PART = 4  # of the pilot, as a part of all its steps
@@ -36,9 +36,8 @@ def measure_difficulty(corpus: Corpus, T: int, base: Config) -> Difficulty:
     """
     config, device = settings_for(PILOT, T), select_device(base.device)
     with computing_with(base.threads):
-        draws = generator(config.seed, "init", 0)
-        model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
-        update = TrainStep(model, corpus.train, config, device)
+        model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+        update = make_step(model, corpus.train, config, device, corpus.vocabulary)
         losses = []
         for step in range(config.train.steps):
             update(step)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 import torch
 
 from gpt.config.schema import Config, ModelConfig
-from gpt.device import computing_with, generator, select_device
+from gpt.device import computing_with, select_device
 from gpt.evaluation.loss import evaluate
-from gpt.model.transformer import GPT
+from gpt.model.ensemble import make_model
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
+from gpt.training.ensemble import make_step
 from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps, window_length
-from gpt.training.step import TrainStep
 
 WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at least
 TIMED_SECONDS = 0.4  # of steps of one length
@@ -95,9 +95,8 @@ def measure_pace(config: Config, corpus: Corpus) -> Pace:
     device = select_device(config.device)
     check_training_memory(config, len(corpus.vocabulary), device)
     with computing_with(config.threads):
-        draws = generator(config.seed, "init", 0)
-        model = GPT(config.model, len(corpus.vocabulary), draws).to(device)
-        update = TrainStep(model, corpus.train, config, device)
+        model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+        update = make_step(model, corpus.train, config, device, corpus.vocabulary)
         steps = config.train.steps
         long = _mean_seconds(lambda i: update(steps + i), device)
         short = long

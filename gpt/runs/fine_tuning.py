@@ -1,10 +1,12 @@
 """A run to fine-tune: which of its settings the new run begins with, and what that may change."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpt.config.schema import Config, fields
 from gpt.errors import ConfigError
-from gpt.runs.checkpoint import CheckpointData
+
+if TYPE_CHECKING:
+    from gpt.runs.checkpoint import CheckpointData
 
 READ_ALIKE = {"newlines", "normalize", "lowercase"}
 TRAINED_ALIKE = {
@@ -16,7 +18,7 @@ RATE_FACTOR = 0.5  # trained weights have less to learn (scripts/experiments.md)
 FREE_OF_WEIGHTS = ("model.T", "model.dropout", "model.attention_dropout", "model.character_dropout")
 
 
-def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
+def settings_to_inherit(data: "CheckpointData") -> dict[str, Any]:
     """The settings that take the place of the defaults where this model is fine-tuned.
 
     Its shape, how its text was read, and the steps, batches and optimizer that trained it, at
@@ -33,7 +35,7 @@ def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
     }
 
 
-def check_same_model(data: CheckpointData, config: Config) -> None:
+def check_same_model(data: "CheckpointData", config: Config) -> None:
     """Raises ConfigError where a config says of the model to fine-tune what it is not."""
     run, expected = config.train.init_from, "bytes" if data.vocabulary.is_bytes else "characters"
     if config.data.vocabulary != expected:
