@@ -12,6 +12,7 @@ The modules follow the way of the data; each imports only from those above its o
     evaluation                   a model and a text in, numbers out
     inspection                   numbers in, pictures out
     training                     batches in, checkpoints out
+    recipe                       a text and a time in, a config out; sweeps
     lessons                      the same attention built up from averaging
     api                          what notebooks and the commands call; `gpt.load`, `gpt.train`
     cli                          the commands
@@ -20,9 +21,9 @@ The modules follow the way of the data; each imports only from those above its o
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpt.api import Model, load, resume, train
+    from gpt.api import Model, load, resume, sweep, train
 
-__all__ = ["Model", "load", "resume", "train"]
+__all__ = ["Model", "load", "resume", "sweep", "train"]
 __version__ = "0.1.0"
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpt.evaluation.attention import Attention
     from gpt.evaluation.text_report import TextReport
     from gpt.model.ensemble import LanguageModel
+    from gpt.recipe.sweep import Sweep
     from gpt.runs.checkpoint import CheckpointData
     from gpt.sampling.stopping import Chunk
     from gpt.text.corpus import Corpus
@@ -355,6 +356,110 @@ def resume(
     )
 
 
+def sweep(
+    config: "Config | str | Path | None" = None,
+    *,
+    text: Text | Sequence[Text] | None = None,
+    minutes: float | None = None,
+    settings: Settings | Sequence[str] = (),
+    seeds: int | None = None,
+    jobs: int | None = None,
+    init_from: str | Path | None = None,
+    run_dir: str | Path | None = None,
+    overwrite: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
+) -> "Sweep":
+    """Train a run for each combination of several values, and compare their val losses.
+
+    If the folder holds that very sweep already, it is resumed, and what is finished is not trained
+    again. A run that fails does not end the others.
+
+    Args:
+        settings: as for `train`, but a key that takes one value may have a list of them, as
+            `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
+        seeds: train each combination with so many seeds, from the config's on.
+        jobs: how many runs are trained at once, as processes; the first time it decides how many
+            threads each has: with `threads: auto` as many as torch takes here, divided by it.
+        run_dir: the folder of the sweep; default `runs/NAME-sweep`.
+        config, text, minutes, init_from, overwrite, should_stop: see `train`. Each run has so many
+            minutes.
+        on_event: see `train`; each event has also `run`, the name of its run.
+
+    Raises:
+        ConfigError, TextError: see `train`; nothing was trained.
+        UsageError: the folder holds another sweep, or something else.
+        Interrupted: `should_stop` returned True, and what was trained is saved.
+    """
+    from gpt.recipe.grid import combinations, names_of, with_seeds
+    from gpt.runs.folder import RUNS
+
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"expected at least one job, got {jobs}")
+    if seeds is not None and seeds < 1:
+        raise UsageError(f"expected at least one seed, got {seeds}")
+
+    def resolved(changes: list[str]) -> "Config":
+        return _resolve_new(config, text, changes, minutes, init_from)
+
+    combined = combinations(_as_changes(settings))
+    first = resolved(combined[0].changes).seed
+    combined = [one for each in combined for one in with_seeds(each, first, seeds)]
+    configs = _with_one_input([resolved(each.changes) for each in combined])
+
+    from gpt.recipe.sweep import Asked, run_sweep
+
+    asked = [
+        Asked(name, each.values, settled)
+        for name, each, settled in zip(names_of(combined), combined, configs, strict=True)
+    ]
+    return run_sweep(
+        Path(run_dir) if run_dir else RUNS / f"{_name(config, text)}-sweep",
+        asked,
+        choose=lambda one: _chosen(one, _since_now())[0] if _is_open(config, one) else one,
+        load=lambda one, vocabulary: _corpus(one, vocabulary)[1],
+        jobs=jobs,
+        overwrite=overwrite,
+        should_stop=should_stop,
+        on_event=on_event or (lambda event: None),
+    )
+
+
+def is_sweep(settings: Settings | Sequence[str]) -> bool:
+    """Whether a key that takes one value has several. Raises ConfigError, see `sweep`."""
+    from gpt.recipe.grid import combinations
+
+    return bool(combinations(_as_changes(settings))[0].values)
+
+
+def resume_sweep(
+    folder: str | Path,
+    *,
+    jobs: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
+) -> "Sweep":
+    """Train the runs of a sweep that are not finished, and compare all; see `sweep`.
+
+    Raises:
+        UsageError: there is no such sweep, or its text has changed.
+    """
+    from gpt.recipe.sweep import run_sweep
+    from gpt.runs.folder import find_sweep
+
+    if (found := find_sweep(str(folder))) is None:
+        raise UsageError(f"{folder}: expected the folder of a sweep, or its name in runs/")
+    return run_sweep(
+        found,
+        None,
+        choose=lambda one: one,
+        load=lambda one, vocabulary: _corpus(one, vocabulary)[1],
+        jobs=jobs,
+        should_stop=should_stop,
+        on_event=on_event or (lambda event: None),
+    )
+
+
 def estimate(
     config: "Config | str | Path | None" = None,
     *,
@@ -438,9 +543,7 @@ def _resolve(
     """The config with these settings; one for so many minutes makes its own plans, if it may."""
     from gpt.config.load import load_config
 
-    if isinstance(settings, Mapping):
-        settings = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-    changes = [settings] if isinstance(settings, str) else [*settings]
+    changes = _as_changes(settings)
     if minutes is not None:
         if any(change.startswith("train.steps=") for change in changes):
             raise UsageError(
@@ -450,6 +553,13 @@ def _resolve(
         changes += [f"train.minutes={minutes}", *(["train.plans=null"] if plans_again else [])]
     texts = [text] if isinstance(text, str | Path) else text or []
     return load_config(config, changes, [str(name) for name in texts] or None, **fine_tuning)
+
+
+def _as_changes(settings: Settings | Sequence[str]) -> list[str]:
+    """`section.key=value` of each setting."""
+    if isinstance(settings, Mapping):
+        return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    return [settings] if isinstance(settings, str) else [*settings]
 
 
 def _since_now() -> Callable[[], float]:
@@ -510,6 +620,18 @@ def _with_kept_input(config: "Config") -> "Config":
 
     kept = keep_input(config.data)
     return config if kept is config.data else config.model_copy(update={"data": kept})
+
+
+def _with_one_input(configs: "list[Config]") -> "list[Config]":
+    """The same for configs that share their source: standard input is read once."""
+    data = _with_kept_input(configs[0]).data
+    if data is configs[0].data:
+        return configs
+    kept = {"source": data.source, "val_source": data.val_source}
+    return [
+        config.model_copy(update={"data": config.data.model_copy(update=kept)})
+        for config in configs
+    ]
 
 
 def _sources(data: "DataConfig") -> "list[Source]":

@@ -21,6 +21,7 @@ from faults.damage import damaged_files
 from faults.disks import without_room
 from faults.kills import killed_at_operations, killed_at_random, killed_in_overwrite
 from faults.readers import beside_a_writer, without_permission
+from faults.sweeps import killed_sweeps
 from faults.tally import Tally, header, row
 from faults.work import Work, remove, tiny
 
@@ -33,7 +34,8 @@ def soak(
 ) -> Iterator[Tally]:
     """Each kind in turn; of the kills 3 in 10 at file operations, 3 in 10 as the run resumes.
 
-    One in 20 is of the run of an ensemble.
+    One in 20 is of the run of an ensemble. One for each 50 comes on top, of a sweep, and one for
+    each 100 of a sweep that trains two runs at once.
 
     With `reads` come also the runs that cannot be read, and the disks without room.
     """
@@ -43,6 +45,8 @@ def soak(
         yield killed_at_random(work, of_ensemble, seed, ensemble=3)
         yield from killed_at_operations(work, chosen, chosen, seed)
         yield killed_in_overwrite(work, in_overwrite)
+        yield killed_sweeps(work, -(-kills // 50), seed)
+        yield killed_sweeps(work, -(-kills // 100), seed, jobs=2)
     if reads:
         yield beside_a_writer(work, reads)
         yield without_permission(work)

@@ -3,12 +3,15 @@
 import enum
 import logging
 import os
+import shlex
 import shutil
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gpt.errors import as_typed
 from gpt.text.display import visible
 
 log = logging.getLogger("gpt")
@@ -61,6 +64,14 @@ def terminal_colour() -> bool:
     """Whether stdout shows colours: it is a terminal, and NO_COLOR (no-color.org) is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain
+
+
+def tensorboard(folder: str) -> str:
+    """The command that shows the runs of a folder, by the TensorBoard of this Python."""
+    program = Path(sys.executable).with_name("tensorboard")
+    if program.exists() or program.with_suffix(".exe").exists():
+        return shlex.join([as_typed(program), "--logdir", folder])
+    return shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", folder])
 
 
 def show(text: str) -> None:

@@ -1,22 +1,29 @@
 """`gpt runs`."""
 
 import json
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpt.cli.options import DebugFlag, JsonFlag, show
+from gpt.cli.options import DebugFlag, JsonFlag, show, terminal_width
 
 if TYPE_CHECKING:
     from gpt.runs.listing import RunSummary
 
 
+COLUMNS = ("RUN", "TEXT", "STEPS", "VAL LOSS", "PARAMETERS", "SIZE", "AGE", "STATE")
+DROPPED = ("SIZE", "PARAMETERS", "TEXT", "AGE")  # in this order, until a line fits the terminal
+
+
 def runs(
     delete: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Delete this run: its folder, or its name under runs/."),
+        typer.Option(
+            metavar="RUN", help="Delete this run or sweep: its folder, or its name under runs/."
+        ),
     ] = None,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
@@ -38,11 +45,11 @@ def runs(
 def _table(listed: "list[RunSummary]") -> str:
     if not listed:
         return "no runs under runs/; start one with: gpt train"
-    rows = [("RUN", "TEXT", "STEPS", "VAL LOSS", "PARAMETERS", "SIZE", "AGE", "STATE")]
+    rows = [COLUMNS]
     for run in listed:
         rows.append(
             (
-                _short(run.name),
+                run.name if "/" in run.name else _short(run.name),  # one in a sweep ends alike
                 _short(Path(run.text).name) if run.text else "-",
                 "-" if run.step is None else f"{run.step:,}/{run.steps:,}",
                 _loss(run),
@@ -53,11 +60,14 @@ def _table(listed: "list[RunSummary]") -> str:
             )
         )
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    shown = [*range(len(COLUMNS))]
+    for name in DROPPED:
+        if sys.stdout.isatty() and sum(widths[i] + 2 for i in shown) - 2 > terminal_width():
+            shown.remove(COLUMNS.index(name))
     lines = []
     for row in rows:
         cells = [
-            cell.ljust(width) if i in (0, 1, 7) else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+            row[i].ljust(widths[i]) if i in (0, 1, 7) else row[i].rjust(widths[i]) for i in shown
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

@@ -2,8 +2,6 @@
 
 import json
 import math
-import shlex
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -12,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpt.cli.options import DebugFlag, JsonFlag, show
+from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard
 from gpt.cli.signals import StopSignals
-from gpt.errors import UsageError, as_typed, command
+from gpt.cli.sweep import print_sweep
+from gpt.errors import UsageError, command
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
@@ -54,7 +53,8 @@ def train(
         typer.Option(
             "--set",
             metavar="SECTION.KEY=VALUE",
-            help="Change one setting, such as train.steps=500; repeat for more.",
+            help="Change one setting, such as train.steps=500; repeat for more. With several "
+            "values, train.learning_rate=1e-3,2e-3, it is a sweep: a run for each combination.",
         ),
     ] = None,
     device: Annotated[
@@ -87,16 +87,34 @@ def train(
             "text if it is given, else after the config; with a number if that is taken.",
         ),
     ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="A sweep, in runs/NAME-sweep: train with N seeds, from the config's on, and print "
+            "the mean val loss and its standard error. Repeating the command resumes it.",
+        ),
+    ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=1,
+            help="With a sweep: train N runs at once, on as many threads each as N leave them; by "
+            "default one after the other.",
+        ),
+    ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="[RUN]",
-            help="Resume a run from its last checkpoint: its folder, or its name under runs/; by "
-            "default the newest.",
+            help="Resume a run, or a whole sweep, from the last checkpoints: its folder, or its "
+            "name under runs/; by default the newest.",
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run that is in the folder.")
+        bool, typer.Option("--overwrite", help="Replace the run or sweep that is in the folder.")
     ] = False,
     dry_run: Annotated[
         bool,
@@ -115,17 +133,49 @@ def train(
 ) -> None:
     """Train a model on a text, then print a sample."""
     from gpt import api
+    from gpt.runs.folder import find_sweep
 
     short = {"device": device, "train.freeze": freeze}
     changes = [*(overrides or []), *(f"{k}={v}" for k, v in short.items() if v is not None)]
     clock = _since_start()
-    if resume is not None and (config or init_from or run_dir or overwrite or dry_run):
+    if resume is not None and (config or init_from or run_dir or overwrite or dry_run or seeds):
         raise UsageError(
             "--resume continues in the run's folder with the run's config; leave out --config, "
-            "--init-from, --run-dir, --overwrite and --dry-run, and change settings by --set"
+            "--init-from, --run-dir, --overwrite, --dry-run and --seeds, and change settings by "
+            "--set"
+        )
+    is_sweep = resume is None and (seeds is not None or api.is_sweep(changes))
+    swept = None if resume is None else find_sweep(resume or None)
+    if jobs is not None and not (is_sweep or swept):
+        raise UsageError("--jobs goes with a sweep: --seeds N, or --set with several values")
+    if dry_run and is_sweep:
+        raise UsageError("--dry-run is of one run; leave out --seeds, and all values but one")
+    if swept and (text or minutes or changes):
+        raise UsageError(
+            f"{swept} is a sweep and resumes as it is; leave out all but --resume and --jobs, or "
+            f"resume one of its runs by its name"
         )
     if show_config and not dry_run:
         raise UsageError("--show-config goes with --dry-run; a run's config is in its config.yaml")
+    if is_sweep or swept:
+        with StopSignals() as signals:
+            if swept:
+                ended = api.resume_sweep(swept, jobs=jobs, should_stop=signals.should_stop)
+            else:
+                ended = api.sweep(
+                    config,
+                    text=text,
+                    minutes=minutes,
+                    settings=changes,
+                    seeds=seeds,
+                    jobs=jobs,
+                    init_from=init_from,
+                    run_dir=run_dir,
+                    overwrite=overwrite,
+                    should_stop=signals.should_stop,
+                )
+        print_sweep(ended, as_json)
+        return
     if dry_run:
         settled, estimate = api.estimate(
             config,
@@ -181,18 +231,10 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
         f"{loss:.4f}{of_bytes} ({per_character / math.log(2):.3f} bits per character, "
         f"{outcome.bits_per_byte:.3f} per byte) at step {outcome.best_step}"
     )
-    typer.echo(f"watch:   {_tensorboard(str(Path(outcome.run).parent))}")
+    typer.echo(f"watch:   {tensorboard(str(Path(outcome.run).parent))}")
     typer.echo(f"sample:  {command('sample', outcome.run)}\n")
     for text in in_order(chunks, [""]):
         show(text)
-
-
-def _tensorboard(folder: str) -> str:
-    """The command that shows the runs of a folder, by the TensorBoard of this Python."""
-    program = Path(sys.executable).with_name("tensorboard")
-    if program.exists() or program.with_suffix(".exe").exists():
-        return shlex.join([as_typed(program), "--logdir", folder])
-    return shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", folder])
 
 
 def _since_start() -> Callable[[], float]:

@@ -22,6 +22,7 @@ from gpt.text.standard_input import forget_run
 RUNS = Path("runs")
 LOCK = ".lock"
 WRITER = ".writer.json"  # the process that has the lock
+SWEEP = "sweep.json"  # what a sweep is to train, in the folder of its runs
 WRITTEN = (  # by a run, into its folder
     *("checkpoints", "metrics.jsonl", "provenance.jsonl"),
     *("events.out.tfevents.*", "projector", "projector_config.pbtxt"),
@@ -61,12 +62,16 @@ def make_folder(path: Path) -> None:
 
 
 def run_folders() -> list[Path]:
-    """What is in `runs/`; nothing if that is not there.
+    """What is in `runs/` and in the sweeps there; nothing if that is not there.
 
     Raises Unreadable if it cannot be listed.
     """
     try:
-        return sorted(RUNS.iterdir())
+        entries = sorted(RUNS.iterdir())
+        for sweep in filter(is_sweep, entries[:]):
+            with suppress(OSError):
+                entries += sorted(sweep.iterdir())
+        return entries
     except OSError as error:
         if not os.path.lexists(RUNS):
             return []
@@ -110,7 +115,27 @@ def find_run(name: str | None) -> Path:
                 f"{run} has no checkpoint yet: its first one was not completed; start it again "
                 f"with --overwrite --run-dir {shlex.quote(str(run))}"
             )
+        if is_sweep(run):
+            names = sorted(entry.name for entry in run.iterdir() if is_run(entry))
+            such = f", such as {run / names[0]}" if names else ", of which none has begun"
+            raise UsageError(f"{run} is a sweep; expected one of its runs{such} (see gpt runs)")
     raise no_such_run
+
+
+def find_sweep(name: str | None) -> Path | None:
+    """The folder of a sweep, by its path or its name under `runs/`; None if it is none.
+
+    Without a name, the sweep of the newest run, if that is of one.
+    """
+    if name is None:
+        run = find_run(None)
+        return run.parent if is_sweep(run.parent) else None
+    return next((folder for folder in (Path(name), RUNS / name) if is_sweep(folder)), None)
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether this is the folder of a sweep: what it holds are the runs."""
+    return os.path.isfile(folder / SWEEP)  # noqa: PTH113 (no errors)
 
 
 def has_checkpoint(run: Path) -> bool:
@@ -129,11 +154,13 @@ def delete_run(name: str) -> Path:
     """Delete what a run wrote, by its path or its name under `runs/`; returns its folder.
 
     The folder goes too, unless it has files of somebody else; and what only this run read from
-    standard input.
+    standard input. Of a sweep, all runs are deleted.
 
     Raises:
         UsageError: there is no such run, or it is being written.
     """
+    if (sweep := find_sweep(name)) is not None:
+        return _delete_sweep(sweep)
     run = next((run for run in (Path(name), RUNS / name) if is_run(run)), None)
     if run is None:
         raise UsageError(f"{name}: expected the folder of a run, or its name in runs/")
@@ -144,6 +171,17 @@ def delete_run(name: str) -> Path:
         run.rmdir()
     forget_run(run)
     return run
+
+
+def _delete_sweep(sweep: Path) -> Path:
+    with locked(sweep):
+        for run in filter(is_run, sorted(sweep.iterdir())):
+            delete_run(str(run))
+        (sweep / SWEEP).unlink()
+    (sweep / LOCK).unlink(missing_ok=True)
+    with suppress(OSError):  # not empty
+        sweep.rmdir()
+    return sweep
 
 
 def check_free(run: Path, *, overwrite: bool) -> None:

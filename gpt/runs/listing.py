@@ -1,4 +1,4 @@
-"""What there is under `runs/`: each run in a line, read without its weights."""
+"""What there is under `runs/`, also in sweeps: each run in a line, read without its weights."""
 
 import os
 import time
@@ -9,7 +9,7 @@ from pathlib import Path
 from gpt.errors import GPTError, Unreadable
 from gpt.model.shapes import parameter_count
 from gpt.runs.checkpoint import INDEX, read_summary
-from gpt.runs.folder import has_checkpoint, is_run, is_running, run_folders
+from gpt.runs.folder import RUNS, has_checkpoint, is_run, is_running, run_folders
 from gpt.text.documents import joined_name
 
 
@@ -17,7 +17,7 @@ from gpt.text.documents import joined_name
 class RunSummary:
     """A run as it is on disk. Where its last checkpoint cannot be read, its numbers are None."""
 
-    name: str
+    name: str  # under runs/; SWEEP/RUN of one in a sweep
     state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
     text: str | None
     step: int | None
@@ -38,7 +38,7 @@ def list_runs() -> list[RunSummary]:
                 listed.append(_summarise(run))
         except (OSError, Unreadable):
             nothing = (None,) * 6
-            listed.append(RunSummary(run.name, "unreadable", *nothing, bytes=0, age_s=0))
+            listed.append(RunSummary(_name(run), "unreadable", *nothing, bytes=0, age_s=0))
     return sorted(listed, key=lambda run: run.age_s)
 
 
@@ -54,11 +54,11 @@ def _summarise(run: Path) -> RunSummary:
         state = "unreadable" if isinstance(error, Unreadable) else state
         numbers = (None,) * 6
         return RunSummary(
-            run.name, "running" if running else state, *numbers, size, time.time() - written
+            _name(run), "running" if running else state, *numbers, size, time.time() - written
         )
     source = last.config.data.source
     return RunSummary(
-        name=run.name,
+        name=_name(run),
         state="running" if running else "finished" if last.finished else "stopped",
         text=source if isinstance(source, str) else joined_name(source),
         step=last.step,
@@ -69,6 +69,10 @@ def _summarise(run: Path) -> RunSummary:
         bytes=size,
         age_s=time.time() - written,
     )
+
+
+def _name(run: Path) -> str:
+    return run.relative_to(RUNS).as_posix()
 
 
 def _size(run: Path) -> int:

@@ -96,7 +96,7 @@ def _train(
     again: str,
 ) -> None:
     tqdm.set_lock(threading.RLock())  # its own are semaphores, which a kill leaves behind
-    os.dup2(os.open(_log(run), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
+    os.dup2(os.open(log_of(run), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
     if before:
         before()
     try:
@@ -122,13 +122,14 @@ def ended(process: ForkServerProcess, seconds: float = HANGS_S) -> int:
     return 0 if code is None else code
 
 
-def _log(run: Path) -> Path:
+def log_of(run: Path) -> Path:
+    """Where the processes of a run write their stderr to."""
     return run.with_name(f"{run.name}.stderr")
 
 
 def stderr(run: Path) -> str:
     """What a run's last process wrote there."""
-    return _log(run).read_text(errors="replace")
+    return log_of(run).read_text(errors="replace")
 
 
 def told(run: Path) -> str:
@@ -175,4 +176,4 @@ def metrics(run: Path) -> list[dict[str, Any]]:
 def remove(run: Path) -> None:
     """Remove a run and what its processes said."""
     shutil.rmtree(run, ignore_errors=True)
-    _log(run).unlink(missing_ok=True)
+    log_of(run).unlink(missing_ok=True)

@@ -1,0 +1,115 @@
+"""The product of lists of values: what a sweep trains, and what each of its runs is called."""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from pydantic import ValidationError
+
+from gpt.config.load import explain
+from gpt.config.schema import Config
+from gpt.config.yaml import parse
+from gpt.errors import ConfigError, UsageError
+
+MOST_RUNS = 1000
+LONGEST_NAME = 60  # characters: it is to be read in a list, and typed
+
+
+@dataclass(frozen=True)
+class Combination:
+    """Values of the keys that have several, as they were written, and all changes of the config."""
+
+    values: dict[str, str]
+    changes: list[str]
+
+
+def combinations(changes: Sequence[str]) -> list[Combination]:
+    """The product of all lists among the changes, `section.key=value` each, the last one fastest.
+
+    A value is a list if the key does not take it as it stands, and it has commas or is one in YAML:
+    `train.learning_rate=1e-3,2e-3` has two values, `data.include=["*.md", "*.txt"]` and a file
+    named `a,b` are one.
+
+    Raises:
+        ConfigError: a list has no value between two commas, or one twice.
+        UsageError: there are more than MOST_RUNS.
+    """
+    several: dict[str, list[str]] = {}
+    single: dict[str, str] = {}
+    for change in changes:
+        key, _, text = change.partition("=")
+        values = _values(key, text)
+        several.pop(key, None)
+        single.pop(key, None)
+        if values is None:
+            single[key] = change
+        else:
+            several[key] = values
+    if (count := math.prod(map(len, several.values()))) > MOST_RUNS:
+        raise UsageError(f"expected at most {MOST_RUNS:,} runs, got {count:,}")
+    combined = [dict(zip(several, chosen, strict=True)) for chosen in product(*several.values())]
+    return [
+        Combination(values, [*single.values(), *(f"{k}={v}" for k, v in values.items())])
+        for values in combined
+    ]
+
+
+def with_seeds(combination: Combination, first: int, count: int | None) -> list[Combination]:
+    """The combination with each of so many seeds from the first on; None: as it is."""
+    if count is None:
+        return [combination]
+    if "seed" in combination.values:
+        raise UsageError("expected either --seeds or several values of seed, got both")
+    return [
+        Combination(
+            combination.values | {"seed": str(seed)}, [*combination.changes, f"seed={seed}"]
+        )
+        for seed in range(first, first + count)
+    ]
+
+
+def names_of(combinations: Sequence[Combination]) -> list[str]:
+    """A name for each, `learning_rate-1e-3,seed-1337`: what it differs by; no two have one."""
+    names: list[str] = []
+    for number, combination in enumerate(combinations, start=1):
+        parts = (f"{key.rpartition('.')[2]}-{v}" for key, v in combination.values.items())
+        plain = (re.sub(r"[^\w.+-]+", "-", part.replace('"', "")) for part in parts)
+        name = ",".join(part.strip("-") for part in plain)
+        names.append(name if len(name) <= LONGEST_NAME and name not in names else f"run-{number}")
+    return names
+
+
+def _values(key: str, text: str) -> list[str] | None:
+    """The values of a list; None if it is none."""
+    value = parse(text, f"--set {key}={text}")
+    if isinstance(value, list):
+        texts = [json.dumps(each) for each in value]
+    elif isinstance(value, str) and "," in text:
+        texts = [each.strip() for each in text.split(",")]
+    else:
+        return None
+    if _takes(key, value):
+        return None
+    if not all(texts):
+        raise ConfigError(f"--set {key}={text}: expected a value before and after each comma")
+    meant = [parse(each, f"--set {key}={each}") for each in texts]
+    for i, each in enumerate(meant):
+        if each in meant[:i]:
+            raise ConfigError(f"--set {key}={text}: expected different values, got {each!r} twice")
+    return texts
+
+
+def _takes(key: str, value: Any) -> bool:
+    """Whether a key takes a value, whatever the others are."""
+    tree = value
+    for name in reversed(key.split(".")):
+        tree = {name: tree}
+    try:
+        Config.model_validate(tree)
+    except ValidationError as error:
+        return not any(f"{at}.".startswith(f"{key}.") for at, _ in explain(error))
+    return True

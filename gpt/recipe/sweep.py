@@ -1,0 +1,313 @@
+"""A sweep: the runs of all combinations of some settings and seeds, in one folder.
+
+    runs/NAME-sweep/sweep.json                  what is to be trained, and by which configs
+                    learning_rate-1e-3,seed-1337/   the folder of a run
+
+What is done is seen from the runs alone: a sweep that was killed at any moment ends as if it had
+never been.
+"""
+
+import json
+import logging
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from gpt.config.schema import Config, fields
+from gpt.device import select_device
+from gpt.errors import GPTError, Interrupted, UsageError, command
+from gpt.evaluation.loss import evaluate
+from gpt.evaluation.units import scored_val, val_units
+from gpt.files import read_bounded, write_atomically
+from gpt.recipe.workers import Job, train_here, train_in_processes
+from gpt.runs.checkpoint import read_checkpoint, read_summary
+from gpt.runs.folder import (
+    SWEEP,
+    check_free,
+    delete_run,
+    has_checkpoint,
+    is_run,
+    is_running,
+    is_sweep,
+    locked,
+    make_folder,
+)
+from gpt.runs.model import load_model
+from gpt.runs.recovery import summary_to_resume
+from gpt.text.corpus import Corpus
+from gpt.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+LONGEST_PLAN = 2**26  # bytes
+ORPHANED_S = 10  # that the process of a run may outlive the sweep, if that was killed
+
+Load = Callable[[Config, Vocabulary | None], Corpus]
+
+
+class PlannedRun(BaseModel):
+    """One run: `asked` is the config that the command asks for, `config` is what is trained.
+
+    They differ by the number of threads, on which the digits depend, and by what was chosen for the
+    text and the minutes. `values` are those of the keys that have several, as they were written.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    name: str
+    values: dict[str, str]
+    asked: Config
+    config: Config
+    text_sha256: str
+
+
+class Plan(BaseModel):
+    """All runs of a sweep, and how many are trained at once."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    format: Literal[1] = 1
+    jobs: PositiveInt
+    runs: list[PlannedRun]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run that is asked for: its name, what it differs by, and its config."""
+
+    name: str
+    values: dict[str, str]
+    config: Config
+
+
+@dataclass(frozen=True)
+class SweepRun:
+    """How a run ended: its best val loss, in nats per character, or what went wrong."""
+
+    run: str
+    seed: int
+    val_loss: float | None
+    best_step: int | None
+    error: str | None
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A combination of values: the mean val loss over its seeds, and its standard error."""
+
+    values: dict[str, str]
+    mean: float | None
+    standard_error: float | None
+    runs: list[SweepRun]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """How a sweep ended: its combinations, the lowest mean val loss first."""
+
+    sweep: str
+    combinations: list[SweepResult]
+
+    @property
+    def failed(self) -> list[SweepRun]:
+        """The runs that did not end well."""
+        return [run for each in self.combinations for run in each.runs if run.error is not None]
+
+
+def run_sweep(
+    folder: Path,
+    asked: Sequence[Asked] | None,
+    *,
+    choose: Callable[[Config], Config],
+    load: Load,
+    jobs: int | None = None,
+    overwrite: bool = False,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_event: Callable[[dict[str, Any]], object] = lambda event: None,
+) -> Sweep:
+    """Train the runs that are not finished, `jobs` at a time, and compare all.
+
+    A run that fails is told, and the others are trained.
+
+    Args:
+        folder: of the sweep; if it holds one, that is resumed.
+        asked: the runs; without them, those of the sweep that is there.
+        choose: the config to train by, of one that leaves things open.
+        load: the text of a config, by a vocabulary if one is given.
+        jobs: processes; the first time they decide the threads of each. Default as before, or 1.
+        overwrite: replace the sweep that is there.
+        on_event: called with the events of `gpt.training.trainer.train`, each with its `run`.
+
+    Raises:
+        UsageError: the folder holds another sweep, or something else; or a text has changed.
+        Interrupted: `should_stop` returned True; what was trained is saved.
+    """
+    plan = None
+    if asked is not None and (overwrite or not is_sweep(folder)):
+        if is_run(folder):
+            raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
+        if not is_sweep(folder):
+            check_free(folder, overwrite=overwrite)
+        plan = _new_plan(asked, jobs or 1, choose, load)
+        if is_sweep(folder):  # once nothing else can refuse to start
+            delete_run(str(folder))
+    make_folder(folder)
+    with locked(folder) as check_in_place:
+        if plan is not None:
+            check_in_place()
+            write_atomically(folder / SWEEP, [plan.model_dump_json(indent=1).encode()])
+        else:
+            plan = _read(folder)
+            if asked is not None:
+                _check_same(folder, plan, asked)
+        corpora = [_corpus(folder, run, load) for run in plan.runs]
+        waiting = [
+            _job(folder, run, corpus)
+            for run, corpus in zip(plan.runs, corpora, strict=True)
+            if not _is_finished(folder / run.name)
+        ]
+        log.info("%s: %d runs, %d to train", folder, len(plan.runs), len(waiting))
+        jobs = jobs or plan.jobs
+        try:
+            if min(jobs, len(waiting)) > 1:
+                errors = train_in_processes(waiting, jobs, should_stop, on_event)
+            else:
+                errors = train_here(waiting, should_stop, on_event)
+        except Interrupted:  # by a signal, whose exit code it will get
+            done = sum(_is_finished(folder / run.name) for run in plan.runs)
+            raise Interrupted(
+                f"stopped: {done} of {len(plan.runs)} runs are finished, what others trained is "
+                f"saved; resume with: {command('train', '--resume', str(folder))}"
+            ) from None
+        ended = [
+            _ended(folder, run, corpus, errors.get(run.name))
+            for run, corpus in zip(plan.runs, corpora, strict=True)
+        ]
+        return Sweep(str(folder), _compared(plan, ended))
+
+
+def _new_plan(
+    asked: Sequence[Asked], jobs: int, choose: Callable[[Config], Config], load: Load
+) -> Plan:
+    """What is left open is chosen once for all seeds of a combination."""
+    threads = max(1, torch.get_num_threads() // jobs)
+    chosen: dict[str, Config] = {}
+    runs = []
+    for run in asked:
+        config = run.config
+        if config.threads == "auto":
+            config = config.model_copy(update={"threads": threads})
+        key = json.dumps({k: v for k, v in run.values.items() if k != "seed"})
+        if key not in chosen:
+            chosen[key] = choose(config)
+        config = chosen[key].model_copy(update={"seed": config.seed})
+        sha256 = load(config, None).sha256
+        runs.append(
+            PlannedRun(
+                name=run.name,
+                values=run.values,
+                asked=run.config,
+                config=config,
+                text_sha256=sha256,
+            )
+        )
+    return Plan(jobs=jobs, runs=runs)
+
+
+def _read(folder: Path) -> Plan:
+    path = folder / SWEEP
+    try:
+        return Plan.model_validate(json.loads(read_bounded(path, LONGEST_PLAN)))
+    except OSError as error:
+        raise GPTError(f"{path}: cannot read it ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:  # ValidationError is a ValueError
+        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise UsageError(
+            f"{path}: expected what a sweep is to train, got something else ({reason}); replace "
+            f"the sweep by --overwrite, or choose another --run-dir"
+        ) from None
+
+
+def _check_same(folder: Path, plan: Plan, asked: Sequence[Asked]) -> None:
+    before = {run.name: run.asked for run in plan.runs}
+    now = {run.name: run.config for run in asked}
+    if before == now:
+        return
+    if missing := [name for name in before if name not in now]:
+        problem = f"it has {missing[0]}, which this command does not train"
+    elif more := [name for name in now if name not in before]:
+        problem = f"it does not have {more[0]}, which this command would train"
+    else:
+        name = next(name for name in now if before[name] != now[name])
+        pairs = zip(fields(before[name]), fields(now[name]), strict=True)
+        key, old, new = next((key, old, new) for (key, _, old), (*_, new) in pairs if old != new)
+        problem = f"its {key} is {old}, here it is {new}"
+    raise UsageError(
+        f"{folder} is another sweep: {problem}; resume that one by --resume {folder}, replace it "
+        f"by --overwrite, or choose another --run-dir"
+    )
+
+
+def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
+    """The text of a run, which must be what it was when the sweep began."""
+    begun = has_checkpoint(folder / run.name)
+    vocabulary = read_summary(folder / run.name, "last").vocabulary if begun else None
+    corpus = load(run.config, vocabulary)
+    if corpus.sha256 != run.text_sha256:
+        raise UsageError(
+            f"{corpus.name} has changed since {folder} began; bring the old text back, or start a "
+            f"new sweep by --overwrite or another --run-dir"
+        )
+    return corpus
+
+
+def _job(folder: Path, planned: PlannedRun, corpus: Corpus) -> Job:
+    """A run to start, or to resume with the plans that it made."""
+    run, config = folder / planned.name, planned.config
+    gives_up = time.monotonic() + ORPHANED_S
+    while is_running(run) and time.monotonic() < gives_up:
+        time.sleep(0.05)
+    if resumes := has_checkpoint(run):
+        config = summary_to_resume(run).config
+    return Job(planned.name, run, config, corpus, resumes)
+
+
+def _is_finished(run: Path) -> bool:
+    try:
+        return has_checkpoint(run) and read_summary(run, "last").finished
+    except GPTError:  # damaged, say: what resumes it will repair or tell it
+        return False
+
+
+def _ended(folder: Path, planned: PlannedRun, corpus: Corpus, error: str | None) -> SweepRun:
+    run, seed = folder / planned.name, planned.config.seed
+    if error is not None:
+        return SweepRun(str(run), seed, None, None, error)
+    try:
+        best = read_summary(run, "best")
+        loss = best.val_loss
+        if loss is None:  # it was evaluated on a part
+            model = load_model(read_checkpoint(run), select_device(planned.config.device))
+            loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
+    except GPTError as problem:
+        return SweepRun(str(run), seed, None, None, str(problem))
+    return SweepRun(str(run), seed, val_units(corpus).per_character(loss), best.step, None)
+
+
+def _compared(plan: Plan, ended: Sequence[SweepRun]) -> list[SweepResult]:
+    """The combinations by their mean val loss; last those of which no run ended well."""
+    groups: dict[str, tuple[dict[str, str], list[SweepRun]]] = {}
+    for planned, run in zip(plan.runs, ended, strict=True):
+        values = {key: value for key, value in planned.values.items() if key != "seed"}
+        groups.setdefault(json.dumps(values), (values, []))[1].append(run)
+    results = []
+    for values, runs in groups.values():
+        losses = [run.val_loss for run in runs if run.val_loss is not None]
+        mean = statistics.fmean(losses) if losses else None
+        error = statistics.stdev(losses) / len(losses) ** 0.5 if len(losses) > 1 else None
+        results.append(SweepResult(values, mean, error, runs))
+    return sorted(results, key=lambda result: (result.mean is None, result.mean))

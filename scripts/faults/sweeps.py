@@ -1,0 +1,77 @@
+"""Sweeps that are killed: each ends with the runs of one that never was, bit for bit."""
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from tqdm import tqdm
+
+from faults.tally import Tally
+from faults.work import PROCESSES, Work, bits, differences, ended, log_of, remove, tiny, told
+from gpt.config.schema import Config
+from gpt.recipe.sweep import Asked, run_sweep
+from gpt.text.corpus import Corpus
+
+MOMENT_S = {1: 0.7, 2: 5.0}  # that a sweep lives, in the mean; its processes take long to start
+
+
+def six() -> list[Asked]:
+    """Three learning rates, two seeds."""
+    asked = []
+    for rate in (1e-3, 4e-3, 2e-2):
+        for seed in (7, 8):
+            values = {"train.learning_rate": str(rate), "seed": str(seed)}
+            config = tiny(13, learning_rate=rate, seed=seed, eval_every=6)
+            asked.append(Asked(f"learning_rate-{rate},seed-{seed}", values, config))
+    return asked
+
+
+def killed_sweeps(work: Work, kills: int, seed: int, jobs: int = 1) -> Tally:
+    """Kill sweeps of six runs, so many at once, at any moment, again and again until all is done.
+
+    Each of their runs is to end as in a sweep that is not killed, one after the other.
+    """
+    tally = Tally("killed sweeping" + (f" x {jobs}" if jobs > 1 else ""))
+    draws, asked, folder = random.Random(seed), six(), work.folder / "sweep"
+    if code := _swept(work, asked, folder, jobs=1):
+        raise RuntimeError(f"an unkilled sweep ended with {code}: {told(folder)}")
+    unkilled = {run.name: bits(folder / run.name) for run in asked}
+    remove(folder)
+    with tally.timed():
+        while tally.tries < kills:
+            code = _swept(work, asked, folder, jobs, draws.expovariate(1 / MOMENT_S[jobs]))
+            if code == -signal.SIGKILL:
+                tally.tries += 1
+            if code == -signal.SIGKILL and tally.tries == kills:
+                code = _swept(work, asked, folder, jobs)
+            if code not in (0, -signal.SIGKILL):
+                tally.lost.append(f"exit code {code}: {told(folder)}")
+            if code != -signal.SIGKILL:
+                for run in asked:
+                    tally.changed += differences(folder / run.name, unkilled[run.name])
+                remove(folder)
+    return tally
+
+
+def _swept(
+    work: Work, asked: Sequence[Asked], folder: Path, jobs: int, seconds: float = 300.0
+) -> int:
+    """The exit code of a process that sweeps, and is killed after so long."""
+    process = PROCESSES.Process(target=_sweep, args=(asked, work.corpus, folder, jobs))
+    process.start()
+    return ended(process, seconds)
+
+
+def _sweep(asked: Sequence[Asked], corpus: Corpus, folder: Path, jobs: int) -> None:
+    tqdm.set_lock(threading.RLock())  # its own are semaphores, which a kill leaves behind
+    os.dup2(os.open(log_of(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
+    sweep = run_sweep(folder, asked, choose=_as_it_is, load=lambda *_: corpus, jobs=jobs)
+    if sweep.failed:
+        raise RuntimeError(str(sweep.failed[0]))
+
+
+def _as_it_is(config: Config) -> Config:
+    return config

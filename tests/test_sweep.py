@@ -1,0 +1,321 @@
+"""Sweeps: which runs they train, that these are what they are alone, and how they are compared."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from faults.sweeps import killed_sweeps
+from faults.work import Work, bits
+
+import gpt as package
+from gpt.config.load import load_config
+from gpt.config.schema import Config, fields
+from gpt.config.yaml import to_yaml
+from gpt.errors import ConfigError, Interrupted, UsageError
+from gpt.recipe.grid import MOST_RUNS, combinations, names_of, with_seeds
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_source
+from gpt.training.trainer import train
+from tests.conftest import PANGRAM, metrics_of, small
+
+pytestmark = pytest.mark.precision
+
+Gpt = Callable[..., tuple[int, str, str]]
+SWEEP = Path("runs/small-sweep")
+RATES = "train.learning_rate=1e-3,4e-3"
+
+
+@pytest.fixture
+def config_file(text_file: Path) -> Path:
+    path = Path("small.yaml")
+    train = {"train__steps": 5, "train__precision": "fp32", "threads": 1}
+    path.write_text(to_yaml(small(data__source=str(text_file), sample__length=3, **train)))
+    return path
+
+
+def runs_of(sweep: "package.api.Sweep") -> dict[str, Any]:
+    return {Path(run.run).name: run for each in sweep.combinations for run in each.runs}
+
+
+# --- which runs ---
+
+
+def test_a_sweep_is_the_product_of_its_lists() -> None:
+    changes = ["train.steps=7", RATES, "model.qkv_bias=true", "train.optimizer=muon,adamw"]
+    combined = combinations(changes)
+    assert [tuple(each.values.values()) for each in combined] == [
+        *[("1e-3", "muon"), ("1e-3", "adamw"), ("4e-3", "muon"), ("4e-3", "adamw")],
+    ]
+    for each in combined:
+        config = load_config(None, each.changes)
+        assert (config.train.steps, config.model.qkv_bias) == (7, True)
+        assert config.train.learning_rate == float(each.values["train.learning_rate"])
+        assert config.train.optimizer == each.values["train.optimizer"]
+    seeded = [one for each in combined for one in with_seeds(each, 5, 3)]
+    assert [load_config(None, each.changes).seed for each in seeded] == [5, 6, 7] * 4
+    assert names_of(seeded)[4] == "learning_rate-1e-3,optimizer-adamw,seed-6"
+    assert len(set(names_of(seeded))) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "values"),
+    [
+        ("train.eval_every=10 %, 20 %,7", ["10 %", "20 %", "7"]),
+        ("train.first_window=null,32", ["null", "32"]),
+        ("threads=auto,2", ["auto", "2"]),
+        ("data.encoding=utf-8,cp1252", ["utf-8", "cp1252"]),
+        ("train.learning_rate=[1e-3, 0.002]", ["0.001", "0.002"]),
+        ("data.normalize=[NFC, none]", ['"NFC"', '"none"']),
+        ("train.steps=[5]", ["5"]),
+        ("data.include=src/*.md,b.txt", None),
+        ('data.include=["*.md", "*.txt"]', None),
+        ("data.source=a,b.txt", None),
+        ("data.source=[a.txt, b.txt]", None),
+        ('data.separator=", "', None),
+        ("train.distill=runs/x-sweep/learning_rate-1e-3,seed-1", None),
+        ("train.init_from=a,b", None),
+        ("train.plans=[[0, 900], [400, 850]]", None),
+        ("train.steps=5", None),
+        ("data.column=null", None),
+    ],
+)
+def test_what_a_key_takes_as_it_stands_is_one_value(change: str, values: list[str] | None) -> None:
+    """The text `a,b` in a file's name, and the list of data.include, are no lists of runs."""
+    (key, _, _) = change.partition("=")
+    found = [each.values.get(key) for each in combinations([change])]
+    assert found == (values or [None])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("train.steps=5,,7", "expected a value before and after each comma"),
+        ("train.learning_rate=1e-3,2e-3,0.001", "expected different values, got 0.001 twice"),
+        (f"seed={','.join(map(str, range(MOST_RUNS + 1)))}", "expected at most 1,000 runs"),
+    ],
+)
+def test_a_list_that_is_none_is_refused(change: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        combinations([change])
+
+
+def test_names_are_of_a_folder_and_no_two_are_alike() -> None:
+    values = ["a/b", "a?b", "../..", "x" * 300, "\x1b[1m"]
+    combined = [each for value in values for each in combinations([f"seed=[{json.dumps(value)}]"])]
+    names = names_of(combined)
+    assert len(set(names)) == len(values)
+    assert all("/" not in name and name.isprintable() and len(name) <= 60 for name in names)
+
+
+# --- what it trains ---
+
+
+def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(
+    text_file: Path,
+) -> None:
+    settings = {"train.learning_rate": [1e-3, 4e-3], "threads": 1}
+    config, told = small(train__steps=5), list[Any]()
+    sweep = package.sweep(config, text=text_file, settings=settings, seeds=3, on_event=told.append)
+    assert sweep.sweep == "runs/pangram-sweep"
+    corpus = load_corpus(open_source(str(text_file)))
+    losses: dict[float, list[float]] = {}
+    for rate in (1e-3, 4e-3):
+        for seed in (1337, 1338, 1339):
+            alone = small(train__steps=5, train__learning_rate=rate, seed=seed, threads=1)
+            outcome = train(alone, corpus, Path("alone"), overwrite=True)
+            name = f"learning_rate-{rate},seed-{seed}"
+            swept = Path(sweep.sweep, name)
+            assert bits(swept) == bits(Path("alone"))
+            assert runs_of(sweep)[name].val_loss == outcome.best_val_loss
+            assert [e["step"] for e in told if (e["run"], e["kind"]) == (name, "step")] == [
+                *range(1, 6)
+            ]
+            losses.setdefault(rate, []).append(outcome.best_val_loss)
+    expected = sorted((np.mean(of_rate), str(rate)) for rate, of_rate in losses.items())
+    for result, (mean, rate) in zip(sweep.combinations, expected, strict=True):
+        assert result.values == {"train.learning_rate": rate}
+        assert result.mean == pytest.approx(mean)
+        deviation = np.std(losses[float(rate)], ddof=1)
+        assert result.standard_error == pytest.approx(deviation / math.sqrt(3))
+
+
+def test_runs_trained_at_once_are_those_trained_one_after_the_other(
+    gpt: Gpt, config_file: Path
+) -> None:
+    command = ("train", "--config", config_file, "--seeds", 2)
+    assert gpt(*command)[0] == 0
+    code, out, err = gpt(*command, "--jobs", 2, "--run-dir", "at-once", "--json")
+    assert code == 0, err
+    assert [run["error"] for run in json.loads(out)["combinations"][0]["runs"]] == [None, None]
+    for seed in (1337, 1338):
+        assert bits(Path(f"at-once/seed-{seed}")) == bits(SWEEP / f"seed-{seed}")
+        assert f"seed-{seed}: step 4: val loss" in err
+
+
+def test_the_threads_are_divided_among_the_runs_at_once_and_kept(
+    gpt: Gpt, config_file: Path, set_threads: Callable[[int], None]
+) -> None:
+    """The digits depend on them: another machine, or another --jobs, must not change them."""
+    set_threads(2)
+    command = ("train", "--config", config_file, "--set", "threads=auto", "--seeds", 2)
+    plans = []
+    for jobs in (2, 1):
+        folder = f"at-once-{jobs}"
+        assert gpt(*command, "--jobs", jobs, "--run-dir", folder)[0] == 0
+        plans.append(json.loads(Path(folder, "sweep.json").read_text())["runs"])
+        assert all(run["config"]["threads"] == 2 // jobs for run in plans[-1])
+        lines = Path(folder, "seed-1338/provenance.jsonl").read_text().splitlines()
+        assert json.loads(lines[-1])["threads"] == 2 // jobs
+    set_threads(1)
+    assert gpt(*command, "--run-dir", "at-once-1")[0] == 0
+
+
+def test_a_sweep_killed_again_and_again_ends_with_the_same_runs(
+    text_file: Path, tmp_path: Path
+) -> None:
+    work = Work(tmp_path, load_corpus(open_source(str(text_file))))
+    tally = killed_sweeps(work, kills=3, seed=3)
+    assert (tally.failures, tally.tries) == ([], 3)
+
+
+def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(
+    text_file: Path, gpt: Gpt
+) -> None:
+    config = small(train__steps=5, threads=1, data__source=str(text_file))
+    package.sweep(config, seeds=3, run_dir="unstopped")
+    steps = list[dict[str, Any]]()
+
+    def stop_in_the_second() -> bool:
+        return sum(event["kind"] == "step" for event in steps) == 8
+
+    with pytest.raises(Interrupted, match=r"1 of 3 runs are finished.* --resume stopped"):
+        package.sweep(
+            config, seeds=3, run_dir="stopped", on_event=steps.append,
+            should_stop=stop_in_the_second,
+        )  # fmt: skip
+    assert metrics_of(Path("stopped/seed-1338"))[-1]["step"] == 3
+    finished = Path("stopped/seed-1337/metrics.jsonl").stat().st_mtime_ns
+    sweep = package.sweep(config, seeds=3, run_dir="stopped")
+    assert Path("stopped/seed-1337/metrics.jsonl").stat().st_mtime_ns == finished
+    for name in runs_of(sweep):
+        assert bits(Path("stopped", name)) == bits(Path("unstopped", name))
+    code, out, _ = gpt("train", "--resume", "stopped", "--json")
+    assert code == 0
+    assert json.loads(out)["combinations"][0]["mean"] == sweep.combinations[0].mean
+
+
+def test_a_run_that_fails_is_told_and_the_others_are_trained(gpt: Gpt, config_file: Path) -> None:
+    """One has no memory for its model, one diverges."""
+    values = ("--set", "model.C=24,999999", "--set", "train.learning_rate=1e-3,1e30")
+    code, out, _ = gpt("train", "--config", config_file, *values, "--json")
+    told = json.loads(out)["combinations"]
+    assert code == 1
+    assert [each["mean"] is None for each in told] == [False, True, True, True]
+    assert told[0]["values"] == {"model.C": "24", "train.learning_rate": "1e-3"}
+    errors = {tuple(each["values"].values()): each["runs"][0]["error"] for each in told}
+    assert "rolled back 3 times" in errors["24", "1e30"]
+    assert "free" in errors["999999", "1e-3"]
+    code, out, err = gpt("train", "--config", config_file, *values)
+    assert code == 1
+    assert "failed:  runs/small-sweep/C-999999,learning_rate-1e-3: training" in out
+    assert "3 to train" in err, "what failed is tried again, what is finished is not"
+
+
+# --- the command ---
+
+
+def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: Path) -> None:
+    code, out, err = gpt("train", "--config", config_file, "--set", RATES, "--seeds", 2)
+    assert code == 0, err
+    heading, first, second, *_ = out.strip().splitlines()
+    words = "learning_rate mean val loss standard error seed 1337 seed 1338"
+    assert heading.split() == words.split()
+    assert float(first.split()[1]) <= float(second.split()[1])
+    assert max(map(len, out.splitlines())) <= 80
+    name = out.partition("sample:  gpt sample ")[2].strip()
+    assert gpt("sample", name, "--length", 3)[0] == 0
+    assert gpt("sample", Path(name).relative_to("runs"), "--length", 3)[0] == 0
+    assert gpt("sample", "--length", 3)[0] == 0, "the newest run is one of them"
+    listed = json.loads(gpt("runs", "--json")[1])["runs"]
+    assert {run["name"] for run in listed} == {
+        f"small-sweep/learning_rate-{rate},seed-{seed}"
+        for rate in ("1e-3", "4e-3")
+        for seed in (1337, 1338)
+    }
+    assert "small-sweep/learning_rate-1e-3,seed-1338 " in gpt("runs")[1]
+    again = gpt("train", "--resume")
+    assert (again[0], again[1]) == (0, out), "the newest run's sweep, of which all is finished"
+    code, _, err = gpt("sample", "small-sweep")
+    assert (code, "small-sweep is a sweep; expected one of its runs" in err) == (2, True)
+    assert gpt("runs", "--delete", "small-sweep")[:2] == (0, "deleted runs/small-sweep\n")
+    assert not SWEEP.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "train.learning_rate=1e-3,fast"], "expected a valid number, got 'fast'"),
+        (["--set", "train.steps=5,-5"], "train.steps: expected greater than 0, got -5"),
+        (["--set", "train.stpes=5,6"], "did you mean train.steps?"),
+        (["--set", "model.T=13,999999"], "got 999999"),
+        (["--set", "seed=1,2", "--seeds", "2"], "either --seeds or several values of seed"),
+        (["--seeds", "0"], "--seeds"),
+        (["--jobs", "2"], "--jobs goes with a sweep"),
+        (["--seeds", "2", "--dry-run"], "--dry-run is of one run"),
+    ],
+)
+def test_what_cannot_be_swept_is_refused_before_anything_trains(
+    gpt: Gpt, config_file: Path, arguments: list[str], message: str
+) -> None:
+    code, out, err = gpt("train", "--config", config_file, *arguments)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert not list(SWEEP.glob("*")), "nothing was begun"
+
+
+def test_another_command_or_text_does_not_resume_a_sweep(
+    gpt: Gpt, config_file: Path, text_file: Path
+) -> None:
+    command = ("train", "--config", config_file, "--seeds", 1)
+    assert gpt(*command)[0] == 0
+    for change, problem in [
+        (("--set", RATES), "it has seed-1337, which this command does not train"),
+        (("--seeds", 2), "it does not have seed-1338, which this command would train"),
+        (("--set", "train.steps=6"), "its train.steps is 5, here it is 6"),
+    ]:
+        code, _, err = gpt(*command, *change)
+        assert (code, f"small-sweep is another sweep: {problem}" in err) == (2, True), err
+    text_file.write_text(PANGRAM * 31)
+    for again in (command, ("train", "--resume", "small-sweep")):
+        code, _, err = gpt(*again)
+        assert (code, "has changed since runs/small-sweep began" in err) == (2, True)
+    code, _, err = gpt("train", "--resume", "small-sweep", "--set", "train.steps=6")
+    assert (code, "resumes as it is" in err) == (2, True)
+    assert gpt(*command, "--overwrite")[0] == 0
+    (SWEEP / "sweep.json").write_text("{}")
+    code, _, err = gpt(*command)
+    assert (code, "expected what a sweep is to train" in err) == (2, True)
+
+
+def test_a_sweep_leaves_what_is_no_sweep_alone(gpt: Gpt, config_file: Path) -> None:
+    assert gpt("train", "--config", config_file)[0] == 0
+    for folder, message in [("runs/small", "is the folder of a run"), (".", "is not the folder")]:
+        command = ("train", "--config", config_file, "--seeds", 2, "--run-dir", folder)
+        code, _, err = gpt(*command, "--overwrite")
+        assert (code, message in err) == (2, True)
+    assert not Path("runs/small/sweep.json").exists()
+
+
+def test_no_two_keys_end_alike() -> None:
+    """Runs are named by the last part of a key."""
+    names = [key.rpartition(".")[2] for key, _, _ in fields(Config())]
+    assert len(set(names)) == len(names)
+
+
+def test_a_config_error_names_the_value() -> None:
+    with pytest.raises(ConfigError, match="got -1"):
+        package.sweep(settings={"train.learning_rate": [1e-3, -1]})
