@@ -300,6 +300,13 @@ def long_text() -> dict[str, Any]:
     return measure()
 
 
+def vocabulary_size() -> dict[str, Any]:
+    """A step by the size of the vocabulary, and its parts: bench_vocabulary.py."""
+    from bench_vocabulary import vocabulary_size as measure
+
+    return measure()
+
+
 def sampling(arguments: argparse.Namespace, peer: NanoGPT | None) -> dict[str, Any]:
     """How fast text is written: bench_sampling.py; with nanoGPT's sample.py in turn."""
     from bench_sampling import sampling as measure
@@ -366,6 +373,7 @@ OURS = (
     threads,
     workers,
     long_text,
+    vocabulary_size,
     peak,
     shapes,
     scaling,
@@ -409,7 +417,10 @@ def main() -> None:
     parts = arguments.parts or known
     if unknown := set(parts) - set(known):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    import torch  # after gpt, which sets what torch reads as it is loaded
+    os.environ.setdefault(
+        "GOMP_SPINCOUNT", "1000"
+    )  # as gpt/__main__.py does, before torch is loaded
+    import torch
 
     machine = {
         "date": date.today().isoformat(),

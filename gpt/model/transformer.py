@@ -135,6 +135,11 @@ class GPT(nn.Module):
         With a cache, the ids continue the texts in it, and are appended to them.
         Raises ValueError for more than `config.T` characters.
         """
+        logits: Tensor = self.head(self.hidden(ids, cache))  # (B, T, V)
+        return logits
+
+    def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """(B, T) ids -> (B, T, C): what the head is given; see `forward`."""
         T = ids.shape[1]
         if T > self.config.T:
             raise ValueError(f"expected at most T = {self.config.T} characters, got {T}")
@@ -145,8 +150,8 @@ class GPT(nn.Module):
             x = block(x, cache.layers[i] if cache is not None else None)
         if cache is not None:
             cache.end(T)
-        logits: Tensor = self.head(self.norm(x))  # (B, T, V)
-        return logits
+        normalised: Tensor = self.norm(x)  # (B, T, C)
+        return normalised
 
     def embed(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """(B, T) ids -> (B, T, C): what each character, those just before it and its place add."""

@@ -8,6 +8,7 @@ from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.training.gradients import takes_threads, windows_at_once, worker_count
+from gpt.training.linear_cross_entropy import fuses_head, head_bytes
 from gpt.training.teacher import Teacher
 
 FLOAT = 4  # bytes
@@ -56,7 +57,10 @@ def training_bytes(
     explicit = on_cpu and ((bf16 and model.T <= 512) or model.attention_dropout > 0)
     characters = model.T * (windows_at_once(B, model.T, model.C, workers) if on_cpu else B)
     scored = max(EVAL_CHARACTERS, model.T) * (torch.get_num_threads() if on_cpu else 1)
-    in_training = activation_bytes(model, vocabulary_size, explicit=explicit)
+    fuses = teacher is None and fuses_head(config, vocabulary_size, device)
+    logits = 0 if fuses else vocabulary_size  # of each character
+    in_head = workers * head_bytes(model.C, vocabulary_size) if fuses else 0
+    in_training = activation_bytes(model, logits, explicit=explicit)
     if teacher is not None:
         in_training += inference_bytes(teacher, vocabulary_size, explicit=explicit)
     return {
@@ -66,21 +70,22 @@ def training_bytes(
         "checkpoint": 3 * FLOAT * parameters,  # as it is written
         "batch": 60 * K * train.batch_size * model.T,  # ids, places, token dropout; and the next's
         "activations": max(
-            members_at_once * characters * in_training,
+            members_at_once * (characters * in_training + in_head),
             scored * inference_bytes(model, vocabulary_size, explicit=False),
         ),
     }
 
 
-def activation_bytes(model: ModelConfig, vocabulary_size: int, *, explicit: bool) -> float:
+def activation_bytes(model: ModelConfig, logits: int, *, explicit: bool) -> float:
     """Bytes that the forward pass keeps of each character for the backward pass.
 
-    `explicit`: the attention weights, too, which the fused kernel never holds.
+    `logits`: how many of a character, none if the head and the loss are one. `explicit`: the
+    attention weights, too, which the fused kernel never holds.
     """
     scores = (4 if model.attention_dropout else 2) * model.n_head * model.T if explicit else 0
     # one layer more: the gradients of the one at work
     layers = (model.n_layer + 1) * (_layer_numbers(model) + scores)
-    return FLOAT * (layers + 4 * model.C + 4 * vocabulary_size)
+    return FLOAT * (layers + 4 * model.C + 4 * logits)
 
 
 def inference_bytes(model: ModelConfig, vocabulary_size: int, *, explicit: bool) -> float:

@@ -27,6 +27,7 @@ from gpt.text.batches import batch, token_dropout
 from gpt.text.prefetch import Prefetch
 from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.gradients import draws_masks, make_gradients
+from gpt.training.linear_cross_entropy import fuses_head, linear_cross_entropy
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import batch_shape, learning_rate
 from gpt.training.teacher import Teacher
@@ -63,6 +64,8 @@ class TrainStep:
             block.requires_grad_(False)
         self.micro_batches = config.train.accumulation
         self.precision = select_precision(config.train.precision, device)
+        V = model.head.out_features
+        self.fuses_head = teacher is None and fuses_head(config, V, device)
         self.gradients = make_gradients(self.loss, model, config, device)
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, products)
@@ -163,10 +166,15 @@ class TrainStep:
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """What these windows add to the mean loss of the whole batch, ()."""
+        characters = self.config.train.batch_size * self.config.model.T  # in the whole batch
+        if self.fuses_head:
+            with autocast(self.device, self.precision):
+                hidden = self.model.hidden(x).flatten(0, 1)  # (B T, C)
+            weight = self.model.head.weight
+            return linear_cross_entropy(hidden, weight, y.flatten(), self.precision) / characters
         with autocast(self.device, self.precision):
             logits = self.forward(x)
             targets = y if self.teacher is None else self.teacher.targets(x, y)
-        characters = self.config.train.batch_size * self.config.model.T  # in the whole batch
         return cross_entropy(logits, targets, reduction="sum") / characters
 
     def _divide_further(self, step: int, reason: str) -> None:

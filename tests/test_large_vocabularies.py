@@ -1,0 +1,188 @@
+"""Vocabularies of a thousand characters and more: the head and the loss as one, against both apart.
+
+N rows, C channels, V vocabulary size; B batch, T time.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gpt.config.schema import Config
+from gpt.errors import Interrupted
+from gpt.model.transformer import GPT, cross_entropy
+from gpt.runs.checkpoint import read_checkpoint
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_source
+from gpt.training.linear_cross_entropy import linear_cross_entropy
+from gpt.training.step import TrainStep
+from gpt.training.teacher import Teacher
+from gpt.training.trainer import train
+from tests.conftest import metrics_of, small
+
+pytestmark = pytest.mark.precision
+
+CPU = torch.device("cpu")
+V = 1511
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Corpus:
+    """A text of V characters, most of them rare."""
+    draws = np.random.default_rng(3)
+    ids = np.concatenate([np.arange(V), (V * draws.random(4003) ** 4).astype(int)])
+    path = tmp_path / "large.txt"
+    path.write_text("".join(chr(0x4E00 + i) for i in draws.permutation(ids)), encoding="utf-8")
+    return load_corpus(open_source(str(path)))
+
+
+def drawn(*shape: int, seed: int, std: float = 1.0) -> Tensor:
+    return std * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def shaken(config: Config, seed: int = 5) -> GPT:
+    """With weights unlike those of a new model, whose head is zero."""
+    model = GPT(config.model, V)
+    for i, parameter in enumerate(model.parameters()):
+        parameter.data = drawn(*parameter.shape, seed=seed + i, std=0.3)
+    return model
+
+
+def loss_and_gradients(loss: Tensor, *inputs: Tensor) -> list[Tensor]:
+    return [loss.detach(), *torch.autograd.grad(loss, inputs)]
+
+
+@settings(max_examples=20)
+@given(
+    N=st.sampled_from([1, 2, 73, 211]),
+    C=st.sampled_from([1, 5, 13]),
+    V=st.sampled_from([2, 1009, 30011]),  # the last is taken in several chunks
+    std=st.sampled_from([0.1, 1.0, 30.0]),
+    seed=st.integers(0, 99),
+)
+def test_the_loss_and_its_gradients_are_those_of_the_head_and_the_loss_apart(
+    N: int, C: int, V: int, std: float, seed: int
+) -> None:
+    x = drawn(N, C, seed=seed).requires_grad_()
+    weight = drawn(V, C, seed=seed + 1, std=std).requires_grad_()
+    targets = torch.randint(V, (N,), generator=torch.Generator().manual_seed(seed))
+    found = loss_and_gradients(
+        linear_cross_entropy(x, weight, targets, torch.float32) / 7, x, weight
+    )
+    logits = x.double() @ weight.double().T
+    expected = loss_and_gradients(F.cross_entropy(logits, targets, reduction="sum") / 7, x, weight)
+    for ours, theirs in zip(found, expected, strict=True):
+        scale = theirs.abs().max().item()
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-5 * scale)
+
+
+def test_a_target_without_any_probability_costs_what_its_logits_say() -> None:
+    """In float32 its probability is 0, and the logarithm of that infinite."""
+    weight = torch.tensor([[300.0], [0.0], [100.0]], requires_grad=True)
+    x = torch.ones(2, 1, requires_grad=True)
+    loss = linear_cross_entropy(x, weight, torch.tensor([1, 2]), torch.float32)
+    (gradient,) = torch.autograd.grad(loss, weight)
+    assert loss.item() == 300 + 200
+    assert gradient.flatten().tolist() == [2, -1, -1]
+
+
+def test_in_bfloat16_it_is_as_exact_as_the_head_and_the_loss_apart() -> None:
+    """Logits are rounded there, and what follows from them is not, up to the next product."""
+    x, weight = drawn(97, 13, seed=1), drawn(V, 13, seed=2, std=0.3)
+    targets = torch.randint(V, (97,), generator=torch.Generator().manual_seed(3))
+
+    def errors(loss: Callable[[Tensor, Tensor], Tensor]) -> list[float]:
+        inputs = [t.clone().requires_grad_() for t in (x, weight)]
+        results = loss_and_gradients(loss(*inputs), *inputs)
+        return [((a - b).norm() / b.norm()).item() for a, b in zip(results, expected, strict=True)]
+
+    def apart(x: Tensor, weight: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = F.linear(x, weight)
+        return F.cross_entropy(logits.float(), targets, reduction="sum")
+
+    exact = [t.double().requires_grad_() for t in (x, weight)]
+    logits = exact[0] @ exact[1].T
+    expected = loss_and_gradients(F.cross_entropy(logits, targets, reduction="sum"), *exact)
+    ours = errors(lambda x, weight: linear_cross_entropy(x, weight, targets, torch.bfloat16))
+    for one, other in zip(ours, errors(apart), strict=True):
+        assert one < 1.3 * other + 1e-4
+
+
+@pytest.mark.parametrize(
+    ("threads", "changes"),
+    [
+        (1, {}),
+        (3, {}),  # workers, each with a gradient of the head
+        (2, {"train__accumulation": 2}),
+        (2, {"model__dropout": 0.1}),  # no workers
+        (1, {"train__freeze": 1, "train__init_from": "a run"}),
+    ],
+)
+def test_a_step_has_the_gradients_of_the_models_logits(
+    corpus: Corpus, set_threads: Callable[[int], None], threads: int, changes: dict[str, Any]
+) -> None:
+    set_threads(threads)
+    config = small(**changes, train__precision="fp32", train__grad_clip=0)
+    model, reference = shaken(config), shaken(config)
+    step = TrainStep(model, corpus.train, config, CPU)
+    x, y = step.batches(7)
+    loss, _ = step(7)
+    with step._dropout_seeded(7):
+        logits = reference(x)
+    expected = cross_entropy(logits, y)
+    expected.backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(loss, expected.detach(), rtol=1e-5, atol=0)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    assert len(trained) < len([*model.parameters()]) or not config.train.freeze
+    for p, same in zip(model.parameters(), reference.parameters(), strict=True):
+        if p.requires_grad:
+            assert p.grad is not None
+            assert same.grad is not None
+            torch.testing.assert_close(p.grad, same.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("members", [1, 2])
+@pytest.mark.parametrize("accumulation", [1, 3])
+def test_a_run_resumes_bit_for_bit(
+    corpus: Corpus, set_threads: Callable[[int], None], members: int, accumulation: int
+) -> None:
+    set_threads(2)
+    config = small(model__ensemble=members, train__accumulation=accumulation)
+    train(config, corpus, Path("whole"))
+    steps: list[int] = []
+    with pytest.raises(Interrupted, match="stopped at step 5, saved"):
+        train(
+            config,
+            corpus,
+            Path("part"),
+            on_event=lambda event: steps.append(event["step"]),
+            should_stop=lambda: 5 in steps,
+        )
+    train(config, corpus, Path("part"), resume=True)
+    whole, part = (read_checkpoint(Path(run), "last") for run in ("whole", "part"))
+    assert whole.step == part.step == config.train.steps
+    assert {n: w.tobytes() for n, w in whole.weights.items()} == {
+        n: w.tobytes() for n, w in part.weights.items()
+    }
+    assert metrics_of(Path("whole")) == metrics_of(Path("part"))
+
+
+@torch.no_grad()
+def test_a_students_loss_is_of_its_teachers_whole_distribution(corpus: Corpus) -> None:
+    """The head and the loss as one know of a single target each."""
+    config = small(train__precision="fp32")
+    model, of_teacher = shaken(config), shaken(config, seed=50)
+    step = TrainStep(model, corpus.train, config, CPU, teacher=Teacher(of_teacher, 0.7, ""))
+    x, y = step.batches(0)
+    log_probs = model(x).log_softmax(-1)
+    taught = -(of_teacher(x).softmax(-1) * log_probs).sum(-1).mean()
+    expected = 0.7 * taught + 0.3 * cross_entropy(log_probs, y)
+    torch.testing.assert_close(step.loss(x, y), expected, rtol=1e-5, atol=0)
