@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gpt.evaluation.attention import Attention
     from gpt.evaluation.text_report import TextReport
     from gpt.model.ensemble import LanguageModel
+    from gpt.recipe.range_test import RangeTest
     from gpt.recipe.sweep import Sweep
     from gpt.runs.checkpoint import CheckpointData
     from gpt.sampling.stopping import Chunk
@@ -293,7 +294,7 @@ def train(
 
     from gpt.runs.folder import RUNS, check_free
 
-    run = Path(run_dir) if run_dir else RUNS / _name(config, text)
+    run = Path(run_dir) if run_dir else RUNS / name_of(config, text)
     if run_dir or overwrite:
         check_free(run, overwrite=overwrite)
     settled, corpus = _chosen(settled, clock) if _is_open(config, settled) else _corpus(settled)
@@ -407,14 +408,15 @@ def sweep(
     combined = [one for each in combined for one in with_seeds(each, first, seeds)]
     configs = _with_one_input([resolved(each.changes) for each in combined])
 
-    from gpt.recipe.sweep import Asked, run_sweep
+    from gpt.recipe.sweep import run_sweep
+    from gpt.recipe.sweep_plan import Asked
 
     asked = [
         Asked(name, each.values, settled)
         for name, each, settled in zip(names_of(combined), combined, configs, strict=True)
     ]
     return run_sweep(
-        Path(run_dir) if run_dir else RUNS / f"{_name(config, text)}-sweep",
+        Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
         asked,
         choose=lambda one: _chosen(one, _since_now())[0] if _is_open(config, one) else one,
         load=lambda one, vocabulary: _corpus(one, vocabulary)[1],
@@ -485,6 +487,33 @@ def estimate(
 
     settled = first_plan(settled, corpus, clock)
     return settled, probe(settled, corpus)
+
+
+def find_learning_rate(
+    config: "Config | str | Path | None" = None,
+    *,
+    text: Text | Sequence[Text] | None = None,
+    minutes: float | None = None,
+    settings: Settings | Sequence[str] = (),
+    init_from: str | Path | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> "RangeTest":
+    """Which learning rates suit a config and a text: a range test, which leaves no run.
+
+    For the arguments see `train`.
+
+    Raises:
+        ConfigError, TextError: see `train`.
+        TrainingError: the loss does not fall, not even at a hundredth of the config's rates.
+        Interrupted: `should_stop` returned True.
+    """
+    clock = _since_now()
+    settled = _resolve_new(config, text, settings, minutes, init_from)
+    settled, corpus = _chosen(settled, clock) if _is_open(config, settled) else _corpus(settled)
+
+    from gpt.recipe.range_test import find_learning_rate as test_range
+
+    return test_range(settled, corpus, should_stop)
 
 
 def describe(text: Text | Sequence[Text], settings: Settings | Sequence[str] = ()) -> "TextReport":
@@ -568,8 +597,11 @@ def _since_now() -> Callable[[], float]:
     return lambda: time.perf_counter() - began
 
 
-def _name(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
-    """After the first text, if one was named, else after the config: `neko` of `texts/neko.txt`."""
+def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
+    """The name of a run: after the first text, if one is given (`neko` of `texts/neko.txt`).
+
+    Else after the config.
+    """
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
     if named == "-":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpt.cli.find_lr import check_picture, show_range_test
 from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard
 from gpt.cli.signals import StopSignals
 from gpt.cli.sweep import print_sweep
@@ -124,6 +125,15 @@ def train(
             "take, measured on a short part of it.",
         ),
     ] = False,
+    find_lr: Annotated[
+        bool,
+        typer.Option(
+            "--find-lr",
+            help="Train no run: try learning rates from a hundredth to a hundred times the "
+            "config's, Muon's and AdamW's together, in 100 steps; print which to use, and draw the "
+            "loss in runs/NAME-find-lr.png.",
+        ),
+    ] = False,
     show_config: Annotated[
         bool,
         typer.Option("--show-config", help="With --dry-run: print the resolved config as well."),
@@ -133,7 +143,7 @@ def train(
 ) -> None:
     """Train a model on a text, then print a sample."""
     from gpt import api
-    from gpt.runs.folder import find_sweep
+    from gpt.runs.folder import RUNS, find_sweep
 
     short = {"device": device, "train.freeze": freeze}
     changes = [*(overrides or []), *(f"{k}={v}" for k, v in short.items() if v is not None)]
@@ -155,8 +165,27 @@ def train(
             f"{swept} is a sweep and resumes as it is; leave out all but --resume and --jobs, or "
             f"resume one of its runs by its name"
         )
+    if find_lr and (dry_run or is_sweep or resume is not None or run_dir or overwrite):
+        raise UsageError(
+            "--find-lr trains no run; leave out --dry-run, --resume, --run-dir, --overwrite, "
+            "--seeds, and all values of a setting but one"
+        )
     if show_config and not dry_run:
         raise UsageError("--show-config goes with --dry-run; a run's config is in its config.yaml")
+    if find_lr:
+        picture = RUNS / f"{api.name_of(config, text)}-find-lr.png"
+        check_picture(picture)
+        with StopSignals() as signals:
+            test = api.find_learning_rate(
+                config,
+                text=text,
+                minutes=minutes,
+                settings=changes,
+                init_from=init_from,
+                should_stop=signals.should_stop,
+            )
+        show_range_test(test, picture, as_json)
+        return
     if is_sweep or swept:
         with StopSignals() as signals:
             if swept:

@@ -14,17 +14,15 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
-
-from gpt.config.schema import Config, fields
+from gpt.config.schema import Config
 from gpt.device import select_device
 from gpt.errors import GPTError, Interrupted, UsageError, command
 from gpt.evaluation.loss import evaluate
 from gpt.evaluation.units import scored_val, val_units
-from gpt.files import read_bounded, write_atomically
+from gpt.files import write_atomically
+from gpt.recipe.sweep_plan import Asked, Load, Plan, PlannedRun, check_same, new_plan, read_plan
 from gpt.recipe.workers import Job, train_here, train_in_processes
 from gpt.runs.checkpoint import read_checkpoint, read_summary
 from gpt.runs.folder import (
@@ -41,47 +39,10 @@ from gpt.runs.folder import (
 from gpt.runs.model import load_model
 from gpt.runs.recovery import summary_to_resume
 from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-LONGEST_PLAN = 2**26  # bytes
 ORPHANED_S = 10  # that the process of a run may outlive the sweep, if that was killed
-
-Load = Callable[[Config, Vocabulary | None], Corpus]
-
-
-class PlannedRun(BaseModel):
-    """One run: `asked` is the config that the command asks for, `config` is what is trained.
-
-    They differ by the number of threads, on which the digits depend, and by what was chosen for the
-    text and the minutes. `values` are those of the keys that have several, as they were written.
-    """
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    name: str
-    values: dict[str, str]
-    asked: Config
-    config: Config
-    text_sha256: str
-
-
-class Plan(BaseModel):
-    """All runs of a sweep, and how many are trained at once."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    format: Literal[1] = 1
-    jobs: PositiveInt
-    runs: list[PlannedRun]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A run that is asked for: its name, what it differs by, and its config."""
-
-    name: str
-    values: dict[str, str]
-    config: Config
 
 
 @dataclass(frozen=True)
@@ -152,7 +113,7 @@ def run_sweep(
             raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
         if not is_sweep(folder):
             check_free(folder, overwrite=overwrite)
-        plan = _new_plan(asked, jobs or 1, choose, load)
+        plan = new_plan(asked, jobs or 1, choose, load)
         if is_sweep(folder):  # once nothing else can refuse to start
             delete_run(str(folder))
     make_folder(folder)
@@ -161,9 +122,9 @@ def run_sweep(
             check_in_place()
             write_atomically(folder / SWEEP, [plan.model_dump_json(indent=1).encode()])
         else:
-            plan = _read(folder)
+            plan = read_plan(folder)
             if asked is not None:
-                _check_same(folder, plan, asked)
+                check_same(folder, plan, asked)
         corpora = [_corpus(folder, run, load) for run in plan.runs]
         waiting = [
             _job(folder, run, corpus)
@@ -188,68 +149,6 @@ def run_sweep(
             for run, corpus in zip(plan.runs, corpora, strict=True)
         ]
         return Sweep(str(folder), _compared(plan, ended))
-
-
-def _new_plan(
-    asked: Sequence[Asked], jobs: int, choose: Callable[[Config], Config], load: Load
-) -> Plan:
-    """What is left open is chosen once for all seeds of a combination."""
-    threads = max(1, torch.get_num_threads() // jobs)
-    chosen: dict[str, Config] = {}
-    runs = []
-    for run in asked:
-        config = run.config
-        if config.threads == "auto":
-            config = config.model_copy(update={"threads": threads})
-        key = json.dumps({k: v for k, v in run.values.items() if k != "seed"})
-        if key not in chosen:
-            chosen[key] = choose(config)
-        config = chosen[key].model_copy(update={"seed": config.seed})
-        sha256 = load(config, None).sha256
-        runs.append(
-            PlannedRun(
-                name=run.name,
-                values=run.values,
-                asked=run.config,
-                config=config,
-                text_sha256=sha256,
-            )
-        )
-    return Plan(jobs=jobs, runs=runs)
-
-
-def _read(folder: Path) -> Plan:
-    path = folder / SWEEP
-    try:
-        return Plan.model_validate(json.loads(read_bounded(path, LONGEST_PLAN)))
-    except OSError as error:
-        raise GPTError(f"{path}: cannot read it ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:  # ValidationError is a ValueError
-        reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
-        raise UsageError(
-            f"{path}: expected what a sweep is to train, got something else ({reason}); replace "
-            f"the sweep by --overwrite, or choose another --run-dir"
-        ) from None
-
-
-def _check_same(folder: Path, plan: Plan, asked: Sequence[Asked]) -> None:
-    before = {run.name: run.asked for run in plan.runs}
-    now = {run.name: run.config for run in asked}
-    if before == now:
-        return
-    if missing := [name for name in before if name not in now]:
-        problem = f"it has {missing[0]}, which this command does not train"
-    elif more := [name for name in now if name not in before]:
-        problem = f"it does not have {more[0]}, which this command would train"
-    else:
-        name = next(name for name in now if before[name] != now[name])
-        pairs = zip(fields(before[name]), fields(now[name]), strict=True)
-        key, old, new = next((key, old, new) for (key, _, old), (*_, new) in pairs if old != new)
-        problem = f"its {key} is {old}, here it is {new}"
-    raise UsageError(
-        f"{folder} is another sweep: {problem}; resume that one by --resume {folder}, replace it "
-        f"by --overwrite, or choose another --run-dir"
-    )
 
 
 def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:

@@ -26,6 +26,7 @@ from gpt.config.schema import Config
 from gpt.errors import GPTError, Interrupted
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
+from gpt.training.monitor.progress import training_bar
 from gpt.training.trainer import train
 
 log = logging.getLogger(__name__)
@@ -81,42 +82,72 @@ def train_here(
 def train_in_processes(
     jobs: Sequence[Job], at_once: int, should_stop: Callable[[], bool], on_event: OnEvent
 ) -> dict[str, str]:
-    """The same, so many at once."""
+    """The same, so many at once; a bar shows the steps of all."""
     reports: queue.SimpleQueue[tuple[_Worker, dict[str, Any] | None]] = queue.SimpleQueue()
     waiting, errors = list(jobs), dict[str, str]()
     working, stopping, interrupted = set[_Worker](), False, False
-    try:
-        while working or (waiting and not stopping):
-            if not stopping and should_stop():
-                stopping = True
-                for worker in working:
-                    worker.stop()
-            while waiting and not stopping and len(working) < at_once:
-                job = waiting.pop(0)
-                log.info("%s: begins, run %d of %d", job.name, len(jobs) - len(waiting), len(jobs))
-                working.add(_Worker(job, reports))
-            try:
-                worker, report = reports.get(timeout=STOP_WITHIN_S)
-            except queue.Empty:
-                continue
-            name = worker.job.name
-            if report is None:
+    with _Steps(jobs) as steps:
+        try:
+            while working or (waiting and not stopping):
+                if not stopping and should_stop():
+                    stopping = True
+                    for worker in working:
+                        worker.stop()
+                while waiting and not stopping and len(working) < at_once:
+                    job = waiting.pop(0)
+                    log.info("run %d of %d: %s", len(jobs) - len(waiting), len(jobs), job.name)
+                    working.add(_Worker(job, reports))
+                try:
+                    worker, report = reports.get(timeout=STOP_WITHIN_S)
+                except queue.Empty:
+                    continue
+                name = worker.job.name
+                if report is not None:
+                    steps.tell(name, report)
+                    if "kind" in report:
+                        on_event(report | {"run": name})
+                    continue
                 working.remove(worker)
                 interrupted |= worker.interrupted
                 if (error := worker.error()) is not None:
                     errors[name] = error
                     log.warning("%s failed: %s", name, error)
-            elif "log" in report:
-                log.warning("%s: %s", name, report["log"])
-            else:
-                _tell(name, report)
-                on_event(report | {"run": name})
-    finally:
-        for worker in working:
-            worker.process.kill()
+        finally:
+            for worker in working:
+                worker.process.kill()
     if interrupted or waiting:
         raise Interrupted("stopped")
     return errors
+
+
+class _Steps:
+    """A bar over the steps of several runs, and a line for what is worth one."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self.planned = {job.name: job.config.train.steps for job in jobs}
+        self.done = dict.fromkeys(self.planned, 0)
+        self.bar = training_bar(sum(self.planned.values()), 0)
+
+    def __enter__(self) -> "_Steps":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.bar.close()
+
+    def tell(self, name: str, report: dict[str, Any]) -> None:
+        """Show an event of a run, or a notice that it logged."""
+        if "log" in report:
+            log.warning("%s: %s", name, report["log"])
+            return
+        if report["kind"] == "plan":
+            self.planned[name] = report["steps"]
+            self.bar.total = sum(self.planned.values())
+        self.bar.update(report["step"] - self.done[name])
+        self.done[name] = report["step"]
+        losses = {key: report[key] for key in ("val_loss", "val_loss_part") if key in report}
+        if losses and report["step"]:
+            told = ", ".join(f"{key.replace('_', ' ')} {loss:.4f}" for key, loss in losses.items())
+            log.info("%s: step %d: %s", name, report["step"], told)
 
 
 class _Worker:
@@ -169,14 +200,6 @@ class _Worker:
                 else:
                     reports.put((self, report))
         reports.put((self, None))
-
-
-def _tell(name: str, event: dict[str, Any]) -> None:
-    """An evaluation, in a line."""
-    losses = {key: event[key] for key in ("val_loss", "val_loss_part") if key in event}
-    if losses and event["step"]:
-        told = ", ".join(f"{key.replace('_', ' ')} {loss:.4f}" for key, loss in losses.items())
-        log.info("%s: step %d: %s", name, event["step"], told)
 
 
 def _told(error: Exception) -> str:

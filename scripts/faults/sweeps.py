@@ -12,7 +12,8 @@ from tqdm import tqdm
 from faults.tally import Tally
 from faults.work import PROCESSES, Work, bits, differences, ended, log_of, remove, tiny, told
 from gpt.config.schema import Config
-from gpt.recipe.sweep import Asked, run_sweep
+from gpt.recipe.sweep import run_sweep
+from gpt.recipe.sweep_plan import Asked
 from gpt.text.corpus import Corpus
 
 MOMENT_S = {1: 0.7, 2: 5.0}  # that a sweep lives, in the mean; its processes take long to start
