@@ -225,6 +225,20 @@ def test_a_run_that_fails_is_told_and_the_others_are_trained(gpt: Gpt, config_fi
     assert "3 to train" in err, "what failed is tried again, what is finished is not"
 
 
+def test_a_run_whose_checkpoints_are_damaged_does_not_keep_the_others_from_training(
+    gpt: Gpt, config_file: Path
+) -> None:
+    command = ("train", "--config", config_file, "--seeds", 2)
+    assert gpt(*command)[0] == 0
+    for file in SWEEP.glob("seed-1337/checkpoints/*/*.json"):
+        file.write_text("{")
+    assert gpt("runs", "--delete", "small-sweep/seed-1338")[0] == 0
+    code, out, _ = gpt(*command, "--json")
+    first, second = json.loads(out)["combinations"][0]["runs"]
+    assert (code, second["error"], second["val_loss"] > 0) == (1, None, True)
+    assert "seed-1337/checkpoints" in first["error"]
+
+
 # --- the command ---
 
 

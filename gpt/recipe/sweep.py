@@ -10,7 +10,6 @@ never been.
 import json
 import logging
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +21,9 @@ from gpt.errors import GPTError, Interrupted, UsageError, command
 from gpt.evaluation.loss import evaluate
 from gpt.evaluation.units import scored_val, val_units
 from gpt.files import write_atomically
+from gpt.recipe.job import Job
 from gpt.recipe.sweep_plan import Asked, Load, Plan, PlannedRun, check_same, new_plan, read_plan
-from gpt.recipe.workers import Job, train_here, train_in_processes
+from gpt.recipe.workers import train_here, train_in_processes
 from gpt.runs.checkpoint import read_checkpoint, read_summary
 from gpt.runs.folder import (
     SWEEP,
@@ -31,18 +31,14 @@ from gpt.runs.folder import (
     delete_run,
     has_checkpoint,
     is_run,
-    is_running,
     is_sweep,
     locked,
     make_folder,
 )
 from gpt.runs.model import load_model
-from gpt.runs.recovery import summary_to_resume
 from gpt.text.corpus import Corpus
 
 log = logging.getLogger(__name__)
-
-ORPHANED_S = 10  # that the process of a run may outlive the sweep, if that was killed
 
 
 @dataclass(frozen=True)
@@ -127,7 +123,7 @@ def run_sweep(
                 check_same(folder, plan, asked)
         corpora = [_corpus(folder, run, load) for run in plan.runs]
         waiting = [
-            _job(folder, run, corpus)
+            Job(run.name, folder / run.name, run.config, corpus)
             for run, corpus in zip(plan.runs, corpora, strict=True)
             if not _is_finished(folder / run.name)
         ]
@@ -153,8 +149,10 @@ def run_sweep(
 
 def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
     """The text of a run, which must be what it was when the sweep began."""
-    begun = has_checkpoint(folder / run.name)
-    vocabulary = read_summary(folder / run.name, "last").vocabulary if begun else None
+    try:
+        vocabulary = read_summary(folder / run.name, "last").vocabulary
+    except GPTError:  # there is none yet, or it is damaged
+        vocabulary = None
     corpus = load(run.config, vocabulary)
     if corpus.sha256 != run.text_sha256:
         raise UsageError(
@@ -162,17 +160,6 @@ def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
             f"new sweep by --overwrite or another --run-dir"
         )
     return corpus
-
-
-def _job(folder: Path, planned: PlannedRun, corpus: Corpus) -> Job:
-    """A run to start, or to resume with the plans that it made."""
-    run, config = folder / planned.name, planned.config
-    gives_up = time.monotonic() + ORPHANED_S
-    while is_running(run) and time.monotonic() < gives_up:
-        time.sleep(0.05)
-    if resumes := has_checkpoint(run):
-        config = summary_to_resume(run).config
-    return Job(planned.name, run, config, corpus, resumes)
 
 
 def _is_finished(run: Path) -> bool:

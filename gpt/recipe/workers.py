@@ -1,13 +1,7 @@
-"""The runs of a sweep, trained one after the other here, or several at once in processes.
-
-A process is a program of its own. It gets its job, and a line when it is to stop, on stdin, and
-tells what happens on stdout. When the process that started it is gone, it ends at once, as if it
-had been killed with that.
-"""
+"""The runs of a sweep, trained one after the other here, or several at once in processes."""
 
 import json
 import logging
-import os
 import queue
 import subprocess
 import sys
@@ -15,45 +9,18 @@ import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import IO, Any
 
-import numpy as np
-
-from gpt.config.schema import Config
-from gpt.errors import GPTError, Interrupted
-from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Vocabulary
+from gpt.errors import Interrupted
+from gpt.recipe.job import PROGRAM, Job, to_json, told
 from gpt.training.monitor.progress import training_bar
-from gpt.training.trainer import train
 
 log = logging.getLogger(__name__)
 
-PROGRAM = (
-    f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; from gpt.recipe import workers; "
-    f"workers.work()"
-)
 STOP_WITHIN_S = 0.1  # how often it is asked whether to stop
 
 OnEvent = Callable[[dict[str, Any]], object]
-
-
-@dataclass(frozen=True)
-class Job:
-    """A run to train from the start, or to resume."""
-
-    name: str
-    run: Path
-    config: Config
-    corpus: Corpus
-    resumes: bool
-
-    def train(self, **options: Any) -> None:
-        """Train it; for the options, and what it raises, see `gpt.training.trainer.train`."""
-        again = "resume" if self.resumes else "overwrite"  # what a kill left without a checkpoint
-        train(self.config, self.corpus, self.run, **options | {again: True})
 
 
 def train_here(
@@ -74,7 +41,7 @@ def train_here(
         except Interrupted:
             raise
         except Exception as error:
-            errors[job.name] = _told(error)
+            errors[job.name] = told(error)
             log.warning("%s failed: %s", job.name, errors[job.name])
     return errors
 
@@ -146,8 +113,10 @@ class _Steps:
         self.done[name] = report["step"]
         losses = {key: report[key] for key in ("val_loss", "val_loss_part") if key in report}
         if losses and report["step"]:
-            told = ", ".join(f"{key.replace('_', ' ')} {loss:.4f}" for key, loss in losses.items())
-            log.info("%s: step %d: %s", name, report["step"], told)
+            listed = ", ".join(
+                f"{key.replace('_', ' ')} {loss:.4f}" for key, loss in losses.items()
+            )
+            log.info("%s: step %d: %s", name, report["step"], listed)
 
 
 class _Worker:
@@ -165,7 +134,7 @@ class _Worker:
             start_new_session=True,  # no Ctrl-C: the one that it works for gets it
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # same on Windows
         )
-        self._send(_as_json(job))
+        self._send(to_json(job))
         threading.Thread(target=self._read, args=(reports,), daemon=True).start()
 
     def stop(self) -> None:
@@ -200,61 +169,3 @@ class _Worker:
                 else:
                     reports.put((self, report))
         reports.put((self, None))
-
-
-def _told(error: Exception) -> str:
-    first = (str(error).splitlines() or [""])[0]
-    return str(error) if isinstance(error, GPTError) else f"{type(error).__name__}: {first:.300}"
-
-
-def _as_json(job: Job) -> str:
-    corpus = job.corpus
-    assert isinstance(corpus.ids, np.memmap)
-    named = {key: value for key, value in vars(corpus).items() if key not in ("ids", "vocabulary")}
-    named |= {"ids": str(corpus.ids.filename), "vocabulary": corpus.vocabulary.to_json()}
-    config = job.config.model_dump()
-    return json.dumps(
-        {"run": str(job.run), "config": config, "resumes": job.resumes, "corpus": named}
-    )
-
-
-def _from_json(line: str) -> Job:
-    told = json.loads(line)
-    ids = np.load(told["corpus"]["ids"], mmap_mode="r", allow_pickle=False)
-    vocabulary = Vocabulary.from_json(told["corpus"]["vocabulary"])
-    corpus = Corpus(**told["corpus"] | {"ids": ids, "vocabulary": vocabulary})
-    config, run = Config.model_validate(told["config"]), Path(told["run"])
-    return Job(run.name, run, config, corpus, told["resumes"])
-
-
-def work() -> None:
-    """The program of a process: a line of JSON for each event, the last one says how it ended."""
-    lines = os.fdopen(os.dup(0), "rb", buffering=0)
-    stop = threading.Event()
-    reporting = threading.Lock()
-
-    def report(content: dict[str, Any]) -> None:
-        with reporting:
-            print(json.dumps(content), flush=True)
-
-    def watch() -> None:
-        while lines.readline():
-            stop.set()
-        os._exit(1)  # who started it is gone
-
-    class Notices(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            report({"log": record.getMessage()})
-
-    logging.getLogger("gpt").addHandler(Notices(logging.WARNING))
-    error: str | None = None
-    interrupted = False
-    try:
-        job = _from_json(lines.readline().decode())
-        threading.Thread(target=watch, daemon=True).start()
-        job.train(should_stop=stop.is_set, on_event=report)
-    except Interrupted:
-        interrupted = True
-    except Exception as failure:
-        error = _told(failure)
-    report({"ended": error, "interrupted": interrupted})

@@ -14,7 +14,8 @@ from faults.work import PROCESSES, Work, bits, differences, ended, log_of, remov
 from gpt.config.schema import Config
 from gpt.recipe.sweep import run_sweep
 from gpt.recipe.sweep_plan import Asked
-from gpt.text.corpus import Corpus
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_source
 
 MOMENT_S = {1: 0.7, 2: 5.0}  # that a sweep lives, in the mean; its processes take long to start
 
@@ -61,15 +62,19 @@ def _swept(
     work: Work, asked: Sequence[Asked], folder: Path, jobs: int, seconds: float = 300.0
 ) -> int:
     """The exit code of a process that sweeps, and is killed after so long."""
-    process = PROCESSES.Process(target=_sweep, args=(asked, work.corpus, folder, jobs))
+    process = PROCESSES.Process(target=_sweep, args=(asked, work.corpus.name, folder, jobs))
     process.start()
     return ended(process, seconds)
 
 
-def _sweep(asked: Sequence[Asked], corpus: Corpus, folder: Path, jobs: int) -> None:
+def _sweep(asked: Sequence[Asked], text: str, folder: Path, jobs: int) -> None:
     tqdm.set_lock(threading.RLock())  # its own are semaphores, which a kill leaves behind
     os.dup2(os.open(log_of(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
-    sweep = run_sweep(folder, asked, choose=_as_it_is, load=lambda *_: corpus, jobs=jobs)
+
+    def load(config: Config, vocabulary: object) -> Corpus:  # not sent: its ids are those of a file
+        return load_corpus(open_source(text))
+
+    sweep = run_sweep(folder, asked, choose=_as_it_is, load=load, jobs=jobs)
     if sweep.failed:
         raise RuntimeError(str(sweep.failed[0]))
 
