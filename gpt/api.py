@@ -16,10 +16,11 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpt.distributed import check_alone, first_on_each_machine, from_main, joined, remembered_run
 from gpt.errors import UsageError
 from gpt.text.rules import normalized
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gpt.evaluation.attention import Attention
     from gpt.evaluation.text_report import TextReport
     from gpt.model.ensemble import LanguageModel
+    from gpt.recipe.plan import Plan
     from gpt.recipe.range_test import RangeTest
     from gpt.recipe.sweep import Sweep
     from gpt.runs.checkpoint import CheckpointData
@@ -282,6 +284,9 @@ def train(
         on_event: called with a dict of what happens; `gpt.training.trainer.train` lists them.
         clock: the seconds that are used of the minutes; by default those since this call.
 
+    Started by torchrun, its processes train one model together, and all have the Outcome; where it
+    restarted them, they resume the run that they began.
+
     Raises:
         ConfigError: the file, a key or a value is wrong.
         UsageError: the run's folder is in use, or there is no run to fine-tune.
@@ -292,26 +297,32 @@ def train(
     clock = clock or _since_now()
     settled = _resolve_new(config, text, settings, minutes, init_from)
 
-    from gpt.runs.folder import RUNS, check_free
+    from gpt.runs.folder import RUNS, check_free, has_checkpoint
 
     run = Path(run_dir) if run_dir else RUNS / name_of(config, text)
-    if run_dir or overwrite:
-        check_free(run, overwrite=overwrite)
-    settled, corpus = _chosen(settled, clock) if _is_open(config, settled) else _corpus(settled)
-
-    from gpt.training.trainer import train as train_model
-
     numbered = not (run_dir or overwrite)
-    return train_model(
-        settled,
-        corpus,
-        run,
-        overwrite=overwrite,
-        numbered=numbered,
-        should_stop=should_stop,
-        on_event=on_event,
-        clock=clock,
-    )
+    with joined():
+        if begun := remembered_run():
+            if from_main(has_checkpoint, Path(begun)):
+                return resume(begun, should_stop=should_stop, on_event=on_event, clock=clock)
+            run, numbered, overwrite = Path(begun), False, True
+        if not numbered:
+            from_main(partial(check_free, overwrite=overwrite), run)
+        is_open = _is_open(config, settled)
+        settled, corpus = _chosen(settled, clock) if is_open else _corpus(settled)
+
+        from gpt.training.trainer import train as train_model
+
+        return train_model(
+            settled,
+            corpus,
+            run,
+            overwrite=overwrite,
+            numbered=numbered,
+            should_stop=should_stop,
+            on_event=on_event,
+            clock=clock,
+        )
 
 
 def resume(
@@ -338,23 +349,23 @@ def resume(
     from gpt.runs.recovery import summary_to_resume
 
     clock = clock or _since_now()
-    folder = find_run(None if run is None else str(run))
-    newest = summary_to_resume(folder)
-    config = newest.config
-    settled = _resolve(config, text, settings, minutes, plans_again=False)
-    settled, corpus = _corpus(settled, newest.vocabulary)
+    with joined():
+        folder = from_main(find_run, None if run is None else str(run))
+        newest = from_main(summary_to_resume, folder)
+        settled = _resolve(newest.config, text, settings, minutes, plans_again=False)
+        settled, corpus = _corpus(settled, newest.vocabulary)
 
-    from gpt.training.trainer import train as train_model
+        from gpt.training.trainer import train as train_model
 
-    return train_model(
-        settled,
-        corpus,
-        folder,
-        resume=True,
-        should_stop=should_stop,
-        on_event=on_event,
-        clock=clock,
-    )
+        return train_model(
+            settled,
+            corpus,
+            folder,
+            resume=True,
+            should_stop=should_stop,
+            on_event=on_event,
+            clock=clock,
+        )
 
 
 def sweep(
@@ -507,6 +518,7 @@ def find_learning_rate(
         TrainingError: the loss does not fall, not even at a hundredth of the config's rates.
         Interrupted: `should_stop` returned True.
     """
+    check_alone("a range test")
     clock = _since_now()
     settled = _resolve_new(config, text, settings, minutes, init_from)
     settled, corpus = _chosen(settled, clock) if _is_open(config, settled) else _corpus(settled)
@@ -630,12 +642,12 @@ def _is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
 def _chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Corpus"]:
     """The config with all that it leaves open chosen for its text and time; and the text."""
     from gpt.config.load import load_config
-    from gpt.recipe.plan import plan
 
     config = _with_kept_input(config)
     sources = _sources(config.data)
     corpus = _prepared(config, sources)
-    best = plan(corpus, config.train.minutes or DEFAULT_MINUTES, config, elapsed_s=clock())
+    minutes = config.train.minutes or DEFAULT_MINUTES
+    best = from_main(_planned, corpus, minutes, config, clock)
     for line in best.describe():
         log.info(line)
     chosen = best.config
@@ -646,11 +658,19 @@ def _chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Co
     return chosen, corpus
 
 
+def _planned(
+    corpus: "Corpus", minutes: float, config: "Config", clock: Callable[[], float]
+) -> "Plan":
+    from gpt.recipe.plan import plan
+
+    return plan(corpus, minutes, config, elapsed_s=clock())
+
+
 def _with_kept_input(config: "Config") -> "Config":
     """The same, but what standard input holds is kept in the cache and named as it is there."""
     from gpt.text.standard_input import keep_input
 
-    kept = keep_input(config.data)
+    kept = from_main(keep_input, config.data)
     return config if kept is config.data else config.model_copy(update={"data": kept})
 
 
@@ -686,14 +706,15 @@ def _prepared(
         vocabulary = resumed or _summary(run).vocabulary
     source, val_source = (*sources, None)[:2]
     assert source is not None
-    return load_corpus(
-        source,
-        data,
-        val_source=val_source,
-        vocabulary=vocabulary,
-        extends=fine_tuned is not None,
-        seed=config.seed,
-    )
+    with first_on_each_machine():
+        return load_corpus(
+            source,
+            data,
+            val_source=val_source,
+            vocabulary=vocabulary,
+            extends=fine_tuned is not None,
+            seed=config.seed,
+        )
 
 
 def _summary(run: str) -> "CheckpointData":

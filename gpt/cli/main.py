@@ -24,6 +24,7 @@ from gpt.cli.options import log, terminal_width
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
+from gpt.distributed import is_first_to_fail, is_main
 from gpt.errors import INTERRUPTED, GPTError, UsageError, command
 from gpt.text.display import visible
 
@@ -47,7 +48,7 @@ def main() -> NoReturn:
         sys.stdin.reconfigure(errors="surrogateescape")  # then refused as an unknown character
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
-    log.handlers = [_Notices()]
+    log.handlers = [_Notices() if is_main() else logging.NullHandler()]
     log.setLevel(logging.INFO)
     try:
         _check_working_folder()
@@ -61,7 +62,9 @@ def main() -> NoReturn:
     except Exception as error:
         if log.level == logging.DEBUG:
             raise
-        typer.echo(_in_terminal(f"gpt: {visible(_message(error))}"), err=True)
+        message = f"gpt: {visible(_message(error))}"
+        if is_first_to_fail(message):
+            typer.echo(_in_terminal(message), err=True)
         sys.exit(getattr(error, "exit_code", 1))
 
 

@@ -14,10 +14,14 @@ class StopSignals:
 
     A second one does what it did before. An `Interrupted` that leaves the context gets the exit
     code of the signal. Outside the main thread, where Python allows no handlers, none is installed.
+
+    `repeated`: a second one does nothing, and the first says nothing, as each may come twice: what
+    a terminal has sent to torchrun's workers torchrun sends them, too.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, repeated: bool = False) -> None:
         self.received: int | None = None
+        self.repeated = repeated
         self._before: dict[int, signal._HANDLER] = {}
 
     def should_stop(self) -> bool:
@@ -44,6 +48,8 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
+        if self.repeated:
+            return
         self._restore()
         # written at once and past Python's buffers, which the signal may have interrupted
         with contextlib.suppress(OSError):  # the terminal may be what is gone

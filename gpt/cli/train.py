@@ -14,6 +14,7 @@ from gpt.cli.find_lr import check_picture, show_range_test
 from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard
 from gpt.cli.signals import StopSignals
 from gpt.cli.sweep import print_sweep
+from gpt.distributed import is_launched, is_main
 from gpt.errors import UsageError, command
 
 if TYPE_CHECKING:
@@ -214,9 +215,10 @@ def train(
             init_from=init_from,
             clock=clock,
         )
-        _print_estimate(settled, _with_start(estimate), as_json, show_config)
+        if is_main():
+            _print_estimate(settled, _with_start(estimate), as_json, show_config)
         return
-    with StopSignals() as signals:
+    with StopSignals(repeated=is_launched()) as signals:
         if resume is not None:
             outcome = api.resume(
                 resume or None,
@@ -238,7 +240,8 @@ def train(
                 should_stop=signals.should_stop,
                 clock=clock,
             )
-    _print_outcome(outcome, as_json)
+    if is_main():
+        _print_outcome(outcome, as_json)
 
 
 def _print_outcome(outcome: "Outcome", as_json: bool) -> None:

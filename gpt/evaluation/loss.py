@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpt.device import set_threads_here
+from gpt.distributed import rank, total, world_size
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
 from gpt.text.batches import consecutive_windows, spread_windows
@@ -39,6 +40,7 @@ def evaluate_each(
     characters: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[int], object] = lambda characters: None,
+    sharded: bool = False,
 ) -> list[float]:
     """The loss of the model, see `evaluate`, and then of each member, if it is an ensemble.
 
@@ -54,10 +56,11 @@ def evaluate_each(
     `should_stop` is asked before each window, from any thread; `on_progress` is called in this
     thread with the number of characters scored since its last call.
 
-    On a CPU each thread scores windows of its own, as in training.
+    On a CPU each thread scores windows of its own, as in training. `sharded`: so does each rank,
+    all of which are to call this.
 
     Raises:
-        Stopped: `should_stop` returned True before the last window.
+        Stopped: `should_stop` returned True before the last window, on any rank.
     """
     device = next(model.parameters()).device
     model.eval()
@@ -74,24 +77,32 @@ def evaluate_each(
         losses = [cross_entropy(each, y, reduction="sum").item() + shared for each in logits]
         return losses, y.numel()
 
-    T, totals, scored = model.config.T, np.zeros(1), 0
+    T, ranks = model.config.T, world_size() if sharded else 1
+    K = len(members_of(model))
+    totals, scored, stopped = np.zeros(K + (K > 1)), 0, False
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
         windows = consecutive_windows(ids, T)
     else:
         windows = spread_windows(ids, T, characters)
+    windows = islice(windows, rank() if sharded else 0, None, ranks)
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
     try:
         while some := list(islice(windows, 4 * threads)):
             for losses, count in (pool.map if device.type == "cpu" else map)(score, some):
                 totals, scored = totals + losses, scored + count
-                on_progress(count)
+                on_progress(ranks * count)
+    except Stopped:
+        stopped = True
     except BaseException:  # a second Ctrl-C waits for nobody
         pool.shutdown(wait=False, cancel_futures=True)
         raise
-    pool.shutdown()  # no thread is still setting its number of threads
-    means: list[float] = (totals / scored).tolist()
-    return means
+    pool.shutdown(cancel_futures=True)  # no thread is still setting its number of threads
+    numbers = [*totals.tolist(), float(scored), float(stopped)]
+    *sums, characters_scored, stops = total(numbers, patient=True) if sharded else numbers
+    if stops:
+        raise Stopped
+    return [each / characters_scored for each in sums]
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:

@@ -17,6 +17,7 @@ from typing import Any
 
 from gpt.config.schema import Config
 from gpt.device import select_device
+from gpt.distributed import check_alone
 from gpt.errors import GPTError, Interrupted, UsageError, command
 from gpt.evaluation.loss import evaluate
 from gpt.evaluation.units import scored_val, val_units
@@ -103,6 +104,7 @@ def run_sweep(
         UsageError: the folder holds another sweep, or something else; or a text has changed.
         Interrupted: `should_stop` returned True; what was trained is saved.
     """
+    check_alone("a sweep, whose runs are processes of their own (--jobs),")
     plan = None
     if asked is not None and (overwrite or not is_sweep(folder)):
         if is_run(folder):

@@ -7,6 +7,7 @@ windows through the whole model.
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import set_threads_here
+from gpt.distributed import world_size
 from gpt.model.transformer import GPT
 
 # Numbers in the residual stream (B T C) that a thread of a CPU takes through the model at once. The
@@ -29,8 +31,11 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class Gradients(Protocol):
     """A way to compute the gradients of a micro-batch."""
 
-    def __call__(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
-        """Add to .grad the gradient of these windows' loss, times `scale`; returns that loss."""
+    def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
+        """Add to .grad the gradient of these windows' loss, times `scale`; returns that loss.
+
+        `last`: no micro-batch follows, so .grad is to be what all ranks' gradients come to.
+        """
 
     def windows_at_once(self, B: int, T: int) -> int:
         """How many of B windows of T are in memory at the same time."""
@@ -39,18 +44,29 @@ class Gradients(Protocol):
 class PlainBackward:
     """`loss.backward()`, which leaves gradients in .grad through autograd's hooks, as DDP needs.
 
-    `divides`: windows are computed a few at a time, as on a CPU, for a model of C channels.
+    `divides`: windows are computed a few at a time, as on a CPU, for a model of C channels. All but
+    the last of a batch are computed in the context `unsynchronised`.
     """
 
-    def __init__(self, loss: Loss, C: int, *, divides: bool = False) -> None:
+    def __init__(
+        self,
+        loss: Loss,
+        C: int,
+        unsynchronised: Callable[[], AbstractContextManager[None]] = nullcontext,
+        *,
+        divides: bool = False,
+    ) -> None:
         self.loss, self.C, self.divides = loss, C, divides
+        self.unsynchronised = unsynchronised
 
-    def __call__(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
         """See Gradients."""
         total = torch.zeros((), device=x.device)
-        for chunk in _chunks(x, y, self._count(*x.shape)):
-            loss = self.loss(*chunk)
-            loss.backward(scale)  # type: ignore[no-untyped-call]
+        count = self._count(*x.shape)
+        for i, chunk in enumerate(_chunks(x, y, count), start=1):
+            with nullcontext() if last and i == count else self.unsynchronised():
+                loss = self.loss(*chunk)
+                loss.backward(scale)  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
 
@@ -76,7 +92,7 @@ class ThreadedBackward:
         self.workers = min(threads, MAX_WORKERS)
         self.pool = ThreadPoolExecutor(self.workers)
 
-    def __call__(self, x: Tensor, y: Tensor, scale: Tensor) -> Tensor:
+    def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
         """See Gradients."""
         B, T = x.shape
         chunks = list(_chunks(x, y, chunk_count(B, T, self.C, self.workers)))
@@ -114,15 +130,22 @@ class ThreadedBackward:
         return loss
 
 
-def make_gradients(loss: Loss, model: GPT, config: Config, device: torch.device) -> Gradients:
+def make_gradients(
+    loss: Loss,
+    model: GPT,
+    config: Config,
+    device: torch.device,
+    unsynchronised: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Gradients:
     """Workers on a CPU, but not with dropout, whose masks are drawn one after the other, nor
-    compiled, as the compiler does not take two threads at a time; else plain backward.
+    compiled, as the compiler does not take two threads at a time, nor where ranks are the workers;
+    else plain backward.
     """
     C = config.model.C
     if worker_count(config, device) > 1:
         trained = [p for p in model.parameters() if p.requires_grad]
         return ThreadedBackward(loss, trained, C, torch.get_num_threads())
-    return PlainBackward(loss, C, divides=device.type == "cpu")
+    return PlainBackward(loss, C, unsynchronised, divides=device.type == "cpu")
 
 
 def worker_count(config: Config, device: torch.device) -> int:
@@ -140,7 +163,9 @@ def threads_each(threads: int, config: Config, device: torch.device) -> int:
 
 def takes_threads(config: Config, device: torch.device) -> bool:
     """Whether threads can each take a model through a batch: see `make_gradients`."""
-    return device.type == "cpu" and not draws_masks(config.model) and config.train.compile != "on"
+    alone = world_size() == 1  # DDP takes one thread's gradients, as they are computed
+    plain = draws_masks(config.model) or config.train.compile == "on"
+    return device.type == "cpu" and alone and not plain
 
 
 def draws_masks(model: ModelConfig) -> bool:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpt.config.schema import Config
+from gpt.distributed import world_size
 
 # Of V: below it saves little, and a run's last digits are to stay what they were.
 MIN_VOCABULARY = 1000
@@ -19,10 +20,11 @@ CHUNK_NUMBERS = 2**21  # logits at a time: 8 MB in float32, which stay in the ca
 def fuses_head(config: Config, vocabulary_size: int, device: torch.device) -> bool:
     """Whether a step takes the head and the loss as one: on a CPU, if V is large.
 
-    A compiler needs the model's whole forward. (Nor can distillation, whose targets are many.)
+    A compiler and DDP need the model's whole forward. (Nor can distillation, whose targets are
+    many.)
     """
-    large = vocabulary_size >= MIN_VOCABULARY
-    return large and device.type == "cpu" and config.train.compile != "on"
+    large, whole = vocabulary_size >= MIN_VOCABULARY, config.train.compile == "on"
+    return large and device.type == "cpu" and not whole and world_size() == 1
 
 
 def head_bytes(C: int, vocabulary_size: int) -> float:

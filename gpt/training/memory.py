@@ -4,6 +4,7 @@ import torch
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import select_precision
+from gpt.distributed import local_world_size, world_size
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import EVAL_CHARACTERS
@@ -35,7 +36,9 @@ def check_training_memory(
         check_memory("training", {"batch": parts.pop("batch")}, ADVICE)  # drawn on the CPU
         check_memory(f"training on {device}", parts, ADVICE, torch.cuda.mem_get_info(device)[0])
     else:
-        check_memory("training", parts | {"libraries": LIBRARIES}, ADVICE)
+        parts |= {"libraries": LIBRARIES}
+        of_ranks = {name: size * local_world_size() for name, size in parts.items()}
+        check_memory("training", of_ranks, ADVICE)
 
 
 def training_bytes(
@@ -51,7 +54,8 @@ def training_bytes(
     gradients = 1 if workers == 1 else workers + 1  # of each parameter
     side_by_side = takes_threads(config, device)
     members_at_once = min(K, torch.get_num_threads()) if side_by_side else 1
-    B = 1 if train.auto_batch else -(-train.batch_size // train.accumulation)
+    at_once = train.accumulation * world_size()
+    B = 1 if train.auto_batch else -(-train.batch_size // at_once)
     on_cpu = device.type == "cpu"
     bf16 = select_precision(train.precision, device) == torch.bfloat16
     explicit = on_cpu and ((bf16 and model.T <= 512) or model.attention_dropout > 0)

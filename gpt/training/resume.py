@@ -11,6 +11,7 @@ import torch
 from pydantic import ValidationError
 
 from gpt.config.schema import Config, TrainConfig
+from gpt.distributed import from_main
 from gpt.errors import CheckpointError, UsageError
 from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.model import load_model, load_weights
@@ -45,7 +46,7 @@ def resume_from(
         ConfigError: the config changes what would make it another run.
         UsageError: the text or the teacher differs, or the run is finished.
     """
-    data, state = recover(run)
+    data, state = from_main(recover, run)
     with _state_of_this_model(run, data):
         progress = Progress(**state.numbers["progress"])
         _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
@@ -170,7 +171,7 @@ def roll_back(run: Path, update: Update) -> tuple[int, Progress]:
     Raises:
         CheckpointError: no checkpoint is intact.
     """
-    data, state = recover(run)
+    data, state = from_main(recover, run)
     with _state_of_this_model(run, data):
         load_weights(update.model, data)
         update.load_state_dict(state)

@@ -18,6 +18,7 @@ from gpt.device import (
     seeded,
     select_precision,
 )
+from gpt.distributed import add_up, parallel, rank, sharing, unsynchronised, world_size
 from gpt.errors import TrainingError
 from gpt.evaluation.loss import unknown_cost
 from gpt.model.transformer import GPT, cross_entropy
@@ -45,7 +46,7 @@ class TrainStep:
     The batch, its token dropout and the dropout masks are pure functions of (seed, step), so a step
     repeats exactly, whatever ran before it; `state_dict` holds all that one step leaves to the
     next. The batch is drawn while the step before is computed; it is computed in micro-batches,
-    and each of them as gradients.py says.
+    and each of them as gradients.py says. Of several ranks, each computes its share of the windows.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class TrainStep:
     ) -> None:
         self.model, self.ids, self.config, self.device = model, ids, config, device
         self.vocabulary, self.teacher = vocabulary, teacher
+        self.rank, self.ranks, self.share = rank(), world_size(), sharing()
         self.batches = Prefetch(self._draw, config.train.steps)
         for block in model.blocks[: config.train.freeze]:
             block.requires_grad_(False)
@@ -66,14 +68,17 @@ class TrainStep:
         self.precision = select_precision(config.train.precision, device)
         V = model.head.out_features
         self.fuses_head = teacher is None and fuses_head(config, V, device)
-        self.gradients = make_gradients(self.loss, model, config, device)
+        self.gradients = make_gradients(
+            *(self.loss, model, config, device), lambda: unsynchronised(self.forward)
+        )
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, products)
         # float16 has few exponents: gradients are scaled up so that none is lost (arXiv:1710.03740)
         self.scaler: Any = torch.amp.GradScaler(
             device.type, enabled=self.precision == torch.float16
         )
-        self.forward = compile_model(model, config.train.compile, device, self._rehearse)
+        compiled = compile_model(model, config.train.compile, device, self._rehearse)
+        self.forward = parallel(compiled, self._rehearse)
 
     def __call__(self, step: int, scale: float = 1.0) -> Result:
         """Returns the batch's loss before the update and the gradient's norm before clipping, ().
@@ -88,7 +93,7 @@ class TrainStep:
         config = self.config.train
         lr_factor = scale * learning_rate(step, config) / config.learning_rate
         self.model.train()
-        loss = self._backward(step)
+        loss = add_up(self._backward(step))
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
         norm = torch.nn.utils.clip_grad_norm_(
@@ -128,29 +133,36 @@ class TrainStep:
         overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         return not (math.isfinite(loss) and (overflow or math.isfinite(norm)))
 
-    def _backward(self, step: int) -> Tensor:
-        """Leave the gradients of a step's batch in the model; returns the loss."""
+    def _backward(self, step: int, *, synchronise: bool = True) -> Tensor:
+        """Leave the gradients of a step's batch in the model; returns this rank's part of the loss.
+
+        The gradients are the ranks' together, unless they need not `synchronise`.
+        """
         x, y = self.batches(step)
         while True:
             self.model.zero_grad(set_to_none=True)
             loss = torch.zeros((), device=self.device)
-            scale = self.scaler.scale(torch.ones((), device=self.device))
+            # times the ranks, as DDP leaves the mean of what they are to add up to
+            scale = self.scaler.scale(torch.full((), float(self.ranks), device=self.device))
             try:
                 with self._dropout_seeded(step):
-                    for micro_batch in self._micro_batches(x, y):
-                        loss += self.gradients(*micro_batch, scale)
+                    for micro_batch, is_last in self._micro_batches(x, y):
+                        last = is_last and synchronise
+                        loss += self.gradients(*micro_batch, scale, last=last)
             except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
                 if not _is_out_of_memory(error):
                     raise
-                self._divide_further(step, str(error).splitlines()[0])
+                self._divide_further(x, str(error).splitlines()[0])
             else:
-                return loss + unknown_cost(y, self.vocabulary) / y.numel()
+                ids = math.prod(batch_shape(step, self.config))
+                return loss + unknown_cost(y, self.vocabulary) / ids
 
     def _dropout_seeded(self, step: int) -> AbstractContextManager[object]:
         """The context in which a step's dropout masks are drawn, if it draws any."""
         if not draws_masks(self.config.model):  # torch's generator is not of this thread alone
             return nullcontext()
-        return seeded(derive_seed(self.config.seed, "dropout", step), self.device)
+        purpose = f"dropout of rank {self.rank}" if self.rank else "dropout"
+        return seeded(derive_seed(self.config.seed, purpose, step), self.device)
 
     def replan(self, config: Config) -> None:
         """From the next step on, follow the plans of this config, which differs in nothing else."""
@@ -159,27 +171,32 @@ class TrainStep:
 
     def probe(self, step: int) -> None:
         """Compute a step's gradients, and leave no trace of it: to see how long that takes."""
-        self._backward(step)
+        self._backward(step, synchronise=False)
         self.model.zero_grad(set_to_none=True)
         if self.device.type != "cpu":
             torch.accelerator.synchronize(self.device)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """What these windows add to the mean loss of the whole batch, ()."""
-        characters = self.config.train.batch_size * self.config.model.T  # in the whole batch
         if self.fuses_head:
             with autocast(self.device, self.precision):
                 hidden = self.model.hidden(x).flatten(0, 1)  # (B T, C)
             weight = self.model.head.weight
-            return linear_cross_entropy(hidden, weight, y.flatten(), self.precision) / characters
+            summed = linear_cross_entropy(hidden, weight, y.flatten(), self.precision)
+            return summed / self._characters
         with autocast(self.device, self.precision):
             logits = self.forward(x)
             targets = y if self.teacher is None else self.teacher.targets(x, y)
-        return cross_entropy(logits, targets, reduction="sum") / characters
+        return cross_entropy(logits, targets, reduction="sum") / self._characters
 
-    def _divide_further(self, step: int, reason: str) -> None:
+    @property
+    def _characters(self) -> int:
+        """In the whole batch, of all ranks."""
+        return self.config.train.batch_size * self.config.model.T
+
+    def _divide_further(self, x: Tensor, reason: str) -> None:
         """More micro-batches, if that is allowed. Raises TrainingError, with advice, if not."""
-        B, T = batch_shape(step, self.config)
+        B, T = x.shape
         at_once = self.gradients.windows_at_once(-(-B // self.micro_batches), T)
         further = range(self.micro_batches + 1, B + 1)
         more = next((n for n in further if B % n == 0 and B // n < at_once), None)
@@ -198,18 +215,22 @@ class TrainStep:
         free_cached_memory(self.device)
 
     def _draw(self, step: int) -> tuple[Tensor, Tensor]:
-        """The batch of a step: x, with token dropout, and y, (B, T) each, on the CPU."""
+        """This rank's share of a step's batch: x, with token dropout, and y, (B, T), on the CPU."""
         config, (B, T) = self.config, batch_shape(step, self.config)
         x, y = batch(self.ids, B, T, seed=config.seed, step=step)
         if config.model.character_dropout:
             x = token_dropout(x, config.model.character_dropout, seed=config.seed, step=step)
-        return x, y
+        mine = self.share(B)
+        return x[mine], y[mine]
 
-    def _micro_batches(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """A batch in micro-batches on the device: x and y, (B / micro_batches, T), of each."""
-        chunks = (t.chunk(self.micro_batches) for t in (x, y))
-        for x_micro, y_micro in zip(*chunks, strict=True):
-            yield move(x_micro, self.device), move(y_micro, self.device)
+    def _micro_batches(self, x: Tensor, y: Tensor) -> Iterator[tuple[tuple[Tensor, Tensor], bool]]:
+        """A batch in micro-batches on the device, and whether each is the last one.
+
+        Of each, x and y, (B / micro_batches, T).
+        """
+        xs, ys = (t.chunk(self.micro_batches) for t in (x, y))
+        for i, (x_micro, y_micro) in enumerate(zip(xs, ys, strict=True), start=1):
+            yield (move(x_micro, self.device), move(y_micro, self.device)), i == len(xs)
 
     def _rehearse(self, forward: Any) -> None:
         """Compute a batch of each shape that the schedule brings."""

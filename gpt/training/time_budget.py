@@ -10,6 +10,7 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
 from gpt.device import computing_with, select_device
+from gpt.distributed import from_main, world_size
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model
 from gpt.text.batches import EVAL_CHARACTERS
@@ -81,7 +82,7 @@ class Pace:
                 self.probed[T] = self._seconds_of(partial(update.probe, step))
         some = val[: max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads() + 1]
         score = partial(evaluate, update.model, some)
-        self.seconds[CHARACTER] = self._seconds_of(score) / (len(some) - 1)
+        self.seconds[CHARACTER] = self._seconds_of(score) / (len(some) - 1) / world_size()
 
     def _seconds_of(self, work: Callable[[], object]) -> float:
         """The mean of several times but the first, which takes longer; only that if all is slow."""
@@ -143,7 +144,12 @@ class TimeBudget:
 
         `wholes`: how often the whole val split is scored at the end, if a part is on the way.
         """
-        if self.used_s < self.next_check_s or step >= config.train.steps:
+        if math.isinf(self.limit_s) or step >= config.train.steps:
+            return None
+        return from_main(self._new_end, step, config, wholes)  # by the clock of one
+
+    def _new_end(self, step: int, config: Config, wholes: int) -> int | None:
+        if self.used_s < self.next_check_s:
             return None
         self.next_check_s = self.used_s + CHECKED_EVERY * self.limit_s
         self.pace.settle()

@@ -15,6 +15,18 @@ import torch
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, select_device
+from gpt.distributed import (
+    any_rank,
+    check_batch,
+    check_equal,
+    from_main,
+    on_main,
+    own_device,
+    own_threads,
+    rank,
+    remembering,
+    world_size,
+)
 from gpt.errors import Interrupted, TrainingError, Unreadable, command
 from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate_each
@@ -47,6 +59,7 @@ from gpt.training.ensemble import make_step
 from gpt.training.init_from import initial_model
 from gpt.training.memory import check_training_memory
 from gpt.training.monitor.monitor import Monitor
+from gpt.training.monitor.silent import SilentMonitor
 from gpt.training.progress import Progress
 from gpt.training.resume import RunState, resume_from, roll_back, schedule_factor
 from gpt.training.schedule import is_due, learning_rate, window_length, with_plan
@@ -121,6 +134,10 @@ def train(
     evaluation; once it returns True, the state is saved and Interrupted raised. No signal handler
     is installed and no global state changed.
 
+    Where ranks have `distributed.joined`, all of them are to call this, with the same arguments:
+    they train one model together, and rank 0 writes the run and calls `on_event`. The number of
+    ranks changes nothing but the order in which floats are added (and dropout masks).
+
     `on_event` is called in this thread with a dict that has `kind`, `step` and
 
     - kind "step", at every `train.log_every`: `train_loss`, `lr`, `grad_norm`, `chars_per_s`;
@@ -140,49 +157,65 @@ def train(
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
-    device = select_device(config.device)
-    with computing_with(config.threads, deterministic=config.deterministic):
+    device = own_device(select_device(config.device))
+    check_batch(config.train.batch_size)
+    with computing_with(own_threads(config.threads), deterministic=config.deterministic):
         teacher = load_teacher(config, corpus.vocabulary, device)
         check_training_memory(config, len(corpus.vocabulary), device, teacher)
         begun_from: dict[str, str | int] = {}
         if resume:
-            check_plain(run)
+            from_main(check_plain, run)
         else:
             model, begun_from = initial_model(config, corpus.vocabulary, device)
             update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
             budget = TimeBudget(config, update, corpus.val, clock)
-            config = budget.first_plan(config)
+            config = from_main(budget.first_plan, config)
             update.replan(config)
-            if numbered:  # once nothing else can refuse to start
-                run = make_numbered(run)
-            check_free(run, overwrite=overwrite)
-            make_folder(run)
-        with locked(run) as check_in_place:
+            run = from_main(_make, run, numbered, overwrite)  # nothing else can refuse to start
+        with on_main(locked(run), lambda: None) as check_in_place:
             if resume:
                 state = resume_from(config, corpus, run, device, teacher)
                 elapsed_before = state.progress.elapsed_s
                 budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_before)
             else:
-                empty(run)
+                from_main(empty, run)
                 state = RunState(0, update, Progress(), None)
-            write_atomically(run / "config.yaml", [to_yaml(config).encode()])
             computed: dict[str, str | int] = {
                 "device": str(device),
                 "precision": str(state.update.precision).removeprefix("torch."),
                 "threads": torch.get_num_threads(),
+                "ranks": world_size(),
                 **begun_from,
             }
-            note_run(config.data, run)
-            note_start(run, config, corpus.sha256, state.step, computed)
+            from_main(_note, run, config, corpus, state.step, computed)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), run)
             trainer = Trainer(
                 *(config, corpus, run, state, budget, check_in_place, should_stop, on_event)
             )
-            while True:
-                try:
-                    return trainer.fit()
-                except Diverged as reason:
-                    trainer.roll_back(str(reason))
+            with remembering(str(run)):
+                while True:
+                    try:
+                        return trainer.fit()
+                    except Diverged as reason:
+                        trainer.roll_back(str(reason))
+
+
+def _make(run: Path, numbered: bool, overwrite: bool) -> Path:
+    """Make the folder of a new run; its path."""
+    if numbered:
+        run = make_numbered(run)
+    check_free(run, overwrite=overwrite)
+    make_folder(run)
+    return run
+
+
+def _note(
+    run: Path, config: Config, corpus: Corpus, step: int, computed: dict[str, str | int]
+) -> None:
+    """Write into the run's folder what begins there, or is resumed."""
+    write_atomically(run / "config.yaml", [to_yaml(config).encode()])
+    note_run(config.data, run)
+    note_start(run, config, corpus.sha256, step, computed)
 
 
 class Trainer:
@@ -203,7 +236,7 @@ class Trainer:
         self.began = self.clock()
         self.config, self.corpus, self.run = config, corpus, run
         self.check_in_place = check_in_place
-        self.on_event = on_event or (lambda event: None)
+        self.on_event = on_event if on_event and rank() == 0 else lambda event: None
         self._should_stop, self._stopping = should_stop, False
         self.step, self.update, self.progress = state.step, state.update, state.progress
         self.resumed_at = None if state.config is None else state.step
@@ -223,7 +256,7 @@ class Trainer:
 
     def fit(self) -> Outcome:
         """Train until there is a reason to stop. Raises Interrupted, TrainingError, Diverged."""
-        with Monitor(
+        with (Monitor if rank() == 0 else SilentMonitor)(
             self.run,
             self.config,
             self.resumed_at,
@@ -307,6 +340,7 @@ class Trainer:
         """
         if not self._due(self.config.train.eval_every) and self.progress.pending is None:
             return
+        check_equal(self.update.model, self.step)
         try:
             losses = self._evaluate()
         except Stopped:
@@ -316,7 +350,7 @@ class Trainer:
             losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
         self.metrics |= losses
         self._warn_of_overfitting()
-        self._show_model()
+        from_main(self._show_model)
         self._emit("evaluation", **losses, is_best=self.is_best)
 
     def _evaluate(self) -> dict[str, float]:
@@ -364,7 +398,7 @@ class Trainer:
         Raises:
             Interrupted: a stop is requested, and the state is saved.
         """
-        stop = self._stop_requested()
+        stop = any_rank(self._stop_requested())
         # a rollback is to lead to before the steps that were skipped
         due = self._due(self.config.train.checkpoint_every) and not self.progress.skipped_in_a_row
         again = self.saved_at_step == self.step  # it was saved without its evaluation
@@ -378,6 +412,9 @@ class Trainer:
 
     def finish(self) -> Outcome:
         """Show the final scores."""
+        return from_main(self._finish)
+
+    def _finish(self) -> Outcome:
         scores = {
             "val_loss": self.metrics["val_loss"],
             "best_val_loss": self.best_val_loss,
@@ -434,7 +471,7 @@ class Trainer:
         if isinstance(every, str) and every.endswith(" min"):
             minutes = float(every.removesuffix(" min"))
             due = self.clock() - self.saved_at >= 60 * minutes
-            return due or self.saved_at_step is None
+            return any_rank(due or self.saved_at_step is None)
         return is_due(self.step, every, self.config.train)
 
     def _count_what_followed(self, T: int) -> None:
@@ -497,6 +534,7 @@ class Trainer:
                 characters=characters,
                 should_stop=self._stop_requested,
                 on_progress=advance,
+                sharded=True,
             )
         self.pace.lap(CHARACTER, total)
         if not math.isfinite(loss):
@@ -511,7 +549,7 @@ class Trainer:
         model.zero_grad(set_to_none=True)  # makes room for the copy
         weights = {name: weight.clone() for name, weight in model.state_dict().items()}
         try:
-            load_weights(model, read_checkpoint(self.run, "best"))
+            load_weights(model, from_main(read_checkpoint, self.run, "best"))
             return self._val_losses("val_loss")["val_loss"]
         finally:
             model.load_state_dict(weights)
@@ -580,12 +618,17 @@ class Trainer:
             numbers["teacher_sha256"] = teacher.sha256
         if not all(np.isfinite(array).all() for array in data.weights.values()):
             raise Diverged(f"step {self.step}: weights are NaN or infinite")
+        from_main(self._write_checkpoint, data, TrainingState(state.tensors, numbers))
+        self.unsaved, self.saved_at_step, self.saved_at = False, self.step, self.clock()
+        path = str(self.run / "checkpoints" / f"step-{self.step}")
+        self._emit("checkpoint", path=path, is_best=self.is_best)
+
+    def _write_checkpoint(self, data: CheckpointData, state: TrainingState) -> None:
         self.check_in_place()
         if self.reason_to_stop and self.config.train.minutes is not None:
             self._write_plans()
         self.monitor.sync()  # the records first: those of a later step are dropped on resume
         try:
-            state = TrainingState(state.tensors, numbers)
             write_checkpoint(self.run, data, state, keep=self.config.train.keep_checkpoints)
         except (OSError, Unreadable) as error:
             reason = getattr(error, "strerror", None) or error
@@ -593,9 +636,6 @@ class Trainer:
                 f"cannot save step {self.step} in {self.run} ({reason}); "
                 f"{self._advice_on_failed_save()}"
             ) from error
-        self.unsaved, self.saved_at_step, self.saved_at = False, self.step, self.clock()
-        path = str(self.run / "checkpoints" / f"step-{self.step}")
-        self._emit("checkpoint", path=path, is_best=self.is_best)
 
     def _write_plans(self) -> None:
         """Let the run's config.yaml repeat the run: by its plans, without a clock."""

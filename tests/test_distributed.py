@@ -1,0 +1,257 @@
+"""Several ranks train the run that one process trains; torchrun starts them, as a user would."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gpt import api
+from gpt.config.yaml import to_yaml
+from gpt.errors import Interrupted
+from gpt.runs.checkpoint import Tensors, read_checkpoint
+from tests import program
+from tests.conftest import HANGS_S, PANGRAM, small
+
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+CONFIG = small(  # 7 windows are as uneven for 2 ranks as for 3
+    threads=1,
+    train__batch_size=7,
+    train__accumulation=1,
+    train__precision="fp32",
+    train__steps=50,
+    train__eval_every=10,
+    train__checkpoint_every=5,
+)
+STOPPED_AT = 30  # by one process, what two ranks began and three end
+
+
+@pytest.fixture(scope="module")
+def config_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "config.yaml"
+    path.write_text(to_yaml(CONFIG))
+    return path
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
+    """A run that two ranks trained, undisturbed."""
+    folder = tmp_path_factory.mktemp("of_two")
+    (folder / "pangram.txt").write_text(PANGRAM * 29)
+    command = (*TORCHRUN, "--nproc-per-node=2", program.__file__, "train", "pangram.txt")
+    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--config", str(config_file), "--run-dir", "two"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("all steps done: step 50") == 1
+    assert done.stderr.count("step 50: val") == 1
+    return folder / "two"
+
+
+@pytest.fixture
+def ranks(
+    start: Callable[..., subprocess.Popen[str]], config_file: Path, text_file: Path
+) -> Callable[..., subprocess.Popen[str]]:
+    """Start `gpt train` on so many ranks, in a run folder that is new unless it is resumed."""
+
+    def run(
+        count: int, run: str, *options: str, torchrun: tuple[str, ...] = ()
+    ) -> subprocess.Popen[str]:
+        new = () if "--resume" in options else (text_file, "--config", config_file, "--run-dir")
+        return start(
+            *(*TORCHRUN, f"--nproc-per-node={count}", *torchrun, program.__file__),
+            *("train", *options, *new, run),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    return run
+
+
+def told(stderr: str) -> list[str]:
+    """Our own messages: torchrun repeats them in its summary, behind `traceback`."""
+    return [line for line in stderr.splitlines() if line.startswith("gpt: ")]
+
+
+def wait(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=HANGS_S)
+    return process.returncode, out, err
+
+
+def curve(run: Path | str, key: str) -> dict[int, float]:
+    lines = map(json.loads, (Path(run) / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line[key] for line in lines if key in line}
+
+
+def weights(run: Path | str) -> Tensors:
+    return read_checkpoint(Path(run), "last").weights
+
+
+def wait_for_step(run: Path | str, step: int, process: subprocess.Popen[str]) -> None:
+    path = Path(run) / "metrics.jsonl"
+    while not path.exists() or max(curve(run, "train_loss"), default=0) < step:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.01)
+
+
+def workers(process: subprocess.Popen[str]) -> dict[int, int]:
+    """The process of each rank."""
+    import psutil
+
+    children = psutil.Process(process.pid).children()
+    return {int(child.environ()["RANK"]): child.pid for child in children}
+
+
+def test_ranks_train_what_one_process_trains_and_resume_it_on_any_number(
+    of_two: Path,
+    ranks: Callable[..., subprocess.Popen[str]],
+    config_file: Path,
+    text_file: Path,
+) -> None:
+    """Two ranks are stopped by Ctrl-C, one process continues, three end it: the same curve.
+
+    torchrun sends a terminal's Ctrl-C to workers that have it already: the second one once ended
+    them before they had saved.
+    """
+    of_three, stopped = ranks(3, "three"), ranks(2, "resumed")
+    wait_for_step("resumed", 3, stopped)
+    os.killpg(stopped.pid, signal.SIGINT)
+    api.train(str(config_file), text=str(text_file), run_dir="one")
+    _, _, err = wait(stopped)
+    assert len(told(err)) == 1
+    assert re.match(r"gpt: stopped at step \d+, saved; resume with: ", told(err)[0])
+    steps: list[int] = []
+    with pytest.raises(Interrupted):
+        api.resume(
+            "resumed",
+            on_event=lambda event: steps.append(event["step"]),
+            should_stop=lambda: bool(steps) and steps[-1] >= STOPPED_AT,
+        )
+    of_three_resumed = ranks(3, "resumed", "--resume")
+    for process in (of_three, of_three_resumed):
+        code, _, err = wait(process)
+        assert code == 0, err
+    for key, count in (("train_loss", 50), ("val_loss", 6), ("grad_norm", 50)):
+        expected = curve("one", key)
+        assert len(expected) == count
+        for run in (of_two, "three", "resumed"):
+            assert curve(run, key) == pytest.approx(expected, abs=1e-5), (run, key)
+    for name, array in weights("one").items():
+        for run in (of_two, "three", "resumed"):
+            np.testing.assert_allclose(weights(run)[name], array, atol=1e-4)
+
+
+def test_a_killed_worker_is_started_again_and_ends_with_the_same_weights(
+    of_two: Path, ranks: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """In the run's own folder, of which the command does not say the name: not in a new RUN-2.
+
+    Two workers are killed, one before the first checkpoint could be written.
+    """
+    killed = ranks(2, "killed", torchrun=("--max-restarts=2",))
+    for rank, step in ((0, 0), (1, 17)):
+        while step == 0 and not Path("killed/config.yaml").exists():
+            assert killed.poll() is None, killed.communicate()
+            time.sleep(0.01)
+        wait_for_step("killed", step, killed)
+        os.kill(workers(killed)[rank], signal.SIGKILL)
+    code, _, err = wait(killed)
+    assert code == 0, err
+    assert curve("killed", "val_loss") == curve(of_two, "val_loss")
+    for name, array in weights(of_two).items():
+        np.testing.assert_array_equal(weights("killed")[name], array)
+
+
+def test_an_error_on_one_rank_ends_all_with_that_ones_message(
+    start: Callable[..., subprocess.Popen[str]], config_file: Path, text_file: Path
+) -> None:
+    """Rank 1 cannot write its cache; rank 0, which could, does not hang, and says nothing."""
+    command = (
+        f"[ $RANK = 0 ] || export XDG_CACHE_HOME={config_file}; "
+        f"exec {sys.executable} {program.__file__} train {text_file} --config {config_file} "
+        f"--run-dir run"
+    )
+    process = start(
+        *(*TORCHRUN, "--nproc-per-node=2", "--no-python", "bash", "-c", command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    code, out, err = wait(process)
+    assert code == 1
+    assert (len(told(err)), out) == (1, "")
+    assert "cannot keep the text's ids there" in told(err)[0]
+    assert not re.search(r'File ".*/gpt/', err)  # no traceback but torchrun's
+
+
+PROGRAM = """
+import sys
+import numpy, torch, torch.distributed
+from gpt import distributed
+from gpt.errors import ConfigError, TrainingError
+from gpt.model.transformer import GPT
+from gpt.text.batches import batch, token_dropout
+from gpt.training.step import TrainStep
+from tests.conftest import small
+
+with distributed.joined():
+    rank = distributed.rank()
+    assert distributed.from_main(lambda: (rank, distributed.world_size())) == (0, 1)
+    assert distributed.any_rank(rank == 1) and not distributed.any_rank(False)
+
+    config = small(train__batch_size=7, model__character_dropout=0.3, threads=1)
+    ids = numpy.random.default_rng(1).integers(0, 17, 1000).astype(numpy.uint8)
+    step = TrainStep(GPT(config.model, 17), ids, config, torch.device("cpu"))
+    mine = step.batches(5)
+    of_ranks = [None] * distributed.world_size()
+    torch.distributed.all_gather_object(of_ranks, mine)
+    x, y = batch(ids, 7, 13, seed=config.seed, step=5)
+    x = token_dropout(x, 0.3, seed=config.seed, step=5)
+    assert sorted(len(x) for x, _ in of_ranks) == [3, 4]
+    assert torch.cat([x for x, _ in of_ranks]).equal(x)
+    assert torch.cat([y for _, y in of_ranks]).equal(y)
+
+    try:
+        distributed.check_batch(1)
+    except ConfigError as error:
+        assert "for each of the 2 ranks" in str(error)
+    distributed.check_equal(step.model, step=5)
+    if rank == 1:
+        step.model.norm.weight.data[3] += 1e-7
+    try:
+        distributed.check_equal(step.model, step=6)
+    except TrainingError as error:
+        print(f"{rank} {error}\\n", end="")
+"""
+
+
+def test_ranks_divide_each_batch_and_notice_when_their_weights_differ(
+    start: Callable[..., subprocess.Popen[str]], elsewhere: Path
+) -> None:
+    """By one bit of one weight."""
+    (elsewhere / "program.py").write_text(PROGRAM)
+    environment = os.environ | {"PYTHONPATH": str(Path(program.__file__).parents[1])}
+    process = start(
+        *(*TORCHRUN, "--nproc-per-node=2", "program.py"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    )
+    code, out, err = wait(process)
+    assert code == 0, err
+    expected = "step 6: the weights of rank 1 are no longer those of rank 0"
+    lines: Any = sorted(out.splitlines())
+    assert [line[: len(expected) + 2] for line in lines] == [f"0 {expected}", f"1 {expected}"]
