@@ -72,8 +72,10 @@ RIGHT = {  # by metavar
     "DIR": ("runs/new", "folder"),
     "DEVICE": ("cpu", "auto"),
     "LESSON": tuple(LESSONS),
-    "SECTION.KEY=VALUE": ("train.steps=3", "model.T=7", "sample.length=3", "train.precision=bf16")
-    + ("train.steps=2,3",),
+    "SECTION.KEY=VALUE": (
+        *("train.steps=3", "model.T=7", "sample.length=3", "train.precision=bf16"),
+        "train.steps=2,3",
+    ),
 }
 TYPED = (b"", b"the\n", b"/help\n/seed x\n/length 3\nthe\n/continue\n/quit\n", b"\xff\n", b"\0" * 9)
 
