@@ -1,7 +1,7 @@
 """Validation loss: one number that anyone can recompute."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import Any
@@ -16,6 +16,8 @@ from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
 from gpt.text.batches import consecutive_windows, spread_windows
 from gpt.text.vocabulary import Ids, Vocabulary
+
+EVAL_LOGITS = 2**22  # at a time, per thread: memory of 32 MB malloc would give back, and clear anew
 
 
 class Stopped(Exception):
@@ -85,6 +87,7 @@ def evaluate_each(
     else:
         windows = spread_windows(ids, T, characters)
     windows = islice(windows, rank() if sharded else 0, None, ranks)
+    windows = _divided(windows, EVAL_LOGITS // members_of(model)[0].head.out_features)
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
     try:
@@ -103,6 +106,15 @@ def evaluate_each(
     if stops:
         raise Stopped
     return [each / characters_scored for each in sums]
+
+
+def _divided(
+    windows: Iterator[tuple[Tensor, Tensor]], characters: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Windows x and y (B, T), with fewer of them at once where these are more characters."""
+    for x, y in windows:
+        at_once = max(1, characters // x.shape[1])
+        yield from zip(torch.split(x, at_once), torch.split(y, at_once), strict=True)
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:

@@ -5,6 +5,7 @@ import torch
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import select_precision
 from gpt.distributed import local_world_size, world_size
+from gpt.evaluation.loss import EVAL_LOGITS
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import EVAL_CHARACTERS
@@ -60,7 +61,8 @@ def training_bytes(
     bf16 = select_precision(train.precision, device) == torch.bfloat16
     explicit = on_cpu and ((bf16 and model.T <= 512) or model.attention_dropout > 0)
     characters = model.T * (windows_at_once(B, model.T, model.C, workers) if on_cpu else B)
-    scored = max(EVAL_CHARACTERS, model.T) * (torch.get_num_threads() if on_cpu else 1)
+    at_once = max(min(EVAL_CHARACTERS, EVAL_LOGITS // vocabulary_size), model.T)
+    scored = at_once * (torch.get_num_threads() if on_cpu else 1)
     fuses = teacher is None and fuses_head(config, vocabulary_size, device)
     logits = 0 if fuses else vocabulary_size  # of each character
     in_head = workers * head_bytes(model.C, vocabulary_size) if fuses else 0
