@@ -149,6 +149,22 @@ def test_a_step_has_the_gradients_of_the_models_logits(
             torch.testing.assert_close(p.grad, same.grad, rtol=1e-4, atol=1e-6)
 
 
+def test_what_was_never_seen_before_a_character_changes_nothing() -> None:
+    """The rows of rare n-grams were noise in the stream until they were learnt."""
+    config = small(model__character_dropout=0.0, train__precision="fp32")
+    ids = np.arange(97, dtype=np.uint16)  # of V
+    model = GPT(config.model, V, torch.Generator().manual_seed(2))
+    step = TrainStep(model, ids, config, CPU)
+    for i in range(3):
+        step(i)
+    model.eval()
+    for seen in (50, 60):
+        text = torch.tensor([[200, 300, 400, seen]])
+        other = torch.tensor([[500, 600, 700, seen]])
+        with torch.no_grad():
+            assert model.embed(text)[:, -1].equal(model.embed(other)[:, -1])
+
+
 @pytest.mark.parametrize("members", [1, 2])
 @pytest.mark.parametrize("accumulation", [1, 3])
 def test_a_run_resumes_bit_for_bit(

@@ -237,10 +237,11 @@ def test_a_new_model_leaves_torchs_random_numbers_alone() -> None:
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_a_new_model_embeds_with_variance_one_half(positions: str) -> None:
+@pytest.mark.parametrize("size", [V, 1009])
+def test_a_new_model_embeds_with_variance_one_half(positions: str, size: int) -> None:
     """Whatever the number of tables whose rows are added up."""
-    model = GPT(config(positions=positions, C=499, ngram=3), V, torch.Generator().manual_seed(5))
-    ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(5))
+    model = GPT(config(positions=positions, C=499, ngram=3), size, torch.Generator().manual_seed(5))
+    ids = torch.randint(size, (B, T), generator=torch.Generator().manual_seed(5))
     assert model.embed(ids)[:, 2:].var().item() == pytest.approx(0.5, rel=0.1)
 
 

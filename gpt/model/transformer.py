@@ -18,6 +18,10 @@ from gpt.model.cache import Cache, LayerCache
 from gpt.model.rotary import Rotary
 from gpt.text.vocabulary import MASKED
 
+# From this V on a step of training waits for the head, and most characters are rare. Models of
+# smaller ones are what they are, digit for digit, whatever is done for large ones.
+LARGE_VOCABULARY = 1000
+
 
 class SquaredReLU(torch.autograd.Function):
     """relu(x)^2 (Primer, arXiv:2109.08668), with the gradient 2 relu(x) written out.
@@ -171,17 +175,23 @@ class GPT(nn.Module):
         return x
 
 
-def initialize(model: nn.Module, generator: torch.Generator | None = None) -> None:
+def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
     """Set every parameter by the first rule that its name matches; draws follow the rules' order.
 
     A stream of variance 1/2 that every block hands on as it is, until it has learnt to add: the
     tables whose rows are added up share that variance; what a layer makes of a normalised stream
-    has variance 1/2 too; what adds to the stream begins at zero, and so does the head.
+    has variance 1/2 too; what adds to the stream begins at zero, and so does the head. Of a large
+    vocabulary the n-gram tables do, too: most of their rows are seldom seen, and would be noise.
 
     Raises ValueError for a parameter that no rule covers.
     """
     tables = sum(isinstance(module, nn.Embedding) for module in model.modules())
+    zero = r"head\.weight|.*projection\.weight|.*bias"
+    if model.head.out_features >= LARGE_VOCABULARY:
+        zero += r"|ngram_embeddings.*"
+        tables -= len(model.ngram_embeddings)
     rules: dict[str, Callable[[Tensor], object]] = {
+        zero: nn.init.zeros_,
         r".*(qkv|expand)\.weight": lambda p: nn.init.normal_(
             p, std=(0.5 / p.shape[1]) ** 0.5, generator=generator
         ),
@@ -189,7 +199,6 @@ def initialize(model: nn.Module, generator: torch.Generator | None = None) -> No
             p, std=(0.5 / tables) ** 0.5, generator=generator
         ),
         r".*norm\.weight": nn.init.ones_,
-        r"head\.weight|.*projection\.weight|.*bias": nn.init.zeros_,
     }
     left = dict(model.named_parameters())
     for pattern, fill in rules.items():

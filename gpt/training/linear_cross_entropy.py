@@ -11,9 +11,8 @@ from torch.autograd.function import once_differentiable
 
 from gpt.config.schema import Config
 from gpt.distributed import world_size
+from gpt.model.transformer import LARGE_VOCABULARY
 
-# Of V: below it saves little, and a run's last digits are to stay what they were.
-MIN_VOCABULARY = 1000
 CHUNK_NUMBERS = 2**21  # logits at a time: 8 MB in float32, which stay in the cache
 
 
@@ -23,7 +22,7 @@ def fuses_head(config: Config, vocabulary_size: int, device: torch.device) -> bo
     A compiler and DDP need the model's whole forward. (Nor can distillation, whose targets are
     many.)
     """
-    large, whole = vocabulary_size >= MIN_VOCABULARY, config.train.compile == "on"
+    large, whole = vocabulary_size >= LARGE_VOCABULARY, config.train.compile == "on"
     return large and device.type == "cpu" and not whole and world_size() == 1
 
 
