@@ -17,7 +17,7 @@ from gpt.model.transformer import cross_entropy
 from gpt.text.batches import consecutive_windows, spread_windows
 from gpt.text.vocabulary import Ids, Vocabulary
 
-EVAL_LOGITS = 2**22  # at a time, per thread: memory of 32 MB malloc would give back, and clear anew
+EVAL_LOGITS = 2**22  # at a time, per thread: of 32 MB, malloc would take new memory each time
 
 
 class Stopped(Exception):
