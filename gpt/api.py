@@ -20,9 +20,10 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.distributed import check_alone, first_on_each_machine, from_main, joined, remembered_run
+from gpt.distributed import first_on_each_machine, from_main, joined
 from gpt.errors import UsageError
 from gpt.text.rules import normalized
+from gpt.torchrun import check_alone, remembered_run
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -302,7 +303,7 @@ def train(
     run = Path(run_dir) if run_dir else RUNS / name_of(config, text)
     numbered = not (run_dir or overwrite)
     with joined():
-        if begun := remembered_run():
+        if begun := from_main(remembered_run):
             if from_main(has_checkpoint, Path(begun)):
                 return resume(begun, should_stop=should_stop, on_event=on_event, clock=clock)
             run, numbered, overwrite = Path(begun), False, True

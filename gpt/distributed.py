@@ -11,42 +11,28 @@ Knows no torch until ranks join.
 """
 
 import hashlib
-import json
 import os
-import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpt.errors import ConfigError, DeviceError, TrainingError, UsageError
+from gpt.errors import ConfigError, DeviceError, TrainingError
+from gpt.torchrun import group_store, is_launched
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
-TIMEOUT = timedelta(seconds=40)  # that ranks wait for each other in a step
+TIMEOUT = timedelta(seconds=30)  # that ranks wait for each other in a step
 PATIENCE = timedelta(hours=1)  # where one rank works alone, or each for long
-STORE_TIMEOUT = timedelta(seconds=10)
-RUN = "gpt/run"  # in torchrun's store, which outlives its workers: the folder of this job's run
 
 R = TypeVar("R")
 
 _in_step: Any = None  # the process group that waits for TIMEOUT; the default one has PATIENCE
 _alone = False  # this rank works as if it were the only one
-
-
-def is_launched() -> bool:
-    """Whether torchrun, or another that sets its variables, started this process."""
-    return {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= os.environ.keys()
-
-
-def is_main() -> bool:
-    """Whether this process writes and talks: rank 0 does, whether or not it has joined."""
-    return not is_launched() or os.environ["RANK"] == "0"
 
 
 def world_size() -> int:
@@ -91,8 +77,7 @@ def joined() -> Iterator[None]:
             timeout=PATIENCE,
             rank=int(os.environ["RANK"]),
             world_size=int(os.environ["WORLD_SIZE"]),
-            # what workers that were lost have left in it, these are not to read
-            store=_prefixed(_store(PATIENCE)) if _has_store() else None,
+            store=group_store(PATIENCE),
         )
         _in_step = dist.new_group(timeout=TIMEOUT)
         yield
@@ -208,12 +193,6 @@ def check_batch(batch_size: int) -> None:
         )
 
 
-def check_alone(work: str) -> None:
-    """Raises UsageError if torchrun started several processes for what one does."""
-    if is_launched() and os.environ["WORLD_SIZE"] != "1":
-        raise UsageError(f"{work} does not train on ranks; start it without torchrun")
-
-
 def parallel(module: "nn.Module", rehearse: Callable[[Any], object]) -> Any:
     """The module, so that backward leaves the mean of all ranks' gradients.
 
@@ -290,74 +269,3 @@ def check_equal(module: "nn.Module", step: int) -> None:
             f"all ranks to compute alike: use machines of one kind with the same packages, and "
             f"resume from the last checkpoint"
         )
-
-
-# --- torchrun's store ---
-
-
-def is_first_to_fail(message: str) -> bool:
-    """Whether no other rank has failed since torchrun (re)started them: only that one tells why.
-
-    Also true if torchrun cannot be asked. The message is left for its summary.
-    """
-    if not is_launched():
-        return True
-    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        about = {"py_callstack": message, "timestamp": str(int(time.time()))}
-        content = {"message": {"message": message, "extraInfo": about}}
-        with suppress(OSError):
-            Path(path).write_text(json.dumps(content), "utf-8")
-    try:
-        return bool(_store().add(f"{_attempt()}/failed", 1) == 1)
-    except RuntimeError:
-        return True
-
-
-@contextmanager
-def remembering(run: str) -> Iterator[None]:
-    """Unless this context comes to its end, workers that torchrun restarts find this run."""
-    remembers = _has_store() and is_main()
-    if remembers:
-        _store().set(RUN, run)
-    yield
-    if remembers:
-        _store().delete_key(RUN)
-
-
-def remembered_run() -> str | None:
-    """The folder of this job's run, if torchrun restarted its workers amid it."""
-
-    def look() -> str | None:
-        if not _has_store() or not _store().check([RUN]):
-            return None
-        return bytes(_store().get(RUN)).decode()
-
-    return from_main(look)
-
-
-def _has_store() -> bool:
-    return is_launched() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def _attempt() -> str:
-    """A name for what torchrun has (re)started."""
-    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"gpt/{restart}/{os.environ['WORLD_SIZE']}"
-
-
-def _prefixed(store: Any) -> Any:
-    from torch.distributed import PrefixStore  # type: ignore[attr-defined]
-
-    return PrefixStore(_attempt(), store)
-
-
-def _store(timeout: timedelta = STORE_TIMEOUT) -> Any:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    return TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
-        is_master=False,
-        timeout=timeout,
-        wait_for_workers=False,
-    )

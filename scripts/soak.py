@@ -1,7 +1,7 @@
 """Kill runs, fill disks, damage files, many times over: nothing may be lost, and nothing may crash.
 
     python scripts/soak.py                    a short form, in minutes
-    python scripts/soak.py --kills 1000 --reads 100000 --files 10000 --command-lines 2000
+    python scripts/soak.py --kills 1000 --reads 100000 --files 10000 --command-lines 2000 --ranks 20
 
 Prints a table, a row for each kind of fault, or with --json all that was counted. The exit code is
 1 if anything was lost, changed, falsely called damaged, or crashed. Linux and macOS.
@@ -20,6 +20,7 @@ from faults.command_lines import fuzzed_command_lines
 from faults.damage import damaged_files
 from faults.disks import without_room
 from faults.kills import killed_at_operations, killed_at_random, killed_in_overwrite
+from faults.ranks import cut_links, killed_ranks
 from faults.readers import beside_a_writer, without_permission
 from faults.sweeps import killed_sweeps
 from faults.tally import Tally, header, row
@@ -30,14 +31,15 @@ from gpt.text.sources import open_source
 
 
 def soak(
-    work: Work, kills: int, reads: int, files: int, command_lines: int, seed: int
+    work: Work, kills: int, reads: int, files: int, command_lines: int, ranks: int, seed: int
 ) -> Iterator[Tally]:
     """Each kind in turn; of the kills 3 in 10 at file operations, 3 in 10 as the run resumes.
 
     One in 20 is of the run of an ensemble. One for each 50 comes on top, of a sweep, and one for
     each 100 of a sweep that trains two runs at once.
 
-    With `reads` come also the runs that cannot be read, and the disks without room.
+    With `reads` come also the runs that cannot be read, and the disks without room; with `ranks`,
+    of which so many are killed, also a link that is cut.
     """
     if kills:
         chosen, in_overwrite, of_ensemble = 3 * kills // 10, kills // 20, kills // 20
@@ -58,6 +60,9 @@ def soak(
         remove(run)
     if command_lines:
         yield fuzzed_command_lines(work, command_lines, seed)
+    if ranks:
+        yield killed_ranks(work, ranks, seed)
+        yield cut_links(work, 1)
 
 
 def main() -> None:
@@ -69,6 +74,7 @@ def main() -> None:
     parser.add_argument("--reads", type=int, default=5000, help="beside a run that saves")
     parser.add_argument("--files", type=int, default=2000, help="that are damaged")
     parser.add_argument("--command-lines", type=int, default=200)
+    parser.add_argument("--ranks", type=int, default=2, help="workers of torchrun that are killed")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
@@ -79,7 +85,7 @@ def main() -> None:
         (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog.\n" * 99)
         work = Work(folder, load_corpus(open_source(str(folder / "text.txt"))))
         tallies = []
-        counts = (asked.kills, asked.reads, asked.files, asked.command_lines)
+        counts = (asked.kills, asked.reads, asked.files, asked.command_lines, asked.ranks)
         print(end="" if asked.json else f"{header()}\n")
         for tally in soak(work, *counts, asked.seed):
             tallies.append(tally)

@@ -24,9 +24,9 @@ from gpt.cli.options import log, terminal_width
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
-from gpt.distributed import is_first_to_fail, is_main
 from gpt.errors import INTERRUPTED, GPTError, UsageError, command
 from gpt.text.display import visible
+from gpt.torchrun import is_first_to_fail, is_main
 
 app = typer.Typer(
     name="gpt",

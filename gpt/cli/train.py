@@ -14,8 +14,8 @@ from gpt.cli.find_lr import check_picture, show_range_test
 from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard
 from gpt.cli.signals import StopSignals
 from gpt.cli.sweep import print_sweep
-from gpt.distributed import is_launched, is_main
 from gpt.errors import UsageError, command
+from gpt.torchrun import is_launched, is_main
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config

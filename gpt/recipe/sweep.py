@@ -17,7 +17,6 @@ from typing import Any
 
 from gpt.config.schema import Config
 from gpt.device import select_device
-from gpt.distributed import check_alone
 from gpt.errors import GPTError, Interrupted, UsageError, command
 from gpt.evaluation.loss import evaluate
 from gpt.evaluation.units import scored_val, val_units
@@ -38,6 +37,7 @@ from gpt.runs.folder import (
 )
 from gpt.runs.model import load_model
 from gpt.text.corpus import Corpus
+from gpt.torchrun import check_alone
 
 log = logging.getLogger(__name__)
 

@@ -24,7 +24,6 @@ from gpt.distributed import (
     own_device,
     own_threads,
     rank,
-    remembering,
     world_size,
 )
 from gpt.errors import Interrupted, TrainingError, Unreadable, command
@@ -55,6 +54,7 @@ from gpt.sampling.sampler import SamplingRules
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import note_run
+from gpt.torchrun import remembering
 from gpt.training.ensemble import make_step
 from gpt.training.init_from import initial_model
 from gpt.training.memory import check_training_memory
