@@ -127,8 +127,8 @@ def test_a_batch_of_a_milliard_windows_is_refused(gpt: Gpt, text_file: Path) -> 
 
 @pytest.fixture
 def claims_much() -> Path:
-    """A run of 562 kB, with right hashes, whose rotary tables took 11 GB."""
-    sizes = {"n_layer": 500, "T": 2**23, "head_size": 2, "C": 1, "n_head": 1}
+    """A small run, with right hashes, whose rotary tables once took 2 GB."""
+    sizes = {"n_layer": 100, "T": 2**23, "head_size": 2, "C": 1, "n_head": 1}
     config, vocabulary = Config.model_validate({"model": sizes}), Vocabulary("\n abc")
     shapes = parameter_shapes(config.model, len(vocabulary))
     weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}

@@ -22,8 +22,6 @@ from gpt.text.sources import open_source
 from gpt.training.trainer import train
 from tests.conftest import PANGRAM, metrics_of, small
 
-pytestmark = pytest.mark.precision
-
 Gpt = Callable[..., tuple[int, str, str]]
 SWEEP = Path("runs/small-sweep")
 RATES = "train.learning_rate=1e-3,4e-3"

@@ -30,10 +30,7 @@ class Difficulty:
 
 
 def measure_difficulty(corpus: Corpus, T: int, base: Config) -> Difficulty:
-    """Train the PILOT on windows of T, as `base` computes: about three seconds of a core.
-
-    It says more of what a larger model will reach than n-gram models do (scripts/experiments.md).
-    """
+    """Train the PILOT on windows of T, as `base` computes: about three seconds of a core."""
     config, device = settings_for(PILOT, T), select_device(base.device)
     with computing_with(base.threads):
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
