@@ -335,6 +335,20 @@ def ensembles() -> dict[str, Any]:
     return measure()
 
 
+def ranks() -> dict[str, Any]:
+    """A step on one process and on two ranks of this machine: bench_ranks.py."""
+    from bench_ranks import ranks as measure
+
+    return measure()
+
+
+def batch_sizes() -> dict[str, Any]:
+    """The val loss by the size of the batch, after as many characters: bench_ranks.py."""
+    from bench_ranks import batch_sizes as measure
+
+    return measure()
+
+
 def dryrun() -> dict[str, Any]:
     """The seconds of a run that --dry-run estimates, and those that it takes: whole processes."""
     table: dict[str, Any] = {}
@@ -379,6 +393,8 @@ OURS = (
     scaling,
     optimizer,
     ensembles,
+    ranks,
+    batch_sizes,
 )
 PARTS = {part.__name__: part for part in OURS}
 WITH_ARGUMENTS = {part.__name__: part for part in (sampling, preparation, vocabularies)}
