@@ -175,6 +175,22 @@ def add_up(tensor: "Tensor") -> "Tensor":
     return tensor
 
 
+def all_gather(tensor: "Tensor") -> "list[Tensor]":
+    """This tensor of each rank, (N,), in their order; all are as long."""
+    import torch.distributed as dist
+
+    gathered = tensor.new_empty(world_size() * len(tensor))
+    dist.all_gather_into_tensor(gathered, tensor, group=_in_step)
+    return [*gathered.chunk(world_size())]
+
+
+def mesh(device: "torch.device") -> Any:
+    """The ranks in a row, as `fully_shard` takes them."""
+    from torch.distributed.device_mesh import DeviceMesh
+
+    return DeviceMesh.from_group(_in_step, device.type)
+
+
 def sharing() -> Callable[[int], slice]:
     """Gives which of so many things, in their order, are this rank's: as evenly as they divide."""
     return partial(_share, rank(), world_size())
@@ -196,10 +212,12 @@ def check_batch(batch_size: int) -> None:
 def parallel(module: "nn.Module", rehearse: Callable[[Any], object]) -> Any:
     """The module, so that backward leaves the mean of all ranks' gradients.
 
+    A module that FSDP has sharded does so by itself.
+
     DDP lays its buckets out in the order of a first backward pass, which `rehearse` is to make: so
     each step, also the first after a resume, adds in the same order.
     """
-    if world_size() == 1:
+    if world_size() == 1 or hasattr(module, "reshard"):
         return module
     from torch.nn.parallel import DistributedDataParallel
 
@@ -260,6 +278,8 @@ def check_equal(module: "nn.Module", step: int) -> None:
 
     digest = hashlib.sha256()
     for parameter in module.parameters():
+        if hasattr(parameter, "full_tensor"):  # FSDP's shards are each on one rank alone
+            return
         digest.update(parameter.numpy(force=True).tobytes())
     digests = [""] * world_size()
     dist.all_gather_object(digests, digest.hexdigest())

@@ -288,6 +288,11 @@ class TrainConfig(Section):
     accumulation: PositiveInt = Field(
         1, description="micro-batches of a step (gradient accumulation), to save memory"
     )
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="what each of torchrun's ranks holds: the whole model, or a shard of it, for "
+        "models larger than a device; alike for one process",
+    )
     auto_batch: bool = Field(
         False, description="when out of memory, whether to double the accumulation and continue"
     )

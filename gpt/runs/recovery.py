@@ -28,7 +28,7 @@ SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "train.distill",  # so is its model
     *("train.steps", "train.minutes", "train.max_steps", "train.plans"),
     "train.rewarm_steps",
-    "train.auto_batch",
+    *("train.auto_batch", "train.parallel"),
     "train.compile",
     "train.log_every",
     "train.eval_every",

@@ -17,6 +17,7 @@ from gpt.config.schema import Config, ModelConfig
 from gpt.device import set_threads_here
 from gpt.distributed import world_size
 from gpt.model.transformer import GPT
+from gpt.sharding import shards
 
 # Numbers in the residual stream (B T C) that a thread of a CPU takes through the model at once. The
 # MLP's activations, four times as many, have 16 MB then; those of 32 MB malloc would give back, and
@@ -145,7 +146,8 @@ def make_gradients(
     if worker_count(config, device) > 1:
         trained = [p for p in model.parameters() if p.requires_grad]
         return ThreadedBackward(loss, trained, C, torch.get_num_threads())
-    return PlainBackward(loss, C, unsynchronised, divides=device.type == "cpu")
+    divides = device.type == "cpu" and not shards(config.train)  # as many passes on each rank
+    return PlainBackward(loss, C, unsynchronised, divides=divides)
 
 
 def worker_count(config: Config, device: torch.device) -> int:

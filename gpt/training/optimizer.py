@@ -6,13 +6,16 @@ four times this one. (`python scripts/bench.py optimizer`)
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import torch
 from torch import Tensor
 
 from gpt.config.schema import TrainConfig
+from gpt.distributed import rank, world_size
 from gpt.model.transformer import GPT, Block
 from gpt.runs.checkpoint import Tensors
+from gpt.sharding import array_of, fill, here, matrices_here, owners, share_results, whole
 
 # (a, b, c) of each step: the polynomials of degree 5 that together bring singular values from 0.02
 # to 1 nearest to 1, as in Polar Express (arXiv:2505.16932).
@@ -26,7 +29,8 @@ POLAR_EXPRESS = (
 class Optimizer:
     """Parameters, and what is kept of each from step to step: `state`, lists of tensors by name.
 
-    A parameter without a gradient is left alone, and so is its state.
+    A parameter without a gradient is left alone, and so is its state. Of a parameter that is
+    sharded, so is what is kept of each of its numbers.
     """
 
     def __init__(self, parameters: Sequence[Tensor], **state: list[Tensor]) -> None:
@@ -43,7 +47,8 @@ class Optimizer:
         if skip is None:
             self.update(lr_factor)
             return
-        tensors = [*self.parameters, *(t for ts in self.state.values() for t in ts)]
+        kept = [t for tensors in self.state.values() for t in tensors]
+        tensors = [here(t) for t in (*self.parameters, *kept)]
         before = [t.clone() for t in tensors]
         self.update(lr_factor)
         for tensor, old in zip(tensors, before, strict=True):
@@ -55,7 +60,7 @@ class Optimizer:
 
     def state_dict(self) -> Tensors:
         """The state as arrays, `momentum.0` and so on; on a CPU they share its memory."""
-        return {name: tensor.numpy(force=True) for name, tensor in self._named_state()}
+        return {name: array_of(tensor) for name, tensor in self._named_state()}
 
     def load_state_dict(self, state: Tensors) -> None:
         """Copy what `state_dict` gave into the state.
@@ -67,7 +72,7 @@ class Optimizer:
         if expected != {name: array.shape for name, array in state.items()}:
             raise ValueError("the optimizers' tensors are not those of this model")
         for name, tensor in self._named_state():
-            tensor.copy_(torch.from_numpy(state[name]))
+            fill(tensor, state[name])
 
     def _named_state(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensors in self.state.items():
@@ -97,7 +102,7 @@ class AdamW(Optimizer):
         """See Optimizer.step."""
         state = zip(self.state["mean"], self.state["square"], self.state["steps"], strict=True)
         updated = [
-            (p, p.grad, *of_p)
+            [here(t) for t in (p, p.grad, *of_p)]
             for p, of_p in zip(self.parameters, state, strict=True)
             if p.grad is not None
         ]
@@ -124,6 +129,9 @@ class Muon(Optimizer):
     equally far, and so, in the long run, do its neurons (NorMuon, arXiv:2510.05491). `rows` are
     those of the matrices that share a parameter, such as queries, keys and values: each is taken
     for itself. Products are computed in `dtype`.
+
+    Each of several ranks orthogonalises its share of the matrices, and gets the others' results.
+    Of shards, a few parameters at a time are gathered.
     """
 
     MOMENTUM, BETA2 = 0.95, 0.95  # of the gradients' mean; of the neurons' mean square
@@ -136,11 +144,12 @@ class Muon(Optimizer):
         weight_decay: float,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        parts = [part for p, n in zip(parameters, rows, strict=True) for part in torch.split(p, n)]
+        sizes = [(n, p.shape[1]) for p, ns in zip(parameters, rows, strict=True) for n in ns]
+        neurons = [mean_of_neurons(torch.empty(size, device="meta")).shape for size in sizes]
         super().__init__(
             parameters,
             momentum=[torch.zeros_like(p) for p in parameters],
-            square=[torch.zeros_like(mean_of_neurons(part)) for part in parts],
+            square=[torch.zeros(shape, device=parameters[0].device) for shape in neurons],
         )
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
@@ -149,7 +158,7 @@ class Muon(Optimizer):
         """See Optimizer.step; Nesterov momentum, decoupled weight decay."""
         rate = lr_factor * self.learning_rate
         squares = iter(self.state["square"])
-        by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}  # one product for all of it
+        updated: list[Update] = []
         for p, momentum, rows in zip(
             self.parameters, self.state["momentum"], self.rows, strict=True
         ):
@@ -159,17 +168,45 @@ class Muon(Optimizer):
             momentum.lerp_(p.grad, 1 - self.MOMENTUM)
             direction = p.grad.lerp(momentum, self.MOMENTUM)
             p.mul_(1 - rate * self.weight_decay)
-            matrices, directions = torch.split(p, rows), torch.split(direction, rows)
-            for matrix, step, square in zip(matrices, directions, of_p, strict=True):
-                by_shape.setdefault(matrix.shape, []).append((matrix, step, square))
-        for (height, width), same in by_shape.items():
-            matrices, directions, mean_squares = zip(*same, strict=True)
-            steps = orthogonalise(torch.stack(directions).to(self.dtype)).float()
-            torch._foreach_lerp_(mean_squares, [*mean_of_neurons(steps.square())], 1 - self.BETA2)
-            even = steps / (torch.stack(mean_squares).sqrt() + 1e-8)
-            even *= frobenius_norm(steps) / (frobenius_norm(even) + 1e-8)  # the norm as before
-            for matrix, step in zip(matrices, even, strict=True):
-                matrix.sub_(step, alpha=rate * max(1, height / width) ** 0.5)
+            updated.append((p, direction, rows, of_p))
+        sharded = any(here(p) is not p for p in self.parameters)
+        for some in _batched(updated, world_size() if sharded else len(updated)):
+            self._move(some, rate)
+
+    def _move(self, updated: "list[Update]", rate: float) -> None:
+        """Move these parameters by their orthogonalised directions."""
+        steps = [part for _, d, rows, _ in updated for part in torch.split(whole(d), rows)]
+        squares = [square for *_, of_p in updated for square in of_p]
+        owner = owners([step.numel() * min(step.shape) for step in steps])
+        by_shape: dict[torch.Size, list[int]] = {}  # one product for all of it
+        for i, step in enumerate(steps):
+            if owner[i] == rank():
+                by_shape.setdefault(step.shape, []).append(i)
+        for same in by_shape.values():
+            mean_squares = [squares[i] for i in same]
+            directions = torch.stack([steps[i] for i in same]).to(self.dtype)
+            orthogonal = orthogonalise(directions).float()
+            neurons = mean_of_neurons(orthogonal.square())
+            torch._foreach_lerp_(mean_squares, [*neurons], 1 - self.BETA2)
+            even = orthogonal / (torch.stack(mean_squares).sqrt() + 1e-8)
+            even *= frobenius_norm(orthogonal) / (frobenius_norm(even) + 1e-8)  # norm as before
+            for i, step in zip(same, even, strict=True):
+                steps[i] = step
+        share_results([*steps, *squares], [*owner, *owner])
+        matrices = (matrix for p, _, rows, _ in updated for matrix in matrices_here(p, rows))
+        for step, (matrix, rows_of_it) in zip(steps, matrices, strict=True):
+            height, width = step.shape
+            matrix.sub_(step[rows_of_it], alpha=rate * max(1, height / width) ** 0.5)
+
+
+Update = tuple[Tensor, Tensor, list[int], list[Tensor]]
+"""A parameter, its direction, the rows of its matrices, and the mean squares of their neurons."""
+
+
+def _batched(updates: list[Update], size: int) -> Iterator[list[Update]]:
+    left = iter(updates)
+    while some := list(islice(left, size)):
+        yield some
 
 
 def mean_of_neurons(matrices: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from gpt.errors import CheckpointError, UsageError
 from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.model import load_model, load_weights
 from gpt.runs.recovery import check_resumable, recover
+from gpt.sharding import device_to_build_on
 from gpt.text.corpus import Corpus
 from gpt.training.ensemble import Update, make_step
 from gpt.training.gradients import threads_each
@@ -52,7 +53,7 @@ def resume_from(
         _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
         _check_teacher(teacher, state.numbers.get("teacher_sha256"), config, run)
         _change_schedule(data, config.train, progress)
-        model = load_model(data, device)
+        model = load_model(data, device_to_build_on(config.train, device))
         update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
         update.load_state_dict(state)
         _warn_of_other_digits(update, config, state.numbers)

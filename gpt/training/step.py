@@ -24,6 +24,7 @@ from gpt.evaluation.loss import unknown_cost
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.runs.checkpoint import Tensors, TrainingState
 from gpt.seeds import derive_seed
+from gpt.sharding import shard, shards, whole
 from gpt.text.batches import batch, token_dropout
 from gpt.text.prefetch import Prefetch
 from gpt.text.vocabulary import Ids, Vocabulary
@@ -64,6 +65,9 @@ class TrainStep:
         self.batches = Prefetch(self._draw, config.train.steps)
         for block in model.blocks[: config.train.freeze]:
             block.requires_grad_(False)
+        self.sharded = shards(config.train)
+        if self.sharded:
+            shard(model, model.blocks, device)
         self.micro_batches = config.train.accumulation
         self.precision = select_precision(config.train.precision, device)
         V = model.head.out_features
@@ -77,7 +81,8 @@ class TrainStep:
         self.scaler: Any = torch.amp.GradScaler(
             device.type, enabled=self.precision == torch.float16
         )
-        compiled = compile_model(model, config.train.compile, device, self._rehearse)
+        mode = "off" if self.sharded else config.train.compile
+        compiled = compile_model(model, mode, device, self._rehearse)
         self.forward = parallel(compiled, self._rehearse)
 
     def __call__(self, step: int, scale: float = 1.0) -> Result:
@@ -96,8 +101,10 @@ class TrainStep:
         loss = add_up(self._backward(step))
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.model.parameters(), config.grad_clip or float("inf")
+        norm = whole(
+            torch.nn.utils.clip_grad_norm_(
+                self.model.parameters(), config.grad_clip or float("inf")
+            )
         )
         skip = ~(loss.isfinite() & norm.isfinite())
         if self.device.type != "cpu" and not self.scaler.is_enabled():
@@ -228,7 +235,8 @@ class TrainStep:
 
         Of each, x and y, (B / micro_batches, T).
         """
-        xs, ys = (t.chunk(self.micro_batches) for t in (x, y))
+        divide = torch.tensor_split if self.sharded else torch.chunk  # as many on each rank
+        xs, ys = (divide(t, self.micro_batches) for t in (x, y))
         for i, (x_micro, y_micro) in enumerate(zip(xs, ys, strict=True), start=1):
             yield (move(x_micro, self.device), move(y_micro, self.device)), i == len(xs)
 

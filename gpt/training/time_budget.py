@@ -10,7 +10,7 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
 from gpt.device import computing_with, select_device
-from gpt.distributed import from_main, world_size
+from gpt.distributed import any_rank, from_main, world_size
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model
 from gpt.text.batches import EVAL_CHARACTERS
@@ -87,7 +87,7 @@ class Pace:
     def _seconds_of(self, work: Callable[[], object]) -> float:
         """The mean of several times but the first, which takes longer; only that if all is slow."""
         times: list[float] = []
-        while len(times) < PROBES and sum(times) < PROBED_S:
+        while len(times) < PROBES and not any_rank(sum(times) >= PROBED_S):
             self.start()
             work()
             times.append(self.clock() - self._since)

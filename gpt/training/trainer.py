@@ -31,7 +31,7 @@ from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate_each
 from gpt.evaluation.units import scored_val, val_units
 from gpt.files import write_atomically
-from gpt.model.ensemble import members_of
+from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import count_parameters
 from gpt.runs.checkpoint import (
     CheckpointData,
@@ -47,10 +47,11 @@ from gpt.runs.folder import (
     make_folder,
     make_numbered,
 )
-from gpt.runs.model import load_weights, weights_of
+from gpt.runs.model import for_main, load_weights, weights_of
 from gpt.runs.provenance import note_start
 from gpt.sampling.generate import generate_text
 from gpt.sampling.sampler import SamplingRules
+from gpt.sharding import check_sharding, device_to_build_on, whole
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import note_run
@@ -159,6 +160,7 @@ def train(
     clock = clock or (lambda: time.perf_counter() - began)
     device = own_device(select_device(config.device))
     check_batch(config.train.batch_size)
+    check_sharding(config.train)
     with computing_with(own_threads(config.threads), deterministic=config.deterministic):
         teacher = load_teacher(config, corpus.vocabulary, device)
         check_training_memory(config, len(corpus.vocabulary), device, teacher)
@@ -166,7 +168,8 @@ def train(
         if resume:
             from_main(check_plain, run)
         else:
-            model, begun_from = initial_model(config, corpus.vocabulary, device)
+            made_on = device_to_build_on(config.train, device)
+            model, begun_from = initial_model(config, corpus.vocabulary, made_on)
             update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
             budget = TimeBudget(config, update, corpus.val, clock)
             config = from_main(budget.first_plan, config)
@@ -350,7 +353,7 @@ class Trainer:
             losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
         self.metrics |= losses
         self._warn_of_overfitting()
-        from_main(self._show_model)
+        from_main(self._show_model, for_main(self.update.model))
         self._emit("evaluation", **losses, is_best=self.is_best)
 
     def _evaluate(self) -> dict[str, float]:
@@ -412,15 +415,15 @@ class Trainer:
 
     def finish(self) -> Outcome:
         """Show the final scores."""
-        return from_main(self._finish)
+        return from_main(self._finish, for_main(self.update.model))
 
-    def _finish(self) -> Outcome:
+    def _finish(self, model: LanguageModel) -> Outcome:
         scores = {
             "val_loss": self.metrics["val_loss"],
             "best_val_loss": self.best_val_loss,
             "bits_per_byte": self.units.bits_per_byte(self.best_val_loss),
         }
-        vectors = members_of(self.update.model)[0].token_embedding.weight  # (V, C)
+        vectors = members_of(model)[0].token_embedding.weight  # (V, C)
         self.monitor.embedding(vectors, self.corpus.vocabulary, self.corpus.ids)
         self.monitor.finish(self.step, scores)
         return Outcome(
@@ -428,7 +431,7 @@ class Trainer:
             text=self.corpus.name,
             config=str(self.run / "config.yaml"),
             seed=self.config.seed,
-            parameters=sum(count_parameters(self.update.model).values()),
+            parameters=sum(count_parameters(model).values()),
             val_loss_per_character=self.units.per_character(scores["val_loss"]),
             best_val_loss_per_character=self.units.per_character(self.best_val_loss),
             reason=self.reason_to_stop,
@@ -521,7 +524,7 @@ class Trainer:
         Then of each member of an ensemble, as `NAME_member_1` and so on.
         """
         model, vocabulary = self.update.model, self.corpus.vocabulary
-        guesses = not self.step and not any(m.head.weight.any() for m in members_of(model))
+        guesses = not self.step and not any(whole(m.head.weight.any()) for m in members_of(model))
         if guesses and vocabulary.unknown_id is None:  # every id is equally likely
             return {name: math.log(len(vocabulary))}
         total = self.units.ids if characters is None else characters
@@ -570,9 +573,8 @@ class Trainer:
         log.warning("%s", notice)
         self._emit("notice", text=notice)
 
-    def _show_model(self) -> None:
+    def _show_model(self, model: LanguageModel) -> None:
         """A sample, attention maps and, if wanted, histograms of the model as it is."""
-        model = self.update.model
         if length := self.config.train.sample_length:
             text = generate_text(
                 model,
@@ -616,7 +618,8 @@ class Trainer:
         }
         if teacher := self.update.teacher:
             numbers["teacher_sha256"] = teacher.sha256
-        if not all(np.isfinite(array).all() for array in data.weights.values()):
+        finite = all(np.isfinite(array).all() for array in data.weights.values())
+        if any_rank(not finite):  # of shards, rank 0 alone has all
             raise Diverged(f"step {self.step}: weights are NaN or infinite")
         from_main(self._write_checkpoint, data, TrainingState(state.tensors, numbers))
         self.unsaved, self.saved_at_step, self.saved_at = False, self.step, self.clock()
