@@ -342,6 +342,13 @@ def ranks() -> dict[str, Any]:
     return measure()
 
 
+def muon_ranks() -> dict[str, Any]:
+    """Muon on two ranks, each with all of its work or a share of it: bench_ranks.py."""
+    from bench_ranks import muon_ranks as measure
+
+    return measure()
+
+
 def batch_sizes() -> dict[str, Any]:
     """The val loss by the size of the batch, after as many characters: bench_ranks.py."""
     from bench_ranks import batch_sizes as measure
@@ -394,6 +401,7 @@ OURS = (
     optimizer,
     ensembles,
     ranks,
+    muon_ranks,
     batch_sizes,
 )
 PARTS = {part.__name__: part for part in OURS}

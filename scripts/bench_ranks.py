@@ -140,3 +140,48 @@ def _val_loss(config: Path, changes: Sequence[str]) -> float:
         command += [part for change in changes for part in ("--set", change)]
         done = subprocess.run(command, check=True, capture_output=True)
     return float(json.loads(done.stdout)["val_loss"])
+
+
+MUON = """
+import json, statistics, sys, time
+import torch
+from gpt import distributed
+from gpt.config.load import load_config
+from gpt.model.transformer import GPT
+from gpt.training.optimizer import make_optimizers
+
+torch.set_num_threads(1)
+config = load_config(sys.argv[1], sys.argv[2:])
+with distributed.joined():
+    muon = make_optimizers(GPT(config.model, 65), config.train)[0]
+    for p in muon.parameters:
+        p.grad = torch.randn_like(p)
+    times = {"alone": [], "shared": []}
+    for _ in range(15):
+        for way in times:
+            distributed._alone = way == "alone"  # each rank computes all of it, side by side
+            began = time.perf_counter()
+            muon.step(1.0)
+            times[way].append(time.perf_counter() - began)
+            distributed._alone = False
+            distributed.wait_for_all()
+    if distributed.rank() == 0:
+        ms = {way: 1000 * statistics.median(each[3:]) for way, each in times.items()}
+        print(json.dumps(ms))
+"""
+
+
+def muon_ranks() -> dict[str, Any]:
+    """A step of Muon on two ranks of one thread: each computes all of it, or shares it."""
+    table = {}
+    for name, shape in SHAPES.items():
+        with tempfile.TemporaryDirectory() as folder:
+            program = Path(folder, "muon.py")
+            program.write_text(MUON, "utf-8")
+            command = [sys.executable, *TORCHRUN, "--nproc-per-node=2", str(program)]
+            command += [str(CONFIGS / "shakespeare_cpu.yaml"), *shape]
+            done = subprocess.run(command, check=True, capture_output=True, text=True)
+        ms = json.loads(done.stdout)
+        table[name] = {f"{way}_ms": round(each, 1) for way, each in ms.items()}
+        table[name]["speedup"] = round(ms["alone"] / ms["shared"], 2)
+    return table

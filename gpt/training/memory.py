@@ -1,5 +1,7 @@
 """The memory that training takes, from the shapes of its config alone."""
 
+import math
+
 import torch
 
 from gpt.config.schema import Config, ModelConfig
@@ -7,7 +9,8 @@ from gpt.device import select_precision
 from gpt.distributed import local_world_size, world_size
 from gpt.evaluation.loss import EVAL_LOGITS
 from gpt.memory import check_memory
-from gpt.model.shapes import parameter_count
+from gpt.model.shapes import parameter_count, parameter_shapes
+from gpt.sharding import shards
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.training.gradients import takes_threads, windows_at_once, worker_count
 from gpt.training.linear_cross_entropy import fuses_head, head_bytes
@@ -34,7 +37,8 @@ def check_training_memory(
     learnt_from = teacher.model.config if teacher else None
     parts = training_bytes(config, vocabulary_size, device, learnt_from)
     if device.type == "cuda":
-        check_memory("training", {"batch": parts.pop("batch")}, ADVICE)  # drawn on the CPU
+        in_memory = ["batch", "checkpoint"] if shards(config.train) else ["batch"]
+        check_memory("training", {name: parts.pop(name) for name in in_memory}, ADVICE)
         check_memory(f"training on {device}", parts, ADVICE, torch.cuda.mem_get_info(device)[0])
     else:
         parts |= {"libraries": LIBRARIES}
@@ -53,6 +57,12 @@ def training_bytes(
     parameters, K = parameter_count(model, vocabulary_size), model.ensemble
     workers = worker_count(config, device)
     gradients = 1 if workers == 1 else workers + 1  # of each parameter
+    held, gathered = float(parameters), 0
+    if shards(train):  # two blocks, and what is in none, are whole for a while
+        held /= world_size()
+        shapes = parameter_shapes(model, vocabulary_size).items()
+        in_blocks = sum(math.prod(shape) for name, shape in shapes if "blocks." in name)
+        gathered = parameters - in_blocks + 2 * in_blocks // model.n_layer
     side_by_side = takes_threads(config, device)
     members_at_once = min(K, torch.get_num_threads()) if side_by_side else 1
     at_once = train.accumulation * world_size()
@@ -60,7 +70,8 @@ def training_bytes(
     on_cpu = device.type == "cpu"
     bf16 = select_precision(train.precision, device) == torch.bfloat16
     explicit = on_cpu and ((bf16 and model.T <= 512) or model.attention_dropout > 0)
-    characters = model.T * (windows_at_once(B, model.T, model.C, workers) if on_cpu else B)
+    divides = on_cpu and not shards(train)
+    characters = model.T * (windows_at_once(B, model.T, model.C, workers) if divides else B)
     at_once = max(min(EVAL_CHARACTERS, EVAL_LOGITS // vocabulary_size), model.T)
     scored = at_once * (torch.get_num_threads() if on_cpu else 1)
     fuses = teacher is None and fuses_head(config, vocabulary_size, device)
@@ -70,9 +81,9 @@ def training_bytes(
     if teacher is not None:
         in_training += inference_bytes(teacher, vocabulary_size, explicit=explicit)
     return {
-        "weights": FLOAT * parameters,
-        "gradients": FLOAT * parameters * gradients,
-        "optimizer": 2 * FLOAT * parameters,
+        "weights": FLOAT * (held + gathered),
+        "gradients": FLOAT * (held * gradients + gathered),
+        "optimizer": 2 * FLOAT * held,
         "checkpoint": 3 * FLOAT * parameters,  # as it is written
         "batch": 60 * K * train.batch_size * model.T,  # ids, places, token dropout; and the next's
         "activations": max(

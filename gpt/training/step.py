@@ -47,7 +47,8 @@ class TrainStep:
     The batch, its token dropout and the dropout masks are pure functions of (seed, step), so a step
     repeats exactly, whatever ran before it; `state_dict` holds all that one step leaves to the
     next. The batch is drawn while the step before is computed; it is computed in micro-batches,
-    and each of them as gradients.py says. Of several ranks, each computes its share of the windows.
+    and each of them as gradients.py says. Of several ranks, each computes its share of the windows;
+    with `train.parallel` fsdp it is left with its shard of the model.
     """
 
     def __init__(
