@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -113,15 +114,19 @@ def test_shards_are_resumed_by_shards_bit_for_bit_by_whole_models_and_by_one_pro
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     expected = trained("muon", "fsdp")
-    for parallel in ("fsdp", "ddp"):
-        run = copied(expected, folder / f"resumed-{parallel}", 8)
-        done = ranks("--resume", run.name, "--set", f"train.parallel={parallel}")
-        assert done.returncode == 0, done.stderr
-        assert_close(run, expected)
-        if parallel == "fsdp":
-            assert curve(run, "train_loss") == curve(expected, "train_loss")
-            for name, array in weights(expected).items():
-                np.testing.assert_array_equal(weights(run)[name], array)
+    by_shards = copied(expected, folder / "resumed-fsdp", 16)
+    by_whole_models = copied(expected, folder / "resumed-ddp", 16)
+    with ThreadPoolExecutor() as pool:
+        for done in pool.map(
+            lambda run, way: ranks("--resume", run.name, "--set", f"train.parallel={way}"),
+            (by_shards, by_whole_models),
+            ("fsdp", "ddp"),
+        ):
+            assert done.returncode == 0, done.stderr
+    assert_close(by_whole_models, expected)
+    assert curve(by_shards, "train_loss") == curve(expected, "train_loss")
+    for name, array in weights(expected).items():
+        np.testing.assert_array_equal(weights(by_shards)[name], array)
     run = copied(expected, folder / "resumed-alone", 16)
     monkeypatch.chdir(folder)  # where the text is
     api.resume(str(run))

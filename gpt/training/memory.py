@@ -58,7 +58,7 @@ def training_bytes(
     workers = worker_count(config, device)
     gradients = 1 if workers == 1 else workers + 1  # of each parameter
     held, gathered = float(parameters), 0
-    if shards(train):  # two blocks, and what is in none, are whole for a while
+    if shards(train):  # two blocks, and what is in none, are gathered at a time
         held /= world_size()
         shapes = parameter_shapes(model, vocabulary_size).items()
         in_blocks = sum(math.prod(shape) for name, shape in shapes if "blocks." in name)
