@@ -74,7 +74,9 @@ def evaluate_each(
     together = is_sharded(model)
     model.eval()
 
-    @torch.inference_mode()
+    # FSDP would keep inference tensors, which no later backward pass takes
+    @torch.inference_mode(not together)
+    @torch.no_grad()
     def score(window: Window) -> tuple[list[float], int]:
         if any_rank(should_stop()) if together else should_stop():
             raise Stopped
