@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.distributed import first_on_each_machine, from_main, joined
 from gpt.errors import UsageError
 from gpt.text.rules import normalized
-from gpt.torchrun import check_alone, remembered_run
+from gpt.torchrun import begin_training, check_alone
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -303,7 +303,10 @@ def train(
     run = Path(run_dir) if run_dir else RUNS / name_of(config, text)
     numbered = not (run_dir or overwrite)
     with joined():
-        if begun := from_main(remembered_run):
+        before = from_main(begin_training)
+        if "outcome" in before:
+            return _outcome(before)
+        if begun := before.get("run"):
             if from_main(has_checkpoint, Path(begun)):
                 return resume(begun, should_stop=should_stop, on_event=on_event, clock=clock)
             run, numbered, overwrite = Path(begun), False, True
@@ -351,6 +354,10 @@ def resume(
 
     clock = clock or _since_now()
     with joined():
+        before = from_main(begin_training)
+        if "outcome" in before:
+            return _outcome(before)
+        run = before.get("run", run)  # the newest may be another one by now
         folder = from_main(find_run, None if run is None else str(run))
         newest = from_main(summary_to_resume, folder)
         settled = _resolve(newest.config, text, settings, minutes, plans_again=False)
@@ -548,6 +555,13 @@ def describe(text: Text | Sequence[Text], settings: Settings | Sequence[str] = (
     if plain != config.data:
         in_characters = _prepared(config.model_copy(update={"data": plain}), sources)
     return describe_text(sources, config.data, corpus, in_characters)
+
+
+def _outcome(before: dict[str, Any]) -> "Outcome":
+    """That of a training which ended before torchrun restarted its processes."""
+    from gpt.training.trainer import Outcome
+
+    return Outcome(**before["outcome"])
 
 
 def _resolve_new(

@@ -6,8 +6,7 @@ The store is torchrun's own, and outlives its workers. Knows no torch until it i
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from typing import Any
 from gpt.errors import UsageError
 
 TIMEOUT = timedelta(seconds=10)  # for the store to answer
-RUN = "gpt/run"  # the folder of this job's run
+
+_trainings = 0  # that this process has begun
 
 
 def is_launched() -> bool:
@@ -52,22 +52,23 @@ def is_first_to_fail(message: str) -> bool:
         return True
 
 
-@contextmanager
-def remembering(run: str) -> Iterator[None]:
-    """Unless this context comes to its end, workers that torchrun restarts find this run."""
-    remembers = _has_store() and is_main()
-    if remembers:
-        _store().set(RUN, run)
-    yield
-    if remembers:
-        _store().delete_key(RUN)
+def begin_training() -> dict[str, Any]:
+    """Count a training of this process; what was remembered of it before torchrun restarted it.
+
+    That is its `run`, and its `outcome` if it came to its end; of a new one, nothing.
+    """
+    global _trainings
+    _trainings += 1
+    if not _has_store() or not _store().check([_training()]):
+        return {}
+    remembered: dict[str, Any] = json.loads(bytes(_store().get(_training())))
+    return remembered
 
 
-def remembered_run() -> str | None:
-    """The folder of this job's run, if torchrun restarted its workers amid it."""
-    if not _has_store() or not _store().check([RUN]):
-        return None
-    return bytes(_store().get(RUN)).decode()
+def remember(**known: Any) -> None:
+    """Let workers that torchrun restarts know this of the training that this process is at."""
+    if _has_store() and is_main():
+        _store().set(_training(), json.dumps(known))
 
 
 def group_store(patience: timedelta) -> Any:
@@ -84,6 +85,11 @@ def group_store(patience: timedelta) -> Any:
 
 def _has_store() -> bool:
     return is_launched() and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _training() -> str:
+    """A name for the training that this process is at: a restarted program repeats its calls."""
+    return f"gpt/training/{_trainings}"
 
 
 def _attempt() -> str:

@@ -176,6 +176,38 @@ def test_a_killed_worker_is_started_again_and_ends_with_the_same_weights(
         np.testing.assert_array_equal(weights("killed")[name], array)
 
 
+ENDS = """
+import os, sys
+from gpt import api
+
+for run in ("first", "second"):
+    outcome = api.train(sys.argv[1], text=sys.argv[2], run_dir=run, settings={"train.steps": 2})
+    assert (outcome.run, outcome.step) == (run, 2)
+    if os.environ["TORCHELASTIC_RESTART_COUNT"] == ("0" if run == "first" else "1"):
+        sys.exit(1)
+"""
+
+
+def test_what_ended_before_a_restart_is_not_trained_again(
+    start: Callable[..., subprocess.Popen[str]], config_file: Path, text_file: Path, elsewhere: Path
+) -> None:
+    """A worker lost after the last step, as the sample was drawn, made the job train a RUN-2, or
+    fail as its own run existed; and the first of two calls of `train` resumed the second's run.
+    """
+    (elsewhere / "program.py").write_text(ENDS)
+    process = start(
+        *(*TORCHRUN, "--nproc-per-node=1", "--max-restarts=2"),
+        *("program.py", config_file, text_file),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONPATH": str(Path(program.__file__).parents[1])},
+    )
+    code, _, err = wait(process)
+    assert code == 0, err
+    for run in ("first", "second"):
+        assert len((Path(run) / "provenance.jsonl").read_text().splitlines()) == 1
+
+
 def test_an_error_on_one_rank_ends_all_with_that_ones_message(
     start: Callable[..., subprocess.Popen[str]], config_file: Path, text_file: Path
 ) -> None:

@@ -55,7 +55,7 @@ def main() -> NoReturn:
         code = app(_with_resumed_run(sys.argv[1:]), standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)  # that of typer.Exit
     except SystemExit as done:
-        if done.code == INTERRUPTED:
+        if done.code == INTERRUPTED and is_main():
             kept = "; a run keeps its last checkpoint" if sys.argv[1:2] == ["train"] else ""
             typer.echo(f"\ngpt: stopped at once{kept}", err=True)
         raise

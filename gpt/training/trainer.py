@@ -55,7 +55,7 @@ from gpt.sharding import check_sharding, device_to_build_on, whole
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import note_run
-from gpt.torchrun import remembering
+from gpt.torchrun import remember
 from gpt.training.ensemble import make_step
 from gpt.training.init_from import initial_model
 from gpt.training.memory import check_training_memory
@@ -195,12 +195,15 @@ def train(
             trainer = Trainer(
                 *(config, corpus, run, state, budget, check_in_place, should_stop, on_event)
             )
-            with remembering(str(run)):
-                while True:
-                    try:
-                        return trainer.fit()
-                    except Diverged as reason:
-                        trainer.roll_back(str(reason))
+            remember(run=str(run))
+            while True:
+                try:
+                    outcome = trainer.fit()
+                except Diverged as reason:
+                    trainer.roll_back(str(reason))
+                else:
+                    remember(outcome=asdict(outcome))
+                    return outcome
 
 
 def _make(run: Path, numbered: bool, overwrite: bool) -> Path:
