@@ -496,7 +496,9 @@ def estimate(
 
     Raises:
         ConfigError, TextError: see `train`.
+        UsageError: torchrun started several processes.
     """
+    check_alone("a dry run")
     clock = clock or _since_now()
     settled = _resolve_new(config, text, settings, minutes, init_from)
     settled, corpus = _chosen(settled, clock) if _is_open(config, settled) else _corpus(settled)

@@ -179,9 +179,9 @@ def all_gather(tensor: "Tensor") -> "list[Tensor]":
     """This tensor of each rank, (N,), in their order; all are as long."""
     import torch.distributed as dist
 
-    gathered = tensor.new_empty(world_size() * len(tensor))
-    dist.all_gather_into_tensor(gathered, tensor, group=_in_step)
-    return [*gathered.chunk(world_size())]
+    gathered = [tensor.new_empty(len(tensor)) for _ in range(world_size())]
+    dist.all_gather(gathered, tensor, group=_in_step)
+    return gathered
 
 
 def mesh(device: "torch.device") -> Any:

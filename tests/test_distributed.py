@@ -16,7 +16,7 @@ import pytest
 
 from gpt import api
 from gpt.config.yaml import to_yaml
-from gpt.errors import Interrupted
+from gpt.errors import Interrupted, UsageError
 from gpt.runs.checkpoint import Tensors, read_checkpoint
 from tests import program
 from tests.conftest import HANGS_S, PANGRAM, small
@@ -43,7 +43,10 @@ def config_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def of_two(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
-    """A run that two ranks trained, undisturbed."""
+    """A run that two ranks trained, undisturbed.
+
+    Each once told of a function that torch is to remove.
+    """
     folder = tmp_path_factory.mktemp("of_two")
     (folder / "pangram.txt").write_text(PANGRAM * 29)
     command = (*TORCHRUN, "--nproc-per-node=2", program.__file__, "train", "pangram.txt")
@@ -59,6 +62,7 @@ def of_two(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("all steps done: step 50") == 1
     assert done.stderr.count("step 50: val") == 1
+    assert "Warning" not in done.stderr
     return folder / "two"
 
 
@@ -227,6 +231,26 @@ def test_an_error_on_one_rank_ends_all_with_that_ones_message(
     assert (len(told(err)), out) == (1, "")
     assert "cannot keep the text's ids there" in told(err)[0]
     assert not re.search(r'File ".*/gpt/', err)  # no traceback but torchrun's
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: api.estimate(CONFIG, text="pangram.txt"),
+        lambda: api.find_learning_rate(CONFIG, text="pangram.txt"),
+        lambda: api.sweep(CONFIG, text="pangram.txt", seeds=2),
+    ],
+)
+def test_what_one_process_does_is_refused_on_ranks(
+    work: Callable[[], object], monkeypatch: pytest.MonkeyPatch, elsewhere: Path
+) -> None:
+    """Each rank once timed a dry run as if alone, all at a time, on the same cores."""
+    (elsewhere / "pangram.txt").write_text(PANGRAM * 29)
+    launched = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match="start it without torchrun"):
+        work()
 
 
 PROGRAM = """

@@ -215,8 +215,7 @@ def train(
             init_from=init_from,
             clock=clock,
         )
-        if is_main():
-            _print_estimate(settled, _with_start(estimate), as_json, show_config)
+        _print_estimate(settled, _with_start(estimate), as_json, show_config)
         return
     with StopSignals(repeated=is_launched()) as signals:
         if resume is not None:
