@@ -92,6 +92,25 @@ def test_more_new_characters_are_never_predicted_to_hurt(seen: float, more: floa
     )
 
 
+@given(
+    train_ids=st.integers(20, 10**9),
+    V=st.integers(2, 9000),
+    pilot_loss=st.floats(1e-3, 20.0),
+    characters=st.integers(1_000, 10**9),
+    members=st.integers(1, 8),
+)
+def test_a_predicted_loss_is_positive(
+    train_ids: int, V: int, pilot_loss: float, characters: int, members: int
+) -> None:
+    """A text of 2,400 characters was predicted to end at a val loss of -29.7."""
+    text = Difficulty(train_ids, V, pilot_loss, pilot_gain=0.3 * pilot_loss)
+    for shape in ((2, 32), (4, 192)):
+        choice = Choice(*shape, characters=characters, token_dropout=0.3, members=members)
+        assert predict(choice, text) >= 0.0
+    tiny = Difficulty(2_166, 50, pilot_loss=4.0, pilot_gain=-1.0)
+    assert 0.5 < predict(Choice(2, 32, 20_000), tiny) < 4.5
+
+
 def test_passes_beyond_many_are_predicted_to_overfit_a_small_text() -> None:
     text = replace(TEXT, train_ids=18_000)
     losses = [predict(Choice(3, 128, 18_000 * passes), text) for passes in (10, 100, 1000)]

@@ -8,8 +8,8 @@ the law says by how much another run ends below it, or above:
 
 with N the parameters of the blocks' matrices and D the characters seen, as in Hoffmann et al.
 (arXiv:2203.15556), N0 and D0 the pilot's. Characters seen again count less and less, as in
-Muennighoff et al. (arXiv:2305.16264, section 3.1), and in the end do harm: `overfit`. The
-coefficients are fitted by scripts/law/fit.py; scripts/experiments.md says how well.
+Muennighoff et al. (arXiv:2305.16264, section 3.1), and in the end do harm: `overfit`, which is at
+most MOST_OVERFIT of the pilot's loss. The coefficients are fitted by scripts/law/fit.py; scripts/experiments.md says how well.
 """
 
 import math
@@ -42,15 +42,22 @@ class Coefficients:
 
 
 COEFFICIENTS = Coefficients()
+MOST_OVERFIT = 0.5  # of the pilot's loss: on a text of a page it makes many passes
+LOWEST = 0.25  # of the pilot's loss: the runs that the law was fitted on end above 0.67
 UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Val loss in nats per character of a run by this choice, at its end."""
-    return text.pilot_loss + excess(choice, text, fitted) - excess(PILOT, text, fitted)
+    """Val loss in nats per character of a run by this choice, at its end: positive."""
+    of_pilot = excess(PILOT, text, fitted, MOST_OVERFIT * text.pilot_loss)
+    loss = text.pilot_loss + excess(choice, text, fitted) - of_pilot
+    lowest = LOWEST * text.pilot_loss  # what is taken off beyond counts less and less
+    return loss if loss > lowest else lowest * math.exp(loss / lowest - 1)
 
 
-def excess(choice: Choice, text: Difficulty, fitted: Coefficients) -> float:
+def excess(
+    choice: Choice, text: Difficulty, fitted: Coefficients, most_overfit: float = math.inf
+) -> float:
     """Nats per character above what no model could do without: the text's own entropy."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT.n_layer, choice.C / PILOT.C
@@ -64,6 +71,7 @@ def excess(choice: Choice, text: Difficulty, fitted: Coefficients) -> float:
     memorised = (parameters / 1e5) ** fitted.overfit_size * (1e5 / U) ** fitted.overfit_text
     memorised *= fitted.overfit * passes**fitted.overfit_passes
     overfit = memorised * math.exp(-fitted.regularised * choice.token_dropout)
+    overfit = min(overfit, most_overfit)
     averaged = fitted.ensemble + fitted.ensemble_overfit * overfit
     hidden = fitted.hidden * choice.token_dropout**fitted.more_hidden
     return float(slope * learnt + overfit + hidden - averaged * (1 - 1 / choice.members))
