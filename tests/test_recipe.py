@@ -134,6 +134,23 @@ def test_a_small_text_gets_a_small_model_and_few_passes_and_a_large_one_what_tim
     assert not huge.ends_early
 
 
+@pytest.mark.parametrize("minutes", [0.05, 0.2, 5])
+@pytest.mark.parametrize("characters", [50, 2_400, 20_000])
+@pytest.mark.parametrize("gain", [-3.0, 0.2])
+def test_a_page_of_text_gets_a_small_model_that_makes_some_steps(
+    characters: int, minutes: float, gain: float
+) -> None:
+    """Of 2,400 characters, on which the pilot overfits, 510 million parameters once made one."""
+    corpus = corpus_of(characters)
+    text = Difficulty(len(corpus.train), 65, pilot_loss=5.0, pilot_gain=gain)
+    chosen = plan(corpus, minutes, text=text, speed=fake_speed(65))
+    assert chosen.parameters < 2e7
+    assert chosen.config.train.steps >= 9 or minutes < 0.2
+    assert any("predicted val loss: none" in line for line in chosen.describe()) == (
+        characters < 20_000
+    )
+
+
 @pytest.mark.parametrize("minutes", [1, 2, 10, 60])
 def test_a_plan_stays_inside_the_minutes(minutes: float) -> None:
     for characters in (20_000, 1_000_000, 20_000_000):

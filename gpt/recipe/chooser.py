@@ -17,7 +17,7 @@ from gpt.errors import OutOfMemory
 from gpt.memory import free_bytes, gigabytes
 from gpt.recipe.difficulty import Difficulty
 from gpt.recipe.law import predict
-from gpt.recipe.settings import Choice, settings_for
+from gpt.recipe.settings import Choice, settings_for, step_characters
 from gpt.recipe.speed import Pace, Speed, with_members
 from gpt.text.corpus import Corpus
 from gpt.training.memory import check_training_memory, training_bytes
@@ -34,6 +34,7 @@ LAST_EVALUATED = 0.25  # of the time at most: beyond, less of the text becomes v
 LESS_EVALUATED = 0.05  # so that it takes this part
 AROUND_EVALUATION_S = 0.4  # sample, attention maps, checkpoint
 AFTERWARDS_S = 3.0  # pictures at the end, and the command's own sample
+FEWEST_STEPS = 9  # of a run: the law knows none as short
 LEAST_TRAINED = 0.1  # of the time, however little is left
 SAMPLE_LENGTH = 100
 USED_MEMORY = 0.8  # of what is free, at most
@@ -82,6 +83,8 @@ class Chooser:
     def best(self, seconds: float) -> Run:
         """The run with the lowest predicted loss that takes at most so many seconds.
 
+        Where none of FEWEST_STEPS does, the one that takes the least.
+
         Raises:
             OutOfMemory: no model has room.
             ConfigError: what `base` sets fits no model.
@@ -95,7 +98,14 @@ class Chooser:
                 f"expected memory for a small model, got {gigabytes(self.free)} that are free; end "
                 f"other programs, or set a smaller model.T"
             )
-        return min(runs, key=lambda run: run.val_loss)
+        fitting = [
+            run
+            for run in runs
+            if run.seconds <= seconds and _steps(run.choice, self.T) >= FEWEST_STEPS
+        ]
+        if not fitting:
+            return min(runs, key=lambda run: run.seconds)
+        return min(fitting, key=lambda run: run.val_loss)
 
     def config(self, choice: Choice, val_characters: int | None = None) -> Config:
         """The settings of a choice, but for those that `base` sets. Raises ConfigError."""
@@ -167,6 +177,10 @@ def _explicit(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from _explicit(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+def _steps(choice: Choice, T: int) -> float:
+    return choice.characters / max(T, step_characters(choice.characters))
 
 
 def _rounded_down(number: float) -> float:

@@ -9,7 +9,8 @@ the law says by how much another run ends below it, or above:
 with N the parameters of the blocks' matrices and D the characters seen, as in Hoffmann et al.
 (arXiv:2203.15556), N0 and D0 the pilot's. Characters seen again count less and less, as in
 Muennighoff et al. (arXiv:2305.16264, section 3.1), and in the end do harm: `overfit`, which is at
-most MOST_OVERFIT of the pilot's loss. The coefficients are fitted by scripts/law/fit.py; scripts/experiments.md says how well.
+most MOST_OVERFIT of the pilot's loss. The coefficients are fitted by scripts/law/fit.py;
+scripts/experiments.md says how well.
 """
 
 import math
@@ -42,6 +43,8 @@ class Coefficients:
 
 
 COEFFICIENTS = Coefficients()
+SHORTEST_TEXT = 18_000  # characters of train, of those that the law was fitted on
+LEAST_GAIN = 0.1  # of the pilot: that of one which overfits says nothing
 MOST_OVERFIT = 0.5  # of the pilot's loss: on a text of a page it makes many passes
 LOWEST = 0.25  # of the pilot's loss: the runs that the law was fitted on end above 0.67
 UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals
@@ -63,7 +66,7 @@ def excess(
     depth, width = choice.n_layer / PILOT.n_layer, choice.C / PILOT.C
     seen = choice.characters / PILOT.characters
     slope = 1 + fitted.vocabulary * math.log(text.V / 64)
-    slope += fitted.learning * (text.pilot_gain - 0.35)
+    slope += fitted.learning * (max(text.pilot_gain, LEAST_GAIN) - 0.35)
     gained = fitted.depth * math.log(depth) + fitted.width * math.log(width)
     gained *= 1 + fitted.capacity * (1 - seen**-fitted.more_seen)
     learnt = fitted.seen * seen**-fitted.more_seen - gained

@@ -8,7 +8,7 @@ from gpt.config.schema import Config
 from gpt.model.shapes import parameter_count
 from gpt.recipe.chooser import Chooser
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
-from gpt.recipe.law import UNCERTAINTY
+from gpt.recipe.law import SHORTEST_TEXT, UNCERTAINTY
 from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import Speed, measure_pace
 from gpt.text.corpus import Corpus
@@ -48,12 +48,15 @@ class Plan:
         regularised = f", token dropout {dropout:g}" if dropout else ""
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
+        predicted = f"{self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character"
+        if round(self.characters / self.passes) < SHORTEST_TEXT:
+            predicted = f"none; it is known of train splits from {SHORTEST_TEXT:,} characters on"
         return [
             f"model: {members}{model.n_layer} layers, C {model.C}, {model.n_head} heads, "
             f"T {model.T}; {self.parameters:,} parameters, about {mib:,.0f} MiB of memory",
             f"training: {train.steps:,} steps of {train.batch_size * model.T:,} characters, "
             f"{self.passes:.2g} passes over the text{regularised}; {self.seconds:.0f} s{early}",
-            f"predicted val loss: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character",
+            f"predicted val loss: {predicted}",
         ]
 
 

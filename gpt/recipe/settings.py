@@ -41,7 +41,7 @@ class Choice:
 
 def context_length(shortest_split: int) -> int:
     """T: of a text whose shorter split has so many characters; a power of two."""
-    longest = max(8, min(LONGEST_CONTEXT, shortest_split // 4))
+    longest = max(1, min(8, shortest_split - 1), min(LONGEST_CONTEXT, shortest_split // 4))
     return 1 << longest.bit_length() - 1
 
 
