@@ -312,8 +312,7 @@ def train(
             run, numbered, overwrite = Path(begun), False, True
         if not numbered:
             from_main(partial(check_free, overwrite=overwrite), run)
-        is_open = _is_open(config, settled)
-        settled, corpus = _chosen(settled, clock) if is_open else _corpus(settled)
+        settled, corpus = _ready(config, settled, clock)
 
         from gpt.training.trainer import train as train_model
 
@@ -501,7 +500,7 @@ def estimate(
     check_alone("a dry run")
     clock = clock or _since_now()
     settled = _resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = _chosen(settled, clock) if _is_open(config, settled) else _corpus(settled)
+    settled, corpus = _ready(config, settled, clock)
 
     from gpt.training.dry_run import estimate as probe
     from gpt.training.time_budget import first_plan
@@ -531,7 +530,7 @@ def find_learning_rate(
     check_alone("a range test")
     clock = _since_now()
     settled = _resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = _chosen(settled, clock) if _is_open(config, settled) else _corpus(settled)
+    settled, corpus = _ready(config, settled, clock)
 
     from gpt.recipe.range_test import find_learning_rate as test_range
 
@@ -647,6 +646,13 @@ def _corpus(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["Con
     corpus = _prepared(config, _sources(config.data), resumed)
     corpus.check_fits(config.model.T)
     return config, corpus
+
+
+def _ready(
+    given: "Config | str | Path | None", settled: "Config", clock: Callable[[], float]
+) -> tuple["Config", "Corpus"]:
+    """The text, and the config to train by: chosen for it, where that is left to us."""
+    return _chosen(settled, clock) if _is_open(given, settled) else _corpus(settled)
 
 
 def _is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
