@@ -17,7 +17,7 @@ from gpt.errors import OutOfMemory
 from gpt.memory import free_bytes, gigabytes
 from gpt.recipe.difficulty import Difficulty
 from gpt.recipe.law import predict
-from gpt.recipe.settings import Choice, settings_for, step_characters
+from gpt.recipe.settings import Choice, settings_for, steps_in
 from gpt.recipe.speed import Pace, Speed, with_members
 from gpt.text.corpus import Corpus
 from gpt.training.memory import check_training_memory, training_bytes
@@ -101,7 +101,7 @@ class Chooser:
         fitting = [
             run
             for run in runs
-            if run.seconds <= seconds and _steps(run.choice, self.T) >= FEWEST_STEPS
+            if run.seconds <= seconds and steps_in(run.choice.characters, self.T) >= FEWEST_STEPS
         ]
         if not fitting:
             return min(runs, key=lambda run: run.seconds)
@@ -177,10 +177,6 @@ def _explicit(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from _explicit(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
-
-
-def _steps(choice: Choice, T: int) -> float:
-    return choice.characters / max(T, step_characters(choice.characters))
 
 
 def _rounded_down(number: float) -> float:

@@ -55,10 +55,15 @@ def step_characters(characters: float) -> int:
     return 1 << min(18, max(10, round(math.log2(ideal))))
 
 
+def steps_in(characters: int, T: int) -> int:
+    """The steps of a run that sees so many characters in windows of T."""
+    return max(1, characters // max(T, step_characters(characters)))
+
+
 def settings_for(choice: Choice, T: int) -> Config:
     """The config of a run that trains by this choice, on windows of T."""
     in_step = max(T, step_characters(choice.characters))
-    steps = max(1, choice.characters // in_step)
+    steps = steps_in(choice.characters, T)
     length = choice.characters / RUN_CHARACTERS  # shorter runs take larger steps
     learning_rate = LEARNING_RATE * length**-0.21 * min(1.0, RUN_C / choice.C) ** 0.5
     model = {
