@@ -22,6 +22,7 @@ from tests import program
 from tests.conftest import HANGS_S, PANGRAM, small
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
+ROOT = str(Path(program.__file__).parents[1])  # where a program of its own finds these tests
 CONFIG = small(  # 7 windows are as uneven for 2 ranks as for 3
     threads=1,
     train__batch_size=7,
@@ -32,6 +33,21 @@ CONFIG = small(  # 7 windows are as uneven for 2 ranks as for 3
     train__checkpoint_every=5,
 )
 STOPPED_AT = 30  # by one process, what two ranks began and three end
+
+
+def run_ranks(
+    count: int, folder: Path, *arguments: str, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a program on so many ranks, in a folder with a cache of its own."""
+    own = {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*TORCHRUN, f"--nproc-per-node={count}", *arguments],
+        cwd=folder,
+        env=os.environ | own | variables,
+        capture_output=True,
+        text=True,
+        timeout=HANGS_S,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -49,16 +65,8 @@ def of_two(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
     """
     folder = tmp_path_factory.mktemp("of_two")
     (folder / "pangram.txt").write_text(PANGRAM * 29)
-    command = (*TORCHRUN, "--nproc-per-node=2", program.__file__, "train", "pangram.txt")
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [*command, "--config", str(config_file), "--run-dir", "two"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=HANGS_S,
-    )
+    options = ("--config", str(config_file), "--run-dir", "two")
+    done = run_ranks(2, folder, program.__file__, "train", "pangram.txt", *options)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("all steps done: step 50") == 1
     assert done.stderr.count("step 50: val") == 1
@@ -204,7 +212,7 @@ def test_what_ended_before_a_restart_is_not_trained_again(
         *("program.py", config_file, text_file),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": str(Path(program.__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": ROOT},
     )
     code, _, err = wait(process)
     assert code == 0, err
@@ -294,20 +302,11 @@ with distributed.joined():
 """
 
 
-def test_ranks_divide_each_batch_and_notice_when_their_weights_differ(
-    start: Callable[..., subprocess.Popen[str]], elsewhere: Path
-) -> None:
+def test_ranks_divide_each_batch_and_notice_when_their_weights_differ(elsewhere: Path) -> None:
     """By one bit of one weight."""
     (elsewhere / "program.py").write_text(PROGRAM)
-    environment = os.environ | {"PYTHONPATH": str(Path(program.__file__).parents[1])}
-    process = start(
-        *(*TORCHRUN, "--nproc-per-node=2", "program.py"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment,
-    )
-    code, out, err = wait(process)
-    assert code == 0, err
+    done = run_ranks(2, elsewhere, "program.py", PYTHONPATH=ROOT)
+    assert done.returncode == 0, done.stderr
     expected = "step 6: the weights of rank 1 are no longer those of rank 0"
-    lines: Any = sorted(out.splitlines())
+    lines: Any = sorted(done.stdout.splitlines())
     assert [line[: len(expected) + 2] for line in lines] == [f"0 {expected}", f"1 {expected}"]

@@ -1,10 +1,10 @@
 """Ranks that hold shards of the model train what ranks with whole models train."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,8 @@ from gpt import api
 from gpt.config.yaml import to_yaml
 from gpt.runs.checkpoint import Index
 from tests import program
-from tests.conftest import HANGS_S, PANGRAM, small
-from tests.test_distributed import TORCHRUN, curve, weights
+from tests.conftest import PANGRAM, small
+from tests.test_distributed import ROOT, curve, run_ranks, weights
 
 Ranks = Callable[..., subprocess.CompletedProcess[str]]
 STEPS = 24
@@ -50,19 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def ranks(folder: Path) -> Ranks:
     """Run `gpt train ARGUMENTS...` on two ranks."""
-    environment = os.environ | {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [*TORCHRUN, "--nproc-per-node=2", program.__file__, "train", *arguments],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=HANGS_S,
-        )
-
-    return run
+    return partial(run_ranks, 2, folder, program.__file__, "train")
 
 
 @pytest.fixture(scope="module")
@@ -181,14 +169,6 @@ with distributed.joined():
 def test_muon_shared_among_ranks_is_that_of_one_process_bit_for_bit(folder: Path) -> None:
     """On each of three ranks; one matrix has no gradient. And ranks refuse what shards cannot."""
     (folder / "program.py").write_text(PROGRAM)
-    environment = os.environ | {"PYTHONPATH": str(Path(program.__file__).parents[1])}
-    done = subprocess.run(
-        [*TORCHRUN, "--nproc-per-node=3", "program.py"],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=HANGS_S,
-    )
+    done = run_ranks(3, folder, "program.py", PYTHONPATH=ROOT)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["rank 0", "rank 1", "rank 2"]
