@@ -12,6 +12,7 @@ Knows no torch until ranks join.
 
 import hashlib
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 TIMEOUT = timedelta(seconds=30)  # that ranks wait for each other in a step
 PATIENCE = timedelta(hours=1)  # where one rank works alone, or each for long
+# Gloo's threads let go of the last tensors after the ranks have gone on. Before Python 3.14 one
+# that does so while Python ends aborts the process (github.com/pytorch/pytorch/pull/179291).
+LETTING_GO_S = 0.2
 
 R = TypeVar("R")
 
@@ -92,6 +96,7 @@ def joined() -> Iterator[None]:
         ) from error
     finally:
         _in_step = None
+        time.sleep(LETTING_GO_S)
 
 
 def _reason(error: RuntimeError) -> str | None:
