@@ -140,7 +140,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--nanogpt", type=Path)
     parser.add_argument("--json", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if not arguments.json:
         print(HEADER, flush=True)
     for name in arguments.names or NAMES:
