@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TIMEOUT = timedelta(seconds=30)  # that ranks wait for each other in a step
 PATIENCE = timedelta(hours=1)  # where one rank works alone, or each for long
-# Gloo's threads let go of the last tensors after the ranks have gone on. Before Python 3.14 one
+# Gloo's threads let go of the last tensors only after a collective. Before Python 3.14 a thread
 # that does so while Python ends aborts the process (github.com/pytorch/pytorch/pull/179291).
 LETTING_GO_S = 0.2
 
