@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -173,18 +173,14 @@ def train(
         )
     if show_config and not dry_run:
         raise UsageError("--show-config goes with --dry-run; a run's config is in its config.yaml")
+    asked: dict[str, Any] = {"text": text, "minutes": minutes, "settings": changes}
+    of_new_run = {"config": config, "init_from": init_from} | asked
+    its_folder: dict[str, Any] = {"run_dir": run_dir, "overwrite": overwrite}
     if find_lr:
         picture = RUNS / f"{api.name_of(config, text)}-find-lr.png"
         check_picture(picture)
         with StopSignals() as signals:
-            test = api.find_learning_rate(
-                config,
-                text=text,
-                minutes=minutes,
-                settings=changes,
-                init_from=init_from,
-                should_stop=signals.should_stop,
-            )
+            test = api.find_learning_rate(**of_new_run, should_stop=signals.should_stop)
         show_range_test(test, picture, as_json)
         return
     if is_sweep or swept:
@@ -193,51 +189,26 @@ def train(
                 ended = api.resume_sweep(swept, jobs=jobs, should_stop=signals.should_stop)
             else:
                 ended = api.sweep(
-                    config,
-                    text=text,
-                    minutes=minutes,
-                    settings=changes,
+                    **of_new_run,
+                    **its_folder,
                     seeds=seeds,
                     jobs=jobs,
-                    init_from=init_from,
-                    run_dir=run_dir,
-                    overwrite=overwrite,
                     should_stop=signals.should_stop,
                 )
         print_sweep(ended, as_json)
         return
     if dry_run:
-        settled, estimate = api.estimate(
-            config,
-            text=text,
-            minutes=minutes,
-            settings=changes,
-            init_from=init_from,
-            clock=clock,
-        )
+        settled, estimate = api.estimate(**of_new_run, clock=clock)
         _print_estimate(settled, _with_start(estimate), as_json, show_config)
         return
     with StopSignals(repeated=is_launched()) as signals:
         if resume is not None:
             outcome = api.resume(
-                resume or None,
-                text=text,
-                minutes=minutes,
-                settings=changes,
-                should_stop=signals.should_stop,
-                clock=clock,
+                resume or None, **asked, should_stop=signals.should_stop, clock=clock
             )
         else:
             outcome = api.train(
-                config,
-                text=text,
-                minutes=minutes,
-                settings=changes,
-                init_from=init_from,
-                run_dir=run_dir,
-                overwrite=overwrite,
-                should_stop=signals.should_stop,
-                clock=clock,
+                **of_new_run, **its_folder, should_stop=signals.should_stop, clock=clock
             )
     if is_main():
         _print_outcome(outcome, as_json)

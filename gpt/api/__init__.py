@@ -1,0 +1,32 @@
+"""What a notebook and the commands both call: train a model, load a run, use what it learnt.
+
+    import gpt
+
+    outcome = gpt.train("quickstart", text="my.txt", settings={"train.steps": 200})
+    model = gpt.load(outcome.run)
+    for chunk in model.generate("To be", length=300, seed=1):
+        print(chunk, end="")
+
+Importing it loads no torch, and neither does sampling on a CPU. Nothing here installs a signal
+handler or needs the main thread.
+"""
+
+from gpt.api.model import Model, load
+from gpt.api.resolve import name_of
+from gpt.api.sweeps import is_sweep, resume_sweep, sweep
+from gpt.api.text import describe
+from gpt.api.training import estimate, find_learning_rate, resume, train
+
+__all__ = [
+    "Model",
+    "describe",
+    "estimate",
+    "find_learning_rate",
+    "is_sweep",
+    "load",
+    "name_of",
+    "resume",
+    "resume_sweep",
+    "sweep",
+    "train",
+]

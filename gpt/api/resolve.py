@@ -1,0 +1,214 @@
+"""From what was asked for to what is trained: the resolved config, and its text."""
+
+import json
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt.distributed import first_on_each_machine, from_main
+from gpt.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpt.config.schema import Config, DataConfig
+    from gpt.recipe.plan import Plan
+    from gpt.runs.checkpoint import CheckpointData
+    from gpt.text.corpus import Corpus
+    from gpt.text.documents import Source
+    from gpt.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+DEFAULT_MINUTES = 5.0  # of a run whose config is chosen for its text
+
+Settings = Mapping[str, Any] | Sequence[str]
+Text = str | Path
+
+
+def resolve_new(
+    config: "Config | str | Path | None",
+    text: Text | Sequence[Text] | None,
+    settings: Settings,
+    minutes: float | None,
+    init_from: str | Path | None,
+) -> "Config":
+    """The config of a new run: what is not set has its default, or is the run's to fine-tune."""
+    from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
+
+    settled = resolve(
+        config,
+        text,
+        settings,
+        minutes,
+        init_from=None if init_from is None else str(init_from),
+        inherit=lambda run: settings_to_inherit(_summary(run)),
+    )
+    if settled.train.init_from is not None:
+        check_same_model(_summary(settled.train.init_from), settled)
+    return settled
+
+
+def resolve(
+    config: "Config | str | Path | None",
+    text: Text | Sequence[Text] | None,
+    settings: Settings,
+    minutes: float | None = None,
+    *,
+    plans_again: bool = True,
+    **fine_tuning: Any,
+) -> "Config":
+    """The config with these settings; one for so many minutes makes its own plans, if it may."""
+    from gpt.config.load import load_config
+
+    changes = as_changes(settings)
+    if minutes is not None:
+        if any(change.startswith("train.steps=") for change in changes):
+            raise UsageError(
+                f"expected either --minutes or train.steps, got both: as many steps as fit into "
+                f"{minutes:g} minutes are trained"
+            )
+        changes += [f"train.minutes={minutes}", *(["train.plans=null"] if plans_again else [])]
+    texts = [text] if isinstance(text, str | Path) else text or []
+    return load_config(config, changes, [str(name) for name in texts] or None, **fine_tuning)
+
+
+def as_changes(settings: Settings) -> list[str]:
+    """`section.key=value` of each setting."""
+    if isinstance(settings, Mapping):
+        return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    return [settings] if isinstance(settings, str) else [*settings]
+
+
+def since_now() -> Callable[[], float]:
+    """A clock: seconds since this call."""
+    began = time.perf_counter()
+    return lambda: time.perf_counter() - began
+
+
+def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
+    """The name of a run: after the first text, if one is given (`neko` of `texts/neko.txt`).
+
+    Else after the config.
+    """
+    first = text if isinstance(text, str | Path) else text[0] if text else None
+    named = first or (config if isinstance(config, str | Path) else "")
+    if named == "-":
+        return "stdin"
+    return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
+
+
+def read_text(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["Config", "Corpus"]:
+    """The text, and the config that names where it is found again, if it is standard input.
+
+    A run that is resumed has what another run lent it, its vocabulary.
+    """
+    config = with_kept_input(config)
+    corpus = prepared(config, open_sources(config.data), resumed)
+    corpus.check_fits(config.model.T)
+    return config, corpus
+
+
+def ready(
+    given: "Config | str | Path | None", settled: "Config", clock: Callable[[], float]
+) -> tuple["Config", "Corpus"]:
+    """The text, and the config to train by: chosen for it, where that is left to us."""
+    return chosen(settled, clock) if is_open(given, settled) else read_text(settled)
+
+
+def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
+    """Whether how a new run trains is left to us."""
+    train = settled.train
+    says_how = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
+    return given is None and not says_how
+
+
+def chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Corpus"]:
+    """The config with all that it leaves open chosen for its text and time; and the text."""
+    from gpt.config.load import load_config
+
+    config = with_kept_input(config)
+    sources = open_sources(config.data)
+    corpus = prepared(config, sources)
+    minutes = config.train.minutes or DEFAULT_MINUTES
+    best = from_main(_planned, corpus, minutes, config, clock)
+    for line in best.describe():
+        log.info(line)
+    complete = best.config
+    if best.ends_early:
+        complete = load_config(complete, [f"train.max_steps={complete.train.steps}"])
+    if complete.data != config.data:
+        corpus = prepared(complete, sources)
+    return complete, corpus
+
+
+def _planned(
+    corpus: "Corpus", minutes: float, config: "Config", clock: Callable[[], float]
+) -> "Plan":
+    from gpt.recipe.plan import plan
+
+    return plan(corpus, minutes, config, elapsed_s=clock())
+
+
+def with_kept_input(config: "Config") -> "Config":
+    """The same, but what standard input holds is kept in the cache and named as it is there."""
+    from gpt.text.standard_input import keep_input
+
+    kept = from_main(keep_input, config.data)
+    return config if kept is config.data else config.model_copy(update={"data": kept})
+
+
+def with_one_input(configs: "list[Config]") -> "list[Config]":
+    """The same for configs that share their source: standard input is read once."""
+    data = with_kept_input(configs[0]).data
+    if data is configs[0].data:
+        return configs
+    kept = {"source": data.source, "val_source": data.val_source}
+    return [
+        config.model_copy(update={"data": config.data.model_copy(update=kept)})
+        for config in configs
+    ]
+
+
+def open_sources(data: "DataConfig") -> "list[Source]":
+    """The text, and that of val if it has one of its own."""
+    from gpt.text.sources import open_source
+
+    names = [data.source] if data.val_source is None else [data.source, data.val_source]
+    return [open_source(name, data) for name in names]
+
+
+def prepared(
+    config: "Config", sources: "list[Source]", resumed: "Vocabulary | None" = None
+) -> "Corpus":
+    """The corpus of these sources, in the cache; with the vocabulary that a run lends, if one does.
+
+    Raises TextError.
+    """
+    from gpt.text.corpus import load_corpus
+
+    data, fine_tuned = config.data, config.train.init_from
+    lender = None if data.vocabulary in ("characters", "bytes") else data.vocabulary
+    vocabulary = None
+    if (run := fine_tuned or lender) is not None:
+        vocabulary = resumed or _summary(run).vocabulary
+    source, val_source = (*sources, None)[:2]
+    assert source is not None
+    with first_on_each_machine():
+        return load_corpus(
+            source,
+            data,
+            val_source=val_source,
+            vocabulary=vocabulary,
+            extends=fine_tuned is not None,
+            seed=config.seed,
+        )
+
+
+def _summary(run: str) -> "CheckpointData":
+    """The best checkpoint of a run, without its weights."""
+    from gpt.runs.checkpoint import read_summary
+    from gpt.runs.folder import find_run
+
+    return read_summary(find_run(run))
