@@ -13,8 +13,6 @@ import gpt
 from gpt.errors import ConfigError, UsageError
 from tests.conftest import PANGRAM, small
 
-pytestmark = pytest.mark.precision
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

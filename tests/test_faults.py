@@ -34,7 +34,7 @@ from gpt.runs.checkpoint import (
     read_to_resume,
     step_folder,
 )
-from gpt.runs.folder import LOCK, locked, make_numbered
+from gpt.runs.folder import LOCK, has_checkpoint, locked, make_numbered
 from gpt.runs.recovery import recover
 from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
@@ -45,8 +45,6 @@ from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import COMMAND, HANGS_S, load, metrics_of, rehash, small
 from tests.test_training import RISING
-
-pytestmark = pytest.mark.precision
 
 CPU = torch.device("cpu")
 PART = {"train__stop_at_val_loss": 99.0}  # ends at the first evaluation, step 4
@@ -74,6 +72,68 @@ def state_of(run: Path) -> TrainingState:
 # --- kills ---
 
 
+class Killed(BaseException):
+    """Stands for a SIGKILL: nothing catches it but the test."""
+
+
+DISK = [
+    (shutil, "rmtree"),
+    (Path, "mkdir"),
+    (Path, "rename"),
+    (Path, "replace"),
+    (Path, "open"),
+    (os, "fsync"),
+]
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_a_run_killed_at_any_disk_operation_goes_on_exactly(
+    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, first: int
+) -> None:
+    """Killed as `last` and then `best` were replaced, a run once lost its best for good."""
+    config = small(train__eval_every=2, train__checkpoint_every=3, train__steps=5)
+    train(config, corpus, Path("whole"))
+    records = metrics_of(Path("whole"))
+    kills = 0
+    left = [0]
+
+    def deadly(operation: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*arguments: object, **named: object) -> object:
+            left[0] -= 1
+            if left[0] == 0:
+                raise Killed
+            return operation(*arguments, **named)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        for owner, name in DISK:
+            patch.setattr(owner, name, deadly(getattr(owner, name)))
+        while True:
+            run = Path(f"killed-{kills}")
+            left[0] = first + 4 * kills + 2  # after the run's own folder is made
+            try:
+                train(config, corpus, run)
+                break
+            except Killed:
+                left[0] = 0
+                kills += 1
+            resumes = has_checkpoint(run)
+            try:
+                train(config, corpus, run, resume=resumes, overwrite=True)
+            except UsageError as error:  # killed after its last checkpoint
+                assert "is finished" in str(error)
+            assert metrics_of(run) == records
+            for which in ("best", "last"):
+                ours, theirs = (read_checkpoint(r, which) for r in (run, Path("whole")))
+                assert ours.step == theirs.step
+                assert (ours.weights["head.weight"] == theirs.weights["head.weight"]).all()
+            leftovers = {p.name for p in (run / "checkpoints").iterdir()} - {"index.json"}
+            assert len(leftovers) <= 4  # the last two, the best and the best before it
+    assert kills > 20
+
+
+@pytest.mark.precision
 def test_a_run_killed_again_and_again_ends_as_if_never_killed(
     corpus: Corpus, tmp_path: Path
 ) -> None:
@@ -334,6 +394,7 @@ def test_nohup_is_obeyed(training: Start) -> None:
     wait_for_records(process, Path("r/metrics.jsonl").read_text().count("\n") + 9)
 
 
+@pytest.mark.precision
 @pytest.mark.parametrize("threads", ["1", "2"])
 def test_two_processes_and_two_environments_give_the_same_bits(
     text_file: Path, threads: str

@@ -40,10 +40,6 @@ from gpt.training.monitor.progress import evaluation_bar, training_bar
 from gpt.training.trainer import train
 from tests.conftest import load, metrics_of, small
 
-pytestmark = pytest.mark.precision
-
-pytestmark = pytest.mark.precision
-
 
 def events_of(run: Path):  # type: ignore[no-untyped-def]
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

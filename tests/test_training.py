@@ -5,7 +5,6 @@ import json
 import logging
 import math
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -27,7 +26,6 @@ from gpt.errors import ConfigError, DeviceError, TrainingError, UsageError
 from gpt.evaluation.loss import Stopped, evaluate
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.runs.checkpoint import read_checkpoint
-from gpt.runs.folder import has_checkpoint
 from gpt.runs.recovery import check_resumable
 from gpt.seeds import derive_seed
 from gpt.text import batches
@@ -500,67 +498,6 @@ def test_a_resumed_run_knows_its_best(corpus: Corpus) -> None:
     resumed = train(small(**changes), corpus, Path("part"), resume=True)
     assert (resumed.best_step, resumed.best_val_loss) == (stop, whole.best_val_loss)
     assert read_checkpoint(Path("part"), "best").step == stop
-
-
-class Killed(BaseException):
-    """Stands for a SIGKILL: nothing catches it but the test."""
-
-
-DISK = [
-    (shutil, "rmtree"),
-    (Path, "mkdir"),
-    (Path, "rename"),
-    (Path, "replace"),
-    (Path, "open"),
-    (os, "fsync"),
-]
-
-
-@pytest.mark.parametrize("first", range(4))
-def test_a_run_killed_at_any_disk_operation_goes_on_exactly(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch, first: int
-) -> None:
-    """Killed as `last` and then `best` were replaced, a run once lost its best for good."""
-    config = small(train__eval_every=2, train__checkpoint_every=3, train__steps=5)
-    train(config, corpus, Path("whole"))
-    records = metrics_of(Path("whole"))
-    kills = 0
-    left = [0]
-
-    def deadly(operation: Callable[..., object]) -> Callable[..., object]:
-        def wrapped(*arguments: object, **named: object) -> object:
-            left[0] -= 1
-            if left[0] == 0:
-                raise Killed
-            return operation(*arguments, **named)
-
-        return wrapped
-
-    with monkeypatch.context() as patch:
-        for owner, name in DISK:
-            patch.setattr(owner, name, deadly(getattr(owner, name)))
-        while True:
-            run = Path(f"killed-{kills}")
-            left[0] = first + 4 * kills + 2  # after the run's own folder is made
-            try:
-                train(config, corpus, run)
-                break
-            except Killed:
-                left[0] = 0
-                kills += 1
-            resumes = has_checkpoint(run)
-            try:
-                train(config, corpus, run, resume=resumes, overwrite=True)
-            except UsageError as error:  # killed after its last checkpoint
-                assert "is finished" in str(error)
-            assert metrics_of(run) == records
-            for which in ("best", "last"):
-                ours, theirs = (read_checkpoint(r, which) for r in (run, Path("whole")))
-                assert ours.step == theirs.step
-                assert (ours.weights["head.weight"] == theirs.weights["head.weight"]).all()
-            leftovers = {p.name for p in (run / "checkpoints").iterdir()} - {"index.json"}
-            assert len(leftovers) <= 4  # the last two, the best and the best before it
-    assert kills > 20
 
 
 def test_only_our_own_folders_are_pruned(corpus: Corpus) -> None:
