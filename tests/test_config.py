@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpt.config.load import SHIPPED, load_config
 from gpt.config.schema import GROUPS, Config, default_text, fields
-from gpt.config.yaml import to_yaml
+from gpt.config.yaml import as_flow, parse, to_yaml
 from gpt.errors import ConfigError
 
 
@@ -256,3 +256,14 @@ def test_a_default_is_spelled_as_a_config_file_spells_it() -> None:
 def test_a_wrong_number_of_threads_is_told(value: str) -> None:
     with pytest.raises(ConfigError, match="threads: expected auto or a number from 1 to 1024"):
         load_config(None, [f"threads={value}"])
+
+
+_TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
+
+
+@given(value=st.one_of(_TEXTS, st.lists(_TEXTS), st.floats(allow_nan=False, allow_infinity=False)))
+def test_a_value_of_python_is_read_back_from_a_line(value: object) -> None:
+    """A text named by an emoji could not be trained on: JSON writes a pair, which YAML refuses."""
+    written = as_flow(value)
+    assert written.isprintable() and written.isascii()
+    assert parse(written, "here") == value

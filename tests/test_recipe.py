@@ -94,8 +94,8 @@ def test_more_new_characters_are_never_predicted_to_hurt(seen: float, more: floa
 
 @given(
     train_ids=st.integers(20, 10**9),
-    V=st.integers(2, 9000),
-    pilot_loss=st.floats(1e-3, 20.0),
+    V=st.integers(1, 9000),
+    pilot_loss=st.floats(0.0, 20.0),
     characters=st.integers(1_000, 10**9),
     members=st.integers(1, 8),
 )
@@ -221,3 +221,27 @@ def test_a_pace_is_measured_in_seconds_for_a_character() -> None:
     pace = measure_pace(config, corpus)
     assert 1e-9 < pace.evaluation_s < 1
     assert 1e-9 < pace.train_s < 1
+
+
+def test_the_name_of_a_text_and_what_stands_between_documents_are_kept_in_any_script() -> None:
+    """With a name beyond 16 bits, a run whose config is chosen ended with a YAML error."""
+    data = {"source": ["texts/\N{CAT FACE}.txt", "b.txt"], "separator": "\n\N{SNOWMAN}\x85"}
+    base = Config.model_validate({"data": data})
+    assert planned(1_000_000, 5, base).config.data == base.data
+
+
+@pytest.mark.parametrize("max_steps", [3, 40, 10_000])
+@pytest.mark.parametrize("characters", [2_400, 1_000_000])
+def test_a_plan_has_no_more_steps_than_are_allowed(max_steps: int, characters: int) -> None:
+    """The plan was of the steps that fit, and so was its warmup, whatever train.max_steps."""
+    base = Config.model_validate({"train": {"max_steps": max_steps}})
+    config = planned(characters, 5, base).config
+    assert config.train.max_steps == max_steps
+    assert config.train.warmup_steps <= config.train.steps <= max(9, max_steps)
+
+
+def test_of_one_character_repeated_nothing_but_a_loss_of_0_is_predicted() -> None:
+    """A million of it ended with a ZeroDivisionError."""
+    text = Difficulty(train_ids=900_000, V=1, pilot_loss=0.0, pilot_gain=0.0)
+    chosen = plan(corpus_of(1_000_000, V=1), 5, text=text, speed=fake_speed(1))
+    assert chosen.val_loss == 0.0

@@ -1,6 +1,5 @@
 """From what was asked for to what is trained: the resolved config, and its text."""
 
-import json
 import logging
 import re
 import time
@@ -76,8 +75,10 @@ def resolve(
 
 def as_changes(settings: Settings) -> list[str]:
     """`section.key=value` of each setting."""
+    from gpt.config.yaml import as_flow
+
     if isinstance(settings, Mapping):
-        return [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+        return [f"{key}={as_flow(value)}" for key, value in settings.items()]
     return [settings] if isinstance(settings, str) else [*settings]
 
 
@@ -137,7 +138,8 @@ def chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Cor
         log.info(line)
     complete = best.config
     if best.ends_early:
-        complete = load_config(complete, [f"train.max_steps={complete.train.steps}"])
+        most = min(complete.train.steps, config.train.max_steps or complete.train.steps)
+        complete = load_config(complete, [f"train.max_steps={most}"])
     if complete.data != config.data:
         corpus = prepared(complete, sources)
     return complete, corpus

@@ -4,6 +4,7 @@ Only people's own files are YAML (a checkpoint's config is JSON), but one may be
 can neither execute anything nor take more than moments to read. The only module that imports yaml.
 """
 
+import json
 import re
 import reprlib
 from pathlib import Path
@@ -105,6 +106,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"{path}: expected keys such as `model:` and `train:`, got {reprlib.repr(tree)}"
         )
     return tree
+
+
+def as_flow(value: Any) -> str:
+    """A value as `--set` takes it: on one line, in ASCII.
+
+    That is JSON, but for what UTF-16 has no single unit for: YAML refuses JSON's pairs.
+    """
+    text = json.dumps(value, ensure_ascii=False)
+    return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08X}", text)
 
 
 def to_yaml(config: Config) -> str:

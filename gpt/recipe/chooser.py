@@ -1,6 +1,5 @@
 """Of all configs that a text and a time allow, the one with the lowest predicted val loss."""
 
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -12,12 +11,13 @@ import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config
+from gpt.config.yaml import as_flow
 from gpt.device import select_device
 from gpt.errors import OutOfMemory
 from gpt.memory import free_bytes, gigabytes
 from gpt.recipe.difficulty import Difficulty
 from gpt.recipe.law import predict
-from gpt.recipe.settings import Choice, settings_for, steps_in
+from gpt.recipe.settings import Choice, settings_for, step_characters, steps_in
 from gpt.recipe.speed import Pace, Speed, with_members
 from gpt.text.corpus import Corpus
 from gpt.training.memory import check_training_memory, training_bytes
@@ -72,7 +72,7 @@ class Chooser:
         self.minutes = minutes
         self.corpus, self.text, self.speed, self.base, self.T = corpus, text, speed, base, T
         self.kept = [
-            f"{key}={json.dumps(value)}"
+            f"{key}={as_flow(value)}"
             for key, value in _explicit(base.model_dump(exclude_unset=True))
             if key not in DECIDED_BY_TIME
         ]
@@ -113,7 +113,7 @@ class Chooser:
         changes = {"train.minutes": self.minutes, "train.sample_length": SAMPLE_LENGTH}
         if val_characters and val_characters < len(self.corpus.val) - 1:
             changes["data.val_fraction"] = _rounded_down(val_characters / len(self.corpus.ids))
-        chosen = [f"{key}={json.dumps(value)}" for key, value in changes.items()]
+        chosen = [f"{key}={as_flow(value)}" for key, value in changes.items()]
         return load_config(config, [*chosen, *self.kept])
 
     def _shapes(self) -> Iterator[tuple[Config, Choice]]:
@@ -142,6 +142,9 @@ class Chooser:
         other_s += EVALUATIONS * AROUND_EVALUATION_S + EVALUATED * seconds
         training_s = max(seconds - other_s, LEAST_TRAINED * seconds)
         most = max(1, int(training_s / pace.train_s))
+        max_steps = self.base.train.max_steps or most
+        while steps_in(most, self.T) > max_steps:
+            most = max_steps * max(self.T, step_characters(most))
         for dropout in self._open("character_dropout", TOKEN_DROPOUTS):
             choice = replace(shape, characters=most, token_dropout=dropout)
             loss, choice = self._shortened(choice)

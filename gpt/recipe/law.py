@@ -51,11 +51,13 @@ UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Val loss in nats per character of a run by this choice, at its end: positive."""
+    """Val loss in nats per character of a run by this choice, at its end: not negative."""
     of_pilot = excess(PILOT, text, fitted, MOST_OVERFIT * text.pilot_loss)
     loss = text.pilot_loss + excess(choice, text, fitted) - of_pilot
     lowest = LOWEST * text.pilot_loss  # what is taken off beyond counts less and less
-    return loss if loss > lowest else lowest * math.exp(loss / lowest - 1)
+    if loss > lowest or not lowest:  # 0 of a text of one character, repeated
+        return max(loss, 0.0)
+    return lowest * math.exp(loss / lowest - 1)
 
 
 def excess(
