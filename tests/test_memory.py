@@ -15,8 +15,10 @@ from gpt.config.schema import Config, ModelConfig
 from gpt.errors import OutOfMemory
 from gpt.memory import check_memory, free_bytes
 from gpt.model.shapes import parameter_shapes
+from gpt.recipe.plan import plan
 from gpt.runs.checkpoint import CheckpointData, TrainingState, write_checkpoint
 from gpt.text.vocabulary import Vocabulary
+from tests.test_recipe import corpus_of
 
 Gpt = Callable[..., tuple[int, str, str]]
 
@@ -123,6 +125,21 @@ def test_a_batch_of_a_milliard_windows_is_refused(gpt: Gpt, text_file: Path) -> 
         assert "training would take about" in err
         assert "a smaller train.batch_size" in err
     assert not Path("r").exists()
+
+
+@linux
+def test_a_text_of_more_characters_than_memory_can_hold_is_refused_before_it_is_tried() -> None:
+    """What is measured first, where a config is chosen, would have taken 28 GB unasked."""
+    from resource import RLIMIT_AS, getrlimit, setrlimit
+
+    corpus = corpus_of(10**6, V=400_000)
+    before = getrlimit(RLIMIT_AS)
+    setrlimit(RLIMIT_AS, (psutil.Process().memory_info().vms + 2**30, before[1]))
+    try:
+        with pytest.raises(OutOfMemory, match="training would take about"):
+            plan(corpus, 5)
+    finally:
+        setrlimit(RLIMIT_AS, before)
 
 
 @pytest.fixture

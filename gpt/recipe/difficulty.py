@@ -9,6 +9,7 @@ from gpt.model.ensemble import make_model
 from gpt.recipe.settings import Choice, settings_for
 from gpt.text.corpus import Corpus
 from gpt.training.ensemble import make_step
+from gpt.training.memory import check_training_memory
 
 PILOT = Choice(n_layer=2, C=64, characters=100_000)
 FIRST_PART = 4  # of the pilot, as a part of all its steps
@@ -30,8 +31,12 @@ class Difficulty:
 
 
 def measure_difficulty(corpus: Corpus, T: int, base: Config) -> Difficulty:
-    """Train the PILOT on windows of T, as `base` computes: about three seconds of a core."""
+    """Train the PILOT on windows of T, as `base` computes: about three seconds of a core.
+
+    Raises OutOfMemory if there is none for it, as for a vocabulary of a million characters.
+    """
     config, device = settings_for(PILOT, T), select_device(base.device)
+    check_training_memory(config, len(corpus.vocabulary), device)
     with computing_with(base.threads):
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
         update = make_step(model, corpus.train, config, device, corpus.vocabulary)
