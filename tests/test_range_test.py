@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config.load import load_config
+from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import Interrupted, TrainingError
 from gpt.inspection.range_test import MARKS, chart
@@ -86,6 +87,26 @@ def test_it_can_be_stopped_and_refuses_what_diverges_at_once(corpus: Corpus) -> 
         find_learning_rate(small(), corpus, should_stop=lambda: True)
     with pytest.raises(TrainingError, match=r"one that rises from learning rates x 0\.01"):
         find_learning_rate(small(train__learning_rate=1e30), corpus)
+
+
+def test_what_it_suggests_is_a_config_whose_schedule_falls() -> None:
+    """A peak below train.min_learning_rate was suggested, which no config may have."""
+    fall = [*np.linspace(4, 2, 30), *np.linspace(2, 9, 40)]
+    rates = {"learning_rate": 4e-3, "min_learning_rate": 1e-3}
+    test = suggest(fall, 4e-3, None, 1e-3)
+    assert test.suggested < 0.2
+    settled = Config.model_validate({"train": rates})
+    changes = [f"{key}={rate:g}" for key, rate in test.settings.items()]
+    train = load_config(settled, changes).train
+    assert train.min_learning_rate / train.learning_rate == pytest.approx(1 / 4, rel=0.1)
+    assert set(suggest(fall, 4e-3, None, 1e-6).settings) == {"train.learning_rate"}
+
+
+def test_a_text_of_one_character_has_no_learning_rate() -> None:
+    """Of its loss, 0, it was said that it rises, and lower learning rates were advised."""
+    Path("a.txt").write_text("a" * 997)
+    with pytest.raises(TrainingError, match=r"a\.txt: expected a text that can be learnt"):
+        find_learning_rate(small(), load_corpus(open_source("a.txt")))
 
 
 @pytest.mark.parametrize("width", [40, 80, 100])

@@ -71,6 +71,11 @@ def find_learning_rate(
         Interrupted: `should_stop` returned True.
         OutOfMemory, CheckpointError, DeviceError: as for a run.
     """
+    if len(corpus.vocabulary) == 1:
+        raise TrainingError(
+            f"{corpus.name}: expected a text that can be learnt, got one character, repeated, of "
+            f"which the loss is 0 at any learning rate"
+        )
     rates, muon_rate = config.train, _muon_rate(config)
     config = _with_constant_rate(config)
     device = select_device(config.device)
@@ -101,11 +106,19 @@ def find_learning_rate(
             f"expected a loss that falls at first, got one that rises from learning rates x "
             f"{_factors()[lowest]:.2g} on; set lower ones, or train.precision=fp32"
         )
-    return suggest(losses, rates.learning_rate, muon_rate)
+    return suggest(losses, rates.learning_rate, muon_rate, rates.min_learning_rate)
 
 
-def suggest(losses: list[float], learning_rate: float, muon_rate: float | None) -> RangeTest:
-    """What the losses of the first steps say."""
+def suggest(
+    losses: list[float],
+    learning_rate: float,
+    muon_rate: float | None,
+    min_learning_rate: float = 0.0,
+) -> RangeTest:
+    """What the losses of the first steps say.
+
+    The last rate of the schedule is lowered with its peak only where it would be above that.
+    """
     factors, smoothed = _factors()[: len(losses)], smooth(losses)
     lowest = int(smoothed.argmin())
     falls = np.gradient(smoothed)[: lowest + 1]
@@ -114,6 +127,8 @@ def suggest(losses: list[float], learning_rate: float, muon_rate: float | None) 
     settings = {"train.learning_rate": learning_rate * suggested}
     if muon_rate is not None:
         settings["train.muon_learning_rate"] = muon_rate * suggested
+    if min_learning_rate > 0.9 * learning_rate * suggested:  # 0.9: the peak will be rounded
+        settings["train.min_learning_rate"] = min_learning_rate * suggested
     return RangeTest(
         learning_rate=learning_rate,
         muon_learning_rate=muon_rate,
