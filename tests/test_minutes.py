@@ -158,6 +158,16 @@ def test_time_for_the_last_evaluation_is_left(
     assert {"val_loss", "val_loss_part"} <= last.keys()
 
 
+def test_a_dry_run_plans_as_the_run_does_also_beside_a_teacher(corpus: Corpus) -> None:
+    """It planned twice the steps, without the time that the teacher takes."""
+    train(small(), corpus, Path("teacher"))
+    config, machine = timed(train__distill="teacher"), Machine(even, window_s=0.8)
+    with machine.computing():
+        steps = time_budget.first_plan(config, corpus, machine).train.steps
+    run_on(Machine(even, window_s=0.8), config, corpus, "r")
+    assert steps == load_config("r/config.yaml").train.plans[0][1]
+
+
 def test_no_time_left_is_one_step_more(corpus: Corpus) -> None:
     outcome = run_on(Machine(even), timed(0.01), corpus, "r")
     assert 1 <= outcome.step <= 3

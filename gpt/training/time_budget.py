@@ -19,6 +19,7 @@ from gpt.text.vocabulary import Ids
 from gpt.training.ensemble import Update, make_step
 from gpt.training.memory import check_training_memory
 from gpt.training.schedule import SHORT_PART, part_done, times_due, window_length
+from gpt.training.teacher import load_teacher
 
 MARGIN = 0.01  # of the time, which is left free
 AFTERWARDS_S = 3.0  # for what follows training: a picture, the sample that the command prints
@@ -210,7 +211,8 @@ def first_plan(config: Config, corpus: Corpus, clock: Callable[[], float]) -> Co
         return config
     device = select_device(config.device)
     with computing_with(config.threads, deterministic=config.deterministic):
-        check_training_memory(config, len(corpus.vocabulary), device)
+        teacher = load_teacher(config, corpus.vocabulary, device)
+        check_training_memory(config, len(corpus.vocabulary), device, teacher)
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-        update = make_step(model, corpus.train, config, device, corpus.vocabulary)
+        update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
         return TimeBudget(config, update, corpus.val, clock).first_plan(config)
