@@ -2,11 +2,13 @@
 
 import json
 import math
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from faults.sweeps import killed_sweeps
 from faults.work import Work, bits
@@ -17,7 +19,10 @@ from gpt.config.schema import Config, fields
 from gpt.config.yaml import to_yaml
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.recipe.grid import MOST_RUNS, combinations, names_of, with_seeds
-from gpt.text.corpus import load_corpus
+from gpt.recipe.job import Job, from_json, to_json
+from gpt.recipe.sweep import run_sweep
+from gpt.recipe.sweep_plan import Asked, Plan, PlannedRun, read_plan
+from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.trainer import train
 from tests.conftest import PANGRAM, metrics_of, small
@@ -53,7 +58,7 @@ def test_a_sweep_is_the_product_of_its_lists() -> None:
         assert (config.train.steps, config.model.qkv_bias) == (7, True)
         assert config.train.learning_rate == float(each.values["train.learning_rate"])
         assert config.train.optimizer == each.values["train.optimizer"]
-    seeded = [one for each in combined for one in with_seeds(each, 5, 3)]
+    seeded = with_seeds(combined, 5, 3)
     assert [load_config(None, each.changes).seed for each in seeded] == [5, 6, 7] * 4
     assert names_of(seeded)[4] == "learning_rate-1e-3,optimizer-adamw,seed-6"
     assert len(set(names_of(seeded))) == 12
@@ -94,6 +99,7 @@ def test_what_a_key_takes_as_it_stands_is_one_value(change: str, values: list[st
         ("train.steps=5,,7", "expected a value before and after each comma"),
         ("train.learning_rate=1e-3,2e-3,0.001", "expected different values, got 0.001 twice"),
         (f"seed={','.join(map(str, range(MOST_RUNS + 1)))}", "expected at most 1,000 runs"),
+        ("train.learning_rate=[]", "expected a value, or several, got an empty list"),
     ],
 )
 def test_a_list_that_is_none_is_refused(change: str, message: str) -> None:
@@ -158,16 +164,16 @@ def test_the_threads_are_divided_among_the_runs_at_once_and_kept(
     gpt: Gpt, config_file: Path, set_threads: Callable[[int], None]
 ) -> None:
     """The digits depend on them: another machine, or another --jobs, must not change them."""
-    set_threads(2)
+    set_threads(4)
     command = ("train", "--config", config_file, "--set", "threads=auto", "--seeds", 2)
     plans = []
-    for jobs in (2, 1):
+    for jobs in (7, 1):
         folder = f"at-once-{jobs}"
         assert gpt(*command, "--jobs", jobs, "--run-dir", folder)[0] == 0
         plans.append(json.loads(Path(folder, "sweep.json").read_text())["runs"])
-        assert all(run["config"]["threads"] == 2 // jobs for run in plans[-1])
+        assert all(run["config"]["threads"] == 4 // min(jobs, 2) for run in plans[-1])
         lines = Path(folder, "seed-1338/provenance.jsonl").read_text().splitlines()
-        assert json.loads(lines[-1])["threads"] == 2 // jobs
+        assert json.loads(lines[-1])["threads"] == 4 // min(jobs, 2)
     set_threads(1)
     assert gpt(*command, "--run-dir", "at-once-1")[0] == 0
 
@@ -237,6 +243,75 @@ def test_a_run_whose_checkpoints_are_damaged_does_not_keep_the_others_from_train
     assert "seed-1337/checkpoints" in first["error"]
 
 
+def test_a_process_that_is_killed_as_the_sweep_is_stopped_does_not_end_the_sweep(
+    text_file: Path,
+) -> None:
+    """What it was told and did not read was written once more when its pipe was closed."""
+    killed = list[psutil.Process]()
+
+    def kill(event: dict[str, Any]) -> None:
+        if event["kind"] == "step" and not killed:
+            killed.extend(psutil.Process().children())
+            for process in killed:
+                process.kill()
+            while any(process.status() != psutil.STATUS_ZOMBIE for process in killed):
+                time.sleep(0.01)
+
+    config = small(train__steps=5, threads=1, data__source=str(text_file))
+    with pytest.raises(Interrupted, match="of 3 runs are finished"):
+        package.sweep(config, seeds=3, jobs=2, on_event=kill, should_stop=lambda: bool(killed))
+
+
+def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path) -> None:
+    """Of twenty combinations that took two minutes, after a notice that it stops."""
+    config = small(train__steps=5, data__source=str(text_file))
+    asked, chosen = [Asked(f"seed-{n}", {}, config) for n in (1, 2, 3)], list[Config]()
+
+    def choose(config: Config) -> Config:
+        chosen.append(config)
+        return config
+
+    def load(config: Config, vocabulary: object) -> Corpus:
+        return load_corpus(open_source(str(text_file)))
+
+    with pytest.raises(Interrupted, match="before the first run began"):
+        run_sweep(SWEEP, asked, choose=choose, load=load, should_stop=lambda: len(chosen) == 1)
+    assert not SWEEP.exists()
+
+
+def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(text_file: Path) -> None:
+    """Runs of that name, by other configs, would be found finished and be compared."""
+
+    def load(config: Config, vocabulary: object) -> Corpus:
+        return load_corpus(open_source(str(text_file)))
+
+    def asked(steps: int) -> list[Asked]:
+        return [Asked("seed-1337", {}, small(train__steps=steps, data__source=str(text_file)))]
+
+    def begin_another(config: Config) -> Config:
+        run_sweep(SWEEP, asked(4), choose=lambda same: same, load=load)
+        return config
+
+    with pytest.raises(UsageError, match=r"another sweep: its train\.steps is 4, here it is 5"):
+        run_sweep(SWEEP, asked(5), choose=begin_another, load=load)
+
+
+@pytest.mark.parametrize("way", ["sweep.json", "a process"])
+def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file: Path, way: str) -> None:
+    """By --jobs, or once stopped, a run of minutes had a warmup of 100 steps, and 100 steps."""
+    base = Config.model_validate({"train": {"minutes": 1.0}, "data": {"source": str(text_file)}})
+    if way == "sweep.json":
+        planned = PlannedRun(name="r", values={}, asked=base, config=base, text_sha256="")
+        SWEEP.mkdir(parents=True)
+        (SWEEP / "sweep.json").write_text(Plan(jobs=1, runs=[planned]).model_dump_json())
+        config = read_plan(SWEEP).runs[0].config
+    else:
+        corpus = load_corpus(open_source(str(text_file)))
+        config = from_json(to_json(Job("r", Path("r"), base, corpus))).config
+    assert config == base
+    assert load_config(config, ["train.steps=50"]).train.warmup_steps == 5
+
+
 # --- the command ---
 
 
@@ -276,6 +351,9 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
         (["--set", "model.T=13,999999"], "got 999999"),
         (["--set", "seed=1,2", "--seeds", "2"], "either --seeds or several values of seed"),
         (["--seeds", "0"], "--seeds"),
+        (["--seeds", "1000000000"], "at most 1,000 runs, got 1,000,000,000"),
+        (["--set", "train.minutes=1,2", "--minutes", "3"], "minutes-2 with the same settings"),
+        (["--set", "model.value_size=10,null"], "null stands for a default"),
         (["--jobs", "2"], "--jobs goes with a sweep"),
         (["--seeds", "2", "--dry-run"], "--dry-run is of one run"),
     ],

@@ -58,7 +58,7 @@ def sweep(
         UsageError: the folder holds another sweep, or something else.
         Interrupted: `should_stop` returned True, and what was trained is saved.
     """
-    from gpt.recipe.grid import combinations, names_of, with_seeds
+    from gpt.recipe.grid import check_different, combinations, names_of, with_seeds
     from gpt.runs.folder import RUNS
 
     if jobs is not None and jobs < 1:
@@ -70,16 +70,18 @@ def sweep(
         return resolve_new(config, text, changes, minutes, init_from)
 
     combined = combinations(as_changes(settings))
-    first = resolved(combined[0].changes).seed
-    combined = [one for each in combined for one in with_seeds(each, first, seeds)]
-    configs = with_one_input([resolved(each.changes) for each in combined])
+    combined = with_seeds(combined, resolved(combined[0].changes).seed, seeds)
+    configs = [resolved(each.changes) for each in combined]
+    names = names_of(combined)
+    check_different(dict(zip(names, configs, strict=True)))
+    configs = with_one_input(configs)
 
     from gpt.recipe.sweep import run_sweep
     from gpt.recipe.sweep_plan import Asked
 
     asked = [
         Asked(name, each.values, settled)
-        for name, each, settled in zip(names_of(combined), combined, configs, strict=True)
+        for name, each, settled in zip(names, combined, configs, strict=True)
     ]
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",

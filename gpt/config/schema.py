@@ -546,6 +546,18 @@ def fields(config: Section) -> Iterator[tuple[str, str, Any]]:
             yield name, description, value
 
 
+def settled(config: Section) -> dict[str, Any]:
+    """The tree without what follows from other settings, unless that is set; else complete."""
+    tree = {}
+    for name, field in type(config).model_fields.items():
+        value = getattr(config, name)
+        if isinstance(value, Section):
+            tree[name] = settled(value)
+        elif field.default_factory is None or name in config.model_fields_set:
+            tree[name] = value
+    return tree
+
+
 def default_text(key: str) -> str:
     """A setting's default as a config file spells it; null for one that follows from others."""
     *sections, name = key.split(".")

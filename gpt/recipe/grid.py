@@ -1,9 +1,8 @@
 """The product of lists of values: what a sweep trains, and what each of its runs is called."""
 
-import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -12,7 +11,7 @@ from pydantic import ValidationError
 
 from gpt.config.load import explain
 from gpt.config.schema import Config
-from gpt.config.yaml import parse
+from gpt.config.yaml import as_flow, parse
 from gpt.errors import ConfigError, UsageError
 
 MOST_RUNS = 1000
@@ -35,7 +34,7 @@ def combinations(changes: Sequence[str]) -> list[Combination]:
     named `a,b` are one.
 
     Raises:
-        ConfigError: a list has no value between two commas, or one twice.
+        ConfigError: a list is empty, has no value between two commas, or has one twice.
         UsageError: there are more than MOST_RUNS.
     """
     several: dict[str, list[str]] = {}
@@ -49,8 +48,7 @@ def combinations(changes: Sequence[str]) -> list[Combination]:
             single[key] = change
         else:
             several[key] = values
-    if (count := math.prod(map(len, several.values()))) > MOST_RUNS:
-        raise UsageError(f"expected at most {MOST_RUNS:,} runs, got {count:,}")
+    _check_count(math.prod(map(len, several.values())))
     combined = [dict(zip(several, chosen, strict=True)) for chosen in product(*several.values())]
     return [
         Combination(values, [*single.values(), *(f"{k}={v}" for k, v in values.items())])
@@ -58,16 +56,19 @@ def combinations(changes: Sequence[str]) -> list[Combination]:
     ]
 
 
-def with_seeds(combination: Combination, first: int, count: int | None) -> list[Combination]:
-    """The combination with each of so many seeds from the first on; None: as it is."""
+def with_seeds(combined: Sequence[Combination], first: int, count: int | None) -> list[Combination]:
+    """Each combination with each of so many seeds from the first on; None: as they are.
+
+    Raises UsageError if seeds are combined already, or there are more than MOST_RUNS.
+    """
     if count is None:
-        return [combination]
-    if "seed" in combination.values:
+        return [*combined]
+    if "seed" in combined[0].values:
         raise UsageError("expected either --seeds or several values of seed, got both")
+    _check_count(len(combined) * count)
     return [
-        Combination(
-            combination.values | {"seed": str(seed)}, [*combination.changes, f"seed={seed}"]
-        )
+        Combination(each.values | {"seed": str(seed)}, [*each.changes, f"seed={seed}"])
+        for each in combined
         for seed in range(first, first + count)
     ]
 
@@ -83,17 +84,36 @@ def names_of(combinations: Sequence[Combination]) -> list[str]:
     return names
 
 
+def check_different(configs: Mapping[str, Config]) -> None:
+    """Raises UsageError if two runs, by their names, have one config."""
+    names: dict[Config, str] = {}
+    for name, config in configs.items():
+        if (other := names.setdefault(config, name)) != name:
+            raise UsageError(
+                f"expected runs that differ, got {other} and {name} with the same settings; "
+                f"--minutes and --init-from take the place of train.minutes and train.init_from, "
+                f"and null stands for a default"
+            )
+
+
+def _check_count(runs: int) -> None:
+    if runs > MOST_RUNS:
+        raise UsageError(f"expected at most {MOST_RUNS:,} runs, got {runs:,}")
+
+
 def _values(key: str, text: str) -> list[str] | None:
     """The values of a list; None if it is none."""
     value = parse(text, f"--set {key}={text}")
     if isinstance(value, list):
-        texts = [json.dumps(each) for each in value]
+        texts = [as_flow(each) for each in value]
     elif isinstance(value, str) and "," in text:
         texts = [each.strip() for each in text.split(",")]
     else:
         return None
     if _takes(key, value):
         return None
+    if not texts:
+        raise ConfigError(f"--set {key}={text}: expected a value, or several, got an empty list")
     if not all(texts):
         raise ConfigError(f"--set {key}={text}: expected a value before and after each comma")
     meant = [parse(each, f"--set {key}={each}") for each in texts]

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from gpt.config.schema import Config
+from gpt.config.schema import Config, settled
 from gpt.errors import GPTError, Interrupted
 from gpt.runs.folder import has_checkpoint, is_running
 from gpt.runs.recovery import summary_to_resume
@@ -66,11 +66,12 @@ def to_json(job: Job) -> str:
     assert isinstance(corpus.ids, np.memmap)
     named = {key: value for key, value in vars(corpus).items() if key not in ("ids", "vocabulary")}
     named |= {"ids": str(corpus.ids.filename), "vocabulary": corpus.vocabulary.to_json()}
-    config = job.config.model_dump()
+    config = settled(job.config)
     return json.dumps({"run": str(job.run), "config": config, "corpus": named})
 
 
-def _from_json(line: str) -> Job:
+def from_json(line: str) -> Job:
+    """The job of such a line."""
     content = json.loads(line)
     ids = np.load(content["corpus"]["ids"], mmap_mode="r", allow_pickle=False)
     vocabulary = Vocabulary.from_json(content["corpus"]["vocabulary"])
@@ -102,7 +103,7 @@ def work() -> None:
     error: str | None = None
     interrupted = False
     try:
-        job = _from_json(lines.readline().decode())
+        job = from_json(lines.readline().decode())
         threading.Thread(target=watch, daemon=True).start()
         job.train(should_stop=stop.is_set, on_event=report)
     except Interrupted:

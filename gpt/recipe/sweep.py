@@ -111,12 +111,12 @@ def run_sweep(
             raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
         if not is_sweep(folder):
             check_free(folder, overwrite=overwrite)
-        plan = new_plan(asked, jobs or 1, choose, load)
-        if is_sweep(folder):  # once nothing else can refuse to start
+        plan = new_plan(asked, jobs or 1, choose, load, should_stop)
+        if overwrite and is_sweep(folder):  # once nothing else can refuse to start
             delete_run(str(folder))
     make_folder(folder)
     with locked(folder) as check_in_place:
-        if plan is not None:
+        if plan is not None and not is_sweep(folder):  # nor did another begin meanwhile
             check_in_place()
             write_atomically(folder / SWEEP, [plan.model_dump_json(indent=1).encode()])
         else:

@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_serializer
 
-from gpt.config.schema import Config, fields
-from gpt.errors import GPTError, UsageError
+from gpt.config.schema import Config, fields, settled
+from gpt.errors import GPTError, Interrupted, UsageError
 from gpt.files import read_bounded
 from gpt.runs.folder import SWEEP
 from gpt.text.corpus import Corpus
@@ -36,6 +36,11 @@ class PlannedRun(BaseModel):
     config: Config
     text_sha256: str
 
+    @field_serializer("asked", "config")
+    def _left_open(self, config: Config) -> dict[str, Any]:
+        """What follows from the steps is to follow from those that fit into the minutes."""
+        return settled(config)
+
 
 class Plan(BaseModel):
     """All runs of a sweep, and how many are trained at once."""
@@ -56,16 +61,24 @@ class Asked:
 
 
 def new_plan(
-    asked: Sequence[Asked], jobs: int, choose: Callable[[Config], Config], load: Load
+    asked: Sequence[Asked],
+    jobs: int,
+    choose: Callable[[Config], Config],
+    load: Load,
+    should_stop: Callable[[], bool],
 ) -> Plan:
     """The plan of a new sweep, whose runs share the threads that torch takes here.
 
     What is left open is chosen once for all seeds of a combination.
+
+    Raises Interrupted if `should_stop` returned True: choosing takes its time.
     """
-    threads = max(1, torch.get_num_threads() // jobs)
+    threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}
     runs = []
     for run in asked:
+        if should_stop():
+            raise Interrupted("stopped before the first run began; nothing is written")
         config = run.config
         if config.threads == "auto":
             config = config.model_copy(update={"threads": threads})

@@ -143,6 +143,9 @@ class _Worker:
 
     def error(self) -> str | None:
         """What went wrong, once it has ended; None if nothing did."""
+        assert self.process.stdin is not None
+        with suppress(OSError):  # of what it did not read
+            self.process.stdin.close()
         with self.process, self._stderr as stderr:
             code = self.process.wait()
             stderr.seek(0)
