@@ -144,7 +144,7 @@ class Chooser:
         most = max(1, int(training_s / pace.train_s))
         max_steps = self.base.train.max_steps or most
         while steps_in(most, self.T) > max_steps:
-            most = max_steps * max(self.T, step_characters(most))
+            most = max_steps * step_characters(most, self.T)
         for dropout in self._open("character_dropout", TOKEN_DROPOUTS):
             choice = replace(shape, characters=most, token_dropout=dropout)
             loss, choice = self._shortened(choice)

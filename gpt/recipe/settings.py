@@ -46,23 +46,24 @@ def context_length(shortest_split: int) -> int:
     return 1 << longest.bit_length() - 1
 
 
-def step_characters(characters: float) -> int:
-    """Characters in a step of a run that sees so many: about as their root, a power of two.
+def step_characters(characters: float, T: int) -> int:
+    """Characters in a step of a run that sees so many: about as their root, one window at least.
 
-    More steps help a short run more than larger ones (arXiv:1812.06162; scripts/experiments.md).
+    A power of two unless T is larger. More steps help a short run more than larger ones
+    (arXiv:1812.06162; scripts/experiments.md).
     """
     ideal = STEP_CHARACTERS * math.sqrt(characters / RUN_CHARACTERS)
-    return 1 << min(18, max(10, round(math.log2(ideal))))
+    return max(T, 1 << min(18, max(10, round(math.log2(ideal)))))
 
 
 def steps_in(characters: int, T: int) -> int:
     """The steps of a run that sees so many characters in windows of T."""
-    return max(1, characters // max(T, step_characters(characters)))
+    return max(1, characters // step_characters(characters, T))
 
 
 def settings_for(choice: Choice, T: int) -> Config:
     """The config of a run that trains by this choice, on windows of T."""
-    in_step = max(T, step_characters(choice.characters))
+    in_step = step_characters(choice.characters, T)
     steps = steps_in(choice.characters, T)
     length = choice.characters / RUN_CHARACTERS  # shorter runs take larger steps
     learning_rate = LEARNING_RATE * length**-0.21 * min(1.0, RUN_C / choice.C) ** 0.5
