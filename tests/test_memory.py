@@ -100,10 +100,11 @@ def told_and_taken(program: str, *arguments: str) -> tuple[float, int]:
 def test_training_takes_no_more_than_its_estimate(
     sizes: dict[str, Any], precision: str, V: int
 ) -> None:
+    """What evaluation takes was left out, as if malloc gave it what training had freed."""
     tree = {"device": "cpu", "model": sizes}
     tree |= {"train": {"batch_size": 32, "precision": precision}}
     estimate, taken = told_and_taken(TRAINED, Config.model_validate(tree).model_dump_json(), str(V))
-    assert taken <= 1.2 * estimate + 1e8, "what is loaded meanwhile"
+    assert taken <= estimate + 1e8, "what is loaded meanwhile"
     assert estimate <= 4 * taken
 
 

@@ -80,16 +80,16 @@ def training_bytes(
     in_training = activation_bytes(model, logits, explicit=explicit)
     if teacher is not None:
         in_training += inference_bytes(teacher, vocabulary_size, explicit=explicit)
+    training = members_at_once * (characters * in_training + in_head)
+    evaluation = scored * inference_bytes(model, vocabulary_size, explicit=False)
     return {
         "weights": FLOAT * (held + gathered),
         "gradients": FLOAT * (held * gradients + gathered),
         "optimizer": 2 * FLOAT * held,
         "checkpoint": 3 * FLOAT * parameters,  # as it is written
         "batch": 60 * K * train.batch_size * model.T,  # ids, places, token dropout; and the next's
-        "activations": max(
-            members_at_once * (characters * in_training + in_head),
-            scored * inference_bytes(model, vocabulary_size, explicit=False),
-        ),
+        # other threads evaluate than train, and malloc keeps for each thread what that one freed
+        "activations": training + evaluation if on_cpu else max(training, evaluation),
     }
 
 
