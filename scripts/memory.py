@@ -121,7 +121,7 @@ def hostile() -> Iterator[tuple[str, str, bool]]:
                 code, taken, seconds, told = run(*GPT, *arguments, before=before)
                 lines = [line for line in told.splitlines() if line.startswith("gpt: ")]
                 # what the lessons show is cut to a few characters, whatever T is
-                fine = code in (0, 1) and len(lines) == code and taken < LITTLE
+                fine = code in (0, 1, 2) and len(lines) == bool(code) and taken < LITTLE
                 result = f"exit {code}, {taken / 1e6:,.0f} MB, {seconds:.1f} s"
                 yield f"{limit}{title}", result, fine and "Traceback" not in told
 
