@@ -21,7 +21,7 @@ from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.recipe.grid import MOST_RUNS, combinations, names_of, with_seeds
 from gpt.recipe.job import Job, from_json, to_json
 from gpt.recipe.sweep import run_sweep
-from gpt.recipe.sweep_plan import Asked, Plan, PlannedRun, read_plan
+from gpt.recipe.sweep_plan import Asked, Plan, PlannedRun, new_plan, read_plan
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.trainer import train
@@ -260,6 +260,36 @@ def test_a_process_that_is_killed_as_the_sweep_is_stopped_does_not_end_the_sweep
     config = small(train__steps=5, threads=1, data__source=str(text_file))
     with pytest.raises(Interrupted, match="of 3 runs are finished"):
         package.sweep(config, seeds=3, jobs=2, on_event=kill, should_stop=lambda: bool(killed))
+
+
+def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(text_file: Path) -> None:
+    """Each combination measured and chose for itself, so models of different shapes were compared.
+
+    Values of the model itself are each chosen for.
+    """
+    base = Config.model_validate({"threads": 1, "data": {"source": str(text_file)}})
+    combined = combinations(["train.learning_rate=null,1e-3,2e-3", "model.C=88,104"])
+    asked = [
+        Asked(name, each.values, load_config(base, each.changes))
+        for each, name in zip(combined, names_of(combined), strict=True)
+    ]
+    depths = iter((3, 5, 7))
+
+    def choose(config: Config) -> Config:
+        C = config.model.C
+        return load_config(config, [f"model.n_layer={next(depths)}", f"train.learning_rate={C}e-4"])
+
+    def load(config: Config, vocabulary: object) -> Corpus:
+        return load_corpus(open_source(str(text_file)))
+
+    runs = new_plan(asked, 1, choose, load, lambda: False).runs
+    trained = [
+        (r.config.model.C, r.config.model.n_layer, r.config.train.learning_rate) for r in runs
+    ]
+    assert trained == [
+        *((88, 3, 88e-4), (104, 5, 104e-4)),
+        *((88, 3, 1e-3), (104, 5, 1e-3), (88, 3, 2e-3), (104, 5, 2e-3)),
+    ]
 
 
 def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path) -> None:

@@ -50,7 +50,8 @@ def sweep(
             threads each has: with `threads: auto` as many as torch takes here, divided by it.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`.
         config, text, minutes, init_from, overwrite, should_stop: see `train`. Each run has so many
-            minutes.
+            minutes; what is left open is chosen once, unless runs differ in their text, their time
+            or their model.
         on_event: see `train`; each event has also `run`, the name of its run.
 
     Raises:
@@ -79,6 +80,9 @@ def sweep(
     from gpt.recipe.sweep import run_sweep
     from gpt.recipe.sweep_plan import Asked
 
+    def choose(one: "Config") -> "Config":
+        return chosen(one, since_now())[0] if is_open(config, one) else one
+
     asked = [
         Asked(name, each.values, settled)
         for name, each, settled in zip(names, combined, configs, strict=True)
@@ -86,7 +90,7 @@ def sweep(
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
         asked,
-        choose=lambda one: chosen(one, since_now())[0] if is_open(config, one) else one,
+        choose=choose if config is None else None,
         load=lambda one, vocabulary: read_text(one, vocabulary)[1],
         jobs=jobs,
         overwrite=overwrite,
@@ -122,7 +126,6 @@ def resume_sweep(
     return run_sweep(
         found,
         None,
-        choose=lambda one: one,
         load=lambda one, vocabulary: read_text(one, vocabulary)[1],
         jobs=jobs,
         should_stop=should_stop,

@@ -80,7 +80,7 @@ def run_sweep(
     folder: Path,
     asked: Sequence[Asked] | None,
     *,
-    choose: Callable[[Config], Config],
+    choose: Callable[[Config], Config] | None = None,
     load: Load,
     jobs: int | None = None,
     overwrite: bool = False,
@@ -94,7 +94,7 @@ def run_sweep(
     Args:
         folder: of the sweep; if it holds one, that is resumed.
         asked: the runs; without them, those of the sweep that is there.
-        choose: the config to train by, of one that leaves things open.
+        choose: the config to train by, of one that leaves things open; None if all is settled.
         load: the text of a config, by a vocabulary if one is given.
         jobs: processes; the first time they decide the threads of each. Default as before, or 1.
         overwrite: replace the sweep that is there.

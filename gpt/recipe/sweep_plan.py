@@ -9,7 +9,9 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_serializer
 
+from gpt.config.load import load_config
 from gpt.config.schema import Config, fields, settled
+from gpt.config.yaml import parse
 from gpt.errors import GPTError, Interrupted, UsageError
 from gpt.files import read_bounded
 from gpt.runs.folder import SWEEP
@@ -17,6 +19,10 @@ from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 
 LONGEST_PLAN = 2**26  # bytes
+WEIGHED = (  # of train, when a model is chosen, or whether one is
+    *("train.minutes", "train.max_steps", "train.precision", "train.steps", "train.plans"),
+    *("train.init_from", "train.distill"),
+)
 
 Load = Callable[[Config, Vocabulary | None], Corpus]
 """The text of a config, by a vocabulary if one is given."""
@@ -63,15 +69,18 @@ class Asked:
 def new_plan(
     asked: Sequence[Asked],
     jobs: int,
-    choose: Callable[[Config], Config],
+    choose: Callable[[Config], Config] | None,
     load: Load,
     should_stop: Callable[[], bool],
 ) -> Plan:
     """The plan of a new sweep, whose runs share the threads that torch takes here.
 
-    What is left open is chosen once for all seeds of a combination.
+    What is left open is chosen once for all runs that differ in how they are trained alone, so that
+    they are of one model; once for each text, and for each time, and for values of the model.
 
-    Raises Interrupted if `should_stop` returned True: choosing takes its time.
+    Raises:
+        ConfigError: a value does not go with what was chosen.
+        Interrupted: `should_stop` returned True: choosing takes its time.
     """
     threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}
@@ -82,21 +91,28 @@ def new_plan(
         config = run.config
         if config.threads == "auto":
             config = config.model_copy(update={"threads": threads})
-        key = json.dumps({k: v for k, v in run.values.items() if k != "seed"})
-        if key not in chosen:
-            chosen[key] = choose(config)
-        config = chosen[key].model_copy(update={"seed": config.seed})
-        sha256 = load(config, None).sha256
+        if choose is not None:
+            own = {key: value for key, value in run.values.items() if not _is_weighed(key)}
+            shared = json.dumps({k: value for k, value in run.values.items() if k not in own})
+            if shared not in chosen:
+                chosen[shared] = choose(load_config(config, [f"{key}=null" for key in own]))
+            set_here = [f"{k}={v}" for k, v in own.items() if parse(v, k) is not None]
+            config = load_config(chosen[shared], set_here)
         runs.append(
             PlannedRun(
                 name=run.name,
                 values=run.values,
                 asked=run.config,
                 config=config,
-                text_sha256=sha256,
+                text_sha256=load(config, None).sha256,
             )
         )
     return Plan(jobs=jobs, runs=runs)
+
+
+def _is_weighed(key: str) -> bool:
+    """Whether the model that is chosen depends on it."""
+    return key in WEIGHED or not (key == "seed" or key.startswith("train."))
 
 
 def read_plan(folder: Path) -> Plan:
