@@ -470,6 +470,9 @@ def test_a_lock_is_let_go(tmp_path: Path) -> None:
 def test_a_run_says_where_it_came_from(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/gpt", "train", "my text.txt"])
     train(small(train__precision="fp32", **PART), corpus, Path("r"))
+    monkeypatch.setattr(
+        "sys.argv", ["/lib/gpt/__main__.py", "train", "--resume"]
+    )  # of python -m gpt
     train(small(train__precision="fp32"), corpus, Path("r"), resume=True)
     first, second = map(json.loads, Path("r/provenance.jsonl").read_text().splitlines())
     assert (first["step"], second["step"], first["seed"]) == (0, 4, 1337)
@@ -477,7 +480,10 @@ def test_a_run_says_where_it_came_from(corpus: Corpus, monkeypatch: pytest.Monke
     assert first["torch"] == torch.__version__
     assert (first["device"], first["precision"]) == ("cpu", "float32")
     assert first["threads"] == torch.get_num_threads()
-    assert first["command"] == "gpt train 'my text.txt'"
+    assert (first["command"], second["command"]) == (
+        "gpt train 'my text.txt'",
+        "gpt train --resume",
+    )
     assert first["git_commit"] is None or len(first["git_commit"].rstrip("+")) == 40
 
 

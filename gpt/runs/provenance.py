@@ -26,7 +26,7 @@ def note_start(
     line = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "step": step,
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([_program(), *sys.argv[1:]]),
         "seed": config.seed,
         **_member_seeds(config),
         "text_sha256": text_sha256,
@@ -39,6 +39,12 @@ def note_start(
     }
     with (run / "provenance.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def _program() -> str:
+    """What runs: `gpt`, however that was started."""
+    path = Path(sys.argv[0])
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 def _member_seeds(config: Config) -> dict[str, list[int]]:
