@@ -5,6 +5,8 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from gpt.config.schema import DataConfig
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
@@ -15,12 +17,14 @@ class Text:
     """A file of a folder, or its first bytes; or a named text.
 
     With `words`, so many of its commonest words are the characters, and there are no others: a
-    large vocabulary, whose frequencies fall as those of a language's do.
+    large vocabulary, whose frequencies fall as those of a language's do. With `files`, `source` is
+    a folder of torch as it is installed, and the text all such files in it.
     """
 
     source: str
     bytes: int = 0
     words: int = 0
+    files: str = ""
 
 
 TEXTS = {
@@ -30,6 +34,8 @@ TEXTS = {
     "names": Text("names.txt"),
     "wikitext2-valid": Text("wikitext2-valid.txt"),
     "python-docs": Text("python-docs"),
+    "torch-python": Text("nn", files="*.py"),
+    "torch-headers": Text("include/c10", files="*.h"),
     "gutenberg12-2MB": Text("gutenberg12.txt", 2_000_000),
     "gutenberg12": Text("gutenberg12.txt"),
     "gutenberg12-words": Text("gutenberg12.txt", 4_000_000, words=3000),
@@ -44,7 +50,11 @@ HELD_OUT = ("neko", "udhr", "wikitext2-test", "python-source")
 
 def source_of(name: str, folder: Path, scratch: Path) -> str:
     """What `gpt train` takes as TEXT; what is no file of the folder is written to `scratch`."""
-    text = TEXTS[name]
+    text, path = TEXTS[name], scratch / f"{name}.txt"
+    if text.files:
+        files = sorted((Path(torch.__file__).parent / text.source).rglob(text.files))
+        path.write_bytes(b"\n".join(file.read_bytes() for file in files))
+        return str(path)
     if not text.source.endswith(".txt"):
         return text.source
     if not text.bytes:
@@ -55,7 +65,6 @@ def source_of(name: str, folder: Path, scratch: Path) -> str:
         common = [word for word, _ in Counter(words).most_common(text.words)]
         ids = {word: chr(0x4E00 + i) for i, word in enumerate(common)}
         part = "".join(ids[word] for word in words if word in ids)
-    path = scratch / f"{name}.txt"
     path.write_text(part, "utf-8")
     return str(path)
 
