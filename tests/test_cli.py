@@ -164,7 +164,7 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
     assert lines[1].endswith("tensorboard --logdir runs")
     assert lines[2] == "sample:  gpt sample runs/small"
     assert len(lines[4]) == 17
-    assert "2,407 characters, 31 distinct; writing runs/small" in err
+    assert "2,407 characters, vocabulary of 31; writing runs/small" in err
     assert [line.split(":")[0] for line in err.splitlines() if line.startswith("step ")] == [
         f"step {step}" for step in (0, 4, 8, 11)
     ]

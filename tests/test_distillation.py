@@ -136,6 +136,35 @@ def test_another_teacher_than_the_one_it_began_with_is_refused(
         train(longer, corpus, Path("alone"), resume=True)
 
 
+@pytest.mark.parametrize("key", ["train.distill", "train.init_from"])
+def test_what_a_run_learns_from_is_not_overwritten_by_it(
+    corpus: Corpus, teacher: Path, text_file: Path, key: str
+) -> None:
+    """The teacher was deleted, and the run could not be resumed without it."""
+    before = weights_of("teacher")
+    settings = [f"{key}=../{Path.cwd().name}/teacher", "train.steps=5"]
+    with pytest.raises(UsageError, match=f"another folder than that of {key} .*--overwrite"):
+        package.train(text=text_file, settings=settings, run_dir="teacher", overwrite=True)
+    package.sweep(small(train__steps=2), text=text_file, seeds=2, run_dir="s")
+    settings = [f"{key}=s/seed-1337"]
+    with pytest.raises(UsageError, match=f"another folder than that of {key} .*--overwrite"):
+        package.sweep(text=text_file, settings=settings, seeds=2, run_dir="s", overwrite=True)
+    assert weights_of("teacher") == before
+    assert weights_of("s/seed-1337")
+
+
+def test_a_teacher_of_more_characters_than_the_text_has_teaches_with_its_vocabulary(
+    corpus: Corpus, teacher: Path
+) -> None:
+    """A run that was fine-tuned on this text was refused as if it had not seen it, and no more."""
+    Path("part.txt").write_text("the quick brown fox\n" * 99)
+    settings = {"train.distill": "teacher", "model.T": 13, "train.steps": 2}
+    with pytest.raises(ConfigError, match=r"its vocabulary by data.vocabulary=teacher"):
+        package.train(text="part.txt", settings=settings)
+    run = package.train(text="part.txt", settings=settings | {"data.vocabulary": "teacher"}).run
+    assert package.load(run).vocabulary == corpus.vocabulary
+
+
 def test_a_teacher_that_cannot_teach_is_refused_in_one_message(
     corpus: Corpus, teacher: Path, tmp_path: Path, gpt: Callable[..., tuple[int, str, str]]
 ) -> None:

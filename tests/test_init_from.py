@@ -339,11 +339,14 @@ def test_the_command_tells_what_is_new_and_the_loss_before_training(
 ) -> None:
     Path("new.txt").write_text(NEW + "\x1b[2J" + OLD, "utf-8")
     few = ["--set", "train.steps=3", "--set", "device=cpu", "--set", "sample.length=3"]
+    few += ["--set", "model.T=17"]
     code, out, err = gpt("train", "new.txt", "--init-from", runs(), "--freeze", 2, *few)
     assert code == 0, err
     step, V = package.load(runs()).step, len(set(OLD))
     listed = " ".join(sorted(set(NEW + "\x1b[2J") - set(OLD))).replace("\x1b", r"\x1b")
-    assert f"step {step}: its {V} characters and 8 new ones ({listed})" in err
+    told = f"step {step}: its {V} characters and 8 new ones ({listed}); model.T 17 in place of 13"
+    assert told in err
+    assert f"characters, vocabulary of {V + 8};" in err
     assert "step 0: val " in err
     assert "\x1b" not in out + err
     config = package.load("new").config

@@ -73,7 +73,7 @@ def train(
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
 
-    from gpt.runs.folder import RUNS, check_free, has_checkpoint
+    from gpt.runs.folder import RUNS, check_free, check_keeps, has_checkpoint
 
     run = Path(run_dir) if run_dir else RUNS / name_of(config, text)
     numbered = not (run_dir or overwrite)
@@ -87,6 +87,8 @@ def train(
             run, numbered, overwrite = Path(begun), False, True
         if not numbered:
             from_main(partial(check_free, overwrite=overwrite), run)
+        if overwrite:
+            from_main(check_keeps, run, settled)
         settled, corpus = ready(config, settled, clock)
 
         from gpt.training.trainer import train as train_model

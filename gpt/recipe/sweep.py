@@ -28,6 +28,7 @@ from gpt.runs.checkpoint import read_checkpoint, read_summary
 from gpt.runs.folder import (
     SWEEP,
     check_free,
+    check_keeps,
     delete_run,
     has_checkpoint,
     is_run,
@@ -111,6 +112,8 @@ def run_sweep(
             raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
         if not is_sweep(folder):
             check_free(folder, overwrite=overwrite)
+        for run in asked if overwrite else ():
+            check_keeps(folder, run.config)
         plan = new_plan(asked, jobs or 1, choose, load, should_stop)
         if overwrite and is_sweep(folder):  # once nothing else can refuse to start
             delete_run(str(folder))

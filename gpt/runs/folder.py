@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from gpt.config.schema import Config
 from gpt.errors import GPTError, TrainingError, Unreadable, UsageError
 from gpt.files import write_atomically
 from gpt.runs.checkpoint import INDEX, is_checkpoint, steps_in
@@ -201,6 +202,20 @@ def check_free(run: Path, *, overwrite: bool) -> None:
         )
     if not (run / "config.yaml").is_file():
         raise UsageError(f"{run} is not the folder of a run, so --overwrite leaves it alone")
+
+
+def check_keeps(folder: Path, config: Config) -> None:
+    """Raises UsageError if to overwrite this run or sweep would remove a run that is needed."""
+    lenders = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
+    for key, name in lenders.items():
+        needed = None
+        with suppress(UsageError):  # it will be told that there is none
+            needed = name and find_run(name).resolve()
+        if needed and folder.resolve() in (needed, *needed.parents):
+            raise UsageError(
+                f"{folder}: expected another folder than that of {key} {name}, which --overwrite "
+                f"would remove; choose another --run-dir"
+            )
 
 
 def check_plain(run: Path) -> None:

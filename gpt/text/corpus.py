@@ -69,7 +69,7 @@ class Corpus:
             return f"{size}, {len(self.ids):,} bytes"
         if self.vocabulary.unknown:
             return f"{size}, {V} ids, one of them for {self.vocabulary.unknown:,} rare ones"
-        return f"{size}, {V} distinct"
+        return f"{size}, vocabulary of {V}"
 
     def check_fits(self, T: int) -> None:
         """Both splits must hold two characters, and a window of T ids and the next.

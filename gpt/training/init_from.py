@@ -45,7 +45,7 @@ def initial_model(
     run = find_run(config.train.init_from)
     data = read_checkpoint(run)
     check_same_model(data, config)
-    log.info("fine-tuning %s, step %d: %s", run, data.step, _told(data.vocabulary, vocabulary))
+    log.info("fine-tuning %s, step %d: %s", run, data.step, _told(data, config.model, vocabulary))
     weights = adapted_weights(data, config.model, vocabulary)
     model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)
     return model, {
@@ -93,9 +93,12 @@ def old_rows(old: Vocabulary, new: Vocabulary, *, by_base: bool) -> NDArray[np.i
     return np.array(rows if old.unknown_id is None else [*rows, old.unknown_id])
 
 
-def _told(old: Vocabulary, new: Vocabulary) -> str:
+def _told(data: CheckpointData, config: ModelConfig, new: Vocabulary) -> str:
+    """What of the new model is that run's, and what is new."""
+    old, T = data.vocabulary, data.config.model.T
+    context = f"; model.T {config.T} in place of {T}" if config.T != T else ""
     added = old.outside(new.characters)
     if not added:
-        return f"its {len(old):,} {'ids' if old.is_bytes else 'characters'}, none new"
+        return f"its {len(old):,} {'ids' if old.is_bytes else 'characters'}, none new{context}"
     listed = " ".join(map(symbol, added[:SHOWN])) + (" ..." if len(added) > SHOWN else "")
-    return f"its {len(old.characters):,} characters and {len(added):,} new ones ({listed})"
+    return f"its {len(old.characters):,} characters and {len(added):,} new ones ({listed}){context}"

@@ -105,8 +105,8 @@ def _check_can_resume(
 def _check_teacher(teacher: Teacher | None, sha256: str | None, config: Config, run: Path) -> None:
     if sha256 != (teacher and teacher.sha256):
         raise UsageError(
-            f"train.distill {config.train.distill} is not what {run} began with, or its best "
-            f"checkpoint has changed since; bring the old one back, or start a new run"
+            f"train.distill {config.train.distill or 'null'} is not what {run} began with, or its "
+            f"best checkpoint has changed since; bring the old one back, or start a new run"
         )
 
 

@@ -59,7 +59,7 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
         raise ConfigError(
             f"train.distill {run}: expected a run with the vocabulary of this text (V = "
             f"{len(vocabulary)}), got another (V = {len(data.vocabulary)}); take a run that was "
-            f"trained on this text"
+            f"trained on this text, or take its vocabulary by data.vocabulary={run}"
         )
     if data.config.model.T < config.model.T:
         raise ConfigError(
