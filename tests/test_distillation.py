@@ -165,6 +165,32 @@ def test_a_teacher_of_more_characters_than_the_text_has_teaches_with_its_vocabul
     assert package.load(run).vocabulary == corpus.vocabulary
 
 
+@pytest.mark.parametrize("key", ["train.distill", "train.init_from"])
+def test_a_val_split_that_the_other_run_trained_on_is_told(
+    text_file: Path, caplog: pytest.LogCaptureFixture, key: str
+) -> None:
+    """Of a long text less becomes val in a short time: the next run's val loss was too low."""
+    few = {"train.steps": 2, "model.T": 13, "model.C": 24, "model.n_layer": 1, "device": "cpu"}
+    few |= {"train.sample_length": 0}
+
+    def told(**data: object) -> str:
+        caplog.clear()
+        changes = {f"data.{name}": value for name, value in data.items()}
+        package.train(text=text_file, settings=few | {key: "first"} | changes)
+        return "".join(r.getMessage() for r in caplog.records if "val losses" in r.getMessage())
+
+    settings = few | {"data.val_fraction": 0.2}
+    package.train(text=text_file, settings=settings, run_dir="first")
+    expected = (
+        f"{key}: that run trained on a part of what is val here, so val losses will be too low; "
+        f"to split the text as it did: --set data.split=tail --set data.val_fraction=0.2"
+    )
+    assert told(val_fraction=0.3) == expected
+    assert told(val_fraction=0.2) == told(val_fraction=0.1) == ""
+    shutil.copy(text_file, "other.txt")
+    assert told(val_fraction=0.3, val_source="other.txt") == ""
+
+
 def test_a_teacher_that_cannot_teach_is_refused_in_one_message(
     corpus: Corpus, teacher: Path, tmp_path: Path, gpt: Callable[..., tuple[int, str, str]]
 ) -> None:

@@ -502,7 +502,7 @@ class Config(Section):
         if first is not None and T % first:
             raise ValueError(
                 f"train.first_window: expected a divisor of model.T ({T}), so that a step has as "
-                f"many characters as ever, got {first}"
+                f"many characters as ever, got {first}; null = model.T"
             )
         left = self.sample.context_after_overflow
         if left is not None and left > T:

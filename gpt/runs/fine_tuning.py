@@ -1,5 +1,6 @@
 """A run to fine-tune: which of its settings the new run begins with, and what that may change."""
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 from gpt.config.schema import Config, fields
@@ -7,6 +8,8 @@ from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
     from gpt.runs.checkpoint import CheckpointData
+
+log = logging.getLogger(__name__)
 
 READ_ALIKE = {"newlines", "normalize", "lowercase"}
 TRAINED_ALIKE = {
@@ -61,3 +64,27 @@ def check_same_model(data: "CheckpointData", config: Config) -> None:
             f"model.T: expected at most {longest}, as {run} learned a position embedding for each "
             f"of so many characters, got {config.model.T}"
         )
+
+
+def warn_of_known_val(key: str, old: Config, new: Config) -> None:
+    """Warn if the run that this key names trained on what is val now, of a text of that name."""
+    before, now = _split(old), _split(new)
+    smaller_tail = before.keys() == now.keys() == {"data.split", "data.val_fraction"} and (
+        before["data.val_fraction"] >= now["data.val_fraction"]
+    )
+    own_val = new.data.val_source is not None
+    if old.data.source == new.data.source and not (own_val or before == now or smaller_tail):
+        log.warning(
+            "%s: that run trained on a part of what is val here, so val losses will be too low; "
+            "to split the text as it did: --set %s",
+            *(key, " --set ".join(f"{key}={value}" for key, value in before.items())),
+        )
+
+
+def _split(config: Config) -> dict[str, Any]:
+    """The settings that say which part of a text is val."""
+    data = config.data
+    if data.val_source is not None:
+        return {"data.val_source": data.val_source}
+    of_documents = {"seed": config.seed} if data.split == "documents" else {}
+    return {"data.split": data.split, "data.val_fraction": data.val_fraction} | of_documents

@@ -15,7 +15,7 @@ from gpt.config.schema import Config, ModelConfig
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.checkpoint import CheckpointData, Tensors, read_checkpoint
-from gpt.runs.fine_tuning import check_same_model
+from gpt.runs.fine_tuning import check_same_model, warn_of_known_val
 from gpt.runs.folder import find_run
 from gpt.runs.model import load_model
 from gpt.text.display import symbol
@@ -46,6 +46,7 @@ def initial_model(
     data = read_checkpoint(run)
     check_same_model(data, config)
     log.info("fine-tuning %s, step %d: %s", run, data.step, _told(data, config.model, vocabulary))
+    warn_of_known_val("train.init_from", data.config, config)
     weights = adapted_weights(data, config.model, vocabulary)
     model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)
     return model, {

@@ -9,6 +9,7 @@ from gpt.config.schema import Config
 from gpt.errors import ConfigError, UsageError
 from gpt.model.ensemble import LanguageModel
 from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.fine_tuning import warn_of_known_val
 from gpt.runs.folder import find_run
 from gpt.runs.model import load_model
 from gpt.text.vocabulary import Vocabulary
@@ -66,4 +67,5 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
             f"train.distill {run}: expected a run with a model.T of at least {config.model.T}, got "
             f"{data.config.model.T}; use a smaller model.T"
         )
+    warn_of_known_val("train.distill", data.config, config)
     return Teacher(load_model(data, device), config.train.distill_weight, data.weights_sha256)
