@@ -17,7 +17,8 @@ from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps, window_length
 
 WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at least
-TIMED_SECONDS = 0.4  # of steps of one length
+WARMUP_EVALUATIONS, TIMED_EVALUATIONS = 1, 1  # which take longer than steps, and count less
+TIMED_SECONDS = 0.4  # of steps of one length, and of evaluations
 SMALLER_SAVES = 0.7  # smaller models compute at a lower rate: time goes as operations to the power
 
 
@@ -98,10 +99,11 @@ def measure_pace(config: Config, corpus: Corpus) -> Pace:
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
         update = make_step(model, corpus.train, config, device, corpus.vocabulary)
         steps = config.train.steps
-        long = _mean_seconds(lambda i: update(steps + i), device)
+        of_steps = WARMUP_STEPS, TIMED_STEPS
+        long = _mean_seconds(lambda i: update(steps + i), device, *of_steps)
         short = long
         if window_length(0, config) != config.model.T:
-            short = _mean_seconds(update, device)
+            short = _mean_seconds(update, device, *of_steps)
         part = short_steps(config) / steps
         step = part * short + (1 - part) * long
         characters = max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads()
@@ -111,20 +113,23 @@ def measure_pace(config: Config, corpus: Corpus) -> Pace:
             scored.clear()
             evaluate(model, corpus.val, characters=characters, on_progress=scored.append)
 
-        evaluation = _mean_seconds(score, device) / sum(scored)
+        mean_s = _mean_seconds(score, device, WARMUP_EVALUATIONS, TIMED_EVALUATIONS)
+        evaluation = mean_s / sum(scored)
     return Pace(step / (config.train.batch_size * config.model.T), evaluation)
 
 
-def _mean_seconds(work: Callable[[int], object], device: torch.device) -> float:
-    """Of repeated work, but for the first times, which take longer."""
+def _mean_seconds(
+    work: Callable[[int], object], device: torch.device, warmup: int, timed: int
+) -> float:
+    """Of work repeated so often or more, after a warmup, which takes longer."""
     times: list[float] = []
-    while len(times) < WARMUP_STEPS + TIMED_STEPS or sum(times[WARMUP_STEPS:]) < TIMED_SECONDS:
+    while len(times) < warmup + timed or sum(times[warmup:]) < TIMED_SECONDS:
         began = time.perf_counter()
         work(len(times))
         if device.type != "cpu":
             torch.accelerator.synchronize(device)
         times.append(time.perf_counter() - began)
-    return sum(times[WARMUP_STEPS:]) / len(times[WARMUP_STEPS:])
+    return sum(times[warmup:]) / len(times[warmup:])
 
 
 def _shape(config: Config) -> tuple[int, ...]:
