@@ -122,7 +122,8 @@ class Monitor:
             ]
             if key in self._latest
         ]
-        if members := [value for name, value in metrics.items() if "_member_" in name]:
+        name = "val_loss" if "val_loss" in metrics else "val_loss_part"
+        if members := [metrics[key] for key in metrics if key.startswith(f"{name}_member_")]:
             shown.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
         if pace := self._latest.get("chars_per_s"):
             shown.append(f"{tqdm.format_sizeof(pace)} chars/s")
