@@ -165,6 +165,16 @@ def test_the_val_split_is_made_smaller_only_where_it_would_take_the_time_for_tra
     assert planned(1_000_000_000, 2, kept).config.data.val_fraction == 0.1
 
 
+@pytest.mark.parametrize("characters", [1_000_003, 10_700_003, 102_000_001])
+def test_a_smaller_val_split_still_holds_a_window(characters: int) -> None:
+    """Rounded down to one digit, val_fraction left less than T + 1 characters."""
+    slow = Speed(65, lambda config: Pace(1e-6, evaluation_s=1e3))
+    corpus = corpus_of(characters)
+    text = replace(TEXT, train_ids=len(corpus.train))
+    chosen = plan(corpus, 2, text=text, speed=slow).config
+    assert chosen.data.val_fraction * characters > chosen.model.T + 1
+
+
 def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
     base = Config.model_validate(
         {

@@ -170,7 +170,8 @@ class Chooser:
         fixed = {"val_fraction", "val_source", "split"} & data.model_fields_set
         if fixed or characters * fastest_s <= LAST_EVALUATED * seconds:
             return characters
-        return max(self.T + 1, int(LESS_EVALUATED * seconds / fastest_s))
+        least = 2 * (self.T + 2)  # of which rounding leaves half or more
+        return max(least, int(LESS_EVALUATED * seconds / fastest_s))
 
 
 def _explicit(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
