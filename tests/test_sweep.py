@@ -384,6 +384,10 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
         (["--seeds", "1000000000"], "at most 1,000 runs, got 1,000,000,000"),
         (["--set", "train.minutes=1,2", "--minutes", "3"], "minutes-2 with the same settings"),
         (["--set", "model.value_size=10,null"], "null stands for a default"),
+        (
+            ["--seeds", "2", "--set", "train.distill=none"],
+            "train.distill: none: expected the folder",
+        ),
         (["--jobs", "2"], "--jobs goes with a sweep"),
         (["--seeds", "2", "--dry-run"], "--dry-run is of one run"),
     ],

@@ -35,6 +35,7 @@ def resolve_new(
 ) -> "Config":
     """The config of a new run: what is not set has its default, or is the run's to fine-tune."""
     from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
+    from gpt.runs.folder import find_teacher
 
     settled = resolve(
         config,
@@ -46,6 +47,8 @@ def resolve_new(
     )
     if settled.train.init_from is not None:
         check_same_model(_summary(settled.train.init_from), settled)
+    if settled.train.distill is not None:
+        find_teacher(settled.train.distill)
     return settled
 
 

@@ -123,6 +123,14 @@ def find_run(name: str | None) -> Path:
     raise no_such_run
 
 
+def find_teacher(name: str) -> Path:
+    """The run of that name, as `train.distill`. Raises UsageError, Unreadable: see `find_run`."""
+    try:
+        return find_run(name)
+    except UsageError as error:
+        raise UsageError(f"train.distill: {error}") from error
+
+
 def find_sweep(name: str | None) -> Path | None:
     """The folder of a sweep, by its path or its name under `runs/`; None if it is none.
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.errors import ConfigError, UsageError
+from gpt.errors import ConfigError
 from gpt.model.ensemble import LanguageModel
 from gpt.runs.checkpoint import read_checkpoint
 from gpt.runs.fine_tuning import warn_of_known_val
-from gpt.runs.folder import find_run
+from gpt.runs.folder import find_teacher
 from gpt.runs.model import load_model
 from gpt.text.vocabulary import Vocabulary
 
@@ -52,10 +52,7 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
     run = config.train.distill
     if run is None:
         return None
-    try:
-        data = read_checkpoint(find_run(run))
-    except UsageError as error:
-        raise UsageError(f"train.distill: {error}") from error
+    data = read_checkpoint(find_teacher(run))
     if data.vocabulary != vocabulary:
         raise ConfigError(
             f"train.distill {run}: expected a run with the vocabulary of this text (V = "
