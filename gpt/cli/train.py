@@ -161,7 +161,7 @@ def train(
         raise UsageError("--jobs goes with a sweep: --seeds N, or --set with several values")
     if dry_run and is_sweep:
         raise UsageError("--dry-run is of one run; leave out --seeds, and all values but one")
-    if swept and (text or minutes or changes):
+    if swept and (text or minutes is not None or changes):
         raise UsageError(
             f"{swept} is a sweep and resumes as it is; leave out all but --resume and --jobs, or "
             f"resume one of its runs by its name"
