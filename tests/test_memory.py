@@ -93,7 +93,7 @@ def told_and_taken(program: str, *arguments: str) -> tuple[float, int]:
         ({"T": 128, "C": 256, "n_layer": 5}, "bf16", 67),
         ({"T": 128, "C": 128, "n_layer": 5, "ensemble": 3}, "fp32", 67),
         ({"T": 256, "C": 64, "n_layer": 7, "dropout": 0.1}, "fp32", 67),
-        ({"T": 512, "C": 32, "n_layer": 3, "n_head": 8, "attention_dropout": 0.1}, "fp32", 67),
+        ({"T": 512, "C": 32, "n_layer": 2, "n_head": 4, "attention_dropout": 0.1}, "fp32", 67),
         ({"T": 128, "C": 128, "n_layer": 2}, "bf16", 7001),
     ],
 )
