@@ -470,9 +470,8 @@ def test_a_lock_is_let_go(tmp_path: Path) -> None:
 def test_a_run_says_where_it_came_from(corpus: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["/bin/gpt", "train", "my text.txt"])
     train(small(train__precision="fp32", **PART), corpus, Path("r"))
-    monkeypatch.setattr(
-        "sys.argv", ["/lib/gpt/__main__.py", "train", "--resume"]
-    )  # of python -m gpt
+    # as python -m gpt sets it
+    monkeypatch.setattr("sys.argv", ["/lib/gpt/__main__.py", "train", "--resume"])
     train(small(train__precision="fp32"), corpus, Path("r"), resume=True)
     first, second = map(json.loads, Path("r/provenance.jsonl").read_text().splitlines())
     assert (first["step"], second["step"], first["seed"]) == (0, 4, 1337)

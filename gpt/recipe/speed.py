@@ -99,11 +99,10 @@ def measure_pace(config: Config, corpus: Corpus) -> Pace:
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
         update = make_step(model, corpus.train, config, device, corpus.vocabulary)
         steps = config.train.steps
-        of_steps = WARMUP_STEPS, TIMED_STEPS
-        long = _mean_seconds(lambda i: update(steps + i), device, *of_steps)
+        long = _mean_seconds(lambda i: update(steps + i), device)
         short = long
         if window_length(0, config) != config.model.T:
-            short = _mean_seconds(update, device, *of_steps)
+            short = _mean_seconds(update, device)
         part = short_steps(config) / steps
         step = part * short + (1 - part) * long
         characters = max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads()
@@ -119,7 +118,10 @@ def measure_pace(config: Config, corpus: Corpus) -> Pace:
 
 
 def _mean_seconds(
-    work: Callable[[int], object], device: torch.device, warmup: int, timed: int
+    work: Callable[[int], object],
+    device: torch.device,
+    warmup: int = WARMUP_STEPS,
+    timed: int = TIMED_STEPS,
 ) -> float:
     """Of work repeated so often or more, after a warmup, which takes longer."""
     times: list[float] = []
