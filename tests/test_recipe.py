@@ -21,7 +21,14 @@ from gpt.text.vocabulary import Vocabulary
 RATE = 3e11  # operations/s: two cores that multiply bfloat16
 OVERHEAD_S = 2e-6  # for a character, whatever the model
 LETTERS = "abcdefghijklm \n"
-TEXT = Difficulty(train_ids=900_000, V=65, pilot_loss=2.0, pilot_gain=0.31)  # as tinyshakespeare's
+TEXT = Difficulty(  # as tinyshakespeare's
+    train_ids=900_000,
+    V=65,
+    pilot_loss=1.74,
+    pilot_gain=0.257,
+    pilot_gap=0.175,
+    pilot_characters=564_780,
+)
 
 
 def fake_speed(V: int) -> Speed:
@@ -103,11 +110,11 @@ def test_a_predicted_loss_is_positive(
     train_ids: int, V: int, pilot_loss: float, characters: int, members: int
 ) -> None:
     """A text of 2,400 characters was predicted to end at a val loss of -29.7."""
-    text = Difficulty(train_ids, V, pilot_loss, pilot_gain=0.3 * pilot_loss)
+    text = Difficulty(train_ids, V, pilot_loss, 0.3 * pilot_loss, 0.1 * pilot_loss, 90_000)
     for shape in ((2, 32), (4, 192)):
         choice = Choice(*shape, characters=characters, token_dropout=0.3, members=members)
         assert predict(choice, text) >= 0.0
-    tiny = Difficulty(2_166, 50, pilot_loss=4.0, pilot_gain=-1.0)
+    tiny = replace(TEXT, train_ids=2_166, V=50, pilot_loss=4.0, pilot_gain=-1.0, pilot_gap=3.0)
     assert 0.5 < predict(Choice(2, 32, 20_000), tiny) < 4.5
 
 
@@ -142,7 +149,10 @@ def test_a_page_of_text_gets_a_small_model_that_makes_some_steps(
 ) -> None:
     """Of 2,400 characters, on which the pilot overfits, 510 million parameters once made one."""
     corpus = corpus_of(characters)
-    text = Difficulty(len(corpus.train), 65, pilot_loss=5.0, pilot_gain=gain)
+    ids = len(corpus.train)
+    text = Difficulty(
+        ids, 65, pilot_loss=5.0, pilot_gain=gain, pilot_gap=3.0, pilot_characters=99_840
+    )
     chosen = plan(corpus, minutes, text=text, speed=fake_speed(65))
     assert chosen.parameters < 2e7
     assert chosen.config.train.steps >= 9 or minutes < 0.2
@@ -219,7 +229,7 @@ def test_text_that_follows_a_rule_is_less_difficult_than_one_drawn_at_random() -
             corpus_of(40_000), ids=ids.astype(np.uint8), vocabulary=Vocabulary.of(LETTERS)
         )
         base = Config.model_validate({"device": "cpu", "threads": 1})
-        losses.append(measure_difficulty(corpus, 64, base).pilot_loss)
+        losses.append(measure_difficulty(corpus, 64, base, minutes=0.1).pilot_loss)
     assert losses[0] > 0.95 * np.log(len(LETTERS))
     assert losses[1] < 0.05
 
@@ -252,6 +262,6 @@ def test_a_plan_has_no_more_steps_than_are_allowed(max_steps: int, characters: i
 
 def test_of_one_character_repeated_nothing_but_a_loss_of_0_is_predicted() -> None:
     """A million of it ended with a ZeroDivisionError."""
-    text = Difficulty(train_ids=900_000, V=1, pilot_loss=0.0, pilot_gain=0.0)
+    text = replace(TEXT, V=1, pilot_loss=0.0, pilot_gain=0.0, pilot_gap=0.0)
     chosen = plan(corpus_of(1_000_000, V=1), 5, text=text, speed=fake_speed(1))
     assert chosen.val_loss == 0.0

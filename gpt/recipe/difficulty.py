@@ -1,49 +1,85 @@
-"""How hard a text is to predict: what a small model learns of it in a moment."""
+"""How hard a text is to predict: what a small model, the pilot, learns of it in a moment."""
 
+import math
 from dataclasses import dataclass
 
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model
-from gpt.recipe.settings import Choice, settings_for
+from gpt.recipe.settings import Choice, settings_for, step_characters
 from gpt.text.corpus import Corpus
 from gpt.training.ensemble import make_step
 from gpt.training.memory import check_training_memory
 
-PILOT = Choice(n_layer=2, C=64, characters=100_000)
+LAYERS, C = 2, 64
+STEPS = 195
+STEP_CHARACTERS = 512  # of a step; in two minutes and more, MOST_OFTEN times as many
+OFTEN_A_MINUTE, MOST_OFTEN = 4, 8
+MOST_PASSES = 4  # over the text: one that overfits says little
 FIRST_PART = 4  # of the pilot, as a part of all its steps
+LAST_STEPS = 20  # whose train loss counts
 SCORED = 60_000  # characters of val, evenly spread
 
 
 @dataclass(frozen=True)
 class Difficulty:
-    """A text, to the law of `law.py`.
+    """A text, to the law of `law.py`: val losses of the pilot, in nats per character.
 
-    `pilot_loss` is the val loss of the PILOT, and `pilot_gain` by how much that is below its val
-    loss after the first quarter of its steps.
+    Attributes:
+        pilot_loss: at its end.
+        pilot_gain: by how much that is below the one after the first quarter of its steps.
+        pilot_gap: by how much it is above the train loss.
+        pilot_characters: what a run by `settings_for` sees to learn as much. The pilot's steps may
+            be larger, which takes less time but more characters.
     """
 
     train_ids: int
     V: int
     pilot_loss: float
     pilot_gain: float
+    pilot_gap: float
+    pilot_characters: int
 
 
-def measure_difficulty(corpus: Corpus, T: int, base: Config) -> Difficulty:
-    """Train the PILOT on windows of T, as `base` computes: about three seconds of a core.
+def measure_difficulty(corpus: Corpus, T: int, base: Config, minutes: float) -> Difficulty:
+    """Train the pilot on windows of T, as `base` computes: for a sixteenth of these minutes.
+
+    So it is on two cores that multiply bfloat16, and at most seven seconds.
 
     Raises OutOfMemory if there is none for it, as for a vocabulary of a million characters.
     """
-    config, device = settings_for(PILOT, T), select_device(base.device)
+    often = min(MOST_OFTEN, OFTEN_A_MINUTE * minutes)
+    often = min(often, MOST_PASSES * len(corpus.train) / (STEPS * STEP_CHARACTERS))
+    config = pilot_config(T, max(1, int(often)))
+    device = select_device(base.device)
     check_training_memory(config, len(corpus.vocabulary), device)
     with computing_with(base.threads):
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
         update = make_step(model, corpus.train, config, device, corpus.vocabulary)
-        losses = []
-        for step in range(config.train.steps):
-            update(step)
-            if step + 1 in (config.train.steps // FIRST_PART, config.train.steps):
-                losses.append(evaluate(model, corpus.val, corpus.vocabulary, characters=SCORED))
-    first, last = losses
-    return Difficulty(len(corpus.train), len(corpus.vocabulary), last, first - last)
+        results, val_losses = [], []
+        for step in range(STEPS):
+            results.append(update(step))
+            if step + 1 in (STEPS // FIRST_PART, STEPS):
+                val_loss = evaluate(model, corpus.val, corpus.vocabulary, characters=SCORED)
+                val_losses.append(val_loss)
+        train_losses = [loss for [[loss], _] in update.read(results[-LAST_STEPS:])]
+    in_step = config.train.batch_size * T
+    better_spent = math.sqrt(step_characters(STEPS * in_step, T) / in_step)
+    first, last = val_losses
+    return Difficulty(
+        train_ids=len(corpus.train),
+        V=len(corpus.vocabulary),
+        pilot_loss=last,
+        pilot_gain=first - last,
+        pilot_gap=last - sum(train_losses) / LAST_STEPS,
+        pilot_characters=round(STEPS * in_step * min(1.0, better_spent)),
+    )
+
+
+def pilot_config(T: int, often: int) -> Config:
+    """That of a pilot which sees so many times STEP_CHARACTERS in each step."""
+    batch = max(1, often * STEP_CHARACTERS // T)
+    config = settings_for(Choice(LAYERS, C, STEPS * batch * T), T)
+    train = config.train.model_copy(update={"steps": STEPS, "batch_size": batch, "warmup_steps": 5})
+    return config.model_copy(update={"train": train})

@@ -89,7 +89,7 @@ def plan(
     T = context_length(min(len(corpus.train), len(corpus.val)))
     T = base.model.T if "T" in base.model.model_fields_set else T
     corpus.check_fits(T)
-    text = text or measure_difficulty(corpus, T, base)
+    text = text or measure_difficulty(corpus, T, base, minutes)
     is_measured, speed = speed is None, speed or Speed(text.V, partial(measure_pace, corpus=corpus))
     chooser = Chooser(corpus, text, speed, base, T, minutes)
     limit_s = (1 - MARGIN) * 60 * minutes

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from law.fit import Point, read_points
 from law.texts import HELD_OUT
 
-from gpt.recipe.difficulty import PILOT
+from gpt.recipe.difficulty import LAYERS, C
 from gpt.recipe.law import predict
 from gpt.recipe.settings import Choice
 
@@ -25,14 +25,14 @@ def draw(points: dict[str, list[Point]], out: Path) -> None:
         color, marker = f"C{i % 10}", "s" if text in HELD_OUT else "o"
         difficulty = runs[0][1]
         if difficulty.pilot_loss < 3:  # the others have another scale
-            shape = [Choice(PILOT.n_layer, PILOT.C, round(D)) for D in seen]
+            shape = [Choice(LAYERS, C, round(D)) for D in seen]
             left.plot(seen, [predict(choice, difficulty) for choice in shape], color=color, lw=1)
             same = [
                 (choice.characters, loss)
                 for choice, _, loss in runs
-                if choice == Choice(PILOT.n_layer, PILOT.C, choice.characters)
+                if choice == Choice(LAYERS, C, choice.characters)
             ]
-            left.plot(*zip((PILOT.characters, difficulty.pilot_loss), *same, strict=True),
+            left.plot(*zip(*same, strict=True),
                       marker, color=color, label=text, ms=4)  # fmt: skip
         passes = [choice.characters / difficulty.train_ids for choice, _, _ in runs]
         errors = [100 * (predict(choice, difficulty) / loss - 1) for choice, _, loss in runs]
@@ -51,4 +51,4 @@ def draw(points: dict[str, list[Point]], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(read_points(), Path(sys.argv[1]))
+    draw(read_points(minutes=(2.0,)), Path(sys.argv[1]))

@@ -7,10 +7,10 @@ from dataclasses import astuple, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.recipe.difficulty import PILOT, Difficulty
+from gpt.recipe.difficulty import Difficulty
 from gpt.recipe.law import Coefficients, predict
 from gpt.recipe.settings import Choice
-from law.runs import Record, choice_of, read_records
+from law.runs import PILOTED_MINUTES, PILOTS, choice_of, read_records
 from law.texts import HELD_OUT
 
 OUTLIER = 0.02  # of the loss: residuals beyond count less and less
@@ -19,7 +19,7 @@ ITERATIONS, STEP = 200, 1e-5  # of the fit; in which its derivatives are taken
 START = Coefficients(
     *(0.05, 0.09, 0.5, 0.7, 0.3),  # size, characters
     *(1e-4, 2.0, 0.8, 1.8, 12.0, 0.5, 1.2),  # overfit, token dropout
-    *(0.16, 1.0, 0.08, 0.5),  # vocabulary, ensembles
+    *(0.16, 1.0, 0.5, 8.0, 0.08, 0.5),  # slope, ensembles
 )
 SHIPPED = (  # whole runs of shakespeare_cpu and shakespeare_best; ensembles of so many members
     (Choice(3, 128, 900 * 4096, 0.01), 1.4678),
@@ -36,25 +36,28 @@ EARLIER = (  # the same recipe on tinyshakespeare, in scripts/experiments.md
     (Choice(3, 128, 900 * 4096, 0.03), 1.467),
     (Choice(4, 128, 2000 * 4096, 0.1), 1.433),
 )
-SIGNED = ("learning", "vocabulary", "hidden")  # the other coefficients are positive
+SIGNED = ("learning", "vocabulary", "gap", "hidden")  # the other coefficients are positive
 
 Numbers = NDArray[np.float64]
 Point = tuple[Choice, Difficulty, float]
 """A run: what was chosen, of which text, and the val loss that it ended at."""
 
 
-def read_points() -> dict[str, list[Point]]:
-    """The runs of each text, but for its pilot, which its difficulty holds."""
-    records = read_records()
-    texts = {r["text"]: _difficulty(r) for r in records if choice_of(r) == PILOT}
-    points: dict[str, list[Point]] = {text: [] for text in texts}
-    for record in records:
-        text, choice = record["text"], choice_of(record)
-        if choice != PILOT and text in texts:
-            points[text].append((choice, texts[text], record["val_loss"]))
-    shakespeare = points["tinyshakespeare"]
-    shakespeare += [(choice, shakespeare[0][1], loss) for choice, loss in SHIPPED + EARLIER]
-    return {text: of_it for text, of_it in points.items() if of_it}
+def read_points(minutes: tuple[float, ...] = PILOTED_MINUTES) -> dict[str, list[Point]]:
+    """The runs of each text, as the pilots of so many minutes see it."""
+    runs: dict[str, list[tuple[Choice, float]]] = {}
+    for record in read_records():
+        runs.setdefault(record["text"], []).append((choice_of(record), record["val_loss"]))
+    runs["tinyshakespeare"] += SHIPPED + EARLIER
+    points: dict[str, list[Point]] = {text: [] for text in runs}
+    for pilot in read_records(PILOTS):
+        if pilot["minutes"] in minutes:
+            difficulty = Difficulty(
+                **{field.name: pilot[field.name] for field in fields(Difficulty)}
+            )
+            of_it = [(choice, difficulty, loss) for choice, loss in runs[pilot["text"]]]
+            points[pilot["text"]] += of_it
+    return points
 
 
 def fit(points: list[Point], start: Coefficients = START) -> Coefficients:
@@ -91,11 +94,6 @@ def minimised(errors: Callable[[Numbers], Numbers], start: Numbers) -> Numbers:
         better = np.sum(residuals(x_next) ** 2) < np.sum(now**2)
         x, damping = (x_next, damping / 3) if better else (x, damping * 4)
     return x
-
-
-def _difficulty(pilot: Record) -> Difficulty:
-    gain = pilot["curves"][0][0] - pilot["val_loss"]
-    return Difficulty(pilot["train_characters"], pilot["V"], pilot["val_loss"], gain)
 
 
 def report(runs: dict[str, list[Point]], fitted: Coefficients) -> None:

@@ -8,15 +8,17 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from gpt.config.schema import Config
 from gpt.device import computing_with, generator, select_precision
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.recipe.difficulty import PILOT
+from gpt.recipe.difficulty import measure_difficulty
 from gpt.recipe.settings import Choice, context_length, settings_for
 from gpt.text.batches import consecutive_windows, spread_windows
 from gpt.text.vocabulary import Ids
@@ -24,28 +26,34 @@ from gpt.training.step import TrainStep
 from law.texts import corpus_of, source_of
 
 RUNS = Path(__file__).with_name("runs.jsonl")
+PILOTS = Path(__file__).with_name("pilots.jsonl")
+PILOTED_MINUTES = (0.5, 2.0)  # the pilot is as short as it is for so many minutes, and as long
 EVALUATIONS = 4
 EVAL_CHARACTERS = 250_000  # of the val split, evenly spread: of most texts all
 CHOICE = tuple(field.name for field in fields(Choice))
 # text: shape, millions of characters seen, token dropout; members of an ensemble, if not one
+OF_EACH = "2x64 .1 0, 2x64 .2 0, 2x64 .4 0"
 PLANNED = {
     "tinyshakespeare-20kB": "1x48 .1 0, 1x48 .4 .1, 2x64 .1 0, 2x64 .4 0, 2x64 .4 .1, 2x64 .4 .3, "
     "3x128 .2 0, 3x128 .2 .2, 2x64 1 .2, 2x64 .2 0 2, 2x64 .4 .2 2, 2x64 .4 .5, 3x128 .4 .4, "
     "2x64 1 .4",
     "tinyshakespeare-200kB": "1x64 .4 0, 2x64 1 0, 2x64 1 .1, 2x64 4 .1, 3x128 .4 0, "
-    "3x128 1.4 .05, 3x128 1.4 .2, 2x96 2.5 .2, 2x64 .6 0 2, 2x64 1 .1 2",
+    "3x128 1.4 .05, 3x128 1.4 .2, 2x96 2.5 .2, 2x64 .6 0 2, 2x64 1 .1 2, 3x128 1.4 .1 2",
     "tinyshakespeare": "1x64 1 0, 2x64 3 0, 2x128 .15 0, 2x128 .6 0, 3x128 1.5 0, 4x192 .6 0, "
-    "1x128 2 0, 3x96 5 .02, 2x64 1 0 2, 2x64 .3 0, 3x160 3 .02",
-    "names": "1x48 .5 0, 2x64 .5 0, 2x64 2 .05, 3x128 .8 0, 3x128 .8 .1",
+    "1x128 2 0, 3x96 5 .02, 2x64 1 0 2, 2x64 .3 0, 3x160 3 .02, 8x256 2 .05",
+    "names": "1x48 .5 0, 2x64 .5 0, 2x64 2 .05, 3x128 .8 0, 3x128 .8 .1, 3x128 2 .1 2, 3x128 4 .1, "
+    "4x192 4 .1, 6x192 2 .2",
     "wikitext2-valid": "2x64 .4 0, 2x64 2.5 0, 3x128 .4 0, 3x128 2 0, 2x64 .6 0 2, 4x192 .6 0, "
-    "3x128 4 .01, 3x128 4 .05, 4x128 4 .01, 4x128 4 .1",
+    "3x128 4 .01, 3x128 4 .05, 4x128 4 .01, 4x128 4 .1, 3x128 4 .01 2, 4x192 6 .05",
     "python-docs": "2x64 .4 0, 2x64 2.5 .02, 3x128 .4 0, 3x128 2 0, 3x128 2 .1, 4x192 1 0, "
-    "2x64 1 .02 2",
-    "torch-python": "2x64 1 0, 3x128 2 0, 4x128 4 .02",
+    "2x64 1 .02 2, 3x128 4 .02 2",
+    "torch-python": "2x64 1 0, 3x128 2 0, 3x128 2 0 2, 4x128 4 .02",
     "torch-headers": "2x64 1 0, 3x128 2 0, 4x128 4 .02",
-    "gutenberg12-2MB": "2x64 1 0, 3x128 .4 0, 3x128 2.5 0, 4x192 .8 0, 4x128 5 .02",
+    "torch-all-python": "2x64 1 0, 3x128 2 0, 6x192 2 0",
+    "torch-all-headers": "2x64 1 0, 3x128 2 0",
+    "gutenberg12-2MB": "2x64 1 0, 3x128 .4 0, 3x128 2.5 0, 4x192 .8 0, 3x128 2.5 0 2, 4x128 5 .02",
     "gutenberg12": "2x64 1 0, 2x64 5 0, 3x128 .4 0, 3x128 2.5 0, 4x192 .8 0, 6x256 .4 0, "
-    "2x64 .6 0 2",
+    "2x64 .6 0 2, 4x160 6 0",
     "gutenberg12-words": "2x64 .3 0, 2x64 1 0, 2x128 .5 0, 3x128 1 0, 2x64 2 .05",
     "gutenberg12-rare-words": "2x64 .3 0, 2x128 .3 0",
     "neko": "2x64 .4 0, 2x128 .5 0, 3x128 1.2 .05",
@@ -58,11 +66,10 @@ Record = dict[str, Any]
 
 
 def planned_runs() -> list[tuple[str, Choice]]:
-    """The pilot and what is planned, of each text; the shortest first."""
+    """What is planned of each text; the shortest first."""
     runs = []
     for text, listed in PLANNED.items():
-        runs.append((text, PILOT))
-        for run in listed.split(", "):
+        for run in dict.fromkeys(f"{OF_EACH}, {listed}".split(", ")):
             shape, millions, dropout, *members = run.split()
             n_layer, C = map(int, shape.split("x"))
             characters = round(1e6 * float(millions))
@@ -75,15 +82,16 @@ def choice_of(record: Record) -> Choice:
     return Choice(*(record[name] for name in CHOICE))
 
 
-def read_records() -> list[Record]:
-    """The runs that are there."""
-    if not RUNS.exists():
+def read_records(file: Path = RUNS) -> list[Record]:
+    """The runs that are there, or the PILOTS."""
+    if not file.exists():
         return []
-    return [json.loads(line) for line in RUNS.read_text("utf-8").splitlines()]
+    return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
 def collect(folder: Path, jobs: int) -> None:
     """Train all that is planned and not there yet, so many at once; print each as it ends."""
+    collect_pilots(folder)
     there = {(record["text"], choice_of(record)) for record in read_records()}
 
     def start(planned: tuple[str, Choice]) -> None:
@@ -101,6 +109,22 @@ def collect(folder: Path, jobs: int) -> None:
     with ThreadPoolExecutor(jobs) as pool:
         for _ in pool.map(start, [run for run in planned_runs() if run not in there]):
             pass
+
+
+def collect_pilots(folder: Path) -> None:
+    """Train the pilots that are not there yet: seconds each, all in this process."""
+    there = {(record["text"], record["minutes"]) for record in read_records(PILOTS)}
+    base = Config(device="cpu", threads=1)
+    for text, minutes in product(PLANNED, PILOTED_MINUTES):
+        if (text, minutes) in there:
+            continue
+        with tempfile.TemporaryDirectory() as scratch:
+            corpus = corpus_of(source_of(text, folder, Path(scratch)))
+            T = context_length(min(len(corpus.train), len(corpus.val)))
+            measured = asdict(measure_difficulty(corpus, T, base, minutes))
+        with PILOTS.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"text": text, "minutes": minutes, **measured}) + "\n")
+        print(text, minutes, measured, flush=True)
 
 
 def train_one(folder: Path, text: str, choice: Choice) -> Record:

@@ -36,6 +36,8 @@ TEXTS = {
     "python-docs": Text("python-docs"),
     "torch-python": Text("nn", files="*.py"),
     "torch-headers": Text("include/c10", files="*.h"),
+    "torch-all-python": Text(".", files="*.py"),
+    "torch-all-headers": Text("include", files="*.h"),
     "gutenberg12-2MB": Text("gutenberg12.txt", 2_000_000),
     "gutenberg12": Text("gutenberg12.txt"),
     "gutenberg12-words": Text("gutenberg12.txt", 4_000_000, words=3000),
