@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """The law that `gpt train my.txt` chooses a model by: train the runs, fit it, say how well.
 
-    python scripts/fit_law.py collect TEXTS [--jobs N]    the runs; TEXTS: a folder of texts
+    python scripts/fit_law.py collect TEXTS [--jobs N]    pilots, runs; TEXTS: a folder of texts
     python scripts/fit_law.py fit                         coefficients for gpt/recipe/law.py
     python scripts/fit_law.py check                       the residuals of those that it has
 
-Each run is a line of law/runs.jsonl and is not trained again, so `collect` can be stopped and
-started again; all of them take about an hour of one core, most of them seconds.
+Each run is a line of law/runs.jsonl, a pilot of law/pilots.jsonl, and is not trained again, so
+`collect` can be stopped and started again; all of them take about two hours of one core, most of
+them seconds.
 """
 
 import argparse
@@ -36,14 +37,14 @@ def main() -> None:
     elif arguments.what == "collect":
         collect(arguments.texts, arguments.jobs)
     else:
-        points, fitted = read_points(), COEFFICIENTS
+        fitted = COEFFICIENTS
         if arguments.what == "fit":
             fitted = fit(
-                [p for text, of_it in points.items() if text not in HELD_OUT for p in of_it]
+                [p for text, of_it in read_points().items() if text not in HELD_OUT for p in of_it]
             )
             for field, value in zip(fields(fitted), astuple(fitted), strict=True):
                 print(f"    {field.name}: float = {value:.4g}")
-        report(points, fitted)
+        report(fitted)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,9 @@ class Difficulty:
 
 
 def measure_difficulty(corpus: Corpus, T: int, base: Config, minutes: float) -> Difficulty:
-    """Train the pilot on windows of T, as `base` computes: for a sixteenth of these minutes.
+    """Train the pilot on windows of T, as `base` computes, in a small part of these minutes.
 
-    So it is on two cores that multiply bfloat16, and at most seven seconds.
+    Two cores that multiply bfloat16 take seven seconds of two minutes and of all that are longer.
 
     Raises OutOfMemory if there is none for it, as for a vocabulary of a million characters.
     """

@@ -4,14 +4,15 @@ A text is known by the val loss of a pilot, a small model trained for a moment (
 the law says by how much another run ends below it, or above:
 
     loss = pilot loss + excess(run) - excess(pilot)
-    excess = slope (B (D / D0)^-b - size) + overfit + hidden - averaged
+    excess = slope (A (N / N0)^-a + B (D / D0)^-b) + overfit + hidden - averaged
 
-with D the characters seen, as in Hoffmann et al. (arXiv:2203.15556), and a size that gains more
-the longer the run. Characters seen again count less and less, as in Muennighoff et al.
-(arXiv:2305.16264, section 3.1), and in the end do harm: `overfit`, which is at most MOST_OVERFIT of
-the pilot's loss. A text has a slope of its own, by which the losses of all runs on it fall, that of
-code faster than that of prose; it follows from how much the pilot gained on the way. The
-coefficients are fitted by scripts/law/fit.py; scripts/experiments.md says how well.
+with N the layers, and the channels, and D the characters seen, as in Hoffmann et al.
+(arXiv:2203.15556); but A grows with D, as a large model gains little in a short run. Characters
+seen again count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1), and in the
+end do harm: `overfit`, which is at most MOST_OVERFIT of the pilot's loss. A text has a slope of its
+own, by which the losses of all runs on it fall, that of code faster than that of prose; it follows
+from how much the pilot gained on the way. The coefficients are fitted by scripts/law/fit.py;
+scripts/experiments.md says how well.
 """
 
 import math
@@ -25,24 +26,25 @@ from gpt.recipe.settings import Choice
 class Coefficients:
     """Of the law; scripts/law/fit.py prints them."""
 
-    depth: float = 0.03374  # nats that e times the layers gain
-    width: float = 0.04179  # nats that e times the channels gain
-    capacity: float = 3.006
-    seen: float = 0.8315
-    more_seen: float = 0.2558
-    overfit: float = 0.000252
-    overfit_passes: float = 2.362
-    overfit_size: float = 0.9303
-    overfit_text: float = 0.6667
-    regularised: float = 14.89
-    hidden: float = 0.375  # nats for token dropout
-    more_hidden: float = 1.493
-    vocabulary: float = 0.06786
-    learning: float = 1.623
-    gap: float = 0.3538
-    again: float = 2.406  # passes that seeing the text for ever is worth
-    ensemble: float = 0.1005  # nats that infinitely many members gain
-    ensemble_overfit: float = 0.5083  # part of the overfit that they average away
+    depth: float = 0.02999  # nats that layers and channels gain, while they are few
+    width: float = 0.09067
+    saturates: float = 1.272
+    capacity: float = 2.591
+    seen: float = 0.8045
+    more_seen: float = 0.2779
+    overfit: float = 0.000188
+    overfit_passes: float = 2.435
+    overfit_size: float = 0.9548
+    overfit_text: float = 0.697
+    regularised: float = 15.2
+    hidden: float = 0.3445  # nats for token dropout
+    more_hidden: float = 1.701
+    vocabulary: float = 0.05528
+    learning: float = 1.453
+    gap: float = 0.32
+    again: float = 1.82  # passes that seeing the text for ever is worth
+    ensemble: float = 0.09845  # nats that infinitely many members gain
+    ensemble_overfit: float = 0.6209  # part of the overfit that they average away
 
 
 COEFFICIENTS = Coefficients()
@@ -78,7 +80,8 @@ def excess(
     slope += fitted.learning * (max(text.pilot_gain, LEAST_GAIN) - 0.3)
     slope += fitted.gap * (min(max(text.pilot_gap, -MOST_GAP), MOST_GAP) - 0.1)
     slope = max(slope, LEAST_SLOPE)
-    gained = fitted.depth * math.log(depth) + fitted.width * math.log(width)
+    a = fitted.saturates
+    gained = (fitted.depth * (1 - depth**-a) + fitted.width * (1 - width**-a)) / a
     gained *= 1 + fitted.capacity * (1 - seen**-fitted.more_seen)
     learnt = fitted.seen * seen**-fitted.more_seen - gained
     parameters = 12 * choice.n_layer * choice.C**2 + 5 * text.V * choice.C
