@@ -13,7 +13,7 @@ from gpt.training.ensemble import make_step
 from gpt.training.memory import check_training_memory
 
 LAYERS, C = 2, 64
-STEPS = 195
+STEPS = 195  # at most
 STEP_CHARACTERS = 512  # of a step; in two minutes and more, MOST_OFTEN times as many
 OFTEN_A_MINUTE, MOST_OFTEN = 4, 8
 MOST_PASSES = 4  # over the text: one that overfits says little
@@ -51,35 +51,38 @@ def measure_difficulty(corpus: Corpus, T: int, base: Config, minutes: float) -> 
     """
     often = min(MOST_OFTEN, OFTEN_A_MINUTE * minutes)
     often = min(often, MOST_PASSES * len(corpus.train) / (STEPS * STEP_CHARACTERS))
-    config = pilot_config(T, max(1, int(often)))
-    device = select_device(base.device)
+    config, device = pilot_config(T, max(1, int(often))), select_device(base.device)
     check_training_memory(config, len(corpus.vocabulary), device)
     with computing_with(base.threads):
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
         update = make_step(model, corpus.train, config, device, corpus.vocabulary)
         results, val_losses = [], []
-        for step in range(STEPS):
+        steps, in_step = config.train.steps, config.train.batch_size * T
+        for step in range(steps):
             results.append(update(step))
-            if step + 1 in (STEPS // FIRST_PART, STEPS):
+            if step + 1 in (steps // FIRST_PART, steps):
                 val_loss = evaluate(model, corpus.val, corpus.vocabulary, characters=SCORED)
                 val_losses.append(val_loss)
         train_losses = [loss for [[loss], _] in update.read(results[-LAST_STEPS:])]
-    in_step = config.train.batch_size * T
-    better_spent = math.sqrt(step_characters(STEPS * in_step, T) / in_step)
+    better_spent = math.sqrt(step_characters(steps * in_step, T) / in_step)
     first, last = val_losses
     return Difficulty(
         train_ids=len(corpus.train),
         V=len(corpus.vocabulary),
         pilot_loss=last,
         pilot_gain=first - last,
-        pilot_gap=last - sum(train_losses) / LAST_STEPS,
-        pilot_characters=round(STEPS * in_step * min(1.0, better_spent)),
+        pilot_gap=last - sum(train_losses) / len(train_losses),
+        pilot_characters=round(steps * in_step * min(1.0, better_spent)),
     )
 
 
 def pilot_config(T: int, often: int) -> Config:
-    """That of a pilot which sees so many times STEP_CHARACTERS in each step."""
+    """That of a pilot which sees so many times STEP_CHARACTERS in a step.
+
+    Where a window is longer, it sees one in a step, and makes fewer steps.
+    """
     batch = max(1, often * STEP_CHARACTERS // T)
-    config = settings_for(Choice(LAYERS, C, STEPS * batch * T), T)
-    train = config.train.model_copy(update={"steps": STEPS, "batch_size": batch, "warmup_steps": 5})
-    return config.model_copy(update={"train": train})
+    steps = max(FIRST_PART, min(STEPS, STEPS * often * STEP_CHARACTERS // (batch * T)))
+    config = settings_for(Choice(LAYERS, C, steps * batch * T), T)
+    changes = {"steps": steps, "batch_size": batch, "warmup_steps": min(5, steps)}
+    return config.model_copy(update={"train": config.train.model_copy(update=changes)})

@@ -19,10 +19,10 @@ from gpt.recipe.settings import Choice
 
 def draw(points: dict[str, list[Point]], out: Path) -> None:
     """Left: the law and the runs of the pilot's shape. Right: every run's error, by passes."""
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
     seen = np.geomspace(1e5, 1e7, 50)
     for i, (text, runs) in enumerate(points.items()):
-        color, marker = f"C{i % 10}", "s" if text in HELD_OUT else "o"
+        color, marker = plt.get_cmap("tab20")(i), "s" if text in HELD_OUT else "o"
         difficulty = runs[0][1]
         if difficulty.pilot_loss < 3:  # the others have another scale
             shape = [Choice(LAYERS, C, round(D)) for D in seen]
@@ -40,9 +40,9 @@ def draw(points: dict[str, list[Point]], out: Path) -> None:
     left.set(xscale="log", ylim=(1.1, 2.2), xlabel="characters seen",
              ylabel="val loss, nats per character")  # fmt: skip
     left.set_title("2 layers, C 64, no token dropout: the law, and runs", fontsize=10)
-    left.legend(fontsize=7, ncols=2)
+    figure.legend(fontsize=7, ncols=7, loc="outside lower center")
     right.axhspan(-3, 3, color="0.93", zorder=0)
-    right.set(xscale="log", ylim=(-10, 14), xlabel="passes over the text",
+    right.set(xscale="log", ylim=(-8, 8), xlabel="passes over the text",
               ylabel="predicted val loss above what was reached, %")  # fmt: skip
     right.set_title("all runs (squares: texts held out)", fontsize=10)
     for axes in (left, right):
