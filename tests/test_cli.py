@@ -471,8 +471,7 @@ def test_sample_continues_a_file_or_from_standard_input(
 
 def test_until_stop_goes_on_past_the_length_of_the_config(gpt: Gpt, trained: Path) -> None:
     """Without a seed, a sample now and then began with the stop."""
-    arguments = ("sample", "--until-stop", "--stop", "jj", "--temperature", 1, "--json")
-    arguments += ("--seed", 2)
+    arguments = ("sample", "--until-stop", "--stop", "jj", "--temperature", 1, "--json", "--seed=2")
     (one,) = json.loads(gpt(*arguments)[1])["samples"]
     assert (one["stop"], len(one["text"]) > 17) == ("jj", True)
     (one,) = json.loads(gpt(*arguments, "--length", 3)[1])["samples"]

@@ -45,7 +45,7 @@ class Difficulty:
 def measure_difficulty(corpus: Corpus, T: int, base: Config, minutes: float) -> Difficulty:
     """Train the pilot on windows of T, as `base` computes, in a small part of these minutes.
 
-    Two cores that multiply bfloat16 take seven seconds of two minutes and of all that are longer.
+    From two minutes on, it takes about seven seconds of two cores that multiply bfloat16.
 
     Raises OutOfMemory if there is none for it, as for a vocabulary of a million characters.
     """

@@ -49,13 +49,14 @@ class Coefficients:
 
 COEFFICIENTS = Coefficients()
 SHORTEST_TEXT = 18_000  # characters of train, of those that the law was fitted on
+USUAL_V, USUAL_GAIN, USUAL_GAP = 64, 0.3, 0.1  # of the texts that it was fitted on
 LEAST_GAIN = 0.1  # of the pilot: that of one which overfits says nothing
 MOST_GAP = 1.0  # of the pilot: that between different scripts is larger
 LEAST_SLOPE = 0.3
 SEEN = 100_000  # characters: D0
 MOST_OVERFIT = 0.5  # of the pilot's loss: on a text of a page it makes many passes
 LOWEST = 0.25  # of the pilot's loss: the runs that the law was fitted on end above 0.67
-UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals
+UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals, rounded up
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
@@ -76,10 +77,6 @@ def excess(
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / LAYERS, choice.C / C
     seen = U * fitted.again * -math.expm1(-passes / fitted.again) / SEEN
-    slope = 1 + fitted.vocabulary * math.log(text.V / 64)
-    slope += fitted.learning * (max(text.pilot_gain, LEAST_GAIN) - 0.3)
-    slope += fitted.gap * (min(max(text.pilot_gap, -MOST_GAP), MOST_GAP) - 0.1)
-    slope = max(slope, LEAST_SLOPE)
     a = fitted.saturates
     gained = (fitted.depth * (1 - depth**-a) + fitted.width * (1 - width**-a)) / a
     gained *= 1 + fitted.capacity * (1 - seen**-fitted.more_seen)
@@ -91,4 +88,15 @@ def excess(
     overfit = min(overfit, most_overfit)
     averaged = fitted.ensemble + fitted.ensemble_overfit * overfit
     hidden = fitted.hidden * choice.token_dropout**fitted.more_hidden
-    return float(slope * learnt + overfit + hidden - averaged * (1 - 1 / choice.members))
+    return float(
+        slope(text, fitted) * learnt + overfit + hidden - averaged * (1 - 1 / choice.members)
+    )
+
+
+def slope(text: Difficulty, fitted: Coefficients) -> float:
+    """How fast the losses of all runs on a text fall: 1 of one whose V and pilot are usual."""
+    gain = max(text.pilot_gain, LEAST_GAIN)
+    gap = min(max(text.pilot_gap, -MOST_GAP), MOST_GAP)
+    faster = fitted.vocabulary * math.log(text.V / USUAL_V)
+    faster += fitted.learning * (gain - USUAL_GAIN) + fitted.gap * (gap - USUAL_GAP)
+    return max(1 + faster, LEAST_SLOPE)
