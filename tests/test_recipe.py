@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config
+from gpt.errors import Interrupted
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
 from gpt.recipe.law import predict
 from gpt.recipe.plan import Plan, plan
 from gpt.recipe.settings import Choice, context_length, settings_for
 from gpt.recipe.speed import Pace, Speed, measure_pace, operations_per_character
 from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Vocabulary
+from gpt.text.vocabulary import BYTES, Vocabulary
 
 RATE = 3e11  # operations/s: two cores that multiply bfloat16
 OVERHEAD_S = 2e-6  # for a character, whatever the model
@@ -94,9 +95,17 @@ def test_the_context_leaves_several_windows_to_each_split(shortest: int) -> None
     assert context_length(shortest) <= max(8, shortest / 4)
 
 
-@given(seen=st.floats(1e4, 9e5), more=st.floats(1.0, 10.0), C=st.sampled_from([32, 64, 128, 256]))
-def test_more_new_characters_are_never_predicted_to_hurt(seen: float, more: float, C: int) -> None:
-    less = Choice(3, C, round(seen))
+@given(
+    seen=st.floats(1e4, 9e5),
+    more=st.floats(1.0, 10.0),
+    n_layer=st.sampled_from([1, 2, 3, 12]),
+    C=st.integers(1, 256),
+)
+def test_more_new_characters_are_never_predicted_to_hurt(
+    seen: float, more: float, n_layer: int, C: int
+) -> None:
+    """With C 8, a run of nine steps was chosen, as more were predicted to hurt."""
+    less = Choice(n_layer, C, round(seen))
     assert predict(replace(less, characters=round(min(9e5, seen * more))), TEXT) <= predict(
         less, TEXT
     )
@@ -297,5 +306,82 @@ def test_a_plan_has_no_more_steps_than_are_allowed(max_steps: int, characters: i
 def test_of_one_character_repeated_nothing_but_a_loss_of_0_is_predicted() -> None:
     """A million of it ended with a ZeroDivisionError."""
     text = replace(TEXT, V=1, pilot_loss=0.0, pilot_gain=0.0, pilot_gap=0.0)
-    chosen = plan(corpus_of(1_000_000, V=1), 5, text=text, speed=fake_speed(1))
-    assert chosen.val_loss == 0.0
+    for minutes in (0.2, 5):
+        chosen = plan(corpus_of(1_000_000, V=1), minutes, text=text, speed=fake_speed(1))
+        assert chosen.val_loss == 0.0
+
+
+def test_a_small_model_that_is_asked_for_is_trained_and_nothing_predicted() -> None:
+    """With C 8, it made nine steps."""
+    base = Config.model_validate({"model": {"C": 8, "n_layer": 1, "n_head": 1}})
+    chosen = planned(1_000_000, 5, base)
+    assert chosen.passes > 5
+    assert "predicted val loss: none; it is known of models from C 48 on" in chosen.describe()
+
+
+@pytest.mark.parametrize("batch_size", [1, 64])
+@pytest.mark.parametrize("characters", [20_000, 1_000_000])
+def test_a_batch_size_that_is_set_changes_how_many_steps_are_made(
+    batch_size: int, characters: int
+) -> None:
+    """The steps were those of the batch that would have been chosen."""
+    base = Config.model_validate({"train": {"batch_size": batch_size}})
+    kept, free = planned(characters, 2, base), planned(characters, 2)
+    assert kept.config.train.batch_size == batch_size
+    assert kept.passes == pytest.approx(free.passes, rel=0.25)
+
+
+def test_what_fits_some_shapes_alone_is_kept_and_the_others_are_left_out() -> None:
+    """32 heads were refused, as C 96 has no room for them."""
+    base = Config.model_validate({"model": {"n_head": 32}})
+    model = planned(1_000_000, 2, base).config.model
+    assert model.n_head == 32
+    assert model.head_size % 2 == 0
+
+
+def test_a_longer_warmup_than_would_be_chosen_makes_a_run_as_long() -> None:
+    """500 steps of it were refused, as more than those of a first guess."""
+    base = Config.model_validate({"train": {"warmup_steps": 500, "steps": 500}})
+    train = planned(1_000_000, 0.1, base).config.train
+    assert (train.warmup_steps, train.steps) == (500, 500)
+
+
+def test_minutes_beyond_any_life_have_the_most_steps_that_a_config_can() -> None:
+    """A thousand million minutes ended with a pydantic error."""
+    assert planned(1_000_000_000, 1e9).config.train.steps <= 10**9
+
+
+def test_the_seconds_of_a_plan_that_ends_early_are_its_own() -> None:
+    """3 % of the minutes were added, for evaluations, however short the run was."""
+    chosen = [planned(20_000, minutes) for minutes in (60, 600)]
+    assert all(each.ends_early for each in chosen)
+    assert chosen[1].seconds == pytest.approx(chosen[0].seconds, rel=0.01)
+
+
+def test_of_bytes_the_loss_is_predicted_per_character() -> None:
+    """It was that of a byte, and said to be that of a character."""
+    corpus = corpus_of(3_000_000)
+    in_bytes = replace(
+        corpus,
+        vocabulary=BYTES,
+        characters=1_000_000,
+        val_characters=100_000,
+        val_bytes=300_000,
+        val_first_bytes=3,
+    )
+    text = replace(TEXT, train_ids=len(corpus.train))
+    of_bytes, of_characters = (
+        plan(each, 5, text=text, speed=fake_speed(65)) for each in (in_bytes, corpus)
+    )
+    assert of_bytes.val_loss == pytest.approx(3 * of_characters.val_loss, rel=1e-3)
+    assert "bytes" in of_bytes.describe()[1]
+
+
+def test_choosing_stops_when_it_is_asked_to() -> None:
+    """Ctrl-C was heard only when all was chosen, and left a run of no steps behind."""
+    ids = np.random.default_rng(7).integers(len(LETTERS), size=30_000).astype(np.uint8)
+    corpus = replace(corpus_of(30_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
+    base = Config.model_validate({"device": "cpu", "threads": 1})
+    answers = iter([False, False, True])
+    with pytest.raises(Interrupted, match="nothing is written"):
+        plan(corpus, 0.1, base, should_stop=lambda: next(answers))

@@ -115,10 +115,13 @@ def read_text(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["C
 
 
 def ready(
-    given: "Config | str | Path | None", settled: "Config", clock: Callable[[], float]
+    given: "Config | str | Path | None",
+    settled: "Config",
+    clock: Callable[[], float],
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> tuple["Config", "Corpus"]:
     """The text, and the config to train by: chosen for it, where that is left to us."""
-    return chosen(settled, clock) if is_open(given, settled) else read_text(settled)
+    return chosen(settled, clock, should_stop) if is_open(given, settled) else read_text(settled)
 
 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
@@ -128,15 +131,20 @@ def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
     return given is None and not says_how
 
 
-def chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Corpus"]:
-    """The config with all that it leaves open chosen for its text and time; and the text."""
+def chosen(
+    config: "Config", clock: Callable[[], float], should_stop: Callable[[], bool]
+) -> tuple["Config", "Corpus"]:
+    """The config with all that it leaves open chosen for its text and time; and the text.
+
+    Raises Interrupted if `should_stop` returned True.
+    """
     from gpt.config.load import load_config
 
     config = with_kept_input(config)
     sources = open_sources(config.data)
     corpus = prepared(config, sources)
     minutes = config.train.minutes or DEFAULT_MINUTES
-    best = from_main(_planned, corpus, minutes, config, clock)
+    best = from_main(_planned, corpus, minutes, config, clock, should_stop)
     for line in best.describe():
         log.info(line)
     complete = best.config
@@ -149,11 +157,15 @@ def chosen(config: "Config", clock: Callable[[], float]) -> tuple["Config", "Cor
 
 
 def _planned(
-    corpus: "Corpus", minutes: float, config: "Config", clock: Callable[[], float]
+    corpus: "Corpus",
+    minutes: float,
+    config: "Config",
+    clock: Callable[[], float],
+    should_stop: Callable[[], bool],
 ) -> "Plan":
     from gpt.recipe.plan import plan
 
-    return plan(corpus, minutes, config, elapsed_s=clock())
+    return plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
 
 
 def with_kept_input(config: "Config") -> "Config":

@@ -81,7 +81,7 @@ def sweep(
     from gpt.recipe.sweep_plan import Asked
 
     def choose(one: "Config") -> "Config":
-        return chosen(one, since_now())[0] if is_open(config, one) else one
+        return chosen(one, since_now(), should_stop)[0] if is_open(config, one) else one
 
     asked = [
         Asked(name, each.values, settled)

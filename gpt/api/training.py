@@ -67,7 +67,7 @@ def train(
         ConfigError: the file, a key or a value is wrong.
         UsageError: the run's folder is in use, or there is no run to fine-tune.
         TextError: the text cannot be read.
-        Interrupted: `should_stop` returned True, and the state is saved.
+        Interrupted: `should_stop` returned True, and the state is saved, if training had begun.
         TrainingError: training cannot continue; the run's checkpoints are as they were.
     """
     clock = clock or since_now()
@@ -89,7 +89,7 @@ def train(
             from_main(partial(check_free, overwrite=overwrite), run)
         if overwrite:
             from_main(check_keeps, run, settled)
-        settled, corpus = ready(config, settled, clock)
+        settled, corpus = ready(config, settled, clock, should_stop)
 
         from gpt.training.trainer import train as train_model
 
@@ -202,7 +202,7 @@ def find_learning_rate(
     check_alone("a range test")
     clock = since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, clock)
+    settled, corpus = ready(config, settled, clock, should_stop)
 
     from gpt.recipe.range_test import find_learning_rate as test_range
 

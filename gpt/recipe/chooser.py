@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from gpt.config.load import load_config
-from gpt.config.schema import Config
+from gpt.config.schema import LARGEST, Config
 from gpt.config.yaml import as_flow
 from gpt.device import select_device
-from gpt.errors import OutOfMemory
+from gpt.errors import ConfigError, OutOfMemory
 from gpt.memory import free_bytes, gigabytes
 from gpt.recipe.difficulty import Difficulty
 from gpt.recipe.law import predict
@@ -23,7 +23,7 @@ from gpt.text.corpus import Corpus
 from gpt.training.memory import check_training_memory, training_bytes
 
 LAYERS = (2, 3, 4, 6, 8, 12)
-CHANNELS_PER_LAYER = 32  # at least: the law knows no deeper models
+CHANNELS_PER_LAYER = 32  # at least, where both are open: the law knows no deeper models
 CHANNELS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)
 TOKEN_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
@@ -79,6 +79,19 @@ class Chooser:
         self.device = select_device(base.device)
         on_cuda = self.device.type == "cuda"
         self.free = torch.cuda.mem_get_info(self.device)[0] if on_cuda else free_bytes()
+        train = base.train
+        self.batch_size = train.batch_size if "batch_size" in train.model_fields_set else None
+        self.shapes = self._shapes()
+
+    def near(self, choice: Choice) -> Config:
+        """The config of such a choice; or of that of its open shapes which is most like it."""
+
+        def unlike(shape: Choice) -> float:
+            depth, width = shape.n_layer / choice.n_layer, shape.C / choice.C
+            return abs(math.log(depth)) + abs(math.log(width))
+
+        nearest = min((shape for _, shape in self.shapes), key=unlike)
+        return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def best(self, seconds: float) -> Run:
         """The run with the lowest predicted loss that takes at most so many seconds.
@@ -87,13 +100,11 @@ class Chooser:
 
         Raises:
             OutOfMemory: no model has room.
-            ConfigError: what `base` sets fits no model.
         """
-        shapes = list(self._shapes())
-        scored = self._val_characters(shapes, seconds)
-        runs = [run for shape in shapes for run in self._runs(*shape, scored, seconds)]
+        scored = self._val_characters(seconds)
+        runs = [run for shape in self.shapes for run in self._runs(*shape, scored, seconds)]
         if not runs:
-            check_training_memory(shapes[0][0], self.text.V, self.device)
+            check_training_memory(self.shapes[0][0], self.text.V, self.device)
             raise OutOfMemory(
                 f"expected memory for a small model, got {gigabytes(self.free)} that are free; end "
                 f"other programs, or set a smaller model.T"
@@ -101,7 +112,7 @@ class Chooser:
         fitting = [
             run
             for run in runs
-            if run.seconds <= seconds and steps_in(run.choice.characters, self.T) >= FEWEST_STEPS
+            if run.seconds <= seconds and self._steps(run.choice.characters) >= FEWEST_STEPS
         ]
         if not fitting:
             return min(runs, key=lambda run: run.seconds)
@@ -109,23 +120,37 @@ class Chooser:
 
     def config(self, choice: Choice, val_characters: int | None = None) -> Config:
         """The settings of a choice, but for those that `base` sets. Raises ConfigError."""
-        config = settings_for(choice, self.T)
+        config = settings_for(choice, self.T, self.batch_size)
         changes = {"train.minutes": self.minutes, "train.sample_length": SAMPLE_LENGTH}
+        if "warmup_steps" in self.base.train.model_fields_set:
+            changes["train.steps"] = max(config.train.steps, self.base.train.warmup_steps)
         if val_characters and val_characters < len(self.corpus.val) - 1:
             changes["data.val_fraction"] = _rounded_down(val_characters / len(self.corpus.ids))
         chosen = [f"{key}={as_flow(value)}" for key, value in changes.items()]
         return load_config(config, [*chosen, *self.kept])
 
-    def _shapes(self) -> Iterator[tuple[Config, Choice]]:
-        """Layers and channels, of those that are left open, and the members of an ensemble."""
+    def _shapes(self) -> list[tuple[Config, Choice]]:
+        """Layers and channels, of those that are left open, and the members of an ensemble.
+
+        Raises ConfigError if what `base` sets fits none of them.
+        """
+        shapes: list[tuple[Config, Choice]] = []
+        refused: ConfigError | None = None
         is_open = not {"n_layer", "C"} & self.base.model.model_fields_set
         for n_layer, C in product(self._open("n_layer", LAYERS), self._open("C", CHANNELS)):
             if is_open and n_layer * CHANNELS_PER_LAYER > C:
                 continue
             choice = Choice(n_layer, C, self.text.train_ids)
-            config = self.config(choice)
+            try:
+                config = self.config(choice)
+            except ConfigError as error:  # as of a number of heads that divides some C alone
+                refused = error
+                continue
             for members in self._open("ensemble", MEMBERS):
-                yield with_members(config, members), replace(choice, members=members)
+                shapes.append((with_members(config, members), replace(choice, members=members)))
+        if refused and not shapes:
+            raise refused
+        return shapes
 
     def _open(self, key: str, choices: tuple[Any, ...]) -> tuple[Any, ...]:
         """What `base` sets, or else all choices."""
@@ -138,18 +163,18 @@ class Chooser:
         if memory > USED_MEMORY * self.free:
             return
         pace = self.speed.predict(config).of(shape.members)
-        other_s = AFTERWARDS_S + scored * pace.evaluation_s
-        other_s += EVALUATIONS * AROUND_EVALUATION_S + EVALUATED * seconds
-        training_s = max(seconds - other_s, LEAST_TRAINED * seconds)
+        fixed_s = AFTERWARDS_S + scored * pace.evaluation_s + EVALUATIONS * AROUND_EVALUATION_S
+        training_s = max((1 - EVALUATED) * seconds - fixed_s, LEAST_TRAINED * seconds)
         most = max(1, int(training_s / pace.train_s))
-        max_steps = self.base.train.max_steps or most
-        while steps_in(most, self.T) > max_steps:
-            most = max_steps * step_characters(most, self.T)
+        max_steps = self.base.train.max_steps or LARGEST
+        while self._steps(most) > max_steps:
+            most = max_steps * step_characters(most, self.T, self.batch_size)
         for dropout in self._open("character_dropout", TOKEN_DROPOUTS):
             choice = replace(shape, characters=most, token_dropout=dropout)
             loss, choice = self._shortened(choice)
-            used_s = other_s + choice.characters * pace.train_s
             early = choice.characters < most
+            used_s = fixed_s + choice.characters * pace.train_s
+            used_s = used_s / (1 - EVALUATED) if early else used_s + EVALUATED * seconds
             yield Run(loss, choice, pace, memory, scored, used_s, ends_early=early)
 
     def _shortened(self, choice: Choice) -> tuple[float, Choice]:
@@ -163,10 +188,13 @@ class Chooser:
             loss, choice = of_shorter, shorter
         return loss, choice
 
-    def _val_characters(self, shapes: list[tuple[Config, Choice]], seconds: float) -> int:
+    def _steps(self, characters: int) -> int:
+        return steps_in(characters, self.T, self.batch_size)
+
+    def _val_characters(self, seconds: float) -> int:
         """How many the last evaluation is to score: all, unless that takes too much of the time."""
         characters, data = len(self.corpus.val) - 1, self.base.data
-        fastest_s = min(self.speed.predict(config).evaluation_s for config, _ in shapes)
+        fastest_s = min(self.speed.predict(config).evaluation_s for config, _ in self.shapes)
         fixed = {"val_fraction", "val_source", "split"} & data.model_fields_set
         if fixed or characters * fastest_s <= LAST_EVALUATED * seconds:
             return characters

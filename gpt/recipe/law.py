@@ -9,10 +9,10 @@ the law says by how much another run ends below it, or above:
 with N the layers, and the channels, and D the characters seen, as in Hoffmann et al.
 (arXiv:2203.15556); but A grows with D, as a large model gains little in a short run. Characters
 seen again count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1), and in the
-end do harm: `overfit`, which is at most MOST_OVERFIT of the pilot's loss. A text has a slope of its
-own, by which the losses of all runs on it fall, that of code faster than that of prose; it follows
-from how much the pilot gained on the way. The coefficients are fitted by scripts/law/fit.py;
-scripts/experiments.md says how well.
+end do harm: `overfit`, which of the pilot is at most MOST_OVERFIT of its loss. A text has a slope
+of its own, by which the losses of all runs on it fall, that of code faster than that of prose; it
+follows from how much the pilot gained on the way. The coefficients are fitted by
+scripts/law/fit.py; scripts/experiments.md says how well.
 """
 
 import math
@@ -49,7 +49,9 @@ class Coefficients:
 
 COEFFICIENTS = Coefficients()
 SHORTEST_TEXT = 18_000  # characters of train, of those that the law was fitted on
+SMALLEST_C = 48
 USUAL_V, USUAL_GAIN, USUAL_GAP = 64, 0.3, 0.1  # of the texts that it was fitted on
+MOST_LOST = 0.5  # by small models: at 1, more characters would not help any more
 LEAST_GAIN = 0.1  # of the pilot: that of one which overfits says nothing
 MOST_GAP = 1.0  # of the pilot: that between different scripts is larger
 LEAST_SLOPE = 0.3
@@ -60,12 +62,14 @@ UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals, rounded 
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Val loss in nats per character of a run by this choice, at its end: not negative."""
+    """Val loss in nats per id of a run by this choice, at its end: not negative."""
+    if text.V == 1:
+        return 0.0
     pilot = Choice(LAYERS, C, text.pilot_characters)
     of_pilot = excess(pilot, text, fitted, MOST_OVERFIT * text.pilot_loss)
     loss = text.pilot_loss + excess(choice, text, fitted) - of_pilot
     lowest = LOWEST * text.pilot_loss  # what is taken off beyond counts less and less
-    if loss > lowest or not lowest:  # 0 of a text of one character, repeated
+    if loss > lowest or not lowest:
         return max(loss, 0.0)
     return lowest * math.exp(loss / lowest - 1)
 
@@ -73,12 +77,13 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
 def excess(
     choice: Choice, text: Difficulty, fitted: Coefficients, most_overfit: float = math.inf
 ) -> float:
-    """Nats per character above what no model could do without: the text's own entropy."""
+    """Nats per id above what no model could do without: the text's own entropy."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / LAYERS, choice.C / C
     seen = U * fitted.again * -math.expm1(-passes / fitted.again) / SEEN
     a = fitted.saturates
     gained = (fitted.depth * (1 - depth**-a) + fitted.width * (1 - width**-a)) / a
+    gained = max(gained, -MOST_LOST * fitted.seen / fitted.capacity)
     gained *= 1 + fitted.capacity * (1 - seen**-fitted.more_seen)
     learnt = fitted.seen * seen**-fitted.more_seen - gained
     parameters = 12 * choice.n_layer * choice.C**2 + 5 * text.V * choice.C
@@ -91,6 +96,13 @@ def excess(
     return float(
         slope(text, fitted) * learnt + overfit + hidden - averaged * (1 - 1 / choice.members)
     )
+
+
+def fitted_on(choice: Choice, text: Difficulty) -> str | None:
+    """What the law was fitted on, if this is smaller, and nothing is known of it; else None."""
+    if text.train_ids < SHORTEST_TEXT:
+        return f"train splits from {SHORTEST_TEXT:,} characters on"
+    return f"models from C {SMALLEST_C} on" if choice.C < SMALLEST_C else None
 
 
 def slope(text: Difficulty, fitted: Coefficients) -> float:

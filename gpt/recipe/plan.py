@@ -1,20 +1,24 @@
 """The config that is predicted to learn a text best in a given time, and what it promises."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from gpt.config.schema import Config
+from gpt.errors import Interrupted
+from gpt.evaluation.units import val_units
 from gpt.model.shapes import parameter_count
 from gpt.recipe.chooser import Chooser
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
-from gpt.recipe.law import SHORTEST_TEXT, UNCERTAINTY
+from gpt.recipe.law import UNCERTAINTY, fitted_on
 from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import Speed, measure_pace
 from gpt.text.corpus import Corpus
 
 FIRST_MEASURED = ((2, 64), (3, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch that is measured
+LONGEST_GUESS = 10**11  # characters: from there on, batches are no larger
 MOST_MEASURED = 4  # configs
 MARGIN = 0.02  # of the time is left free
 LEAST_LEFT = 0.1  # of the time, for a plan, however much is gone
@@ -25,8 +29,9 @@ class Plan:
     """A config, and what a run by it is predicted to reach and to take.
 
     `val_loss` is in nats per character, and `uncertainty` the standard deviation of what other runs
-    reached from what was predicted. `characters` are those that the model sees in training, and
-    `seconds` those of the whole command. If the plan `ends_early`, its run is shorter than the time
+    reached from what was predicted; neither counts if it is `known_of` larger texts or models
+    alone. `ids` are those that the model sees in training, each a `unit` of the text, and `seconds`
+    those of the whole command. If the plan `ends_early`, its run is shorter than the time
     allows, as a longer one would overfit. If its config's `data.val_fraction` is not the corpus's,
     evaluating that would take too much of the time, and the corpus is to be split again.
     """
@@ -34,8 +39,10 @@ class Plan:
     config: Config
     val_loss: float
     uncertainty: float
+    known_of: str | None
     parameters: int
-    characters: int
+    ids: int
+    unit: str
     passes: float
     memory_bytes: float
     seconds: float
@@ -49,12 +56,12 @@ class Plan:
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
         predicted = f"{self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character"
-        if round(self.characters / self.passes) < SHORTEST_TEXT:
-            predicted = f"none; it is known of train splits from {SHORTEST_TEXT:,} characters on"
+        if self.known_of:
+            predicted = f"none; it is known of {self.known_of}"
         return [
             f"model: {members}{model.n_layer} layers, C {model.C}, {model.n_head} heads, "
             f"T {model.T}; {self.parameters:,} parameters, about {mib:,.0f} MiB of memory",
-            f"training: {train.steps:,} steps of {train.batch_size * model.T:,} characters, "
+            f"training: {train.steps:,} steps of {train.batch_size * model.T:,} {self.unit}s, "
             f"{self.passes:.2g} passes over the text{regularised}; {self.seconds:.0f} s{early}",
             f"predicted val loss: {predicted}",
         ]
@@ -68,6 +75,7 @@ def plan(
     elapsed_s: float = 0.0,
     text: Difficulty | None = None,
     speed: Speed | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
 ) -> Plan:
     """The config that is predicted to reach the lowest val loss on a text in so many minutes.
 
@@ -79,37 +87,52 @@ def plan(
         elapsed_s: seconds of these minutes that are gone.
         text: how hard the text is; measured, if it is not given.
         speed: how fast models train here; measured, if it is not given.
+        should_stop: asked before each step of the pilot, and before each measurement of a pace.
 
     Raises:
+        Interrupted: `should_stop` returned True.
         OutOfMemory: there is not enough memory for any model.
         TextError, ConfigError: the text has no room for a window of T; or `base` fits no model.
         DeviceError: there is no such device.
     """
+
+    def go_on() -> None:
+        if should_stop():
+            raise Interrupted("stopped before training began; nothing is written")
+
     began, base = time.perf_counter(), base or Config()
     T = context_length(min(len(corpus.train), len(corpus.val)))
     T = base.model.T if "T" in base.model.model_fields_set else T
     corpus.check_fits(T)
-    text = text or measure_difficulty(corpus, T, base, minutes)
+    text = text or measure_difficulty(corpus, T, base, minutes, go_on)
     is_measured, speed = speed is None, speed or Speed(text.V, partial(measure_pace, corpus=corpus))
     chooser = Chooser(corpus, text, speed, base, T, minutes)
     limit_s = (1 - MARGIN) * 60 * minutes
     for n_layer, C in FIRST_MEASURED:
-        speed.learn(chooser.config(Choice(n_layer, C, round(FIRST_PACE * limit_s))))
+        characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
+        config = chooser.near(Choice(n_layer, C, characters))
+        if not speed.knows(config):
+            go_on()
+            speed.learn(config)
     while True:
         gone_s = elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
         run = chooser.best(max(limit_s - gone_s, LEAST_LEFT * limit_s))
         config = chooser.config(run.choice, run.val_characters)
         if speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
             break
+        go_on()
         speed.learn(config)
-    characters = config.train.steps * config.train.batch_size * T
+    ids, val_loss = config.train.steps * config.train.batch_size * T, run.val_loss
+    val_loss = val_units(corpus).per_character(val_loss)
     return Plan(
         config=config,
-        val_loss=run.val_loss,
-        uncertainty=UNCERTAINTY * run.val_loss,
+        val_loss=val_loss,
+        uncertainty=UNCERTAINTY * val_loss,
+        known_of=fitted_on(run.choice, text),
         parameters=parameter_count(config.model, text.V),
-        characters=characters,
-        passes=characters / len(corpus.train),
+        ids=ids,
+        unit=corpus.vocabulary.unit,
+        passes=ids / len(corpus.train),
         memory_bytes=run.memory_bytes,
         seconds=gone_s + run.seconds,
         ends_early=run.ends_early,

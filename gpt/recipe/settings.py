@@ -46,25 +46,27 @@ def context_length(shortest_split: int) -> int:
     return 1 << longest.bit_length() - 1
 
 
-def step_characters(characters: float, T: int) -> int:
+def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
     """Characters in a step of a run that sees so many: about as their root, one window at least.
 
     A power of two unless T is larger. More steps help a short run more than larger ones
-    (arXiv:1812.06162; scripts/experiments.md).
+    (arXiv:1812.06162; scripts/experiments.md). Of a batch size that is set, its windows.
     """
+    if batch_size is not None:
+        return batch_size * T
     ideal = STEP_CHARACTERS * math.sqrt(characters / RUN_CHARACTERS)
     return max(T, 1 << min(18, max(10, round(math.log2(ideal)))))
 
 
-def steps_in(characters: int, T: int) -> int:
+def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
     """The steps of a run that sees so many characters in windows of T."""
-    return max(1, characters // step_characters(characters, T))
+    return max(1, characters // step_characters(characters, T, batch_size))
 
 
-def settings_for(choice: Choice, T: int) -> Config:
+def settings_for(choice: Choice, T: int, batch_size: int | None = None) -> Config:
     """The config of a run that trains by this choice, on windows of T."""
-    in_step = step_characters(choice.characters, T)
-    steps = steps_in(choice.characters, T)
+    in_step = step_characters(choice.characters, T, batch_size)
+    steps = steps_in(choice.characters, T, batch_size)
     length = choice.characters / RUN_CHARACTERS  # shorter runs take larger steps
     learning_rate = LEARNING_RATE * length**-0.21 * min(1.0, RUN_C / choice.C) ** 0.5
     model = {
