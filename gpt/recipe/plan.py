@@ -30,10 +30,10 @@ class Plan:
 
     `val_loss` is in nats per character, and `uncertainty` the standard deviation of what other runs
     reached from what was predicted; neither counts if it is `known_of` larger texts or models
-    alone. `ids` are those that the model sees in training, each a `unit` of the text, and `seconds`
-    those of the whole command. If the plan `ends_early`, its run is shorter than the time
-    allows, as a longer one would overfit. If its config's `data.val_fraction` is not the corpus's,
-    evaluating that would take too much of the time, and the corpus is to be split again.
+    alone. An id of the text is a `unit`. `seconds` are those of the whole command. If the plan
+    `ends_early`, its run is shorter than the time allows, as a longer one would overfit. If its
+    config's `data.val_fraction` is not the corpus's, evaluating that would take too much of the
+    time, and the corpus is to be split again.
     """
 
     config: Config
@@ -41,7 +41,6 @@ class Plan:
     uncertainty: float
     known_of: str | None
     parameters: int
-    ids: int
     unit: str
     passes: float
     memory_bytes: float
@@ -122,17 +121,15 @@ def plan(
             break
         go_on()
         speed.learn(config)
-    ids, val_loss = config.train.steps * config.train.batch_size * T, run.val_loss
-    val_loss = val_units(corpus).per_character(val_loss)
+    val_loss = val_units(corpus).per_character(run.val_loss)
     return Plan(
         config=config,
         val_loss=val_loss,
         uncertainty=UNCERTAINTY * val_loss,
         known_of=fitted_on(run.choice, text),
         parameters=parameter_count(config.model, text.V),
-        ids=ids,
         unit=corpus.vocabulary.unit,
-        passes=ids / len(corpus.train),
+        passes=config.train.steps * config.train.batch_size * T / len(corpus.train),
         memory_bytes=run.memory_bytes,
         seconds=gone_s + run.seconds,
         ends_early=run.ends_early,
