@@ -96,6 +96,10 @@ def test_words_stay_words(name: str) -> None:
         ("- 1", "expected keys such as `model:`"),
         ("model: {C: 100, n_head: 3}", "model.head_size: model.C 100 is not a multiple of"),
         ("model: {head_size: 5}", "model.head_size: expected an even number"),
+        (
+            "model: {head_size: 5, positions: learned, key_offset: true}",
+            "model.head_size: expected an even number with model.key_offset",
+        ),
         ("seed: !!bool foo", "not valid YAML"),
         ("seed: !!timestamp foo", "not valid YAML"),
         ('data: {source: "a\\nb"}', "data.source: expected a name in printable characters"),

@@ -58,6 +58,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
         model = {"qkv_bias": True, "positions": "learned", "attention_scale": 1.5, "dropout": 0.5}
+        model |= {"key_offset": True}
         config = small(train__steps=40, **{f"model__{key}": v for key, v in model.items()})
         train(config, load_corpus(open_source(str(text))), folder / "run")
     return folder / "run"

@@ -211,6 +211,7 @@ def test_normalised_scores_have_a_bound(factor: float) -> None:
         {"positions": "learned", "qkv_bias": True},
         {"ngram": 1, "activation": "gelu", "qk_norm": False},
         {"attention_scale": 1.5, "ngram": 2, "head_size": 14, "value_size": 17},
+        {"key_offset": True, "head_size": 14},
     ],
 )
 def test_the_model_by_hand_equals_the_production_model(changes: dict[str, object]) -> None:

@@ -59,6 +59,11 @@ def one_head_at_a_time(attention: CausalSelfAttention, x: Tensor, scale: float) 
             q, k = (normal(part) for part in (q, k))
         if attention.rotary is not None:
             q, k = (attention.rotary(part.unsqueeze(1)).squeeze(1) for part in (q, k))
+        if attention.key_offset:  # of channels i and i + hs / 2 those that rotary rotates least
+            alike = k.clone()
+            for i in range(HS):
+                if i % (HS // 2) >= HS // 4:
+                    k[:, 0, i], k[:, 1:, i] = 0, alike[:, :-1, i]
         y = torch.zeros(x.shape[0], x.shape[1], VS)
         for b in range(x.shape[0]):
             for t in range(x.shape[1]):
@@ -74,11 +79,16 @@ def one_head_at_a_time(attention: CausalSelfAttention, x: Tensor, scale: float) 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 @pytest.mark.parametrize("qkv_bias", [False, True])
 @pytest.mark.parametrize("qk_norm", [False, True])
+@pytest.mark.parametrize("key_offset", [False, True])
+@torch.no_grad()
 def test_fused_equals_explicit_equals_a_loop_over_heads(
-    positions: str, qkv_bias: bool, qk_norm: bool
+    positions: str, qkv_bias: bool, qk_norm: bool, key_offset: bool
 ) -> None:
     scale = 1.5 if qk_norm else 1.0
-    shape = config(positions=positions, qkv_bias=qkv_bias, qk_norm=qk_norm, attention_scale=scale)
+    shape = config(
+        positions=positions, qkv_bias=qkv_bias, qk_norm=qk_norm, attention_scale=scale,
+        key_offset=key_offset,
+    )  # fmt: skip
     attention = shaken(CausalSelfAttention(shape))
     x = torch.randn(B, T, C, generator=torch.Generator().manual_seed(1))
     fused, (explicit, weights) = attention(x), attention.explicit(x)
@@ -89,8 +99,9 @@ def test_fused_equals_explicit_equals_a_loop_over_heads(
     torch.testing.assert_close(fused, slow, rtol=1e-4, atol=1e-5)
 
 
-def test_the_explicit_gradient_equals_the_fused_one() -> None:
-    attention = shaken(CausalSelfAttention(config()))
+@pytest.mark.parametrize("key_offset", [False, True])
+def test_the_explicit_gradient_equals_the_fused_one(key_offset: bool) -> None:
+    attention = shaken(CausalSelfAttention(config(key_offset=key_offset)))
     x = torch.randn(B, T, C, requires_grad=True)
     (fast,) = torch.autograd.grad(attention(x).square().sum(), x)
     (slow,) = torch.autograd.grad(attention.explicit(x)[0].square().sum(), x)
@@ -152,16 +163,37 @@ def test_attention_weights_are_shares_of_the_past() -> None:
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
+@pytest.mark.parametrize("key_offset", [False, True])
 @settings(max_examples=20)
 @given(t=st.integers(0, T - 1), seed=st.integers(0, 1000))
-def test_changing_a_character_changes_no_logit_before_it(positions: str, t: int, seed: int) -> None:
-    model = shaken(GPT(config(positions=positions), V))
+def test_changing_a_character_changes_no_logit_before_it(
+    positions: str, key_offset: bool, t: int, seed: int
+) -> None:
+    model = shaken(GPT(config(positions=positions, key_offset=key_offset), V))
     ids = torch.randint(V, (B, T), generator=torch.Generator().manual_seed(seed))
     changed = ids.clone()
     changed[:, t] = (changed[:, t] + 1) % V
     before, after = model(ids), model(changed)
     assert before[:, :t].equal(after[:, :t])
     assert (before[:, t] != after[:, t]).any(dim=-1).all()
+
+
+def test_with_offset_keys_one_layer_repeats_what_it_read() -> None:
+    """Of up to 23 random characters, said twice, the second half follows from the first."""
+    draw = torch.Generator().manual_seed(0)
+    losses = {}
+    for key_offset in (False, True):
+        shape = ModelConfig(T=46, C=32, n_layer=1, n_head=2, ngram=1, key_offset=key_offset)
+        model = GPT(shape, V, torch.Generator().manual_seed(1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        for step in range(300):
+            n = 7 + step % 17  # no head can know the distance
+            ids = torch.randint(V, (13, n), generator=draw).repeat(1, 2)
+            losses[key_offset] = cross_entropy(model(ids[:, :-1])[:, n:], ids[:, n + 1 :])
+            optimizer.zero_grad()
+            losses[key_offset].backward()
+            optimizer.step()
+    assert losses[True] < 1 < 2.5 < losses[False] < math.log(V)
 
 
 def test_texts_of_a_batch_do_not_talk() -> None:
@@ -172,8 +204,11 @@ def test_texts_of_a_batch_do_not_talk() -> None:
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_any_length_up_to_T_gives_the_logits_of_its_beginning(positions: str) -> None:
-    model = shaken(GPT(config(positions=positions), V))
+@pytest.mark.parametrize("key_offset", [False, True])
+def test_any_length_up_to_T_gives_the_logits_of_its_beginning(
+    positions: str, key_offset: bool
+) -> None:
+    model = shaken(GPT(config(positions=positions, key_offset=key_offset), V))
     ids = torch.randint(V, (B, T))
     whole = model(ids)
     assert whole.shape == (B, T, V)

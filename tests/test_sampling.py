@@ -56,7 +56,10 @@ SHAPES: list[dict[str, Any]] = [
     {"positions": "learned", "qkv_bias": True},
     {"ngram": 1, "qk_norm": False, "activation": "gelu"},
     {"positions": "learned", "ngram": 2, "qk_norm": False, "attention_scale": 0.7},
+    {"key_offset": True},
+    {"key_offset": True, "positions": "learned", "head_size": 6},
     {"ensemble": 3},
+    {"ensemble": 2, "key_offset": True, "ngram": 1},
     {"ensemble": 2, "positions": "learned", "qkv_bias": True},
 ]
 logits_of = st.lists(st.floats(-30, 30), min_size=1, max_size=23).map(lambda x: np.array([x]))

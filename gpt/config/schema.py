@@ -219,6 +219,11 @@ class ModelConfig(Section):
     attention_scale: Annotated[PositiveFloat, Field(le=SHARPEST)] = Field(
         1.0, description="attention scores are attention_scale * q k / sqrt(head_size)"
     )
+    key_offset: bool = Field(
+        False,
+        description="whether half of each key's channels are those of the character before, so "
+        "that a head finds what followed the last time (partial key offset)",
+    )
     qkv_bias: bool = Field(False, description="whether queries, keys and values have a bias")
     ngram: Layers = Field(
         4,
@@ -254,11 +259,15 @@ class ModelConfig(Section):
                 f"model.ensemble: expected model.ensemble x model.n_layer (and x model.ngram) of "
                 f"at most {MOST_LAYERS:,}, got {self.ensemble} x {max(self.n_layer, self.ngram)}"
             )
-        if self.positions == "rotary" and self.head_size % 2:
-            raise ValueError(
-                f"model.head_size: expected an even number with model.positions rotary, which "
-                f"rotates channels in pairs, got {self.head_size}"
-            )
+        for setting, pairs in (
+            ("model.positions rotary", self.positions == "rotary"),
+            ("model.key_offset", self.key_offset),
+        ):
+            if pairs and self.head_size % 2:
+                raise ValueError(
+                    f"model.head_size: expected an even number with {setting}, which takes "
+                    f"channels in pairs, got {self.head_size}"
+                )
         return self
 
 

@@ -11,6 +11,7 @@ from gpt.lessons import six_words
 from gpt.lessons.averaging import causal_softmax
 from gpt.lessons.page import Page
 from gpt.lessons.trained import Trained
+from gpt.model.key_offset import offset_keys
 from gpt.model.rotary import Rotary
 from gpt.text.display import symbol
 
@@ -46,12 +47,13 @@ class Head(nn.Module):
         qk_norm: bool = False,
         attention_scale: float = 1.0,
         rotary: Rotary | None = None,
+        key_offset: bool = False,
     ) -> None:
         super().__init__()
         self.query = nn.Linear(d_in, head_size, bias=bias)
         self.key = nn.Linear(d_in, head_size, bias=bias)
         self.value = nn.Linear(d_in, value_size or head_size, bias=bias)
-        self.causal, self.rotary = causal, rotary
+        self.causal, self.rotary, self.key_offset = causal, rotary, key_offset
         self.qk_norm, self.attention_scale = qk_norm, attention_scale
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -62,11 +64,13 @@ class Head(nn.Module):
         return attend(q, k, v, causal=self.causal)
 
     def adjust(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Queries and keys with QK norm, rotary positions and scale, where they are asked for."""
+        """Queries and keys as the lesson `recipe` has them, where that is asked for."""
         if self.qk_norm:  # mean 0 and variance 1: no score can grow without bound
             q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])
         if self.rotary is not None:
             q, k = self.rotary(q), self.rotary(k)
+        if self.key_offset:
+            k = offset_keys(k)
         return self.attention_scale * q, k
 
 

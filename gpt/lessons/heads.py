@@ -86,6 +86,7 @@ def take_apart(attention: CausalSelfAttention) -> ListOfHeads:
             qk_norm=attention.qk_norm,
             attention_scale=attention.scale * q_size**0.5,
             rotary=attention.rotary,
+            key_offset=attention.key_offset,
         )
         for _ in range(attention.n_head)
     ]

@@ -46,12 +46,12 @@ def permute_past(T: int, kept: int, seed: int) -> Tensor:
 
 
 def without_positions(model: GPT) -> GPT:
-    """A copy of a model with its learned or rotary positions removed."""
+    """A copy of a model without its positions, or the key offset, which tells order, too."""
     model = copy.deepcopy(model)
     model.position_embedding = None
     for block in model.blocks:
         assert isinstance(block, Block)
-        block.attention.rotary = None
+        block.attention.rotary, block.attention.key_offset = None, False
     return model
 
 
@@ -157,7 +157,9 @@ def explain_trained(page: Page, seed: int, trained: Trained) -> None:
             if kept > 1
             else ""
         }: what changes is the order alone. Then the same with the model's
-        {model.config.positions} positions taken away."""
+        {model.config.positions} positions taken away{
+            ", and no key moved on to the next character" if model.config.key_offset else ""
+        }."""
     )
     likely = with_positions[0].topk(min(6, with_positions.shape[1])).indices
     page.table(

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
 from gpt.model.cache import LayerCache
+from gpt.model.key_offset import offset_keys
 from gpt.model.rotary import Rotary
 
 
@@ -22,13 +23,14 @@ class CausalSelfAttention(nn.Module):
     Queries, keys and values of all heads come from one matrix product. H x hs need not equal C:
     the heads' outputs, H x vs channels, are projected back to C. With `qk_norm` queries and keys
     are normalised first (arXiv:2302.05442, section 2), so that no score can run away, nor grow as
-    sharp as it could: `attention_scale` above 1 makes up for that. The layers of a model share one
-    `rotary`, whose table grows with T.
+    sharp as it could: `attention_scale` above 1 makes up for that. With `key_offset`, keys are
+    those of `offset_keys`. The layers of a model share one `rotary`, whose table grows with T.
     """
 
     def __init__(self, config: ModelConfig, rotary: Rotary | None = None) -> None:
         super().__init__()
         self.n_head, self.qk_norm = config.n_head, config.qk_norm
+        self.key_offset = config.key_offset
         self.scale = config.attention_scale * config.head_size**-0.5
         self.sizes = [  # rows of the matrix that make queries, keys, values
             config.n_head * size for size in (config.head_size, config.head_size, config.value_size)
@@ -85,7 +87,8 @@ class CausalSelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, C) -> queries and keys (B, H, T, hs), values (B, H, T, vs).
 
-        `places` says where in their text the T characters stand, if not at its start.
+        `places` says where in their text the T characters stand, if they continue what is in a
+        cache, which offsets the keys itself.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes
@@ -96,6 +99,8 @@ class CausalSelfAttention(nn.Module):
         if self.rotary is not None:
             qk = self.rotary(qk, places)
         q, k = qk.chunk(2, dim=1)
+        if self.key_offset and places is None:
+            k = offset_keys(k)
         return q, k, v.view(B, T, self.n_head, -1).transpose(1, 2)
 
     def join(self, y: Tensor) -> Tensor:

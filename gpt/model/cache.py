@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
+from gpt.model.key_offset import split_offset
 from gpt.text.vocabulary import MASKED
 
 
@@ -132,22 +133,41 @@ class EnsembleCache:
 
 
 class LayerCache:
-    """The part of one layer: keys (B, H, T, hs) and values (B, H, T, vs)."""
+    """The part of one layer: keys (B, H, T, hs) and values (B, H, T, vs).
+
+    With `key_offset`, keys have room for one character more: half of what is appended of each
+    belongs to the next (see `offset_keys`).
+    """
 
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:
-        self.parent = cache
+        self.parent, self.key_offset = cache, config.key_offset
         self.keys, self.values = (
-            torch.zeros(B, config.n_head, config.T, size, device=device)
-            for size in (config.head_size, config.value_size)
+            torch.zeros(B, config.n_head, room, size, device=device)
+            for room, size in (
+                (config.T + config.key_offset, config.head_size),
+                (config.T, config.value_size),
+            )
         )
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append (B, H, t, size) each; return all so far (or T, to be masked)."""
         positions = self.parent.positions
-        if isinstance(positions, slice):
-            self.keys[:, :, positions], self.values[:, :, positions] = keys, values
-            return self.keys[:, :, : positions.stop], self.values[:, :, : positions.stop]
-        index = positions[..., None]  # (B, 1, 1, 1)
-        self.keys.scatter_(2, index.expand_as(keys), keys)
-        self.values.scatter_(2, index.expand_as(values), values)
-        return self.keys, self.values
+        if self.key_offset:
+            for later, (cached, new) in enumerate(
+                zip(split_offset(self.keys), split_offset(keys), strict=True)
+            ):
+                _write(cached, new, positions, later)
+        else:
+            _write(self.keys, keys, positions)
+        _write(self.values, values, positions)
+        end = positions.stop if isinstance(positions, slice) else self.parent.T
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+def _write(cached: Tensor, new: Tensor, positions: slice | Tensor, later: int = 0) -> None:
+    """Set what is cached (B, H, T, ...) of the characters at `positions`, or so many later."""
+    if isinstance(positions, slice):
+        cached[:, :, positions.start + later : positions.stop + later] = new
+    else:  # (B, 1, 1)
+        index = positions.view(-1, *[1] * (new.ndim - 1)) + later
+        cached.scatter_(2, index.expand_as(new), new)

@@ -28,8 +28,9 @@ class NumpyEngine:
 
     `weights` are those of a GPT or an Ensemble, by name. The weights of each LayerNorm are
     multiplied into the matrix that follows it, and the channels of queries and keys that rotary
-    positions rotate together become neighbours: one complex number. The K members of an ensemble
-    are computed together: each array begins with a dimension of them; without one, K is 1.
+    positions rotate together become neighbours: one complex number. With `key_offset` there is room
+    for one key more than values. The K members of an ensemble are computed together: each array
+    begins with a dimension of them; without one, K is 1.
     """
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Floats], B: int) -> None:
@@ -58,7 +59,9 @@ class NumpyEngine:
         room = min(T, FIRST_ROOM)  # characters; the caches grow with the texts
         self.ids = np.full((B, config.ngram - 1 + room), padding)
         layers = config.n_layer, config.ensemble
-        self.keys = np.zeros((*layers, B, H, room, config.head_size), np.float32)
+        hs, offset = config.head_size, config.key_offset
+        self.staying = 2 * (hs // 4) if offset else hs  # channels; the others are the next key's
+        self.keys = np.zeros((*layers, B, H, room + offset, hs), np.float32)
         self.values = np.zeros((*layers, B, H, room, config.value_size), np.float32)
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
@@ -86,8 +89,8 @@ class NumpyEngine:
         """Replace the texts in `rows` by that in `row`."""
         end = int(self.lengths[row])
         self.lengths[rows], self.ids[rows] = end, self.ids[row]
-        for cache in (self.keys, self.values):
-            cache[:, :, rows, :, :end] = cache[:, :, [row], :, :end]
+        for cache in (self.keys, self.values):  # and what of the last key belongs to the next
+            cache[:, :, rows, :, : end + 1] = cache[:, :, [row], :, : end + 1]
 
     def select(self, rows: list[int]) -> None:
         """Drop all texts but those in these rows, which become rows 0, 1, 2 and so on."""
@@ -96,7 +99,7 @@ class NumpyEngine:
 
     def _make_room(self, length: int) -> None:
         """Let the caches hold texts of that length, at most T, at least twice what they held."""
-        room = self.keys.shape[-2]
+        room = self.values.shape[-2]
         if length <= room:
             return
         more = min(self.T, max(length, 2 * room)) - room
@@ -129,21 +132,23 @@ class NumpyEngine:
             future = np.arange(end) > positions[:, None, :, None]  # (n, 1, t, end)
         chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # a view
 
-        def append(cache: Floats, new: Floats) -> Floats:
-            """Append new (K, n, t, H, size) to the cache: all (K, n, H, end, size) so far."""
+        def append(cache: Floats, new: Floats, later: int = 0) -> None:
+            """Set new (K, n, t, H, size) in the cache of these characters, or so many later."""
             if even:
-                cache[:, chosen, :, end - t : end] = new.swapaxes(2, 3)
+                cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
             else:  # (n, t, K, H, size): the dimensions that are indexed come first
-                cache[:, rows[:, None], :, positions] = np.moveaxis(new, 0, 2)
-            so_far: Floats = cache[:, chosen, :, :end]
-            return so_far
+                cache[:, rows[:, None], :, positions + later] = np.moveaxis(new, 0, 2)
 
         scale = np.float32(config.attention_scale * config.head_size**-0.5)
         for block, keys, values in zip(self.blocks, self.keys, self.values, strict=True):
             q, k, v = self._heads(block.qkv(_normalize(x)), n, rotations)
-            k, v = append(keys, k), append(values, v)
+            append(values, v)
+            append(keys[..., : self.staying], k[..., : self.staying])
+            if config.key_offset:
+                append(keys[..., self.staying :], k[..., self.staying :], later=1)
             if block is self.blocks[-1] and not want_logits:
                 return np.empty((0, 0), np.float32)
+            k, v = keys[:, chosen, :, :end], values[:, chosen, :, :end]  # (K, n, H, end, size)
             y = _attend(q.swapaxes(2, 3), k, v, future, scale)  # (K, n, H, t, vs)
             x += block.projection(y.swapaxes(2, 3).reshape(*x.shape[:2], -1))
             x += block.contract(self._activation(block.expand(_normalize(x))))
@@ -261,14 +266,14 @@ def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> _
 
 
 def _qkv(config: ModelConfig, qkv: _Linear) -> _Linear:
-    """The layer for `_heads`: centred for QK norm, the channels of a rotary pair side by side."""
+    """The layer for `_heads`: centred for QK norm, the channels of a pair side by side."""
     H, hs = config.n_head, config.head_size
 
     def prepared(columns: Floats) -> Floats:
         qk, v = np.split(columns, [2 * H * hs], -1)
         if config.qk_norm:
             qk = _centred(qk.reshape(-1, 2 * H, hs), -1)
-        if config.positions == "rotary":  # channels i and i + hs / 2
+        if config.positions == "rotary" or config.key_offset:  # channels i and i + hs / 2
             qk = qk.reshape(-1, 2 * H, 2, hs // 2).swapaxes(-1, -2)
         return np.concatenate([qk.reshape(*v.shape[:-1], 2 * H * hs), v], -1)
 
