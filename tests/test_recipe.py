@@ -213,6 +213,21 @@ def test_a_smaller_val_split_still_holds_a_window(characters: int) -> None:
     assert chosen.data.val_fraction * characters > chosen.model.T + 1
 
 
+def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
+    """It was that of the whole last tenth, though less became val, which may be harder."""
+    ids = np.arange(40_000) * 7 % len(LETTERS)
+    ids[-2000:] = np.random.default_rng(2).integers(len(LETTERS), size=2000)
+    corpus = replace(corpus_of(40_000), ids=ids.astype(np.uint8), vocabulary=Vocabulary.of(LETTERS))
+    base = Config.model_validate({"device": "cpu", "threads": 1})
+    whole, part = (
+        plan(corpus, 0.1, base, speed=Speed(len(LETTERS), lambda config, s=s: Pace(1e-6, s)))
+        for s in (1e-9, 1.0)
+    )
+    assert "val_fraction" not in whole.config.data.model_fields_set
+    assert part.config.data.val_fraction * 40_000 < 2000
+    assert part.val_loss > 1.5 * whole.val_loss
+
+
 def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:
     base = Config.model_validate(
         {

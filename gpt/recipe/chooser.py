@@ -45,14 +45,13 @@ DECIDED_BY_TIME = ("train.steps",)
 class Run:
     """A choice, and what a run by it is predicted to reach and to take.
 
-    `val_characters` are those of the last evaluation. One that `ends_early` leaves time unused.
+    One that `ends_early` leaves time unused.
     """
 
     val_loss: float
     choice: Choice
     pace: Pace
     memory_bytes: float
-    val_characters: int
     seconds: float
     ends_early: bool
 
@@ -63,14 +62,13 @@ class Chooser:
     def __init__(
         self,
         corpus: Corpus,
-        text: Difficulty,
         speed: Speed,
         base: Config,
         T: int,
         minutes: float,
     ) -> None:
         self.minutes = minutes
-        self.corpus, self.text, self.speed, self.base, self.T = corpus, text, speed, base, T
+        self.corpus, self.speed, self.base, self.T = corpus, speed, base, T
         self.kept = [
             f"{key}={as_flow(value)}"
             for key, value in _explicit(base.model_dump(exclude_unset=True))
@@ -93,18 +91,35 @@ class Chooser:
         nearest = min((shape for _, shape in self.shapes), key=unlike)
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
-    def best(self, seconds: float) -> Run:
+    def val_fraction(self, seconds: float) -> float:
+        """How much of the text the last evaluation is to score: val as it is, if time allows."""
+        characters, data = len(self.corpus.val), self.base.data
+        fastest_s = min(self.speed.predict(config).evaluation_s for config, _ in self.shapes)
+        fixed = {"val_fraction", "val_source", "split"} & data.model_fields_set
+        if fixed or characters * fastest_s <= LAST_EVALUATED * seconds:
+            return self._val_part
+        least = 2 * (self.T + 2)  # of which rounding leaves half or more
+        affordable = max(least, int(LESS_EVALUATED * seconds / fastest_s))
+        return min(self._val_part, _rounded_down(affordable / len(self.corpus.ids)))
+
+    @property
+    def _val_part(self) -> float:
+        """Of the text, as it is split."""
+        return len(self.corpus.val) / len(self.corpus.ids)
+
+    def best(self, text: Difficulty, seconds: float, val_fraction: float) -> Run:
         """The run with the lowest predicted loss that takes at most so many seconds.
 
-        Where none of FEWEST_STEPS does, the one that takes the least.
+        Where none of FEWEST_STEPS does, the one that takes the least. The last evaluation is of
+        `val_fraction` of the text.
 
         Raises:
             OutOfMemory: no model has room.
         """
-        scored = self._val_characters(seconds)
-        runs = [run for shape in self.shapes for run in self._runs(*shape, scored, seconds)]
+        scored = round(val_fraction * len(self.corpus.ids))
+        runs = [run for shape in self.shapes for run in self._runs(*shape, text, scored, seconds)]
         if not runs:
-            check_training_memory(self.shapes[0][0], self.text.V, self.device)
+            check_training_memory(self.shapes[0][0], text.V, self.device)
             raise OutOfMemory(
                 f"expected memory for a small model, got {gigabytes(self.free)} that are free; end "
                 f"other programs, or set a smaller model.T"
@@ -118,14 +133,17 @@ class Chooser:
             return min(runs, key=lambda run: run.seconds)
         return min(fitting, key=lambda run: run.val_loss)
 
-    def config(self, choice: Choice, val_characters: int | None = None) -> Config:
-        """The settings of a choice, but for those that `base` sets. Raises ConfigError."""
+    def config(self, choice: Choice, val_fraction: float = 1.0) -> Config:
+        """The settings of a choice, but for those that `base` sets. Raises ConfigError.
+
+        Of the text, val is to be this part, if it is smaller than it is.
+        """
         config = settings_for(choice, self.T, self.batch_size)
         changes = {"train.minutes": self.minutes, "train.sample_length": SAMPLE_LENGTH}
         if "warmup_steps" in self.base.train.model_fields_set:
             changes["train.steps"] = max(config.train.steps, self.base.train.warmup_steps)
-        if val_characters and val_characters < len(self.corpus.val) - 1:
-            changes["data.val_fraction"] = _rounded_down(val_characters / len(self.corpus.ids))
+        if val_fraction < self._val_part:
+            changes["data.val_fraction"] = val_fraction
         chosen = [f"{key}={as_flow(value)}" for key, value in changes.items()]
         return load_config(config, [*chosen, *self.kept])
 
@@ -140,7 +158,7 @@ class Chooser:
         for n_layer, C in product(self._open("n_layer", LAYERS), self._open("C", CHANNELS)):
             if is_open and n_layer * CHANNELS_PER_LAYER > C:
                 continue
-            choice = Choice(n_layer, C, self.text.train_ids)
+            choice = Choice(n_layer, C, len(self.corpus.train))
             try:
                 config = self.config(choice)
             except ConfigError as error:  # as of a number of heads that divides some C alone
@@ -157,9 +175,11 @@ class Chooser:
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else choices
 
-    def _runs(self, config: Config, shape: Choice, scored: int, seconds: float) -> Iterator[Run]:
+    def _runs(
+        self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
+    ) -> Iterator[Run]:
         """The best runs of a shape, each with so much token dropout."""
-        memory = sum(training_bytes(config, self.text.V, self.device).values())
+        memory = sum(training_bytes(config, text.V, self.device).values())
         if memory > USED_MEMORY * self.free:
             return
         pace = self.speed.predict(config).of(shape.members)
@@ -171,35 +191,26 @@ class Chooser:
             most = max_steps * step_characters(most, self.T, self.batch_size)
         for dropout in self._open("character_dropout", TOKEN_DROPOUTS):
             choice = replace(shape, characters=most, token_dropout=dropout)
-            loss, choice = self._shortened(choice)
+            loss, choice = _shortened(choice, text)
             early = choice.characters < most
             used_s = fixed_s + choice.characters * pace.train_s
             used_s = used_s / (1 - EVALUATED) if early else used_s + EVALUATED * seconds
-            yield Run(loss, choice, pace, memory, scored, used_s, ends_early=early)
-
-    def _shortened(self, choice: Choice) -> tuple[float, Choice]:
-        """The choice with the lowest predicted loss that sees at most as many characters."""
-        loss = predict(choice, self.text)
-        for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
-            shorter = replace(choice, characters=characters)
-            of_shorter = predict(shorter, self.text)
-            if of_shorter >= loss:
-                break
-            loss, choice = of_shorter, shorter
-        return loss, choice
+            yield Run(loss, choice, pace, memory, used_s, ends_early=early)
 
     def _steps(self, characters: int) -> int:
         return steps_in(characters, self.T, self.batch_size)
 
-    def _val_characters(self, seconds: float) -> int:
-        """How many the last evaluation is to score: all, unless that takes too much of the time."""
-        characters, data = len(self.corpus.val) - 1, self.base.data
-        fastest_s = min(self.speed.predict(config).evaluation_s for config, _ in self.shapes)
-        fixed = {"val_fraction", "val_source", "split"} & data.model_fields_set
-        if fixed or characters * fastest_s <= LAST_EVALUATED * seconds:
-            return characters
-        least = 2 * (self.T + 2)  # of which rounding leaves half or more
-        return max(least, int(LESS_EVALUATED * seconds / fastest_s))
+
+def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
+    """The choice with the lowest predicted loss that sees at most as many characters."""
+    loss = predict(choice, text)
+    for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
+        shorter = replace(choice, characters=characters)
+        of_shorter = predict(shorter, text)
+        if of_shorter >= loss:
+            break
+        loss, choice = of_shorter, shorter
+    return loss, choice
 
 
 def _explicit(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

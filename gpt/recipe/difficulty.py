@@ -10,6 +10,7 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model
 from gpt.recipe.settings import Choice, settings_for, step_characters
 from gpt.text.corpus import Corpus
+from gpt.text.vocabulary import Ids
 from gpt.training.ensemble import make_step
 from gpt.training.memory import check_training_memory
 
@@ -49,17 +50,20 @@ def measure_difficulty(
     base: Config,
     minutes: float,
     before_each: Callable[[], object] = lambda: None,
+    val: Ids | None = None,
 ) -> Difficulty:
     """Train the pilot on windows of T, as `base` computes, in a small part of these minutes.
 
     From two minutes on, it takes about seven seconds of two cores that multiply bfloat16.
-    `before_each` is called before each step; what it raises ends the pilot.
+    `before_each` is called before each step; what it raises ends the pilot. Losses are those of
+    `val`, by default the corpus's.
 
     Raises OutOfMemory if there is none for it, as for a vocabulary of a million characters.
     """
     often = min(MOST_OFTEN, OFTEN_A_MINUTE * minutes)
     often = min(often, MOST_PASSES * len(corpus.train) / (STEPS * STEP_CHARACTERS))
     config, device = pilot_config(T, max(1, int(often))), select_device(base.device)
+    val = corpus.val if val is None else val
     check_training_memory(config, len(corpus.vocabulary), device)
     with computing_with(base.threads):
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
@@ -70,7 +74,7 @@ def measure_difficulty(
             before_each()
             results.append(update(step))
             if step + 1 in (steps // FIRST_PART, steps):
-                val_loss = evaluate(model, corpus.val, corpus.vocabulary, characters=SCORED)
+                val_loss = evaluate(model, val, corpus.vocabulary, characters=SCORED)
                 val_losses.append(val_loss)
         train_losses = [loss for [[loss], _] in update.read(results[-LAST_STEPS:])]
     better_spent = math.sqrt(step_characters(steps * in_step, T) / in_step)

@@ -103,9 +103,9 @@ def plan(
     T = context_length(min(len(corpus.train), len(corpus.val)))
     T = base.model.T if "T" in base.model.model_fields_set else T
     corpus.check_fits(T)
-    text = text or measure_difficulty(corpus, T, base, minutes, go_on)
-    is_measured, speed = speed is None, speed or Speed(text.V, partial(measure_pace, corpus=corpus))
-    chooser = Chooser(corpus, text, speed, base, T, minutes)
+    V = text.V if text else len(corpus.vocabulary)
+    is_measured, speed = speed is None, speed or Speed(V, partial(measure_pace, corpus=corpus))
+    chooser = Chooser(corpus, speed, base, T, minutes)
     limit_s = (1 - MARGIN) * 60 * minutes
     for n_layer, C in FIRST_MEASURED:
         characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
@@ -113,10 +113,14 @@ def plan(
         if not speed.knows(config):
             go_on()
             speed.learn(config)
+    val_fraction = chooser.val_fraction(limit_s - elapsed_s)
+    if text is None:
+        val = corpus.val[-round(val_fraction * len(corpus.ids)) :]  # what is to be predicted
+        text = measure_difficulty(corpus, T, base, minutes, go_on, val)
     while True:
         gone_s = elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
-        run = chooser.best(max(limit_s - gone_s, LEAST_LEFT * limit_s))
-        config = chooser.config(run.choice, run.val_characters)
+        run = chooser.best(text, max(limit_s - gone_s, LEAST_LEFT * limit_s), val_fraction)
+        config = chooser.config(run.choice, val_fraction)
         if speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
             break
         go_on()
