@@ -16,6 +16,7 @@ from gpt.errors import Interrupted
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
 from gpt.recipe.law import predict
 from gpt.recipe.plan import Plan, plan
+from gpt.recipe.repetition import repeated_part
 from gpt.recipe.settings import Choice, context_length, settings_for
 from gpt.recipe.speed import Pace, Speed, measure_pace, operations_per_character
 from gpt.text.corpus import Corpus
@@ -66,7 +67,7 @@ def corpus_of(characters: int, V: int = 65) -> Corpus:
 def planned(characters: int, minutes: float, base: Config | None = None) -> Plan:
     corpus = corpus_of(characters)
     text = replace(TEXT, train_ids=len(corpus.train))
-    return plan(corpus, minutes, base, text=text, speed=fake_speed(text.V))
+    return plan(corpus, minutes, base, text=text, speed=fake_speed(text.V), repeats=False)
 
 
 def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
@@ -226,6 +227,52 @@ def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
     assert "val_fraction" not in whole.config.data.model_fields_set
     assert part.config.data.val_fraction * 40_000 < 2000
     assert part.val_loss > 1.5 * whole.val_loss
+
+
+@given(
+    ids=st.lists(st.integers(0, 1), min_size=2, max_size=97).map(lambda x: np.array(x, np.uint8)),
+    T=st.integers(1, 53),
+)
+def test_a_repeated_id_is_one_that_followed_the_same_eight_the_last_time(
+    ids: np.ndarray, T: int
+) -> None:
+    repeated = 0
+    for place in range(1, len(ids)):  # of the id that is predicted
+        start = (place - 1) // T * T  # of its window
+        seen = ids[start:place].tolist()
+        earlier = [end for end in range(8, len(seen)) if seen[end - 8 : end] == seen[-8:]]
+        repeated += bool(earlier) and seen[earlier[-1]] == ids[place]
+    assert repeated_part(ids, T) == pytest.approx(repeated / (len(ids) - 1))
+
+
+@pytest.mark.parametrize("period, repeats", [(100, True), (10_007, False)])
+def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
+    period: int, repeats: bool
+) -> None:
+    ids = np.random.default_rng(13).integers(len(LETTERS), size=period).astype(np.uint8)
+    corpus = replace(
+        corpus_of(40_000), ids=np.resize(ids, 40_000), vocabulary=Vocabulary.of(LETTERS)
+    )
+    text = replace(TEXT, train_ids=36_000)
+    chosen = plan(corpus, 2, text=text, speed=fake_speed(65))
+    T, train = chosen.config.model.T, chosen.config.train
+    assert chosen.config.model.key_offset == repeats
+    assert train.first_window == (T // 2 if repeats else T // 4)
+    assert ("at most" in chosen.describe()[-1]) == repeats
+
+
+def test_small_models_of_a_text_that_repeats_itself_have_two_whole_heads() -> None:
+    for C in (32, 64, 128, 320):
+        model = settings_for(Choice(2, C, 10**6), T=64, repeats=True).model
+        assert model.n_head >= 2
+        assert model.head_size == 64
+
+
+def test_heads_that_cannot_be_halved_are_trained_on_any_text() -> None:
+    base = Config.model_validate({"model": {"head_size": 5, "positions": "learned"}})
+    corpus = corpus_of(1_000_000)
+    chosen = plan(corpus, 2, base, text=TEXT, speed=fake_speed(65), repeats=True)
+    assert (chosen.config.model.head_size, chosen.config.model.key_offset) == (5, False)
 
 
 def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:

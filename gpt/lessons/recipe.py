@@ -121,8 +121,8 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     ids, model = example(seed)
     page.paragraph(
         """The textbook GPT, config classic, learns slowly; this project's other configs add what
-        follows. 7, 8 and 10 are off by default: `gpt train my.txt` sets 8 and 10, and 7 where it
-        pays. What each part brings is at the end, measured. Most are settings: try without them, on
+        follows. 7, 8 and 10 are off by default: `gpt train my.txt` sets 8, and 7 and 10 where they
+        pay. What each part brings is at the end, measured. Most are settings: try without them, on
         your own text."""
     )
     explain_model(page, seed, ids, model)

@@ -57,7 +57,10 @@ class Run:
 
 
 class Chooser:
-    """All configs that leave what `base` sets as it is, and what they are predicted to reach."""
+    """All configs that leave what `base` sets as it is, and what they are predicted to reach.
+
+    `repeats`: whether the text repeats itself, see `settings_for`.
+    """
 
     def __init__(
         self,
@@ -66,8 +69,10 @@ class Chooser:
         base: Config,
         T: int,
         minutes: float,
+        repeats: bool,
     ) -> None:
         self.minutes = minutes
+        self.repeats = repeats and base.model.head_size % 2 == 0  # else it cannot be halved
         self.corpus, self.speed, self.base, self.T = corpus, speed, base, T
         self.kept = [
             f"{key}={as_flow(value)}"
@@ -138,7 +143,7 @@ class Chooser:
 
         Of the text, val is to be this part, if it is smaller than it is.
         """
-        config = settings_for(choice, self.T, self.batch_size)
+        config = settings_for(choice, self.T, self.batch_size, repeats=self.repeats)
         changes = {"train.minutes": self.minutes, "train.sample_length": SAMPLE_LENGTH}
         if "warmup_steps" in self.base.train.model_fields_set:
             changes["train.steps"] = max(config.train.steps, self.base.train.warmup_steps)

@@ -11,8 +11,9 @@ with N the layers, and the channels, and D the characters seen, as in Hoffmann e
 seen again count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1), and in the
 end do harm: `overfit`, which of the pilot is at most MOST_OVERFIT of its loss. A text has a slope
 of its own, by which the losses of all runs on it fall, that of code faster than that of prose; it
-follows from how much the pilot gained on the way. The coefficients are fitted by
-scripts/law/fit.py; scripts/experiments.md says how well.
+follows from how much the pilot gained on the way. What a model gains that learns to repeat what it
+has read (repetition.py) is not in it: it comes about all at once, at no time that is known. The
+coefficients are fitted by scripts/law/fit.py; scripts/experiments.md says how well.
 """
 
 import math

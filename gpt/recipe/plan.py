@@ -12,6 +12,7 @@ from gpt.model.shapes import parameter_count
 from gpt.recipe.chooser import Chooser
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
 from gpt.recipe.law import UNCERTAINTY, fitted_on
+from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import Speed, measure_pace
 from gpt.text.corpus import Corpus
@@ -30,9 +31,10 @@ class Plan:
 
     `val_loss` is in nats per character, and `uncertainty` the standard deviation of what other runs
     reached from what was predicted; neither counts if it is `known_of` larger texts or models
-    alone. An id of the text is a `unit`. `seconds` are those of the whole command. If the plan
-    `ends_early`, its run is shorter than the time allows, as a longer one would overfit. If its
-    config's `data.val_fraction` is not the corpus's, evaluating that would take too much of the
+    alone. Of a text that `repeats` itself, which the law does not count, `val_loss` is what is
+    reached at most. An id of the text is a `unit`. `seconds` are those of the whole command. If the
+    plan `ends_early`, its run is shorter than the time allows, as a longer one would overfit. If
+    its config's `data.val_fraction` is not the corpus's, evaluating that would take too much of the
     time, and the corpus is to be split again.
     """
 
@@ -40,6 +42,7 @@ class Plan:
     val_loss: float
     uncertainty: float
     known_of: str | None
+    repeats: bool
     parameters: int
     unit: str
     passes: float
@@ -55,6 +58,10 @@ class Plan:
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
         predicted = f"{self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character"
+        if self.repeats:
+            predicted = (
+                f"at most {self.val_loss:.2f} nats per character, as the text repeats itself"
+            )
         if self.known_of:
             predicted = f"none; it is known of {self.known_of}"
         return [
@@ -74,6 +81,7 @@ def plan(
     elapsed_s: float = 0.0,
     text: Difficulty | None = None,
     speed: Speed | None = None,
+    repeats: bool | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Plan:
     """The config that is predicted to reach the lowest val loss on a text in so many minutes.
@@ -86,6 +94,7 @@ def plan(
         elapsed_s: seconds of these minutes that are gone.
         text: how hard the text is; measured, if it is not given.
         speed: how fast models train here; measured, if it is not given.
+        repeats: whether the text repeats itself; measured, if it is not given.
         should_stop: asked before each step of the pilot, and before each measurement of a pace.
 
     Raises:
@@ -103,9 +112,10 @@ def plan(
     T = context_length(min(len(corpus.train), len(corpus.val)))
     T = base.model.T if "T" in base.model.model_fields_set else T
     corpus.check_fits(T)
+    repeats = repeats_much(corpus.val, T) if repeats is None else repeats
     V = text.V if text else len(corpus.vocabulary)
     is_measured, speed = speed is None, speed or Speed(V, partial(measure_pace, corpus=corpus))
-    chooser = Chooser(corpus, speed, base, T, minutes)
+    chooser = Chooser(corpus, speed, base, T, minutes, repeats)
     limit_s = (1 - MARGIN) * 60 * minutes
     for n_layer, C in FIRST_MEASURED:
         characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
@@ -131,6 +141,7 @@ def plan(
         val_loss=val_loss,
         uncertainty=UNCERTAINTY * val_loss,
         known_of=fitted_on(run.choice, text),
+        repeats=chooser.repeats,
         parameters=parameter_count(config.model, text.V),
         unit=corpus.vocabulary.unit,
         passes=config.train.steps * config.train.batch_size * T / len(corpus.train),

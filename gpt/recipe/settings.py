@@ -12,7 +12,8 @@ from gpt.config.schema import Config
 
 HEAD_SIZE = 64  # heads of 32 channels learn less in a step (scripts/experiments.md)
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 4, 512
-FIRST_WINDOW = 4  # times shorter than T
+FIRST_WINDOW = 4  # times shorter than T; of a text that repeats itself,
+FIRST_WINDOW_REPEATS = 2  # times: there is more to see
 STEP_CHARACTERS = 4096  # of a run of
 RUN_CHARACTERS = 3.7e6  # characters, and the peak learning rates of one with C of
 RUN_C = 128
@@ -63,12 +64,19 @@ def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
     return max(1, characters // step_characters(characters, T, batch_size))
 
 
-def settings_for(choice: Choice, T: int, batch_size: int | None = None) -> Config:
-    """The config of a run that trains by this choice, on windows of T."""
+def settings_for(
+    choice: Choice, T: int, batch_size: int | None = None, *, repeats: bool = False
+) -> Config:
+    """The config of a run that trains by this choice, on windows of T.
+
+    Where the text `repeats` itself, a head can look up what followed the last time: there are two
+    or more, of which half of each key is offset, and windows are longer from the start.
+    """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)
     length = choice.characters / RUN_CHARACTERS  # shorter runs take larger steps
     learning_rate = LEARNING_RATE * length**-0.21 * min(1.0, RUN_C / choice.C) ** 0.5
+    shorter = FIRST_WINDOW_REPEATS if repeats else FIRST_WINDOW
     model = {
         "T": T,
         "C": choice.C,
@@ -78,10 +86,14 @@ def settings_for(choice: Choice, T: int, batch_size: int | None = None) -> Confi
         "attention_scale": 1.5,
         "character_dropout": choice.token_dropout,
     }
+    if repeats:
+        model["key_offset"] = True
+        if choice.n_head == 1:
+            model |= {"n_head": 2, "head_size": HEAD_SIZE}
     train = {
         "steps": steps,
         "batch_size": in_step // T,
-        "first_window": T // FIRST_WINDOW if T % FIRST_WINDOW == 0 else T,
+        "first_window": T // shorter if T % shorter == 0 else T,
         "muon_learning_rate": _rounded(MUON_LEARNING_RATE * length**-0.125),
         "learning_rate": _rounded(learning_rate),
         "min_learning_rate": 1e-6,
