@@ -98,7 +98,11 @@ def test_words_stay_words(name: str) -> None:
         ("model: {head_size: 5}", "model.head_size: expected an even number"),
         (
             "model: {head_size: 5, positions: learned, key_offset: true}",
-            "model.head_size: expected an even number with model.key_offset",
+            "model.head_size: expected an even number of at least 4 with model.key_offset",
+        ),
+        (
+            "model: {head_size: 2, key_offset: true}",
+            "model.head_size: expected an even number of at least 4 with model.key_offset",
         ),
         ("seed: !!bool foo", "not valid YAML"),
         ("seed: !!timestamp foo", "not valid YAML"),

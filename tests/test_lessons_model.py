@@ -168,6 +168,8 @@ def test_a_trained_model_that_is_no_textbook_says_so() -> None:
     said = str(build_page("model", SEED, untrained(activation="relu2")).parts)
     assert "drawn is no textbook GPT" in said
     assert "model.activation is relu2" in said
+    changed = model.TEXTBOOK | {"key_offset": True}
+    assert "no textbook GPT" in str(build_page("model", SEED, untrained(**changed)).parts)
     textbook = build_page("model", SEED, untrained(**model.TEXTBOOK))
     assert "no textbook GPT" not in str(textbook.parts)
     assert textbook.holds

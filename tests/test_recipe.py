@@ -269,10 +269,14 @@ def test_small_models_of_a_text_that_repeats_itself_have_two_whole_heads() -> No
 
 
 def test_heads_that_cannot_be_halved_are_trained_on_any_text() -> None:
-    base = Config.model_validate({"model": {"head_size": 5, "positions": "learned"}})
-    corpus = corpus_of(1_000_000)
-    chosen = plan(corpus, 2, base, text=TEXT, speed=fake_speed(65), repeats=True)
-    assert (chosen.config.model.head_size, chosen.config.model.key_offset) == (5, False)
+    for model, head_size in (
+        ({"head_size": 5, "positions": "learned"}, 5),
+        ({"C": 100, "n_head": 4, "positions": "learned"}, 25),
+        ({"head_size": 2}, 2),
+    ):
+        base, corpus = Config.model_validate({"model": model}), corpus_of(1_000_000)
+        chosen = plan(corpus, 2, base, text=TEXT, speed=fake_speed(65), repeats=True).config.model
+        assert (chosen.head_size, chosen.key_offset) == (head_size, False)
 
 
 def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:

@@ -97,6 +97,7 @@ LARGEST = 10**9  # a guard against typing errors, long before memory runs out
 MOST_LAYERS = 1000  # or n-gram tables: their parameters are listed before a model is read
 MOST_MEMBERS = 64
 LARGEST_TABLE = 2**24  # rotary angles, which a model computes before it has any weight
+SMALLEST_OFFSET = 4  # channels of a head, of which half can be offset
 SHARPEST = 1000.0  # far beyond one-hot attention, and far from overflow
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
 Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
@@ -222,7 +223,7 @@ class ModelConfig(Section):
     key_offset: bool = Field(
         False,
         description="whether half of each key's channels are those of the character before, so "
-        "that a head finds what followed the last time (partial key offset)",
+        "that a head attends to what followed a match (partial key offset, for induction heads)",
     )
     qkv_bias: bool = Field(False, description="whether queries, keys and values have a bias")
     ngram: Layers = Field(
@@ -259,15 +260,16 @@ class ModelConfig(Section):
                 f"model.ensemble: expected model.ensemble x model.n_layer (and x model.ngram) of "
                 f"at most {MOST_LAYERS:,}, got {self.ensemble} x {max(self.n_layer, self.ngram)}"
             )
-        for setting, pairs in (
-            ("model.positions rotary", self.positions == "rotary"),
-            ("model.key_offset", self.key_offset),
-        ):
-            if pairs and self.head_size % 2:
-                raise ValueError(
-                    f"model.head_size: expected an even number with {setting}, which takes "
-                    f"channels in pairs, got {self.head_size}"
-                )
+        if self.positions == "rotary" and self.head_size % 2:
+            raise ValueError(
+                f"model.head_size: expected an even number with model.positions rotary, which "
+                f"rotates channels in pairs, got {self.head_size}"
+            )
+        if self.key_offset and (self.head_size % 2 or self.head_size < SMALLEST_OFFSET):
+            raise ValueError(
+                f"model.head_size: expected an even number of at least {SMALLEST_OFFSET} with "
+                f"model.key_offset, which offsets pairs of channels, got {self.head_size}"
+            )
         return self
 
 

@@ -21,6 +21,7 @@ TEXTBOOK = {
     "activation": "gelu",
     "ngram": 1,
     "attention_scale": 1.0,
+    "key_offset": False,
 }  # the settings of a textbook GPT, whatever its size
 
 

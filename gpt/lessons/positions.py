@@ -46,7 +46,7 @@ def permute_past(T: int, kept: int, seed: int) -> Tensor:
 
 
 def without_positions(model: GPT) -> GPT:
-    """A copy of a model without its positions, or the key offset, which tells order, too."""
+    """A copy of a model without positions, and without the key offset, which tells order too."""
     model = copy.deepcopy(model)
     model.position_embedding = None
     for block in model.blocks:
@@ -158,7 +158,7 @@ def explain_trained(page: Page, seed: int, trained: Trained) -> None:
             else ""
         }: what changes is the order alone. Then the same with the model's
         {model.config.positions} positions taken away{
-            ", and no key moved on to the next character" if model.config.key_offset else ""
+            ", and the key offset, which tells order too," if model.config.key_offset else ""
         }."""
     )
     likely = with_positions[0].topk(min(6, with_positions.shape[1])).indices

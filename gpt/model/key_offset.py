@@ -11,8 +11,8 @@ from torch import Tensor
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Keys (..., hs) -> views (..., 2, n): the channels that stay, and those that are offset.
 
-    The latter are the half that rotary positions rotate least: they say what a character is, and
-    hardly where.
+    The latter are the half that rotary positions rotate least (two more, unless hs is a multiple of
+    4): they say what a character is, and hardly where.
     """
     staying = k.shape[-1] // 4
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2): channels i and i + hs / 2
@@ -23,9 +23,10 @@ def offset_keys(k: Tensor) -> Tensor:
     """Keys (..., T, hs) -> (..., T, hs): half of the channels are those of the character before.
 
     A query that matches these attends to the character *after* the match: to what followed the
-    last time. One layer is an induction head then, which otherwise takes two (arXiv:2209.11895)
-    and, on a text that repeats itself, many steps to come about. Partial key offset, of
-    modded-nanogpt (pull request 169). Before the first character stands nothing: zeros.
+    last time, as an induction head does (arXiv:2209.11895). That takes two layers otherwise, or
+    one whose keys have n-gram embeddings, and many steps to come about. Partial key offset, of
+    modded-nanogpt (pull request 169), which offsets channels that are not rotated, in some layers.
+    Before the first character stands nothing: zeros.
     """
     staying, offset = split_offset(k)
     offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # (..., T, 2, n)

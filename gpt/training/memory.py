@@ -116,5 +116,5 @@ def inference_bytes(model: ModelConfig, vocabulary_size: int, *, explicit: bool)
 def _layer_numbers(model: ModelConfig) -> int:
     """Of a character in a layer: the stream, LayerNorms, MLP; queries, keys; values."""
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
-    wide = 28 if model.dropout else 21
-    return wide * model.C + 6 * queries + 3 * values
+    wide, keys = 28 if model.dropout else 21, 7 if model.key_offset else 6
+    return wide * model.C + keys * queries + 3 * values
