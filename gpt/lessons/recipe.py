@@ -104,7 +104,8 @@ def by_hand(model: GPT, ids: Tensor) -> Tensor:
     x = ngram_embedding(ids, embedding_tables(model))  # (B, T, C)
     if model.config.positions == "learned":
         x = add_positions(x, weights["position_embedding.weight"])
-    for layer in block.stack(model):  # rotary, QK norm, key offset, squared ReLU
+    # rotary positions, QK norm, key offset, squared ReLU
+    for layer in block.stack(model):
         x = layer(x)
     x = normalization.take_apart(model.norm)(x)
     return x @ weights["head.weight"].T  # (B, T, V)
