@@ -265,12 +265,17 @@ class ModelConfig(Section):
                 f"model.head_size: expected an even number with model.positions rotary, which "
                 f"rotates channels in pairs, got {self.head_size}"
             )
-        if self.key_offset and (self.head_size % 2 or self.head_size < SMALLEST_OFFSET):
+        if self.key_offset and not self.can_offset_keys:
             raise ValueError(
                 f"model.head_size: expected an even number of at least {SMALLEST_OFFSET} with "
                 f"model.key_offset, which offsets pairs of channels, got {self.head_size}"
             )
         return self
+
+    @property
+    def can_offset_keys(self) -> bool:
+        """Whether a key of this head_size has a half to offset."""
+        return self.head_size % 2 == 0 and self.head_size >= SMALLEST_OFFSET
 
 
 class TrainConfig(Section):

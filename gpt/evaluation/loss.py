@@ -15,7 +15,7 @@ from gpt.distributed import any_rank, rank, total, world_size
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
 from gpt.sharding import is_sharded
-from gpt.text.batches import consecutive_windows, spread_windows
+from gpt.text.batches import scored_windows
 from gpt.text.vocabulary import Ids, Vocabulary
 
 EVAL_LOGITS = 2**22  # at a time, per thread: of 32 MB, malloc would take new memory each time
@@ -91,10 +91,7 @@ def evaluate_each(
     T, ranks = model.config.T, world_size() if sharded else 1
     K = len(members_of(model))
     totals, scored, stopped = np.zeros(K + (K > 1)), 0, False
-    if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
-        windows = consecutive_windows(ids, T)
-    else:
-        windows = spread_windows(ids, T, characters)
+    windows = scored_windows(ids, T, characters)
     windows = _divided(windows, EVAL_LOGITS // members_of(model)[0].head.out_features)
     mine = _of_rank(windows, rank() if sharded else 0, ranks, together)
     threads = torch.get_num_threads()

@@ -7,14 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gpt.model.shapes import staying_pairs
+
 
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Keys (..., hs) -> views (..., 2, n): the channels that stay, and those that are offset.
 
-    The latter are the half that rotary positions rotate least (two more, unless hs is a multiple of
-    4): they say what a character is, and hardly where.
+    The latter, of pairs from `staying_pairs` on, say what a character is, and hardly where.
     """
-    staying = k.shape[-1] // 4
+    staying = staying_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2): channels i and i + hs / 2
     return pairs[..., :staying], pairs[..., staying:]
 

@@ -48,6 +48,14 @@ def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
     return sum(map(math.prod, parameter_shapes(config, vocabulary_size).values()))
 
 
+def staying_pairs(head_size: int) -> int:
+    """How many of a key's pairs of channels, i and i + hs / 2, are its own with `key_offset`.
+
+    The others, half of all or one more, are those that rotary positions rotate least.
+    """
+    return head_size // 4
+
+
 def rotary_angles(T: int, head_size: int) -> NDArray[np.float64]:
     """(T, hs / 2): by how much places 0 to T - 1 turn each pair of channels, in radians."""
     half = head_size // 2

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpt.config.load import load_config
-from gpt.config.schema import LARGEST, SMALLEST_OFFSET, Config
+from gpt.config.schema import LARGEST, Config
 from gpt.config.yaml import as_flow
 from gpt.device import select_device
 from gpt.errors import ConfigError, OutOfMemory
@@ -72,9 +72,9 @@ class Chooser:
         repeats: bool,
     ) -> None:
         self.minutes = minutes
-        given, hs = base.model.model_fields_set, base.model.head_size
-        if "head_size" in given or {"C", "n_head"} <= given:  # as it is, it may have no half
-            repeats = repeats and hs % 2 == 0 and hs >= SMALLEST_OFFSET
+        given = base.model.model_fields_set
+        if "head_size" in given or {"C", "n_head"} <= given:
+            repeats = repeats and base.model.can_offset_keys
         self.repeats = repeats
         self.corpus, self.speed, self.base, self.T = corpus, speed, base, T
         self.kept = [

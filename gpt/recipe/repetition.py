@@ -1,6 +1,6 @@
 """Whether a text repeats itself, as code does: what a model gains by looking up the last time."""
 
-from gpt.text.batches import consecutive_windows, spread_windows
+from gpt.text.batches import scored_windows
 from gpt.text.vocabulary import Ids
 
 CONTEXT = 8  # ids: what followed as many the last time is repeated
@@ -18,9 +18,8 @@ def repeated_part(ids: Ids, T: int) -> float:
 
     It is what an induction head gets right (arXiv:2209.11895, "prefix matching").
     """
-    few = len(ids) - 1 > max(SCORED, T)
     repeated = scored = 0
-    for x, y in spread_windows(ids, T, SCORED) if few else consecutive_windows(ids, T):
+    for x, y in scored_windows(ids, T, SCORED):
         for before, after in zip(x.tolist(), y.tolist(), strict=True):
             followed: dict[tuple[int, ...], int] = {}
             for t in range(CONTEXT, len(before) + 1):

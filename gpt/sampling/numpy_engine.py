@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import ModelConfig
-from gpt.model.shapes import member_prefixes, rotary_angles
+from gpt.model.shapes import member_prefixes, rotary_angles, staying_pairs
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int_]
@@ -60,7 +60,9 @@ class NumpyEngine:
         self.ids = np.full((B, config.ngram - 1 + room), padding)
         layers = config.n_layer, config.ensemble
         hs, offset = config.head_size, config.key_offset
-        self.staying = 2 * (hs // 4) if offset else hs  # channels; the others are the next key's
+        self.staying = (
+            2 * staying_pairs(hs) if offset else hs
+        )  # channels; the others are the next key's
         self.keys = np.zeros((*layers, B, H, room + offset, hs), np.float32)
         self.values = np.zeros((*layers, B, H, room, config.value_size), np.float32)
 

@@ -93,6 +93,15 @@ def spread_windows(
         yield chosen[:, :-1], chosen[:, 1:]
 
 
+def scored_windows(
+    ids: Ids, T: int, characters: int | None = None
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """What an evaluation scores: all `consecutive_windows`, or `spread_windows` of longer ids."""
+    if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
+        return consecutive_windows(ids, T)
+    return spread_windows(ids, T, characters)
+
+
 def to_torch(ids: Ids) -> torch.Tensor:
     """The same ids as int64, as torch's embeddings expect."""
     return torch.from_numpy(ids.astype(np.int64))

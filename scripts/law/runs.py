@@ -20,7 +20,7 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.recipe.difficulty import measure_difficulty
 from gpt.recipe.settings import Choice, context_length, settings_for
-from gpt.text.batches import consecutive_windows, spread_windows
+from gpt.text.batches import scored_windows
 from gpt.text.vocabulary import Ids
 from gpt.training.step import TrainStep
 from law.texts import corpus_of, source_of
@@ -175,10 +175,8 @@ def ensemble_loss(models: list[GPT], ids: Ids, characters: int) -> float:
     if len(models) == 1:
         return evaluate(models[0], ids, characters=characters)
     T, total, scored = models[0].config.T, 0.0, 0
-    spread = characters < len(ids) - 1
-    windows = spread_windows(ids, T, characters) if spread else consecutive_windows(ids, T)
     with torch.inference_mode():
-        for x, y in windows:
+        for x, y in scored_windows(ids, T, characters):
             p = torch.stack([model(x).softmax(-1) for model in models]).mean(0)  # (B, T, V)
             total += cross_entropy(p.log(), y, reduction="sum").item()
             scored += y.numel()
