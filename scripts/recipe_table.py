@@ -106,7 +106,7 @@ def train(source: str, minutes: float, run: Path, *more: str) -> dict[str, Any]:
     model, dropout = config.model, config.model.character_dropout
     members = f"{model.ensemble} of " if model.ensemble > 1 else ""
     hidden = f", token dropout {dropout:g}" if dropout else ""
-    predicted = re.search(r"predicted val loss: (?:at most )?([\d.]+)", done.stderr)
+    predicted = re.search(r"predicted val loss: ([\d.]+)", done.stderr)
     outcome: dict[str, Any] = json.loads(done.stdout)
     return outcome | {
         "wall_s": round(wall, 1),

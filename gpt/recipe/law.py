@@ -1,18 +1,18 @@
 """The law: val loss from a model's size, the characters it sees, and passes over the text.
 
 A text is known by the val loss of a pilot, a small model trained for a moment (difficulty.py), and
-the law says by how much another run ends below it, or above:
+the law says by how much a run that sees as much or more ends below it, or above:
 
     loss = pilot loss + excess(run) - excess(pilot)
-    excess = slope (A (N / N0)^-a + B (D / D0)^-b) + overfit + hidden - averaged
+    excess = slope (A (N / N0)^-a + B (D / D0)^-b) + overfit + hidden - averaged + repeated
 
 with N the layers, and the channels, and D the characters seen, as in Hoffmann et al.
 (arXiv:2203.15556); but A grows with D, as a large model gains little in a short run. Characters
 seen again count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1), and in the
 end do harm: `overfit`, which of the pilot is at most MOST_OVERFIT of its loss. A text has a slope
-of its own, by which the losses of all runs on it fall, that of code faster than that of prose; it
-follows from how much the pilot gained on the way. What a model gains that learns to repeat what it
-has read (repetition.py) is not in it: it comes about all at once, at no time that is known. The
+of its own, by which the losses of all runs on it fall; it follows from how much the pilot gained on
+the way. Where a text repeats itself (repetition.py), the ids that a model can copy are apart: what
+they cost falls at once when its heads have found how to, to about the same on each text. The
 coefficients are fitted by scripts/law/fit.py; scripts/experiments.md says how well.
 """
 
@@ -27,31 +27,33 @@ from gpt.recipe.settings import Choice
 class Coefficients:
     """Of the law; scripts/law/fit.py prints them."""
 
-    depth: float = 0.02999  # nats that layers and channels gain, while they are few
-    width: float = 0.09067
-    saturates: float = 1.272
-    capacity: float = 2.591
-    seen: float = 0.8045
-    more_seen: float = 0.2779
-    overfit: float = 0.000188
-    overfit_passes: float = 2.435
-    overfit_size: float = 0.9548
-    overfit_text: float = 0.697
-    regularised: float = 15.2
-    hidden: float = 0.3445  # nats for token dropout
-    more_hidden: float = 1.701
-    vocabulary: float = 0.05528
-    learning: float = 1.453
-    gap: float = 0.32
-    again: float = 1.82  # passes that seeing the text for ever is worth
-    ensemble: float = 0.09845  # nats that infinitely many members gain
-    ensemble_overfit: float = 0.6209  # part of the overfit that they average away
+    depth: float = 0.02778  # nats that layers and channels gain, while they are few
+    width: float = 0.07681
+    saturates: float = 1.233
+    capacity: float = 5.116
+    seen: float = 1.157
+    more_seen: float = 0.1623
+    overfit: float = 0.0001988
+    overfit_passes: float = 2.42
+    overfit_size: float = 0.9375
+    overfit_text: float = 0.6857
+    regularised: float = 15.21
+    hidden: float = 0.1317  # nats for token dropout
+    more_hidden: float = 2.031
+    learning: float = 0.5469
+    gap: float = 0.3607
+    again: float = 1.624  # passes that seeing the text for ever is worth
+    ensemble: float = 0.08885  # nats that infinitely many members gain
+    ensemble_overfit: float = 1.074  # part of the overfit that they average away
+    copied: float = 0.3303  # nats of a repeated id, once a model copies it
+    found_longer: float = 0.886
+    found_wider: float = 6.764
 
 
 COEFFICIENTS = Coefficients()
 SHORTEST_TEXT = 18_000  # characters of train, of those that the law was fitted on
 SMALLEST_C = 48
-USUAL_V, USUAL_GAIN, USUAL_GAP = 64, 0.3, 0.1  # of the texts that it was fitted on
+USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # of the texts that it was fitted on
 MOST_LOST = 0.5  # by small models: at 1, more characters would not help any more
 LEAST_GAIN = 0.1  # of the pilot: that of one which overfits says nothing
 MOST_GAP = 1.0  # of the pilot: that between different scripts is larger
@@ -60,6 +62,7 @@ SEEN = 100_000  # characters: D0
 MOST_OVERFIT = 0.5  # of the pilot's loss: on a text of a page it makes many passes
 LOWEST = 0.25  # of the pilot's loss: the runs that the law was fitted on end above 0.67
 UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals, rounded up
+UNFOUND = 0.3  # of what the pilot had not found to copy: the same
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
@@ -69,6 +72,7 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
     pilot = Choice(LAYERS, C, text.pilot_characters)
     of_pilot = excess(pilot, text, fitted, MOST_OVERFIT * text.pilot_loss)
     loss = text.pilot_loss + excess(choice, text, fitted) - of_pilot
+    loss += of_repeated(choice, text, fitted) - text.pilot_repeated
     lowest = LOWEST * text.pilot_loss  # what is taken off beyond counts less and less
     if loss > lowest or not lowest:
         return max(loss, 0.0)
@@ -99,6 +103,17 @@ def excess(
     )
 
 
+def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
+    """Nats per id that repeated ids add to the loss: what is left of the pilot's, and `copied`.
+
+    A model copies them once its heads have found how to: a longer run has, and a wider model.
+    """
+    least = min(fitted.copied * text.repeated_part, text.pilot_repeated)
+    longer, wider = choice.characters / text.pilot_characters, choice.C / C
+    left = float(longer**-fitted.found_longer * wider**-fitted.found_wider)
+    return least + (text.pilot_repeated - least) * min(left, 1.0)
+
+
 def fitted_on(choice: Choice, text: Difficulty) -> str | None:
     """What the law was fitted on, if this is smaller, and nothing is known of it; else None."""
     if text.train_ids < SHORTEST_TEXT:
@@ -106,10 +121,18 @@ def fitted_on(choice: Choice, text: Difficulty) -> str | None:
     return f"models from C {SMALLEST_C} on" if choice.C < SMALLEST_C else None
 
 
+def uncertainty(val_loss: float, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
+    """Standard deviation, in nats per id, of what runs reached from the predicted `val_loss`.
+
+    It is larger where the pilot's heads have not found yet how to copy: when they do is luck.
+    """
+    unfound = text.pilot_repeated - fitted.copied * text.repeated_part
+    return math.hypot(UNCERTAINTY * val_loss, UNFOUND * max(unfound, 0.0))
+
+
 def slope(text: Difficulty, fitted: Coefficients) -> float:
-    """How fast the losses of all runs on a text fall: 1 of one whose V and pilot are usual."""
+    """How fast the losses of all runs on a text fall: 1 of one whose pilot is usual."""
     gain = max(text.pilot_gain, LEAST_GAIN)
     gap = min(max(text.pilot_gap, -MOST_GAP), MOST_GAP)
-    faster = fitted.vocabulary * math.log(text.V / USUAL_V)
-    faster += fitted.learning * (gain - USUAL_GAIN) + fitted.gap * (gap - USUAL_GAP)
+    faster = fitted.learning * (gain - USUAL_GAIN) + fitted.gap * (gap - USUAL_GAP)
     return max(1 + faster, LEAST_SLOPE)

@@ -11,7 +11,7 @@ from gpt.evaluation.units import val_units
 from gpt.model.shapes import parameter_count
 from gpt.recipe.chooser import Chooser
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
-from gpt.recipe.law import UNCERTAINTY, fitted_on
+from gpt.recipe.law import fitted_on, uncertainty
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import Speed, measure_pace
@@ -31,10 +31,9 @@ class Plan:
 
     `val_loss` is in nats per character, and `uncertainty` the standard deviation of what other runs
     reached from what was predicted; neither counts if it is `known_of` larger texts or models
-    alone. Of a text that `repeats` itself, which the law does not count, `val_loss` is what is
-    reached at most. An id of the text is a `unit`. `seconds` are those of the whole command. If the
-    plan `ends_early`, its run is shorter than the time allows, as a longer one would overfit. If
-    its config's `data.val_fraction` is not the corpus's, evaluating that would take too much of the
+    alone. An id of the text is a `unit`. `seconds` are those of the whole command. If the plan
+    `ends_early`, its run is shorter than the time allows, as a longer one would overfit. If its
+    config's `data.val_fraction` is not the corpus's, evaluating that would take too much of the
     time, and the corpus is to be split again.
     """
 
@@ -42,7 +41,6 @@ class Plan:
     val_loss: float
     uncertainty: float
     known_of: str | None
-    repeats: bool
     parameters: int
     unit: str
     passes: float
@@ -58,10 +56,6 @@ class Plan:
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
         predicted = f"{self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character"
-        if self.repeats:
-            predicted = (
-                f"at most {self.val_loss:.2f} nats per character, as the text repeats itself"
-            )
         if self.known_of:
             predicted = f"none; it is known of {self.known_of}"
         return [
@@ -126,7 +120,7 @@ def plan(
     val_fraction = chooser.val_fraction(limit_s - elapsed_s)
     if text is None:
         val = corpus.val[-round(val_fraction * len(corpus.ids)) :]  # what is to be predicted
-        text = measure_difficulty(corpus, T, base, minutes, go_on, val)
+        text = measure_difficulty(corpus, T, base, minutes, go_on, val, repeats=chooser.repeats)
     while True:
         gone_s = elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
         run = chooser.best(text, max(limit_s - gone_s, LEAST_LEFT * limit_s), val_fraction)
@@ -135,13 +129,12 @@ def plan(
             break
         go_on()
         speed.learn(config)
-    val_loss = val_units(corpus).per_character(run.val_loss)
+    units = val_units(corpus)
     return Plan(
         config=config,
-        val_loss=val_loss,
-        uncertainty=UNCERTAINTY * val_loss,
+        val_loss=units.per_character(run.val_loss),
+        uncertainty=units.per_character(uncertainty(run.val_loss, text)),
         known_of=fitted_on(run.choice, text),
-        repeats=chooser.repeats,
         parameters=parameter_count(config.model, text.V),
         unit=corpus.vocabulary.unit,
         passes=config.train.steps * config.train.batch_size * T / len(corpus.train),

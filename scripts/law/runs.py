@@ -19,6 +19,7 @@ from gpt.device import computing_with, generator, select_precision
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.recipe.difficulty import measure_difficulty
+from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length, settings_for
 from gpt.text.batches import scored_windows
 from gpt.text.vocabulary import Ids
@@ -49,17 +50,17 @@ PLANNED = {
     "2x64 1 .02 2, 3x128 4 .02 2",
     "torch-python": "2x64 1 0, 3x128 2 0, 3x128 2 0 2, 4x128 4 .02",
     "torch-headers": "2x64 1 0, 3x128 2 0, 4x128 4 .02",
-    "torch-all-python": "2x64 1 0, 3x128 2 0, 6x192 2 0",
-    "torch-all-headers": "2x64 1 0, 3x128 2 0",
+    "torch-all-python": "2x64 1 0, 3x128 2 0, 6x192 2 0, 2x128 5 0",
+    "torch-all-headers": "2x64 1 0, 3x128 2 0, 3x128 4 0",
     "gutenberg12-2MB": "2x64 1 0, 3x128 .4 0, 3x128 2.5 0, 4x192 .8 0, 3x128 2.5 0 2, 4x128 5 .02",
     "gutenberg12": "2x64 1 0, 2x64 5 0, 3x128 .4 0, 3x128 2.5 0, 4x192 .8 0, 6x256 .4 0, "
     "2x64 .6 0 2, 4x160 6 0",
     "gutenberg12-words": "2x64 .3 0, 2x64 1 0, 2x128 .5 0, 3x128 1 0, 2x64 2 .05",
     "gutenberg12-rare-words": "2x64 .3 0, 2x128 .3 0",
-    "neko": "2x128 .5 0, 3x128 1.2 .05",
-    "udhr": "2x64 .3 0",
+    "neko": "2x128 .5 0, 3x128 1.2 .05, 2x64 1 0, 3x128 2 .1, 3x128 1.2 .05 2",
+    "udhr": "2x64 .3 0, 2x64 .8 0, 2x64 1 .1, 2x128 .8 .1",
     "wikitext2-test": "2x64 1 0, 3x128 2 0, 4x128 4 .05",
-    "python-source": "2x64 1 0, 3x128 2 0",
+    "python-source": "2x64 1 0, 3x128 2 0, 2x128 5 0, 3x128 4 0",
 }
 
 Record = dict[str, Any]
@@ -121,7 +122,8 @@ def collect_pilots(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             corpus = corpus_of(source_of(text, folder, Path(scratch)))
             T = context_length(min(len(corpus.train), len(corpus.val)))
-            measured = asdict(measure_difficulty(corpus, T, base, minutes))
+            repeats = repeats_much(corpus.val, T)
+            measured = asdict(measure_difficulty(corpus, T, base, minutes, repeats=repeats))
         with PILOTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"text": text, "minutes": minutes, **measured}) + "\n")
         print(text, minutes, measured, flush=True)
@@ -132,12 +134,13 @@ def train_one(folder: Path, text: str, choice: Choice) -> Record:
     with tempfile.TemporaryDirectory() as scratch, computing_with(1):
         corpus = corpus_of(source_of(text, folder, Path(scratch)))
         T, V = context_length(min(len(corpus.train), len(corpus.val))), len(corpus.vocabulary)
+        repeats = repeats_much(corpus.val, T)
         models: list[GPT] = []
         curves: list[list[float]] = []
         last: list[float] = []
         seconds = 0.0
         for member in range(choice.members):
-            config = settings_for(replace(choice, members=1), T)
+            config = settings_for(replace(choice, members=1), T, repeats=repeats)
             config = config.model_copy(update={"seed": 1337 + member})
             steps = config.train.steps
             models.append(GPT(config.model, V, generator(config.seed, "init", 0)))
