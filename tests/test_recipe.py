@@ -12,16 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpt.config.load import load_config
-from gpt.config.schema import Config
+from gpt.config.schema import Config, DataConfig
 from gpt.errors import Interrupted
 from gpt.model.transformer import GPT
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
 from gpt.recipe.law import of_repeated, predict, uncertainty
 from gpt.recipe.plan import Plan, plan
-from gpt.recipe.repetition import repeated_loss, repeated_part
+from gpt.recipe.repetition import context_of, repeated_loss, repeated_part, repeats_much
 from gpt.recipe.settings import Choice, context_length, settings_for
 from gpt.recipe.speed import Pace, Speed, measure_pace, operations_per_character
-from gpt.text.corpus import Corpus
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 
 RATE = 3e11  # operations/s: two cores that multiply bfloat16
@@ -96,6 +97,12 @@ def test_settings_of_any_length_and_width_are_a_valid_config(characters: int, C:
 @given(shortest=st.integers(11, 10**9))
 def test_the_context_leaves_several_windows_to_each_split(shortest: int) -> None:
     assert context_length(shortest) <= max(8, shortest / 4)
+
+
+@pytest.mark.parametrize("shortest", [2, 3, 4, 5, 9])
+def test_the_context_of_the_shortest_text_fits_into_it(shortest: int) -> None:
+    """Of 39 letters, T was 4 and val had 4: refused."""
+    assert 1 <= context_length(shortest) < shortest
 
 
 @given(
@@ -251,6 +258,34 @@ def test_a_smaller_val_split_still_holds_a_window(characters: int) -> None:
     assert chosen.data.val_fraction * characters > chosen.model.T + 1
 
 
+def test_a_late_start_leaves_a_val_split_to_speak_of() -> None:
+    """When the minutes were gone before the plan, val became two windows."""
+    corpus = corpus_of(10_000_000)
+    text = replace(TEXT, train_ids=len(corpus.train))
+    chosen = plan(corpus, 0.5, elapsed_s=40.0, text=text, speed=fake_speed(65), repeats=False)
+    assert chosen.config.data.val_fraction * corpus.characters > 20_000
+
+
+@pytest.mark.parametrize("vocabulary", ["characters", "bytes"])
+def test_what_becomes_val_is_known_before_the_text_is_split_again(
+    tmp_path: Path, vocabulary: str
+) -> None:
+    """Of bytes, a part of the ids was taken, and units were those of all of val."""
+    path = tmp_path / "mixed.txt"
+    path.write_text("learn " * 1000 + "\u5b66\u7fd2\U0001f600" * 300 + "to copy" * 31, "utf-8")
+    corpora = [
+        load_corpus(open_source(str(path), data), data)
+        for data in (
+            DataConfig(source=str(path), vocabulary=vocabulary, val_fraction=part)
+            for part in (0.2, 0.1, 0.003)
+        )
+    ]
+    for smaller in corpora[1:]:
+        ids = corpora[0].last(smaller.val_characters)
+        decoded = [c.vocabulary.decode(i) for c, i in ((corpora[0], ids), (smaller, smaller.val))]
+        assert decoded[0] == decoded[1]
+
+
 def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
     """It was that of the whole last tenth, though less became val, which may be harder."""
     ids = np.arange(40_000) * 7 % len(LETTERS)
@@ -269,17 +304,49 @@ def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
 @given(
     ids=st.lists(st.integers(0, 1), min_size=2, max_size=97).map(lambda x: np.array(x, np.uint8)),
     T=st.integers(1, 53),
+    context=st.integers(1, 5),
 )
-def test_a_repeated_id_is_one_that_followed_the_same_four_the_last_time(
-    ids: np.ndarray, T: int
+def test_a_repeated_id_is_one_that_followed_the_same_ids_the_last_time(
+    ids: np.ndarray, T: int, context: int
 ) -> None:
-    repeated = 0
+    count = 0
     for place in range(1, len(ids)):  # of the id that is predicted
         start = (place - 1) // T * T  # of its window
         seen = ids[start:place].tolist()
-        earlier = [end for end in range(4, len(seen)) if seen[end - 4 : end] == seen[-4:]]
-        repeated += bool(earlier) and seen[earlier[-1]] == ids[place]
-    assert repeated_part(ids, T) == pytest.approx(repeated / (len(ids) - 1))
+        ends = range(context, len(seen))
+        earlier = [end for end in ends if seen[end - context : end] == seen[-context:]]
+        count += bool(earlier) and seen[earlier[-1]] == ids[place]
+    assert repeated_part(ids, T, context) == pytest.approx(count / (len(ids) - 1))
+
+
+def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance() -> None:
+    """In bytes, four of a text in many scripts are little more than one character."""
+    letters = corpus_of(40_000)
+    assert context_of(letters, 512) == 4
+    assert context_of(replace(letters, vocabulary=BYTES, val_characters=4000 // 3), 512) == 13
+    drawn = np.random.default_rng(7).integers(2, size=40_000).astype(np.uint8)
+    assert not repeats_much(replace(letters, ids=drawn, vocabulary=Vocabulary("AB")), 512)
+
+
+@pytest.mark.parametrize("part, repeats", [(0.1, False), (0.35, True)])
+def test_a_text_repeats_itself_if_much_of_its_val_split_does(part: float, repeats: bool) -> None:
+    """Both of a train split that does not, or of one that is all the same, by turns."""
+    source = np.random.default_rng(7)
+    runs = []
+    for _ in range(400):  # of 100 letters, of which some are those before them
+        fresh = source.integers(len(LETTERS), size=round(100 * (1 - part)))
+        runs.append(np.concatenate([fresh, fresh[: round(100 * part)]]))
+    val = np.concatenate(runs).astype(np.uint8)
+    others = np.random.default_rng(8).integers(len(LETTERS), size=90_000).astype(np.uint8)
+    for train in (others, np.zeros_like(others)):
+        corpus = replace(
+            corpus_of(130_000),
+            ids=np.concatenate([train, val]),
+            vocabulary=Vocabulary.of(LETTERS),
+            train_ids=90_000,
+            val_characters=40_000,
+        )
+        assert repeats_much(corpus, 512) == repeats
 
 
 def test_the_loss_of_repeated_ids_is_theirs_over_all_ids() -> None:
@@ -294,8 +361,8 @@ def test_the_loss_of_repeated_ids_is_theirs_over_all_ids() -> None:
             earlier = [i for i in range(3, t) if window[i - 3 : i + 1] == context]
             if earlier and window[earlier[-1] + 1] == window[t + 1]:
                 total, count = total - log_p[t, window[t + 1]].item(), count + 1
-    assert repeated_loss(model, ids) == pytest.approx(total / 198, rel=1e-5)
-    assert repeated_part(ids, 17) == pytest.approx(count / 198)
+    assert repeated_loss(model, ids, 4) == pytest.approx(total / 198, rel=1e-5)
+    assert repeated_part(ids, 17, 4) == pytest.approx(count / 198)
     assert count > 9
 
 
@@ -314,22 +381,37 @@ def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
     assert train.first_window == (T // 2 if repeats else T // 4)
 
 
-def test_small_models_of_a_text_that_repeats_itself_have_two_whole_heads() -> None:
+def test_models_of_a_text_that_repeats_itself_have_two_whole_heads() -> None:
     for C in (32, 64, 128, 320):
         model = settings_for(Choice(2, C, 10**6), T=64, repeats=True).model
         assert model.n_head >= 2
         assert model.head_size == 64
+    odd = settings_for(Choice(2, 1186, 10**6), T=64, repeats=True).model
+    assert odd.n_head * odd.head_size >= 1150, "of no even number of heads, two of 64 were left"
 
 
-def test_heads_that_cannot_be_halved_are_trained_on_any_text() -> None:
-    for model, head_size in (
-        ({"head_size": 5, "positions": "learned"}, 5),
-        ({"C": 100, "n_head": 4, "positions": "learned"}, 25),
-        ({"head_size": 2}, 2),
-    ):
-        base, corpus = Config.model_validate({"model": model}), corpus_of(1_000_000)
-        chosen = plan(corpus, 2, base, text=TEXT, speed=fake_speed(65), repeats=True).config.model
-        assert (chosen.head_size, chosen.key_offset) == (head_size, False)
+@pytest.mark.parametrize(
+    "model, heads, offset",
+    [
+        ({"head_size": 5, "positions": "learned"}, None, False),
+        ({"C": 100, "n_head": 4, "positions": "learned"}, (4, 25), False),
+        ({"head_size": 2}, None, False),
+        ({"n_head": 8, "C": 64}, (8, 8), True),
+        ({"n_head": 4, "C": 64, "head_size": 32}, (4, 32), True),
+        ({"n_head": 1, "C": 128}, (1, 128), True),
+        ({"key_offset": False, "C": 64, "n_layer": 2}, (1, 64), False),
+    ],
+)
+def test_heads_that_are_set_are_kept_on_a_text_that_repeats_itself(
+    model: dict[str, object], heads: tuple[int, int] | None, offset: bool
+) -> None:
+    """Eight heads of a C of 64 had 64 channels each."""
+    base, corpus = Config.model_validate({"model": model}), corpus_of(1_000_000)
+    chosen = plan(corpus, 2, base, text=TEXT, speed=fake_speed(65), repeats=True).config
+    assert heads is None or (chosen.model.n_head, chosen.model.head_size) == heads
+    assert chosen.model.head_size == model.get("head_size", chosen.model.head_size)
+    assert chosen.model.key_offset == offset
+    assert chosen.train.first_window == chosen.model.T // (2 if offset else 4)
 
 
 def test_what_is_set_is_kept_and_the_rest_chosen_around_it() -> None:

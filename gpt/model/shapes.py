@@ -51,7 +51,7 @@ def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
 def staying_pairs(head_size: int) -> int:
     """How many of a key's pairs of channels, i and i + hs / 2, are its own with `key_offset`.
 
-    The others, half of all or one more, are those that rotary positions rotate least.
+    The others, the larger half, are those that rotary positions rotate least.
     """
     return head_size // 4
 

@@ -59,7 +59,8 @@ class Run:
 class Chooser:
     """All configs that leave what `base` sets as it is, and what they are predicted to reach.
 
-    `repeats`: whether the text repeats itself, see `settings_for`.
+    If the text `repeats` itself, see `settings_for`, those have offset keys that can, unless `base`
+    says otherwise. `offsets_keys` is whether any does.
     """
 
     def __init__(
@@ -72,10 +73,6 @@ class Chooser:
         repeats: bool,
     ) -> None:
         self.minutes = minutes
-        given = base.model.model_fields_set
-        if "head_size" in given or {"C", "n_head"} <= given:
-            repeats = repeats and base.model.can_offset_keys
-        self.repeats = repeats
         self.corpus, self.speed, self.base, self.T = corpus, speed, base, T
         self.kept = [
             f"{key}={as_flow(value)}"
@@ -87,7 +84,11 @@ class Chooser:
         self.free = torch.cuda.mem_get_info(self.device)[0] if on_cuda else free_bytes()
         train = base.train
         self.batch_size = train.batch_size if "batch_size" in train.model_fields_set else None
+        self.offsets_keys = repeats
         self.shapes = self._shapes()
+        if repeats and not any(config.model.key_offset for config, _ in self.shapes):
+            self.offsets_keys = False
+            self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
         """The config of such a choice; or of that of its open shapes which is most like it."""
@@ -99,32 +100,27 @@ class Chooser:
         nearest = min((shape for _, shape in self.shapes), key=unlike)
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
-    def val_fraction(self, seconds: float) -> float:
-        """How much of the text the last evaluation is to score: val as it is, if time allows."""
-        characters, data = len(self.corpus.val), self.base.data
+    def val_fraction(self, seconds: float) -> float | None:
+        """How much of the text the last evaluation is to score; None: val as it is, in time."""
+        ids, characters = len(self.corpus.val), self.corpus.val_characters
         fastest_s = min(self.speed.predict(config).evaluation_s for config, _ in self.shapes)
-        fixed = {"val_fraction", "val_source", "split"} & data.model_fields_set
-        if fixed or characters * fastest_s <= LAST_EVALUATED * seconds:
-            return self._val_part
+        fixed = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
+        if fixed or ids * fastest_s <= LAST_EVALUATED * seconds:
+            return None
         least = 2 * (self.T + 2)  # of which rounding leaves half or more
-        affordable = max(least, int(LESS_EVALUATED * seconds / fastest_s))
-        return min(self._val_part, _rounded_down(affordable / len(self.corpus.ids)))
+        affordable = int(LESS_EVALUATED * seconds / fastest_s * characters / ids)
+        fraction = _rounded_down(max(least, affordable) / self.corpus.characters)
+        return fraction if fraction * self.corpus.characters < characters else None
 
-    @property
-    def _val_part(self) -> float:
-        """Of the text, as it is split."""
-        return len(self.corpus.val) / len(self.corpus.ids)
-
-    def best(self, text: Difficulty, seconds: float, val_fraction: float) -> Run:
+    def best(self, text: Difficulty, seconds: float, scored: int) -> Run:
         """The run with the lowest predicted loss that takes at most so many seconds.
 
-        Where none of FEWEST_STEPS does, the one that takes the least. The last evaluation is of
-        `val_fraction` of the text.
+        Where none of FEWEST_STEPS does, the one that takes the least. The last evaluation is of so
+        many ids.
 
         Raises:
             OutOfMemory: no model has room.
         """
-        scored = round(val_fraction * len(self.corpus.ids))
         runs = [run for shape in self.shapes for run in self._runs(*shape, text, scored, seconds)]
         if not runs:
             check_training_memory(self.shapes[0][0], text.V, self.device)
@@ -141,16 +137,29 @@ class Chooser:
             return min(runs, key=lambda run: run.seconds)
         return min(fitting, key=lambda run: run.val_loss)
 
-    def config(self, choice: Choice, val_fraction: float = 1.0) -> Config:
+    def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
         """The settings of a choice, but for those that `base` sets. Raises ConfigError.
 
-        Of the text, val is to be this part, if it is smaller than it is.
+        If a `val_fraction` is given, val is to be this part of the text.
         """
-        config = settings_for(choice, self.T, self.batch_size, repeats=self.repeats)
-        changes = {"train.minutes": self.minutes, "train.sample_length": SAMPLE_LENGTH}
+        try:
+            return self._config(choice, val_fraction, self.offsets_keys)
+        except ConfigError:
+            if not self.offsets_keys:
+                raise
+        return self._config(choice, val_fraction, False)  # its keys may have no half to offset
+
+    def _config(self, choice: Choice, val_fraction: float | None, repeats: bool) -> Config:
+        config = settings_for(choice, self.T, self.batch_size, repeats=repeats)
+        changes: dict[str, Any] = {
+            "train.minutes": self.minutes,
+            "train.sample_length": SAMPLE_LENGTH,
+        }
         if "warmup_steps" in self.base.train.model_fields_set:
             changes["train.steps"] = max(config.train.steps, self.base.train.warmup_steps)
-        if val_fraction < self._val_part:
+        if "n_head" in self.base.model.model_fields_set:
+            changes["model.head_size"] = None  # as of any text
+        if val_fraction is not None:
             changes["data.val_fraction"] = val_fraction
         chosen = [f"{key}={as_flow(value)}" for key, value in changes.items()]
         return load_config(config, [*chosen, *self.kept])

@@ -7,7 +7,7 @@ from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model, members_of
-from gpt.recipe.repetition import repeated_loss, repeated_part
+from gpt.recipe.repetition import context_of, repeated_loss, repeated_part
 from gpt.recipe.settings import Choice, settings_for
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
@@ -72,22 +72,23 @@ def measure_difficulty(
     config = settings_for(Choice(LAYERS, C, characters), T, repeats=repeats)
     device = select_device(base.device)
     val = corpus.val if val is None else val
+    context = context_of(corpus, T)
     check_training_memory(config, len(corpus.vocabulary), device)
     with computing_with(base.threads):
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
         update = make_step(model, corpus.train, config, device, corpus.vocabulary)
-        results, val_losses, repeated = [], [], []
+        results, val_losses = [], []
         steps = config.train.steps
         for step in range(steps):
             before_each()
             results.append(update(step))
             if step + 1 in (steps // FIRST_PART, steps):
                 val_loss = evaluate(model, val, corpus.vocabulary, characters=SCORED)
-                val_losses.append(val_loss)
-                repeated.append(repeated_loss(members_of(model)[0], val) if repeats else 0.0)
+                pilot = members_of(model)[0]
+                repeated = repeated_loss(pilot, val, context) if repeats else 0.0
+                val_losses.append((val_loss, repeated))
         train_losses = [loss for [[loss], _] in update.read(results[-LAST_STEPS:])]
-    first, last = val_losses
-    repeated_first, repeated_last = repeated
+    (first, repeated_first), (last, repeated_last) = val_losses
     return Difficulty(
         train_ids=len(corpus.train),
         V=len(corpus.vocabulary),
@@ -95,6 +96,6 @@ def measure_difficulty(
         pilot_gain=(first - repeated_first) - (last - repeated_last),
         pilot_gap=last - sum(train_losses) / len(train_losses),
         pilot_characters=characters,
-        repeated_part=repeated_part(val, T) if repeats else 0.0,
+        repeated_part=repeated_part(val, T, context) if repeats else 0.0,
         pilot_repeated=repeated_last,
     )

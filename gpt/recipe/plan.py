@@ -7,7 +7,6 @@ from functools import partial
 
 from gpt.config.schema import Config
 from gpt.errors import Interrupted
-from gpt.evaluation.units import val_units
 from gpt.model.shapes import parameter_count
 from gpt.recipe.chooser import Chooser
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
@@ -106,7 +105,7 @@ def plan(
     T = context_length(min(len(corpus.train), len(corpus.val)))
     T = base.model.T if "T" in base.model.model_fields_set else T
     corpus.check_fits(T)
-    repeats = repeats_much(corpus.val, T) if repeats is None else repeats
+    repeats = repeats_much(corpus, T) if repeats is None else repeats
     V = text.V if text else len(corpus.vocabulary)
     is_measured, speed = speed is None, speed or Speed(V, partial(measure_pace, corpus=corpus))
     chooser = Chooser(corpus, speed, base, T, minutes, repeats)
@@ -117,28 +116,37 @@ def plan(
         if not speed.knows(config):
             go_on()
             speed.learn(config)
-    val_fraction = chooser.val_fraction(limit_s - elapsed_s)
+
+    def gone_s() -> float:
+        return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
+
+    def left_s() -> float:
+        return max(limit_s - gone_s(), LEAST_LEFT * limit_s)
+
+    val_fraction, val_characters = chooser.val_fraction(left_s()), corpus.val_characters
+    if val_fraction is not None:  # what val will be, and its loss is predicted
+        val_characters = corpus.characters - int((1 - val_fraction) * corpus.characters)
+    val = corpus.last(val_characters)
     if text is None:
-        val = corpus.val[-round(val_fraction * len(corpus.ids)) :]  # what is to be predicted
-        text = measure_difficulty(corpus, T, base, minutes, go_on, val, repeats=chooser.repeats)
+        repeats = chooser.offsets_keys
+        text = measure_difficulty(corpus, T, base, minutes, go_on, val, repeats=repeats)
     while True:
-        gone_s = elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
-        run = chooser.best(text, max(limit_s - gone_s, LEAST_LEFT * limit_s), val_fraction)
+        run = chooser.best(text, left_s(), len(val))
         config = chooser.config(run.choice, val_fraction)
         if speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
             break
         go_on()
         speed.learn(config)
-    units = val_units(corpus)
+    per_character = len(val) / val_characters
     return Plan(
         config=config,
-        val_loss=units.per_character(run.val_loss),
-        uncertainty=units.per_character(uncertainty(run.val_loss, text)),
+        val_loss=per_character * run.val_loss,
+        uncertainty=per_character * uncertainty(run.val_loss, text),
         known_of=fitted_on(run.choice, text),
         parameters=parameter_count(config.model, text.V),
         unit=corpus.vocabulary.unit,
         passes=config.train.steps * config.train.batch_size * T / len(corpus.train),
         memory_bytes=run.memory_bytes,
-        seconds=gone_s + run.seconds,
+        seconds=gone_s() + run.seconds,
         ends_early=run.ends_early,
     )

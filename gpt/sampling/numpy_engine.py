@@ -60,9 +60,8 @@ class NumpyEngine:
         self.ids = np.full((B, config.ngram - 1 + room), padding)
         layers = config.n_layer, config.ensemble
         hs, offset = config.head_size, config.key_offset
-        self.staying = (
-            2 * staying_pairs(hs) if offset else hs
-        )  # channels; the others are the next key's
+        # channels of a key that are its own; the others are the next key's
+        self.staying = 2 * staying_pairs(hs) if offset else hs
         self.keys = np.zeros((*layers, B, H, room + offset, hs), np.float32)
         self.values = np.zeros((*layers, B, H, room, config.value_size), np.float32)
 

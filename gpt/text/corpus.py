@@ -62,6 +62,16 @@ class Corpus:
         """By default the last 10 % of the characters."""
         return self.ids[self.train_ids :]
 
+    def last(self, characters: int) -> Ids:
+        """The ids of the last so many characters, those of val or fewer."""
+        if characters == self.val_characters:
+            return self.val
+        if not self.vocabulary.is_bytes:
+            return self.ids[-characters:]
+        tail = self.val[-4 * characters :]  # of UTF-8, in which no character has more bytes
+        first = np.flatnonzero((tail & 0xC0) != 0x80)  # the other bytes begin with the bits 10
+        return tail[first[-characters] :]
+
     def summary(self) -> str:
         """Its size and its vocabulary, in a few words."""
         size, V = f"{self.characters:,} characters", len(self.vocabulary)

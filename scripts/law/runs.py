@@ -122,7 +122,7 @@ def collect_pilots(folder: Path) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             corpus = corpus_of(source_of(text, folder, Path(scratch)))
             T = context_length(min(len(corpus.train), len(corpus.val)))
-            repeats = repeats_much(corpus.val, T)
+            repeats = repeats_much(corpus, T)
             measured = asdict(measure_difficulty(corpus, T, base, minutes, repeats=repeats))
         with PILOTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"text": text, "minutes": minutes, **measured}) + "\n")
@@ -134,7 +134,7 @@ def train_one(folder: Path, text: str, choice: Choice) -> Record:
     with tempfile.TemporaryDirectory() as scratch, computing_with(1):
         corpus = corpus_of(source_of(text, folder, Path(scratch)))
         T, V = context_length(min(len(corpus.train), len(corpus.val))), len(corpus.vocabulary)
-        repeats = repeats_much(corpus.val, T)
+        repeats = repeats_much(corpus, T)
         models: list[GPT] = []
         curves: list[list[float]] = []
         last: list[float] = []
