@@ -20,7 +20,7 @@ START = Coefficients(
     *(0.05, 0.09, 0.5, 0.5, 0.7, 0.3),  # size, characters
     *(1e-4, 2.0, 0.8, 1.8, 12.0, 0.5, 1.2),  # overfit, token dropout
     *(1.0, 0.5, 8.0, 0.08, 0.5),  # slope, passes, ensembles
-    *(0.3, 1.0, 2.0),  # repeated ids
+    *(0.3, 0.2, 1.0, 2.0),  # repeated ids
 )
 WHOLE = {  # runs of `gpt train`, in no file
     "tinyshakespeare": (  # shakespeare_cpu and shakespeare_best; ensembles of so many members
