@@ -20,11 +20,11 @@ from gpt.recipe.settings import Choice
 def draw(points: dict[str, list[Point]], out: Path) -> None:
     """Left: the law and the runs of the pilot's shape. Right: every run's error, by passes."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
-    seen = np.geomspace(1e5, 1e7, 50)
     for i, (text, runs) in enumerate(points.items()):
         color, marker = plt.get_cmap("tab20")(i), "s" if text in HELD_OUT else "o"
         difficulty = runs[0][1]
         if difficulty.pilot_loss < 3:  # the others have another scale
+            seen = np.geomspace(difficulty.pilot_characters, 1e7, 50)
             shape = [Choice(LAYERS, C, round(D)) for D in seen]
             left.plot(seen, [predict(choice, difficulty) for choice in shape], color=color, lw=1)
             same = [
@@ -32,12 +32,12 @@ def draw(points: dict[str, list[Point]], out: Path) -> None:
                 for choice, _, loss in runs
                 if choice == Choice(LAYERS, C, choice.characters)
             ]
-            left.plot(*zip(*same, strict=True),
+            left.plot([D for D, _ in same], [loss for _, loss in same],
                       marker, color=color, label=text, ms=4)  # fmt: skip
         passes = [choice.characters / difficulty.train_ids for choice, _, _ in runs]
         errors = [100 * (predict(choice, difficulty) / loss - 1) for choice, _, loss in runs]
         right.plot(passes, errors, marker, color=color, ms=4)
-    left.set(xscale="log", ylim=(1.1, 2.2), xlabel="characters seen",
+    left.set(xscale="log", ylim=(0.9, 2.3), xlabel="characters seen",
              ylabel="val loss, nats per character")  # fmt: skip
     left.set_title("2 layers, C 64, no token dropout: the law, and runs", fontsize=10)
     figure.legend(fontsize=7, ncols=7, loc="outside lower center")
