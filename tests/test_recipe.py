@@ -99,12 +99,6 @@ def test_the_context_leaves_several_windows_to_each_split(shortest: int) -> None
     assert context_length(shortest) <= max(8, shortest / 4)
 
 
-@pytest.mark.parametrize("shortest", [2, 3, 4, 5, 9])
-def test_the_context_of_the_shortest_text_fits_into_it(shortest: int) -> None:
-    """Of 39 letters, T was 4 and val had 4: refused."""
-    assert 1 <= context_length(shortest) < shortest
-
-
 @given(
     seen=st.floats(1e4, 9e5),
     more=st.floats(1.0, 10.0),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpt.config.schema import Config
 
 HEAD_SIZE = 64  # heads of 32 channels learn less in a step (scripts/experiments.md)
-LONGEST_CONTEXT = 512
+SHORTEST_CONTEXT, LONGEST_CONTEXT = 4, 512
 FIRST_WINDOW = 4  # times shorter than T; of a text that repeats itself,
 FIRST_WINDOW_REPEATS = 2  # times: there is more to see
 STEP_CHARACTERS = 4096  # of a run of
@@ -42,7 +42,7 @@ class Choice:
 
 def context_length(shortest_split: int) -> int:
     """T: of a text whose shorter split has so many characters; a power of two."""
-    longest = max(1, min(8, shortest_split - 1), shortest_split // 4)
+    longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
     longest = min(LONGEST_CONTEXT, longest)
     return 1 << longest.bit_length() - 1
 
