@@ -7,7 +7,7 @@ from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model, members_of
-from gpt.recipe.repetition import context_of, repeated_loss, repeated_part
+from gpt.recipe.repetition import SCORED, context_of, repeated_loss, repeated_part
 from gpt.recipe.settings import Choice, settings_for
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
@@ -20,7 +20,6 @@ CHARACTERS_A_MINUTE = 400_000  # of the time that there is
 MOST_PASSES = 4  # over the text: one that overfits says little
 FIRST_PART = 4  # of the pilot, as a part of all its steps
 LAST_STEPS = 20  # whose train loss counts
-SCORED = 60_000  # characters of val, evenly spread
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import Speed, measure_pace
 from gpt.text.corpus import Corpus
+from gpt.text.preparation import train_characters
 
 FIRST_MEASURED = ((2, 64), (3, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch that is measured
@@ -125,7 +126,7 @@ def plan(
 
     val_fraction, val_characters = chooser.val_fraction(left_s()), corpus.val_characters
     if val_fraction is not None:  # what val will be, and its loss is predicted
-        val_characters = corpus.characters - int((1 - val_fraction) * corpus.characters)
+        val_characters = corpus.characters - train_characters(corpus.characters, val_fraction)
     val = corpus.last(val_characters)
     if text is None:
         repeats = chooser.offsets_keys

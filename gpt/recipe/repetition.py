@@ -12,7 +12,7 @@ from gpt.text.vocabulary import Ids
 
 CONTEXT = 4  # characters: what followed as many the last time is repeated
 BY_CHANCE = 64  # windows: more characters, if as many would be followed so often by chance alone
-SCORED = 60_000  # ids at most, evenly spread
+SCORED = 60_000  # ids of val at most, evenly spread: of the pilot, too
 MUCH = 0.2  # of all ids: prose has 0.00 to 0.16, documentation and code 0.28 to 0.38
 
 

@@ -166,7 +166,7 @@ def count(
             size += len(chunk)
             progress(len(chunk))
         ends.append(counts.total)
-    train = int((1 - data.val_fraction) * counts.total) if len(parts) == 1 else ends[0]
+    train = train_characters(counts.total, data.val_fraction) if len(parts) == 1 else ends[0]
     if vocabulary is None and data.vocabulary == "bytes":
         vocabulary = BYTES
     elif vocabulary is None:
@@ -176,6 +176,11 @@ def count(
     else:
         vocabulary = _given(vocabulary, counts, parts[0].source.name)
     return Counts(counts.total, size, train, vocabulary)
+
+
+def train_characters(characters: int, val_fraction: float) -> int:
+    """How many of a text's characters, the first ones, are train where val is so much of it."""
+    return int((1 - val_fraction) * characters)
 
 
 def write(parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress) -> Written:
