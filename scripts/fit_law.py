@@ -16,7 +16,7 @@ from dataclasses import astuple, fields
 from pathlib import Path
 
 from law.fit import fit, read_points, report
-from law.runs import collect, train_one
+from law.runs import PILOTED_MINUTES, collect, train_one
 from law.texts import HELD_OUT
 
 from gpt.recipe.law import COEFFICIENTS
@@ -40,7 +40,12 @@ def main() -> None:
         fitted = COEFFICIENTS
         if arguments.what == "fit":
             fitted = fit(
-                [p for text, of_it in read_points().items() if text not in HELD_OUT for p in of_it]
+                [
+                    points
+                    for minutes in PILOTED_MINUTES
+                    for text, points in read_points(minutes).items()
+                    if text not in HELD_OUT
+                ]
             )
             for field, value in zip(fields(fitted), astuple(fitted), strict=True):
                 print(f"    {field.name}: float = {value:.4g}")

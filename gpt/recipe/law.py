@@ -27,28 +27,27 @@ from gpt.recipe.settings import Choice
 class Coefficients:
     """Of the law; scripts/law/fit.py prints them."""
 
-    depth: float = 0.03027  # nats that layers and channels gain, while they are few
-    width: float = 0.07796
-    saturates: float = 1.15
-    capacity: float = 4.286
-    seen: float = 1.013
-    more_seen: float = 0.1927
-    overfit: float = 0.0002965
-    overfit_passes: float = 2.303
-    overfit_size: float = 0.8943
-    overfit_text: float = 0.6687
-    regularised: float = 14.65
-    hidden: float = 0.1559  # nats for token dropout
-    more_hidden: float = 1.946
-    learning: float = 0.4059
-    gap: float = 0.3187
-    again: float = 1.6  # passes that seeing the text for ever is worth
-    ensemble: float = 0.0891  # nats that infinitely many members gain
-    ensemble_overfit: float = 1.008  # part of the overfit that they average away
-    copied: float = 0.421  # nats of a repeated id, once a model copies it
-    more_copied: float = 0.09304
-    found_longer: float = 1.125
-    found_wider: float = 9.277
+    depth: float = 0.03172  # nats that layers and channels gain, while they are few
+    width: float = 0.1008
+    saturates: float = 1.426
+    capacity: float = 3.552
+    seen: float = 1.05
+    more_seen: float = 0.1736
+    overfit: float = 0.001117
+    overfit_passes: float = 1.917
+    overfit_size: float = 0.7549
+    overfit_text: float = 0.6296
+    regularised: float = 13.02
+    hidden: float = 0.2326  # nats for token dropout
+    learning: float = 0.5221
+    gap: float = 0.3804
+    again: float = 2.193  # passes that seeing the text for ever is worth
+    ensemble: float = 0.08157  # nats that infinitely many members gain
+    ensemble_overfit: float = 1.084  # of so many members, what overfits falls as a power
+    copied: float = 0.4188  # nats of a repeated id, once a model copies it
+    more_copied: float = 0.09424
+    found_longer: float = 1.01
+    found_wider: float = 8
 
 
 COEFFICIENTS = Coefficients()
@@ -96,12 +95,10 @@ def excess(
     memorised = (parameters / 1e5) ** fitted.overfit_size * (1e5 / U) ** fitted.overfit_text
     memorised *= fitted.overfit * passes**fitted.overfit_passes
     overfit = memorised * math.exp(-fitted.regularised * choice.token_dropout)
-    overfit = min(overfit, most_overfit)
-    averaged = fitted.ensemble + fitted.ensemble_overfit * overfit
-    hidden = fitted.hidden * choice.token_dropout**fitted.more_hidden
-    return float(
-        slope(text, fitted) * learnt + overfit + hidden - averaged * (1 - 1 / choice.members)
-    )
+    overfit = min(overfit, most_overfit) * choice.members**-fitted.ensemble_overfit
+    averaged = fitted.ensemble * (1 - 1 / choice.members)
+    hidden = fitted.hidden * choice.token_dropout
+    return float(slope(text, fitted) * learnt + overfit + hidden - averaged)
 
 
 def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:

@@ -51,4 +51,4 @@ def draw(points: dict[str, list[Point]], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(read_points(minutes=(2.0,)), Path(sys.argv[1]))
+    draw(read_points(2.0), Path(sys.argv[1]))

@@ -14,11 +14,12 @@ from law.runs import PILOTED_MINUTES, PILOTS, choice_of, read_records
 from law.texts import HELD_OUT
 
 OUTLIER = 0.02  # of the loss: residuals beyond count less and less
+SHARED = 0.2  # of what all runs of a text are off by is not counted: a choice is between its runs
 PRIOR = 0.003  # residual of a coefficient e times its START: what runs say nothing of stays
 ITERATIONS, STEP = 200, 1e-5  # of the fit; in which its derivatives are taken
 START = Coefficients(
     *(0.05, 0.09, 0.5, 0.5, 0.7, 0.3),  # size, characters
-    *(1e-4, 2.0, 0.8, 1.8, 12.0, 0.5, 1.2),  # overfit, token dropout
+    *(1e-4, 2.0, 0.8, 1.8, 12.0, 0.3),  # overfit, token dropout
     *(1.0, 0.5, 8.0, 0.08, 0.5),  # slope, passes, ensembles
     *(0.3, 0.2, 1.0, 2.0),  # repeated ids
 )
@@ -43,9 +44,17 @@ WHOLE = {  # runs of `gpt train`, in no file
         (Choice(6, 192, 1417 * 4096, 0.01, members=2), 1.3715),
         (Choice(4, 192, 1265 * 4096, 0.05, members=3), 1.3715),
         (Choice(4, 192, 1008 * 4096, 0.05, members=4), 1.3786),
+        (Choice(3, 160, 723 * 4096, 0.05, members=2), 1.4408),
+        (Choice(6, 192, 1110 * 4096, 0.1, members=3), 1.3850),
     ),
-    "tinyshakespeare-20kB": ((Choice(2, 64, 125 * 1024, 0.1, members=8), 1.7010),),
-    "tinyshakespeare-200kB": ((Choice(3, 160, 447 * 2048, 0.1, members=4), 1.4999),),
+    "tinyshakespeare-20kB": (
+        (Choice(2, 64, 125 * 1024, 0.1, members=8), 1.7010),
+        (Choice(2, 64, 150 * 1024, 0.1, members=8), 1.6927),
+    ),
+    "tinyshakespeare-200kB": (
+        (Choice(3, 160, 447 * 2048, 0.1, members=4), 1.4999),
+        (Choice(4, 160, 458 * 2048, 0.1, members=4), 1.4887),
+    ),
     "wikitext2-valid": (
         (Choice(4, 128, 1095 * 4096, 0.02), 1.3377),
         (Choice(4, 128, 851 * 4096), 1.3441),
@@ -54,16 +63,23 @@ WHOLE = {  # runs of `gpt train`, in no file
         (Choice(3, 128, 833 * 4096, 0.01, members=2), 1.3124),
         (Choice(6, 192, 981 * 4096, 0.02, members=2), 1.2720),
         (Choice(4, 192, 916 * 4096, 0.05, members=4), 1.2739),
+        (Choice(3, 128, 1001 * 4096, 0.05, members=2), 1.3127),
+        (Choice(6, 192, 1147 * 4096, 0.1, members=3), 1.2707),
     ),
     "names": (
         (Choice(3, 160, 617 * 2048, 0.1, members=4), 1.2464),
         (Choice(6, 192, 800 * 2048, 0.1, members=4), 1.2361),
         (Choice(4, 256, 465 * 2048, 0.1, members=8), 1.2368),
+        (Choice(4, 160, 442 * 2048, 0.1, members=4), 1.2713),
     ),
-    "python-docs": ((Choice(3, 128, 1244 * 2048, 0.05, members=2), 1.0256),),
+    "python-docs": (
+        (Choice(3, 128, 1244 * 2048, 0.05, members=2), 1.0256),
+        (Choice(3, 160, 571 * 4096, 0.1, members=2), 1.0298),
+    ),
     "gutenberg12": (
         (Choice(2, 96, 2048 * 4096), 1.3183),
         (Choice(2, 128, 1468 * 4096), 1.3346),
+        (Choice(2, 128, 1850 * 4096), 1.2958),
     ),
 }
 SIGNED = ("learning", "gap", "hidden")  # the other coefficients are positive
@@ -73,8 +89,8 @@ Point = tuple[Choice, Difficulty, float]
 """A run: what was chosen, of which text, and the val loss that it ended at."""
 
 
-def read_points(minutes: tuple[float, ...] = PILOTED_MINUTES) -> dict[str, list[Point]]:
-    """The runs of each text, as the pilots of so many minutes see it, which are no longer."""
+def read_points(minutes: float) -> dict[str, list[Point]]:
+    """The runs of each text, as the pilot of so many minutes sees it, which is no longer."""
     runs: dict[str, list[tuple[Choice, float]]] = {}
     for record in read_records():
         runs.setdefault(record["text"], []).append((choice_of(record), record["val_loss"]))
@@ -82,7 +98,7 @@ def read_points(minutes: tuple[float, ...] = PILOTED_MINUTES) -> dict[str, list[
         runs[text] += of_it
     points: dict[str, list[Point]] = {text: [] for text in runs}
     for pilot in read_records(PILOTS):
-        if pilot["minutes"] in minutes:
+        if pilot["minutes"] == minutes:
             difficulty = Difficulty(
                 **{field.name: pilot[field.name] for field in fields(Difficulty)}
             )
@@ -95,8 +111,12 @@ def read_points(minutes: tuple[float, ...] = PILOTED_MINUTES) -> dict[str, list[
     return points
 
 
-def fit(points: list[Point], start: Coefficients = START) -> Coefficients:
-    """Least squares of the relative errors, in which outliers count less."""
+def fit(texts: list[list[Point]], start: Coefficients = START) -> Coefficients:
+    """Least squares of the relative errors, in which outliers count less.
+
+    And so does, by SHARED, what the runs of a text are off by together, as in a model with random
+    effects of the texts.
+    """
     names = [field.name for field in fields(Coefficients)]
     is_log = np.array([name not in SIGNED for name in names])
 
@@ -105,7 +125,11 @@ def fit(points: list[Point], start: Coefficients = START) -> Coefficients:
 
     def errors(x: Numbers) -> Numbers:
         fitted = unpacked(x)
-        return np.array([predict(choice, text, fitted) / loss - 1 for choice, text, loss in points])
+        of_texts = [
+            np.array([predict(choice, text, fitted) / loss - 1 for choice, text, loss in points])
+            for points in texts
+        ]
+        return np.concatenate([of_text - SHARED * of_text.mean() for of_text in of_texts])
 
     values = np.array(astuple(start))
     return unpacked(minimised(errors, np.where(is_log, np.log(np.abs(values)), values)))
@@ -136,7 +160,7 @@ def report(fitted: Coefficients) -> None:
     for minutes in PILOTED_MINUTES:
         of_kind: dict[bool, list[float]] = {False: [], True: []}
         print(f"by the pilot of {minutes:g} minutes:\n| text | runs | rms | from, to |")
-        for text, points in read_points((minutes,)).items():
+        for text, points in read_points(minutes).items():
             errors = [predict(choice, of, fitted) / loss - 1 for choice, of, loss in points]
             of_kind[text in HELD_OUT] += errors
             held_out = ", held out" if text in HELD_OUT else ""
