@@ -115,6 +115,21 @@ def test_more_new_characters_are_never_predicted_to_hurt(
     )
 
 
+@given(
+    passes=st.floats(20.0, 60.0),
+    more=st.floats(1.1, 3.0),
+    members=st.sampled_from([1, 2, 3, 5, 8, 50]),
+)
+def test_more_passes_are_predicted_to_overfit_an_ensemble_too(
+    passes: float, more: float, members: int
+) -> None:
+    """In a fit, members averaged away more than all that overfit: 75 passes were the best."""
+    text = replace(TEXT, train_ids=18_000, pilot_characters=72_000)
+    choice = Choice(2, 64, round(passes * 18_000), members=members)
+    longer = replace(choice, characters=round(more * choice.characters))
+    assert predict(longer, text) > predict(choice, text)
+
+
 @pytest.mark.parametrize("text", ["neko", "wikitext2-test", "python-source"])
 def test_on_texts_that_it_was_not_fitted_on_the_law_is_within_three_percent(text: str) -> None:
     """Code was predicted to end 8 to 21 % too high: all texts had one slope.
