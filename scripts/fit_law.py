@@ -6,7 +6,7 @@
     python scripts/fit_law.py check                       the residuals of those that it has
 
 Each run is a line of law/runs.jsonl, a pilot of law/pilots.jsonl, and is not trained again, so
-`collect` can be stopped and started again; all of them take about 2.5 hours of one core, most of
+`collect` can be stopped and started again; all of them take about 3 hours of one core, most of
 them seconds.
 """
 

@@ -38,12 +38,12 @@ class Coefficients:
     overfit_size: float = 0.7549
     overfit_text: float = 0.6296
     regularised: float = 13.02
-    hidden: float = 0.2326  # nats for token dropout
+    hidden: float = 0.2326  # nats, if token dropout hid everything
     learning: float = 0.5221
     gap: float = 0.3804
     again: float = 2.193  # passes that seeing the text for ever is worth
     ensemble: float = 0.08157  # nats that infinitely many members gain
-    ensemble_overfit: float = 1.084  # of so many members, what overfits falls as a power
+    ensemble_overfit: float = 1.084  # power of the members by which overfit falls
     copied: float = 0.4188  # nats of a repeated id, once a model copies it
     more_copied: float = 0.09424
     found_longer: float = 1.01
