@@ -1,6 +1,7 @@
 """The recipe: what is chosen for a text and a time, and what that is predicted to reach."""
 
 import json
+import re
 from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
@@ -15,13 +16,14 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config, DataConfig
 from gpt.errors import Interrupted
 from gpt.model.transformer import GPT
-from gpt.recipe.difficulty import Difficulty, measure_difficulty
+from gpt.recipe.difficulty import Difficulty, measure_difficulty, pilot_config
 from gpt.recipe.law import of_repeated, predict, uncertainty
 from gpt.recipe.plan import Plan, plan
 from gpt.recipe.repetition import context_of, repeated_loss, repeated_part, repeats_much
 from gpt.recipe.settings import Choice, context_length, settings_for
 from gpt.recipe.speed import Pace, Speed, measure_pace, operations_per_character
 from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.preparation import train_characters
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 
@@ -134,7 +136,8 @@ def test_more_passes_are_predicted_to_overfit_an_ensemble_too(
 def test_on_texts_that_it_was_not_fitted_on_the_law_is_within_three_percent(text: str) -> None:
     """Code was predicted to end 8 to 21 % too high: all texts had one slope.
 
-    Later, what a model gains that copies was not counted. Runs are no shorter than the pilot.
+    Later, what a model gains that copies was not counted. Runs are no shorter than the pilot. udhr
+    is held out, too, but not promised: its val split is in other scripts than its train split.
     """
     pilots, runs = (
         [json.loads(line) for line in (RECORDED / name).read_text("utf-8").splitlines()]
@@ -233,7 +236,7 @@ def test_a_page_of_text_gets_a_small_model_that_makes_some_steps(
     corpus = corpus_of(characters)
     ids = len(corpus.train)
     text = Difficulty(
-        ids, 65, pilot_loss=5.0, pilot_gain=gain, pilot_gap=3.0, pilot_characters=99_840
+        ids, 65, pilot_loss=5.0, pilot_gain=gain, pilot_gap=3.0, pilot_characters=9_984
     )
     chosen = plan(corpus, minutes, text=text, speed=fake_speed(65))
     assert chosen.parameters < 2e7
@@ -257,6 +260,15 @@ def test_the_val_split_is_made_smaller_only_where_it_would_take_the_time_for_tra
     assert planned(1_000_000_000, 2, kept).config.data.val_fraction == 0.1
 
 
+def test_of_no_text_the_last_evaluation_takes_more_than_a_third_of_the_time() -> None:
+    """It was that of the smallest model that counted, though a larger one was chosen."""
+    for characters in (30_000_000, 60_000_000, 100_000_000, 130_000_000):
+        config, speed = planned(characters, 2).config, fake_speed(65)
+        speed.learn(config)
+        evaluation_s = speed.predict(config).of(config.model.ensemble).evaluation_s
+        assert config.data.val_fraction * characters * evaluation_s < 120 / 3
+
+
 @pytest.mark.parametrize("characters", [1_000_003, 10_700_003, 102_000_001])
 def test_a_smaller_val_split_still_holds_a_window(characters: int) -> None:
     """Rounded down to one digit, val_fraction left less than T + 1 characters."""
@@ -272,7 +284,7 @@ def test_a_late_start_leaves_a_val_split_to_speak_of() -> None:
     corpus = corpus_of(10_000_000)
     text = replace(TEXT, train_ids=len(corpus.train))
     chosen = plan(corpus, 0.5, elapsed_s=40.0, text=text, speed=fake_speed(65), repeats=False)
-    assert chosen.config.data.val_fraction * corpus.characters > 20_000
+    assert chosen.config.data.val_fraction * corpus.characters >= 20_000
 
 
 @pytest.mark.parametrize("vocabulary", ["characters", "bytes"])
@@ -301,13 +313,18 @@ def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
     ids[-2000:] = np.random.default_rng(2).integers(len(LETTERS), size=2000)
     corpus = replace(corpus_of(40_000), ids=ids.astype(np.uint8), vocabulary=Vocabulary.of(LETTERS))
     base = Config.model_validate({"device": "cpu", "threads": 1})
-    whole, part = (
-        plan(corpus, 0.1, base, speed=Speed(len(LETTERS), lambda config, s=s: Pace(1e-6, s)))
-        for s in (1e-9, 1.0)
+    quick, slow = (
+        Speed(len(LETTERS), lambda config: Pace(1e-6, 1e-9)),
+        Speed(len(LETTERS), lambda config: Pace(1e-6, 1.0)),
     )
+    whole, part = plan(corpus, 0.1, base, speed=quick), plan(corpus, 0.1, base, speed=slow)
     assert "val_fraction" not in whole.config.data.model_fields_set
     assert part.config.data.val_fraction * 40_000 < 2000
     assert part.val_loss > 1.5 * whole.val_loss
+    T, fraction = part.config.model.T, part.config.data.val_fraction
+    val = corpus.last(40_000 - train_characters(40_000, fraction))
+    text = measure_difficulty(corpus, T, base, 0.1, val=val, repeats=repeats_much(corpus, T))
+    assert part == plan(corpus, 0.1, base, text=text, speed=slow)
 
 
 @given(
@@ -329,12 +346,22 @@ def test_a_repeated_id_is_one_that_followed_the_same_ids_the_last_time(
 
 
 def test_what_repeats_itself_is_measured_in_characters_and_not_by_chance() -> None:
-    """In bytes, four of a text in many scripts are little more than one character."""
-    letters = corpus_of(40_000)
+    """In bytes, four of a text in many scripts are little more than one character.
+
+    One character of two bytes made them five; and by chance went by V, so that random bits after
+    a line of text, or as bytes, repeated themselves.
+    """
+    source = np.random.default_rng(7)
+    letters = replace(corpus_of(40_000), ids=source.integers(65, size=40_000).astype(np.uint8))
     assert context_of(letters, 512) == 4
-    assert context_of(replace(letters, vocabulary=BYTES, val_characters=4000 // 3), 512) == 13
-    drawn = np.random.default_rng(7).integers(2, size=40_000).astype(np.uint8)
-    assert not repeats_much(replace(letters, ids=drawn, vocabulary=Vocabulary("AB")), 512)
+    for characters, context in ((4000 // 3, 12), (3999, 4)):
+        in_bytes = replace(letters, vocabulary=BYTES, val_characters=characters)
+        assert context_of(in_bytes, 512) == context
+    drawn = source.integers(2, size=40_000).astype(np.uint8)
+    for vocabulary in (Vocabulary("AB"), letters.vocabulary, BYTES):
+        bits = replace(letters, ids=drawn, vocabulary=vocabulary)
+        assert not repeats_much(bits, 512)
+        assert context_of(bits, 8) == 4, "half a window"
 
 
 @pytest.mark.parametrize("part, repeats", [(0.1, False), (0.35, True)])
@@ -360,6 +387,7 @@ def test_a_text_repeats_itself_if_much_of_its_val_split_does(part: float, repeat
 
 def test_the_loss_of_repeated_ids_is_theirs_over_all_ids() -> None:
     ids = np.random.default_rng(3).integers(2, size=199).astype(np.uint8)
+    vocabulary = Vocabulary("A", unknown=3)  # of which each is a third of id 1
     model = GPT(Config.model_validate({"model": {"T": 17, "C": 8, "n_layer": 1}}).model, 2)
     total, count = 0.0, 0
     for start in range(0, len(ids) - 1, 17):
@@ -370,7 +398,8 @@ def test_the_loss_of_repeated_ids_is_theirs_over_all_ids() -> None:
             earlier = [i for i in range(3, t) if window[i - 3 : i + 1] == context]
             if earlier and window[earlier[-1] + 1] == window[t + 1]:
                 total, count = total - log_p[t, window[t + 1]].item(), count + 1
-    assert repeated_loss(model, ids, 4) == pytest.approx(total / 198, rel=1e-5)
+                total += np.log(3) * window[t + 1]
+    assert repeated_loss(model, ids, vocabulary, 4) == pytest.approx(total / 198, rel=1e-5)
     assert repeated_part(ids, 17, 4) == pytest.approx(count / 198)
     assert count > 9
 
@@ -472,6 +501,85 @@ def test_text_that_follows_a_rule_is_less_difficult_than_one_drawn_at_random() -
     assert losses[1] < 0.05
 
 
+def test_what_a_text_repeats_and_what_the_pilot_has_learnt_of_it_are_measured() -> None:
+    """Each part of a Difficulty could be another, and no test failed."""
+    lines = np.random.default_rng(5).integers(len(LETTERS), size=(350, 20)).astype(np.uint8)
+    ids = lines.repeat(6, axis=0).flatten()[:40_000]  # each line six times, and never again
+    corpus = replace(corpus_of(40_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
+    base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"T": 128}})
+    text = measure_difficulty(corpus, 128, base, 0.1, repeats=True)
+    assert text.repeated_part == repeated_part(corpus.val, 128, context_of(corpus, 128))
+    assert 0.6 < text.repeated_part < 5 / 6
+    chance = text.repeated_part * np.log(len(LETTERS))
+    assert 0.0 < text.pilot_repeated < 0.1 * chance, "it copies, but not yet at the first quarter"
+    assert text.pilot_gain < 0.12 * chance, "of the others, which nothing can predict"
+    plain = measure_difficulty(corpus, 128, base, 0.1)
+    assert plain.repeated_part == plain.pilot_repeated == 0.0
+    known, measured = (
+        plan(corpus, 0.1, base, text=of_text, speed=fake_speed(len(LETTERS)))
+        for of_text in (text, None)
+    )
+    assert known.val_loss != plan(corpus, 0.1, base, text=plain, speed=fake_speed(15)).val_loss
+    assert known == measured
+
+
+def test_ids_drawn_at_random_are_predicted_to_stay_as_they_are() -> None:
+    """Of random bits, 0.25 nats were predicted, where 0.69 is the least that there is."""
+    text = replace(TEXT, V=2, pilot_loss=0.6935, pilot_gain=0.0003, pilot_gap=0.0004)
+    for choice in (Choice(2, 64, 10**6), Choice(6, 256, 10**7)):
+        assert predict(choice, replace(text, train_ids=10**8)) == pytest.approx(0.6935, abs=0.01)
+
+
+def test_the_pilot_takes_no_more_than_a_tenth_of_the_time() -> None:
+    """Of 20,000 characters that differ, it took 71 seconds of 120."""
+    ids = np.random.default_rng(5).integers(len(LETTERS), size=70_000).astype(np.uint8)
+    corpus = replace(corpus_of(70_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
+    model = {"T": 32, "n_layer": 12, "C": 768, "n_head": 12}  # of which few characters are seen
+    base = Config.model_validate({"device": "cpu", "threads": 1, "model": model})
+    speed = Speed(len(LETTERS), lambda config: Pace(3e-3, 1e-9))
+    lines = plan(corpus, 0.6, base, speed=speed, repeats=False).describe()
+    [pilot] = re.findall("known of runs from ([0-9,]+) characters on", lines[-1])
+    seen = int(pilot.replace(",", ""))
+    each_s = speed.predict(pilot_config(seen, 32, repeats=False)).train_s
+    assert 100_000 < seen < 230_000
+    assert seen * each_s == pytest.approx(0.1 * 36, rel=0.03)
+
+
+def test_a_run_shorter_than_the_pilot_is_trained_and_nothing_predicted() -> None:
+    """On a slow machine such a run was predicted, with confidence, far too low."""
+    text = replace(TEXT, train_ids=900_000, pilot_characters=200_000)
+    slow = Speed(65, lambda config: Pace(3e-4, 1e-5))
+    lines = plan(corpus_of(1_000_000), 0.5, text=text, speed=slow, repeats=False).describe()
+    assert "predicted val loss: none; it is known of runs from 200,000 characters on" in lines
+
+
+def test_a_run_that_turns_out_to_be_faster_ends_where_it_would_overfit() -> None:
+    """One of half a minute planned 125 steps, made 291 and ended above its own best."""
+
+    def measure_slow(config: Config) -> Pace:
+        return Pace(1e-4, 1e-5)
+
+    text = replace(TEXT, train_ids=27_000, pilot_characters=100_000)
+    slow, fast = (
+        plan(corpus_of(30_000), minutes, text=text, speed=speed, repeats=False)
+        for minutes, speed in ((0.5, Speed(65, measure_slow)), (9, fake_speed(65)))
+    )
+    train, model = slow.config.train, slow.config.model
+    assert not slow.ends_early
+    in_step = train.batch_size * model.T
+
+    def loss(steps: int) -> float:
+        shape = Choice(model.n_layer, model.C, steps * in_step, model.character_dropout)
+        return predict(replace(shape, members=model.ensemble), text)
+
+    assert train.max_steps is not None
+    assert train.steps < train.max_steps
+    assert loss(train.max_steps) < loss(train.steps)
+    assert loss(train.max_steps) < loss(2 * train.max_steps)
+    assert fast.config.train.max_steps == fast.config.train.steps
+    assert planned(1_000_000_000, 2).config.train.max_steps is None
+
+
 def test_the_pilot_sees_more_the_more_minutes_there_are_but_few_passes() -> None:
     ids = np.random.default_rng(5).integers(len(LETTERS), size=300_000).astype(np.uint8)
     base = Config.model_validate({"device": "cpu", "threads": 1})
@@ -509,7 +617,7 @@ def test_a_plan_has_no_more_steps_than_are_allowed(max_steps: int, characters: i
     """The plan was of the steps that fit, and so was its warmup, whatever train.max_steps."""
     base = Config.model_validate({"train": {"max_steps": max_steps}})
     config = planned(characters, 5, base).config
-    assert config.train.max_steps == max_steps
+    assert (config.train.max_steps or max_steps + 1) <= max_steps
     assert config.train.warmup_steps <= config.train.steps <= max(9, max_steps)
 
 

@@ -138,8 +138,6 @@ def chosen(
 
     Raises Interrupted if `should_stop` returned True.
     """
-    from gpt.config.load import load_config
-
     config = with_kept_input(config)
     sources = open_sources(config.data)
     corpus = prepared(config, sources)
@@ -147,13 +145,9 @@ def chosen(
     best = from_main(_planned, corpus, minutes, config, clock, should_stop)
     for line in best.describe():
         log.info(line)
-    complete = best.config
-    if best.ends_early:
-        most = min(complete.train.steps, config.train.max_steps or complete.train.steps)
-        complete = load_config(complete, [f"train.max_steps={most}"])
-    if complete.data != config.data:
-        corpus = prepared(complete, sources)
-    return complete, corpus
+    if best.config.data != config.data:
+        corpus = prepared(best.config, sources)
+    return best.config, corpus
 
 
 def _planned(

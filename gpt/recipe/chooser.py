@@ -100,15 +100,18 @@ class Chooser:
         nearest = min((shape for _, shape in self.shapes), key=unlike)
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
-    def val_fraction(self, seconds: float) -> float | None:
-        """How much of the text the last evaluation is to score; None: val as it is, in time."""
+    def val_fraction(self, seconds: float, config: Config) -> float | None:
+        """How much of the text the last evaluation, of such a model, is to score.
+
+        None: val as it is, in time.
+        """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
-        fastest_s = min(self.speed.predict(config).evaluation_s for config, _ in self.shapes)
+        each_s = self.speed.predict(config).evaluation_s
         fixed = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
-        if fixed or ids * fastest_s <= LAST_EVALUATED * seconds:
+        if fixed or ids * each_s <= LAST_EVALUATED * seconds:
             return None
         least = 2 * (self.T + 2)  # of which rounding leaves half or more
-        affordable = int(LESS_EVALUATED * seconds / fastest_s * characters / ids)
+        affordable = int(LESS_EVALUATED * seconds / each_s * characters / ids)
         fraction = _rounded_down(max(least, affordable) / self.corpus.characters)
         return fraction if fraction * self.corpus.characters < characters else None
 
@@ -216,6 +219,11 @@ class Chooser:
 
     def _steps(self, characters: int) -> int:
         return steps_in(characters, self.T, self.batch_size)
+
+
+def longest(choice: Choice, text: Difficulty) -> int:
+    """The characters of such a run beyond which the predicted loss rises, as it overfits."""
+    return _shortened(replace(choice, characters=LENGTHS[-1]), text)[1].characters
 
 
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:

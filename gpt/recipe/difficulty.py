@@ -1,5 +1,6 @@
 """How hard a text is to predict: what a small model, the pilot, learns of it in a moment."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -46,6 +47,11 @@ class Difficulty:
     pilot_repeated: float = 0.0
 
 
+def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:
+    """The config of a pilot that sees so many characters."""
+    return settings_for(Choice(LAYERS, C, characters), T, repeats=repeats)
+
+
 def measure_difficulty(
     corpus: Corpus,
     T: int,
@@ -55,20 +61,21 @@ def measure_difficulty(
     val: Ids | None = None,
     *,
     repeats: bool = False,
+    affordable: float = math.inf,
 ) -> Difficulty:
     """Train the pilot on windows of T, as `base` computes, in a small part of these minutes.
 
-    From two minutes on, it takes 8 to 10 seconds of two cores that multiply bfloat16.
-    `before_each` is called before each step; what it raises ends the pilot. Losses are those of
-    `val`, by default the corpus's. If the text `repeats` itself, the pilot is one for such texts,
-    see `settings_for`.
+    Where they train slowly, it is to see no more characters than are `affordable`, but for
+    FEWEST_CHARACTERS. `before_each` is called before each step; what it raises ends the pilot.
+    Losses are those of `val`, by default the corpus's. If the text `repeats` itself, the pilot is
+    one for such texts, see `settings_for`.
 
     Raises OutOfMemory if there is none for it, as for a vocabulary of a million characters.
     """
-    characters = min(CHARACTERS_A_MINUTE * minutes, MOST_PASSES * len(corpus.train))
-    characters = min(max(FEWEST_CHARACTERS, characters), MOST_CHARACTERS)
+    most = min(MOST_CHARACTERS, CHARACTERS_A_MINUTE * minutes, affordable)
+    characters = max(FEWEST_CHARACTERS, min(most, MOST_PASSES * len(corpus.train)))
     characters = max(FIRST_PART * T, round(characters))
-    config = settings_for(Choice(LAYERS, C, characters), T, repeats=repeats)
+    config = pilot_config(characters, T, repeats=repeats)
     device = select_device(base.device)
     val = corpus.val if val is None else val
     context = context_of(corpus, T)
@@ -84,7 +91,7 @@ def measure_difficulty(
             if step + 1 in (steps // FIRST_PART, steps):
                 val_loss = evaluate(model, val, corpus.vocabulary, characters=SCORED)
                 pilot = members_of(model)[0]
-                repeated = repeated_loss(pilot, val, context) if repeats else 0.0
+                repeated = repeated_loss(pilot, val, corpus.vocabulary, context) if repeats else 0.0
                 val_losses.append((val_loss, repeated))
         train_losses = [loss for [[loss], _] in update.read(results[-LAST_STEPS:])]
     (first, repeated_first), (last, repeated_last) = val_losses

@@ -104,19 +104,26 @@ def excess(
 def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
     """Nats per id that repeated ids add to the loss: what is left of the pilot's, and `copied`.
 
-    A model copies them once its heads have found how to: a longer run has, and a wider model.
+    A model copies them once its heads have found how to: a longer run has, and a wider model in as
+    long a run.
     """
     longer, wider = choice.characters / text.pilot_characters, choice.C / C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)
     better = min(1.0, (longer * wider) ** -fitted.more_copied)
-    unfound = min(1.0, longer**-fitted.found_longer * wider**-fitted.found_wider)
+    found = longer**fitted.found_longer * wider**fitted.found_wider
+    unfound = 1 / max(found, 1.0) if longer >= 1 else 1.0
     return float(copied * better + (text.pilot_repeated - copied) * unfound)
 
 
-def fitted_on(choice: Choice, text: Difficulty) -> str | None:
-    """What the law was fitted on, if this is smaller, and nothing is known of it; else None."""
+def fitted_on(choice: Choice, text: Difficulty, unit: str = "character") -> str | None:
+    """What the law was fitted on, if this is smaller, and nothing is known of it; else None.
+
+    An id is a `unit`.
+    """
     if text.train_ids < SHORTEST_TEXT:
-        return f"train splits from {SHORTEST_TEXT:,} characters on"
+        return f"train splits from {SHORTEST_TEXT:,} {unit}s on"
+    if choice.characters < text.pilot_characters:
+        return f"runs from {text.pilot_characters:,} {unit}s on"
     return f"models from C {SMALLEST_C} on" if choice.C < SMALLEST_C else None
 
 
@@ -130,8 +137,12 @@ def uncertainty(val_loss: float, text: Difficulty, fitted: Coefficients = COEFFI
 
 
 def slope(text: Difficulty, fitted: Coefficients) -> float:
-    """How fast the losses of all runs on a text fall: 1 of one whose pilot is usual."""
+    """How fast the losses of all runs on a text fall: 1 of one whose pilot is usual.
+
+    It is 0 of one that learnt nothing, as of ids drawn at random.
+    """
     gain = max(text.pilot_gain, LEAST_GAIN)
     gap = min(max(text.pilot_gap, -MOST_GAP), MOST_GAP)
     faster = fitted.learning * (gain - USUAL_GAIN) + fitted.gap * (gap - USUAL_GAP)
-    return max(1 + faster, LEAST_SLOPE)
+    learnt = max(text.pilot_gain, text.pilot_gap)  # of val, or of train
+    return max(1 + faster, LEAST_SLOPE) * min(max(learnt / LEAST_GAIN, 0.0), 1.0)

@@ -5,11 +5,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from gpt.config.schema import Config
+from gpt.config.load import load_config
+from gpt.config.schema import LARGEST, Config
 from gpt.errors import Interrupted
 from gpt.model.shapes import parameter_count
-from gpt.recipe.chooser import Chooser
-from gpt.recipe.difficulty import Difficulty, measure_difficulty
+from gpt.recipe.chooser import Chooser, longest
+from gpt.recipe.difficulty import (
+    FEWEST_CHARACTERS,
+    Difficulty,
+    measure_difficulty,
+    pilot_config,
+)
 from gpt.recipe.law import fitted_on, uncertainty
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length
@@ -21,6 +27,8 @@ FIRST_MEASURED = ((2, 64), (3, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch that is measured
 LONGEST_GUESS = 10**11  # characters: from there on, batches are no larger
 MOST_MEASURED = 4  # configs
+PILOT = 0.1  # of the time that is left, at most
+FASTER = 10  # times as fast as was measured, at most, may training turn out to be
 MARGIN = 0.02  # of the time is left free
 LEAST_LEFT = 0.1  # of the time, for a plan, however much is gone
 
@@ -30,9 +38,10 @@ class Plan:
     """A config, and what a run by it is predicted to reach and to take.
 
     `val_loss` is in nats per character, and `uncertainty` the standard deviation of what other runs
-    reached from what was predicted; neither counts if it is `known_of` larger texts or models
-    alone. An id of the text is a `unit`. `seconds` are those of the whole command. If the plan
-    `ends_early`, its run is shorter than the time allows, as a longer one would overfit. If its
+    reached from what was predicted; neither counts if it is `known_of` larger texts, longer runs or
+    larger models alone. An id of the text is a `unit`. `seconds` are those of the whole command. If
+    the plan `ends_early`, its run is shorter than the time allows, as a longer one would overfit;
+    where, `train.max_steps` of its config says, should there turn out to be more time. If its
     config's `data.val_fraction` is not the corpus's, evaluating that would take too much of the
     time, and the corpus is to be split again.
     """
@@ -111,7 +120,7 @@ def plan(
     is_measured, speed = speed is None, speed or Speed(V, partial(measure_pace, corpus=corpus))
     chooser = Chooser(corpus, speed, base, T, minutes, repeats)
     limit_s = (1 - MARGIN) * 60 * minutes
-    for n_layer, C in FIRST_MEASURED:
+    for n_layer, C in FIRST_MEASURED:  # the last is a usual one
         characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
         config = chooser.near(Choice(n_layer, C, characters))
         if not speed.knows(config):
@@ -124,13 +133,17 @@ def plan(
     def left_s() -> float:
         return max(limit_s - gone_s(), LEAST_LEFT * limit_s)
 
-    val_fraction, val_characters = chooser.val_fraction(left_s()), corpus.val_characters
+    val_fraction, val_characters = chooser.val_fraction(left_s(), config), corpus.val_characters
     if val_fraction is not None:  # what val will be, and its loss is predicted
         val_characters = corpus.characters - train_characters(corpus.characters, val_fraction)
     val = corpus.last(val_characters)
     if text is None:
         repeats = chooser.offsets_keys
-        text = measure_difficulty(corpus, T, base, minutes, go_on, val, repeats=repeats)
+        of_pilot = speed.predict(pilot_config(FEWEST_CHARACTERS, T, repeats=repeats))
+        affordable = PILOT * left_s() / of_pilot.train_s
+        text = measure_difficulty(
+            corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable
+        )
     while True:
         run = chooser.best(text, left_s(), len(val))
         config = chooser.config(run.choice, val_fraction)
@@ -138,15 +151,19 @@ def plan(
             break
         go_on()
         speed.learn(config)
-    per_character = len(val) / val_characters
+    per_character, train = len(val) / val_characters, config.train
+    in_step = train.batch_size * T
+    overfits = max(train.steps, longest(run.choice, text) // in_step)
+    if overfits < min(FASTER * train.steps, train.max_steps or LARGEST):
+        config = load_config(config, [f"train.max_steps={overfits}"])
     return Plan(
         config=config,
         val_loss=per_character * run.val_loss,
         uncertainty=per_character * uncertainty(run.val_loss, text),
-        known_of=fitted_on(run.choice, text),
+        known_of=fitted_on(run.choice, text, corpus.vocabulary.unit),
         parameters=parameter_count(config.model, text.V),
         unit=corpus.vocabulary.unit,
-        passes=config.train.steps * config.train.batch_size * T / len(corpus.train),
+        passes=train.steps * in_step / len(corpus.train),
         memory_bytes=run.memory_bytes,
         seconds=gone_s() + run.seconds,
         ends_early=run.ends_early,

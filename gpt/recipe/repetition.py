@@ -5,13 +5,15 @@ import math
 import torch
 from torch import Tensor
 
+from gpt.evaluation.loss import unknown_cost
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Ids
+from gpt.text.vocabulary import Ids, Vocabulary
 
 CONTEXT = 4  # characters: what followed as many the last time is repeated
-BY_CHANCE = 64  # windows: more characters, if as many would be followed so often by chance alone
+BY_CHANCE = 64  # windows: more, if in fewer the same would come again by chance alone
+LEAST_ENTROPY = 1e-3  # nats: of a text of one character it is 0
 SCORED = 60_000  # ids of val at most, evenly spread: of the pilot, too
 MUCH = 0.2  # of all ids: prose has 0.00 to 0.16, documentation and code 0.28 to 0.38
 
@@ -24,11 +26,16 @@ def repeats_much(corpus: Corpus, T: int) -> bool:
 def context_of(corpus: Corpus, T: int) -> int:
     """Ids after which one is repeated if it followed as many the last time: CONTEXT characters.
 
-    More of them in a vocabulary of few, where any context comes again within windows of T.
+    More of them, up to half a window, where ids vary so little that by chance alone any context
+    comes again within windows of T: n ids have about exp(n H) contexts, with H their entropy.
     """
     per_character = len(corpus.val) / corpus.val_characters
-    rare = math.log(BY_CHANCE * T) / math.log(max(len(corpus.vocabulary), 2))
-    return math.ceil(max(CONTEXT * per_character, rare))
+    ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, SCORED)])
+    p = ids.bincount().double() / len(ids)  # (V,)
+    entropy = float(torch.special.entr(p).sum())
+    rare = math.log(BY_CHANCE * T) / max(entropy, LEAST_ENTROPY)
+    longest = max(1, T // 2)
+    return min(max(round(CONTEXT * per_character), math.ceil(rare)), longest)
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
@@ -41,8 +48,8 @@ def repeated_part(ids: Ids, T: int, context: int) -> float:
 
 
 @torch.inference_mode()
-def repeated_loss(model: GPT, ids: Ids, context: int) -> float:
-    """The loss of the ids that `repeated_part` counts, over all ids scored: in nats per id."""
+def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) -> float:
+    """What the ids that `repeated_part` counts add to the val loss: in nats per id, of all."""
     device = next(model.parameters()).device
     total, scored = 0.0, 0
     model.eval()
@@ -51,6 +58,7 @@ def repeated_loss(model: GPT, ids: Ids, context: int) -> float:
         hidden = model.hidden(x.to(device))[found.to(device)]  # (n, C)
         logits, targets = model.head(hidden), y[found].to(device)  # (n, V), (n,)
         total += cross_entropy(logits[None], targets[None], reduction="sum").item()
+        total += unknown_cost(targets, vocabulary)
         scored += y.numel()
     return total / scored
 
