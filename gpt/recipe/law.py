@@ -8,8 +8,9 @@ the law says by how much a run that sees as much or more ends below it, or above
 
 with N the layers, and the channels, and D the characters seen, as in Hoffmann et al.
 (arXiv:2203.15556); but A grows with D, as a large model gains little in a short run. Characters
-seen again count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1), and in the
-end do harm: `overfit`, which of the pilot is at most MOST_OVERFIT of its loss. A text has a slope
+seen again count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1), to a large
+model sooner, and in the end do harm: `overfit`, which of the pilot is at most MOST_OVERFIT of its
+loss. A text has a slope
 of its own, by which the losses of all runs on it fall; it follows from how much the pilot gained on
 the way. Where a text repeats itself (repetition.py), the ids that a model can copy are apart: what
 they cost falls at once when its heads have found how to, to about the same on each text. The
@@ -27,27 +28,27 @@ from gpt.recipe.settings import Choice
 class Coefficients:
     """Of the law; scripts/law/fit.py prints them."""
 
-    depth: float = 0.03172  # nats that layers and channels gain, while they are few
-    width: float = 0.1008
-    saturates: float = 1.426
-    capacity: float = 3.552
-    seen: float = 1.05
-    more_seen: float = 0.1736
-    overfit: float = 0.001117
-    overfit_passes: float = 1.917
-    overfit_size: float = 0.7549
-    overfit_text: float = 0.6296
-    regularised: float = 13.02
-    hidden: float = 0.2326  # nats, if token dropout hid everything
-    learning: float = 0.5221
-    gap: float = 0.3804
-    again: float = 2.193  # passes that seeing the text for ever is worth
-    ensemble: float = 0.08157  # nats that infinitely many members gain
-    ensemble_overfit: float = 1.084  # power of the members by which overfit falls
-    copied: float = 0.4188  # nats of a repeated id, once a model copies it
-    more_copied: float = 0.09424
-    found_longer: float = 1.01
-    found_wider: float = 8
+    depth: float = 0.05475  # nats that layers and channels gain, while they are few
+    width: float = 0.1137
+    saturates: float = 0.5438
+    capacity: float = 2.37
+    seen: float = 1.743
+    more_seen: float = 0.07951
+    overfit: float = 0.003688
+    overfit_passes: float = 1.67
+    overfit_size: float = 0.6281
+    overfit_text: float = 0.4589
+    regularised: float = 7.049
+    regularised_power: float = 0.7105
+    hidden: float = 0.5489  # nats, if token dropout hid everything
+    learning: float = 0.5674
+    gap: float = 0.3842
+    again_size: float = 0.3881
+    ensemble: float = 0.06652  # nats that infinitely many members gain
+    ensemble_overfit: float = 0.5599  # power of the members by which overfit falls
+    copied: float = 0.421  # nats of a repeated id, once a model copies it
+    more_copied: float = 0.1209
+    found_longer: float = 0.7411
 
 
 COEFFICIENTS = Coefficients()
@@ -59,6 +60,8 @@ LEAST_GAIN = 0.1  # of the pilot: that of one which overfits says nothing
 MOST_GAP = 1.0  # of the pilot: that between different scripts is larger
 LEAST_SLOPE = 0.3
 SEEN = 100_000  # characters: D0
+AGAIN = 15  # passes that seeing the text for ever is worth to the pilot, as in arXiv:2305.16264
+FOUND_WIDER = 8  # power of the width; runs say no more than that it is large
 MOST_OVERFIT = 0.5  # of the pilot's loss: on a text of a page it makes many passes
 LOWEST = 0.25  # of the pilot's loss: the runs that the law was fitted on end above 0.49
 UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals, rounded up
@@ -85,7 +88,8 @@ def excess(
     """Nats per id above what no model could do without: the text's own entropy."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / LAYERS, choice.C / C
-    seen = U * fitted.again * -math.expm1(-passes / fitted.again) / SEEN
+    again = AGAIN * (depth * width**2) ** -fitted.again_size
+    seen = U * again * -math.expm1(-passes / again) / SEEN
     a = fitted.saturates
     gained = (fitted.depth * (1 - depth**-a) + fitted.width * (1 - width**-a)) / a
     gained = max(gained, -MOST_LOST * fitted.seen / fitted.capacity)
@@ -94,10 +98,11 @@ def excess(
     parameters = 12 * choice.n_layer * choice.C**2 + 5 * text.V * choice.C
     memorised = (parameters / 1e5) ** fitted.overfit_size * (1e5 / U) ** fitted.overfit_text
     memorised *= fitted.overfit * passes**fitted.overfit_passes
-    overfit = memorised * math.exp(-fitted.regularised * choice.token_dropout)
+    dropout = choice.token_dropout
+    overfit = memorised * math.exp(-fitted.regularised * dropout**fitted.regularised_power)
     overfit = min(overfit, most_overfit) * choice.members**-fitted.ensemble_overfit
     averaged = fitted.ensemble * (1 - 1 / choice.members)
-    hidden = fitted.hidden * choice.token_dropout
+    hidden = fitted.hidden * dropout
     return float(slope(text, fitted) * learnt + overfit + hidden - averaged)
 
 
@@ -110,7 +115,7 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
     longer, wider = choice.characters / text.pilot_characters, choice.C / C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)
     better = min(1.0, (longer * wider) ** -fitted.more_copied)
-    found = longer**fitted.found_longer * wider**fitted.found_wider
+    found = longer**fitted.found_longer * wider**FOUND_WIDER
     unfound = 1 / max(found, 1.0) if longer >= 1 else 1.0
     return float(copied * better + (text.pilot_repeated - copied) * unfound)
 

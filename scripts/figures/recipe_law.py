@@ -42,7 +42,7 @@ def draw(points: dict[str, list[Point]], out: Path) -> None:
     left.set_title("2 layers, C 64, no token dropout: the law, and runs", fontsize=10)
     figure.legend(fontsize=7, ncols=7, loc="outside lower center")
     right.axhspan(-3, 3, color="0.93", zorder=0)
-    right.set(xscale="log", ylim=(-8, 8), xlabel="passes over the text",
+    right.set(xscale="log", ylim=(-17, 9), xlabel="passes over the text",
               ylabel="predicted val loss above what was reached, %")  # fmt: skip
     right.set_title("all runs (squares: texts held out)", fontsize=10)
     for axes in (left, right):

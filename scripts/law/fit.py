@@ -19,9 +19,9 @@ PRIOR = 0.003  # residual of a coefficient e times its START: what runs say noth
 ITERATIONS, STEP = 200, 1e-5  # of the fit; in which its derivatives are taken
 START = Coefficients(
     *(0.05, 0.09, 0.5, 0.5, 0.7, 0.3),  # size, characters
-    *(1e-4, 2.0, 0.8, 1.8, 12.0, 0.3),  # overfit, token dropout
-    *(1.0, 0.5, 8.0, 0.08, 0.5),  # slope, passes, ensembles
-    *(0.3, 0.2, 1.0, 2.0),  # repeated ids
+    *(1e-3, 2.0, 0.8, 0.6, 12.0, 1.0, 0.3),  # overfit, token dropout
+    *(0.5, 0.4, 0.3, 0.08, 1.0),  # slope, passes, ensembles
+    *(0.4, 0.1, 1.0),  # repeated ids
 )
 WHOLE = {  # runs of `gpt train`, in no file
     "tinyshakespeare": (  # shakespeare_cpu and shakespeare_best; ensembles of so many members
@@ -46,6 +46,8 @@ WHOLE = {  # runs of `gpt train`, in no file
         (Choice(4, 192, 1008 * 4096, 0.05, members=4), 1.3786),
         (Choice(3, 160, 723 * 4096, 0.05, members=2), 1.4408),
         (Choice(6, 192, 1110 * 4096, 0.1, members=3), 1.3850),
+        (Choice(2, 128, 644 * 4096, members=2), 1.4692),
+        (Choice(3, 128, 1065 * 4096, 0.01), 1.4680),
     ),
     "tinyshakespeare-20kB": (
         (Choice(2, 64, 125 * 1024, 0.1, members=8), 1.7010),
@@ -54,6 +56,7 @@ WHOLE = {  # runs of `gpt train`, in no file
     "tinyshakespeare-200kB": (
         (Choice(3, 160, 447 * 2048, 0.1, members=4), 1.4999),
         (Choice(4, 160, 458 * 2048, 0.1, members=4), 1.4887),
+        (Choice(3, 128, 454 * 2048, members=4), 1.4734),
     ),
     "wikitext2-valid": (
         (Choice(4, 128, 1095 * 4096, 0.02), 1.3377),
@@ -71,6 +74,7 @@ WHOLE = {  # runs of `gpt train`, in no file
         (Choice(6, 192, 800 * 2048, 0.1, members=4), 1.2361),
         (Choice(4, 256, 465 * 2048, 0.1, members=8), 1.2368),
         (Choice(4, 160, 442 * 2048, 0.1, members=4), 1.2713),
+        (Choice(3, 128, 457 * 2048, members=4), 1.2527),
     ),
     "python-docs": (
         (Choice(3, 128, 1244 * 2048, 0.05, members=2), 1.0256),
