@@ -34,6 +34,7 @@ LAST_EVALUATED = 0.25  # of the time at most: beyond, less of the text becomes v
 LESS_EVALUATED = 0.05  # so that it takes this part
 AROUND_EVALUATION_S = 0.4  # sample, attention maps, checkpoint
 AFTERWARDS_S = 3.0  # pictures at the end, and the command's own sample
+NEARLY = 1.003  # times the lowest predicted loss is as good, where a longer run would overfit
 FEWEST_STEPS = 9  # of a run: the law knows none as short
 LEAST_TRAINED = 0.1  # of the time, however little is left
 SAMPLE_LENGTH = 100
@@ -138,7 +139,11 @@ class Chooser:
         ]
         if not fitting:
             return min(runs, key=lambda run: run.seconds)
-        return min(fitting, key=lambda run: run.val_loss)
+        run = min(fitting, key=lambda run: run.val_loss)
+        if not run.ends_early:
+            return run
+        enough = NEARLY * run.val_loss  # a smaller model, or a shorter run, overfits less
+        return min((each for each in fitting if each.val_loss <= enough), key=lambda it: it.seconds)
 
     def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
         """The settings of a choice, but for those that `base` sets. Raises ConfigError.
@@ -227,14 +232,17 @@ def longest(choice: Choice, text: Difficulty) -> int:
 
 
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
-    """The choice with the lowest predicted loss that sees at most as many characters."""
-    loss = predict(choice, text)
+    """The choice with the lowest predicted loss that sees at most as many characters.
+
+    If the lowest is that of a shorter one, the shortest of those that are nearly as low.
+    """
+    whole = lowest = loss = predict(choice, text)
     for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
         shorter = replace(choice, characters=characters)
         of_shorter = predict(shorter, text)
-        if of_shorter >= loss:
+        if of_shorter >= (NEARLY * lowest if lowest < whole else lowest):
             break
-        loss, choice = of_shorter, shorter
+        loss, choice, lowest = of_shorter, shorter, min(lowest, of_shorter)
     return loss, choice
 
 

@@ -28,27 +28,27 @@ from gpt.recipe.settings import Choice
 class Coefficients:
     """Of the law; scripts/law/fit.py prints them."""
 
-    depth: float = 0.05475  # nats that layers and channels gain, while they are few
-    width: float = 0.1137
-    saturates: float = 0.5438
-    capacity: float = 2.37
-    seen: float = 1.743
-    more_seen: float = 0.07951
-    overfit: float = 0.003688
-    overfit_passes: float = 1.67
-    overfit_size: float = 0.6281
-    overfit_text: float = 0.4589
-    regularised: float = 7.049
-    regularised_power: float = 0.7105
-    hidden: float = 0.5489  # nats, if token dropout hid everything
-    learning: float = 0.5674
-    gap: float = 0.3842
-    again_size: float = 0.3881
+    depth: float = 0.05517  # nats that layers and channels gain, while they are few
+    width: float = 0.1154
+    saturates: float = 0.5484
+    capacity: float = 2.302
+    seen: float = 1.724
+    more_seen: float = 0.08098
+    overfit: float = 0.004359
+    overfit_passes: float = 1.619
+    overfit_size: float = 0.6101
+    overfit_text: float = 0.4598
+    regularised: float = 6.861
+    regularised_power: float = 0.7097
+    hidden: float = 0.5635  # nats, if token dropout hid everything
+    learning: float = 0.6176
+    gap: float = 0.4074
+    again_size: float = 0.3827
     ensemble: float = 0.06652  # nats that infinitely many members gain
-    ensemble_overfit: float = 0.5599  # power of the members by which overfit falls
+    shared: float = 0.3106  # of what overfits: that of all members, which none averages away
     copied: float = 0.421  # nats of a repeated id, once a model copies it
-    more_copied: float = 0.1209
-    found_longer: float = 0.7411
+    more_copied: float = 0.1174
+    found_longer: float = 0.7455
 
 
 COEFFICIENTS = Coefficients()
@@ -100,7 +100,8 @@ def excess(
     memorised *= fitted.overfit * passes**fitted.overfit_passes
     dropout = choice.token_dropout
     overfit = memorised * math.exp(-fitted.regularised * dropout**fitted.regularised_power)
-    overfit = min(overfit, most_overfit) * choice.members**-fitted.ensemble_overfit
+    overfit = min(overfit, most_overfit)
+    overfit *= fitted.shared + (1 - fitted.shared) / choice.members
     averaged = fitted.ensemble * (1 - 1 / choice.members)
     hidden = fitted.hidden * dropout
     return float(slope(text, fitted) * learnt + overfit + hidden - averaged)

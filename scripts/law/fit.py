@@ -20,7 +20,7 @@ ITERATIONS, STEP = 200, 1e-5  # of the fit; in which its derivatives are taken
 START = Coefficients(
     *(0.05, 0.09, 0.5, 0.5, 0.7, 0.3),  # size, characters
     *(1e-3, 2.0, 0.8, 0.6, 12.0, 1.0, 0.3),  # overfit, token dropout
-    *(0.5, 0.4, 0.3, 0.08, 1.0),  # slope, passes, ensembles
+    *(0.5, 0.4, 0.3, 0.08, 0.3),  # slope, passes, ensembles
     *(0.4, 0.1, 1.0),  # repeated ids
 )
 WHOLE = {  # runs of `gpt train`, in no file
