@@ -213,6 +213,8 @@ ENCODINGS = (
 def test_a_text_in_any_encoding_is_read_as_python_reads_it(
     text: str, encoding: str, size: int
 ) -> None:
+    if encoding == "iso2022_jp":  # Python writes an escape there, and cannot read it again
+        text = text.replace("\x1b", "")
     content = text.encode(encoding, "ignore")
     write(content)
     with pytest.MonkeyPatch.context() as patch:
