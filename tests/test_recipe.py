@@ -21,13 +21,7 @@ from gpt.recipe.law import of_repeated, predict, uncertainty
 from gpt.recipe.plan import Plan, plan
 from gpt.recipe.repetition import context_of, repeated_loss, repeated_part, repeats_much
 from gpt.recipe.settings import Choice, context_length, settings_for
-from gpt.recipe.speed import (
-    Pace,
-    Speed,
-    measure_pace,
-    operations_per_character,
-    with_members,
-)
+from gpt.recipe.speed import Pace, Speed, measure_pace, operations_per_character
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.preparation import train_characters
 from gpt.text.sources import open_source
@@ -271,7 +265,7 @@ def test_of_no_text_the_last_evaluation_takes_more_than_a_third_of_the_time() ->
     for characters in (30_000_000, 60_000_000, 100_000_000, 130_000_000):
         config, speed = planned(characters, 2).config, fake_speed(65)
         speed.learn(config)
-        evaluation_s = speed.of_all(config).evaluation_s
+        evaluation_s = speed.predict(config).of(config.model.ensemble).evaluation_s
         assert config.data.val_fraction * characters * evaluation_s < 120 / 3
 
 
@@ -486,34 +480,6 @@ def test_speed_is_interpolated_between_shapes_that_were_measured() -> None:
         assert speed.predict(config).train_s == pytest.approx(
             speed.measure(config).train_s, rel=0.35
         )
-
-
-def test_members_that_train_beside_each_other_are_measured_and_predicted_so() -> None:
-    """They were held to take the time of as many models one after the other."""
-
-    def measure(config: Config) -> Pace:
-        faster = 0.8 if config.model.ensemble > 1 else 1.0
-        train_s = operations_per_character(config.model, 65) / RATE + OVERHEAD_S
-        return Pace(faster * train_s, train_s / 3)
-
-    config = settings_for(Choice(2, 64, 10**6), T=128)
-    speed = Speed(65, measure)
-    speed.learn(config)
-    one, apart = speed.of_all(config), speed.of_all(with_members(config, 5))
-    speed.learn_members(config, 2)
-    assert speed.of_all(config) == one == speed.predict(config)
-    together = speed.of_all(with_members(config, 5))
-    assert apart.train_s == pytest.approx(5 * one.train_s)
-    assert apart.evaluation_s == pytest.approx(5 * one.evaluation_s)
-    assert together.train_s == pytest.approx(0.8 * apart.train_s)
-    assert together.evaluation_s == apart.evaluation_s
-    base = Config.model_validate({"device": "cpu", "threads": 2})
-    text = replace(TEXT, train_ids=9 * 10**5)
-    chosen = [
-        plan(corpus_of(10**6), 5, base, text=text, speed=each, repeats=False)
-        for each in (Speed(65, measure), fake_speed(65))
-    ]
-    assert chosen[0].val_loss < chosen[1].val_loss
 
 
 def test_a_plan_describes_itself_in_a_few_lines() -> None:

@@ -91,11 +91,6 @@ class Chooser:
             self.offsets_keys = False
             self.shapes = self._shapes()
 
-    @property
-    def most_members(self) -> int:
-        """Of an ensemble that may be chosen."""
-        return max(shape.members for _, shape in self.shapes)
-
     def near(self, choice: Choice) -> Config:
         """The config of such a choice; or of that of its open shapes which is most like it."""
 
@@ -212,7 +207,7 @@ class Chooser:
         memory = sum(training_bytes(config, text.V, self.device).values())
         if memory > USED_MEMORY * self.free:
             return
-        pace = self.speed.of_all(config)
+        pace = self.speed.predict(config).of(shape.members)
         fixed_s = AFTERWARDS_S + scored * pace.evaluation_s + EVALUATIONS * AROUND_EVALUATION_S
         training_s = max((1 - EVALUATED) * seconds - fixed_s, LEAST_TRAINED * seconds)
         most = max(1, int(training_s / pace.train_s))

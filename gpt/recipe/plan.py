@@ -19,7 +19,7 @@ from gpt.recipe.difficulty import (
 from gpt.recipe.law import fitted_on, uncertainty
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length
-from gpt.recipe.speed import Speed, measure_pace, members_at_once
+from gpt.recipe.speed import Speed, measure_pace
 from gpt.text.corpus import Corpus
 from gpt.text.preparation import train_characters
 
@@ -126,11 +126,6 @@ def plan(
         if not speed.knows(config):
             go_on()
             speed.learn(config)
-        is_small = (config.model.n_layer, config.model.C) == FIRST_MEASURED[0]
-        members = min(members_at_once(config), chooser.most_members)
-        if is_small and members > 1:  # of a large one it would take long
-            go_on()
-            speed.learn_members(config, members)
 
     def gone_s() -> float:
         return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)

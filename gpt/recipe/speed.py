@@ -13,7 +13,6 @@ from gpt.model.ensemble import make_model
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.ensemble import make_step
-from gpt.training.gradients import takes_threads
 from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps, window_length
 
@@ -30,19 +29,18 @@ class Pace:
     train_s: float
     evaluation_s: float
 
+    def of(self, members: int) -> "Pace":
+        """That of an ensemble of such models: side by side, they have fewer threads each."""
+        return Pace(members * self.train_s, members * self.evaluation_s)
+
 
 @dataclass
 class Speed:
-    """The paces of some configs on a text with V ids, each of one member, measured by `measure`.
-
-    Members train side by side, with fewer threads each, of which they make more: they take the
-    part `side_by_side` of the time that they would one after the other.
-    """
+    """The paces of some configs on a text with V ids, each of one member, measured by `measure`."""
 
     V: int
     measure: Callable[[Config], Pace]
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
-    side_by_side: float = 1.0
 
     def knows(self, config: Config) -> bool:
         """Whether this shape was measured."""
@@ -53,19 +51,8 @@ class Speed:
         operations = operations_per_character(config.model, self.V)
         self.measured[_shape(config)] = operations, self.measure(with_members(config, 1))
 
-    def learn_members(self, config: Config, members: int) -> None:
-        """Measure what so many members of a config take beside each other."""
-        together = self.measure(with_members(config, members)).train_s
-        self.side_by_side = together / self.predict(config).train_s
-
-    def of_all(self, config: Config) -> Pace:
-        """The pace of all members of a config."""
-        each, members = self.predict(config), config.model.ensemble
-        part = self.side_by_side if members > 1 else 1.0
-        return Pace(members * part * each.train_s, members * each.evaluation_s)
-
     def predict(self, config: Config) -> Pace:
-        """The pace of a member of a config, by operations between the nearest measured."""
+        """The pace of a config, by operations between the nearest that were measured."""
         if known := self.measured.get(_shape(config)):
             return known[1]
         operations = operations_per_character(config.model, self.V)
@@ -90,13 +77,6 @@ def with_members(config: Config, members: int) -> Config:
     return config.model_copy(update={"model": model})
 
 
-def members_at_once(config: Config) -> int:
-    """How many members of an ensemble train beside each other here; 1: they take turns."""
-    if not takes_threads(config, select_device(config.device)):
-        return 1
-    return config.threads if isinstance(config.threads, int) else torch.get_num_threads()
-
-
 def operations_per_character(model: ModelConfig, V: int) -> float:
     """Floating-point operations of a training step, for each character.
 
@@ -110,8 +90,6 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
 
 def measure_pace(config: Config, corpus: Corpus) -> Pace:
     """Train a throwaway model for a few steps of each length, and evaluate it on a little.
-
-    Of an ensemble, seconds are shared by the members.
 
     Raises OutOfMemory if there is none for it.
     """
@@ -136,9 +114,7 @@ def measure_pace(config: Config, corpus: Corpus) -> Pace:
 
         mean_s = _mean_seconds(score, device, WARMUP_EVALUATIONS, TIMED_EVALUATIONS)
         evaluation = mean_s / sum(scored)
-    members = config.model.ensemble
-    in_step = config.train.batch_size * config.model.T
-    return Pace(step / (members * in_step), evaluation / members)
+    return Pace(step / (config.train.batch_size * config.model.T), evaluation)
 
 
 def _mean_seconds(
