@@ -265,7 +265,7 @@ def test_of_no_text_the_last_evaluation_takes_more_than_a_third_of_the_time() ->
     for characters in (30_000_000, 60_000_000, 100_000_000, 130_000_000):
         config, speed = planned(characters, 2).config, fake_speed(65)
         speed.learn(config)
-        evaluation_s = speed.predict(config).of(config.model.ensemble).evaluation_s
+        evaluation_s = speed.predict(config).evaluation_s
         assert config.data.val_fraction * characters * evaluation_s < 120 / 3
 
 
@@ -480,6 +480,61 @@ def test_speed_is_interpolated_between_shapes_that_were_measured() -> None:
         assert speed.predict(config).train_s == pytest.approx(
             speed.measure(config).train_s, rel=0.35
         )
+
+
+def machine(threads: int, beside: float) -> Speed:
+    """One on which so many members train at once, in `beside` times the time of one."""
+    of_one = fake_speed(65)
+
+    def measure(config: Config) -> Pace:
+        members = config.model.ensemble
+        take = beside ** (np.log(members) / np.log(threads)) if threads > 1 else members
+        pace = of_one.measure(config)
+        return Pace(take * pace.train_s, members * pace.evaluation_s)
+
+    return Speed(65, measure, at_once=threads)
+
+
+@given(
+    threads=st.sampled_from([2, 3, 5, 8]),
+    beside=st.floats(1.0, 8.0),
+    members=st.integers(1, 8),
+)
+def test_members_beside_each_other_take_what_was_measured_and_more_of_them_turns(
+    threads: int, beside: float, members: int
+) -> None:
+    """An ensemble was held to take what its members do one after the other, on any machine."""
+    speed, one = machine(threads, beside), settings_for(Choice(3, 128, 10**6), T=128)
+    speed.learn(one)
+    speed.learn_beside(one)
+
+    def take(members: int) -> float:
+        config = settings_for(Choice(3, 128, 10**6, members=members), T=128)
+        return speed.predict(config).train_s / speed.predict(one).train_s
+
+    assert take(1) == 1
+    assert take(threads) == pytest.approx(beside)
+    assert take(threads * members) == pytest.approx(members * beside)
+    assert take(members) <= take(members + 1)
+
+
+def test_of_an_ensemble_the_members_that_train_at_once_are_measured() -> None:
+    speed, many = machine(3, 1.7), settings_for(Choice(2, 96, 10**6, members=6), T=128)
+    speed.learn(many)
+    three = settings_for(Choice(2, 96, 10**6, members=3), T=128)
+    assert speed.predict(many).train_s == pytest.approx(2 * speed.measure(three).train_s)
+
+
+def test_where_members_cost_little_beside_each_other_a_plan_has_more_of_them() -> None:
+    corpus = corpus_of(200_000)
+    text = replace(TEXT, train_ids=len(corpus.train))
+    alone, at_once = (
+        plan(corpus, 1, text=text, speed=speed, repeats=False)
+        for speed in (machine(1, 1.0), machine(8, 1.2))
+    )
+    assert at_once.config.model.ensemble > alone.config.model.ensemble
+    assert at_once.val_loss < alone.val_loss
+    assert at_once.seconds <= 60
 
 
 def test_a_plan_describes_itself_in_a_few_lines() -> None:

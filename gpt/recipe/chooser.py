@@ -18,14 +18,13 @@ from gpt.memory import free_bytes, gigabytes
 from gpt.recipe.difficulty import Difficulty
 from gpt.recipe.law import predict
 from gpt.recipe.settings import Choice, settings_for, step_characters, steps_in
-from gpt.recipe.speed import Pace, Speed, with_members
+from gpt.recipe.speed import MEMBERS, Pace, Speed, with_members
 from gpt.text.corpus import Corpus
 from gpt.training.memory import check_training_memory, training_bytes
 
 LAYERS = (2, 3, 4, 6, 8, 12)
 CHANNELS_PER_LAYER = 32  # at least, where both are open: the law knows no deeper models
 CHANNELS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
-MEMBERS = (1, 2, 3, 4, 5, 6, 8)
 TOKEN_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # in characters, of runs that end early
 EVALUATIONS = 10  # the default with train.minutes
@@ -100,6 +99,10 @@ class Chooser:
 
         nearest = min((shape for _, shape in self.shapes), key=unlike)
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
+
+    def has_room(self, config: Config) -> bool:
+        """Whether there is memory for training by a config."""
+        return self._memory(config) <= USED_MEMORY * self.free
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
         """How much of the text the last evaluation, of such a model, is to score.
@@ -204,10 +207,9 @@ class Chooser:
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[Run]:
         """The best runs of a shape, each with so much token dropout."""
-        memory = sum(training_bytes(config, text.V, self.device).values())
-        if memory > USED_MEMORY * self.free:
+        if not self.has_room(config):
             return
-        pace = self.speed.predict(config).of(shape.members)
+        pace = self.speed.predict(config)
         fixed_s = AFTERWARDS_S + scored * pace.evaluation_s + EVALUATIONS * AROUND_EVALUATION_S
         training_s = max((1 - EVALUATED) * seconds - fixed_s, LEAST_TRAINED * seconds)
         most = max(1, int(training_s / pace.train_s))
@@ -220,7 +222,11 @@ class Chooser:
             early = choice.characters < most
             used_s = fixed_s + choice.characters * pace.train_s
             used_s = used_s / (1 - EVALUATED) if early else used_s + EVALUATED * seconds
-            yield Run(loss, choice, pace, memory, used_s, ends_early=early)
+            yield Run(loss, choice, pace, self._memory(config), used_s, ends_early=early)
+
+    def _memory(self, config: Config) -> float:
+        V = len(self.corpus.vocabulary)
+        return sum(training_bytes(config, V, self.device).values())
 
     def _steps(self, characters: int) -> int:
         return steps_in(characters, self.T, self.batch_size)

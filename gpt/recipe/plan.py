@@ -19,7 +19,7 @@ from gpt.recipe.difficulty import (
 from gpt.recipe.law import fitted_on, uncertainty
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length
-from gpt.recipe.speed import Speed, measure_pace
+from gpt.recipe.speed import Speed, measure_pace, members_at_once, with_members
 from gpt.text.corpus import Corpus
 from gpt.text.preparation import train_characters
 
@@ -117,15 +117,16 @@ def plan(
     corpus.check_fits(T)
     repeats = repeats_much(corpus, T) if repeats is None else repeats
     V = text.V if text else len(corpus.vocabulary)
-    is_measured, speed = speed is None, speed or Speed(V, partial(measure_pace, corpus=corpus))
+    is_measured = speed is None
+    speed = speed or Speed(V, partial(measure_pace, corpus=corpus), at_once=members_at_once(base))
     chooser = Chooser(corpus, speed, base, T, minutes, repeats)
     limit_s = (1 - MARGIN) * 60 * minutes
-    for n_layer, C in FIRST_MEASURED:  # the last is a usual one
+    for n_layer, C in FIRST_MEASURED:
         characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
-        config = chooser.near(Choice(n_layer, C, characters))
-        if not speed.knows(config):
+        usual = with_members(chooser.near(Choice(n_layer, C, characters)), 1)
+        if not speed.knows(usual):
             go_on()
-            speed.learn(config)
+            speed.learn(usual)
 
     def gone_s() -> float:
         return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
@@ -133,7 +134,7 @@ def plan(
     def left_s() -> float:
         return max(limit_s - gone_s(), LEAST_LEFT * limit_s)
 
-    val_fraction, val_characters = chooser.val_fraction(left_s(), config), corpus.val_characters
+    val_fraction, val_characters = chooser.val_fraction(left_s(), usual), corpus.val_characters
     if val_fraction is not None:  # what val will be, and its loss is predicted
         val_characters = corpus.characters - train_characters(corpus.characters, val_fraction)
     val = corpus.last(val_characters)
@@ -147,10 +148,15 @@ def plan(
     while True:
         run = chooser.best(text, left_s(), len(val))
         config = chooser.config(run.choice, val_fraction)
-        if speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
+        together = with_members(usual, speed.at_once)
+        if run.choice.members > 1 and speed.beside is None and chooser.has_room(together):
+            go_on()
+            speed.learn_beside(usual)
+        elif speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
             break
-        go_on()
-        speed.learn(config)
+        else:
+            go_on()
+            speed.learn(config)
     per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * T
     overfits = max(train.steps, longest(run.choice, text) // in_step)

@@ -1,5 +1,6 @@
 """How fast models of different shapes train here: a few are measured, the others interpolated."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from gpt.model.ensemble import make_model
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.ensemble import make_step
+from gpt.training.gradients import takes_threads
 from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps, window_length
 
@@ -20,6 +22,8 @@ WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at least
 WARMUP_EVALUATIONS, TIMED_EVALUATIONS = 1, 1  # which take longer than steps, and count less
 TIMED_SECONDS = 0.4  # of steps of one length, and of evaluations
 SMALLER_SAVES = 0.7  # smaller models compute at a lower rate: time goes as operations to the power
+MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # of the ensembles that are considered
+BESIDE_SAVES = 0.7  # members side by side take their number to this power at least, until measured
 
 
 @dataclass(frozen=True)
@@ -29,30 +33,59 @@ class Pace:
     train_s: float
     evaluation_s: float
 
-    def of(self, members: int) -> "Pace":
-        """That of an ensemble of such models: side by side, they have fewer threads each."""
-        return Pace(members * self.train_s, members * self.evaluation_s)
+    def times(self, training: float, evaluation: float) -> "Pace":
+        """So many times those of each."""
+        return Pace(training * self.train_s, evaluation * self.evaluation_s)
 
 
 @dataclass
 class Speed:
-    """The paces of some configs on a text with V ids, each of one member, measured by `measure`."""
+    """The paces of some configs on a text with V ids, measured by `measure`; others follow.
+
+    Attributes:
+        at_once: members of an ensemble that train side by side, with fewer threads each.
+        beside: how many times as long as one member so many take, which is measured on one shape.
+    """
 
     V: int
     measure: Callable[[Config], Pace]
+    at_once: int = 1
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
+    beside: float | None = None
 
     def knows(self, config: Config) -> bool:
         """Whether this shape was measured."""
         return _shape(config) in self.measured
 
     def learn(self, config: Config) -> None:
-        """Measure a config."""
+        """Measure a config, with the members of its that train at once."""
+        members = min(config.model.ensemble, self.at_once)
+        pace = self.measure(with_members(config, members))
         operations = operations_per_character(config.model, self.V)
-        self.measured[_shape(config)] = operations, self.measure(with_members(config, 1))
+        of_one = pace.times(1 / self._members_take(members), 1 / members)
+        self.measured[_shape(config)] = operations, of_one
+
+    def learn_beside(self, config: Config) -> None:
+        """Measure what the members that train at once take: with a shape that was measured."""
+        pace = self.measure(with_members(config, self.at_once))
+        self.beside = pace.train_s / self._predict_one(config).train_s
 
     def predict(self, config: Config) -> Pace:
-        """The pace of a config, by operations between the nearest that were measured."""
+        """The pace of a config: of all its members together."""
+        members = config.model.ensemble
+        return self._predict_one(config).times(self._members_take(members), members)
+
+    def _members_take(self, members: int) -> float:
+        """Times as long as one of them: fewer than are at once in between, more in turn."""
+        if self.at_once == 1:
+            return members
+        beside = self.at_once**BESIDE_SAVES if self.beside is None else self.beside
+        if members >= self.at_once:
+            return beside * members / self.at_once
+        return float(beside ** (math.log(members) / math.log(self.at_once)))
+
+    def _predict_one(self, config: Config) -> Pace:
+        """The pace of one member, by operations between the nearest that were measured."""
         if known := self.measured.get(_shape(config)):
             return known[1]
         operations = operations_per_character(config.model, self.V)
@@ -68,13 +101,22 @@ class Speed:
             )
         nearest, pace = smaller[-1] if smaller else larger[0]
         ratio = (operations / nearest) ** (1.0 if smaller else SMALLER_SAVES)
-        return Pace(pace.train_s * ratio, pace.evaluation_s * ratio)
+        return pace.times(ratio, ratio)
 
 
 def with_members(config: Config, members: int) -> Config:
     """The same config of an ensemble of so many members."""
     model = config.model.model_copy(update={"ensemble": members})
     return config.model_copy(update={"model": model})
+
+
+def members_at_once(config: Config) -> int:
+    """How many members of a large ensemble train side by side, by such a config."""
+    large = with_members(config, max(MEMBERS))
+    with computing_with(config.threads):
+        if not takes_threads(large, select_device(config.device)):
+            return 1
+        return min(torch.get_num_threads(), large.model.ensemble)
 
 
 def operations_per_character(model: ModelConfig, V: int) -> float:
