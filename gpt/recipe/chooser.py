@@ -100,6 +100,11 @@ class Chooser:
         nearest = min((shape for _, shape in self.shapes), key=unlike)
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
+    @property
+    def may_have_members(self) -> bool:
+        """Whether any of these configs is an ensemble."""
+        return any(choice.members > 1 for _, choice in self.shapes)
+
     def has_room(self, config: Config) -> bool:
         """Whether there is memory for training by a config."""
         return self._memory(config) <= USED_MEMORY * self.free

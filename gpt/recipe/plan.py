@@ -19,7 +19,7 @@ from gpt.recipe.difficulty import (
 from gpt.recipe.law import fitted_on, uncertainty
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length
-from gpt.recipe.speed import Speed, measure_pace, members_at_once, with_members
+from gpt.recipe.speed import Speed, measure_paces, members_at_once, with_members
 from gpt.text.corpus import Corpus
 from gpt.text.preparation import train_characters
 
@@ -27,7 +27,7 @@ FIRST_MEASURED = ((2, 64), (3, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch that is measured
 LONGEST_GUESS = 10**11  # characters: from there on, batches are no larger
 MOST_MEASURED = 4  # configs
-PILOT = 0.1  # of the time that is left, at most
+PILOT = 0.05  # of the time that is left, at most
 FASTER = 10  # times as fast as was measured, at most, may training turn out to be
 MARGIN = 0.02  # of the time is left free
 LEAST_LEFT = 0.1  # of the time, for a plan, however much is gone
@@ -89,8 +89,8 @@ def plan(
 ) -> Plan:
     """The config that is predicted to reach the lowest val loss on a text in so many minutes.
 
-    It measures the pace of a few configs, of those that the law prefers last, so the time that it
-    takes counts.
+    It measures the pace of a few configs, and of one that is larger if the law prefers it, so the
+    time that it takes counts.
 
     Args:
         base: what it sets explicitly is kept, but for train.steps, which the minutes decide.
@@ -118,15 +118,20 @@ def plan(
     repeats = repeats_much(corpus, T) if repeats is None else repeats
     V = text.V if text else len(corpus.vocabulary)
     is_measured = speed is None
-    speed = speed or Speed(V, partial(measure_pace, corpus=corpus), at_once=members_at_once(base))
+    speed = speed or Speed(V, partial(measure_paces, corpus=corpus), members_at_once(base))
     chooser = Chooser(corpus, speed, base, T, minutes, repeats)
     limit_s = (1 - MARGIN) * 60 * minutes
-    for n_layer, C in FIRST_MEASURED:
-        characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
-        usual = with_members(chooser.near(Choice(n_layer, C, characters)), 1)
-        if not speed.knows(usual):
-            go_on()
-            speed.learn(usual)
+    characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
+    small, usual = (
+        with_members(chooser.near(Choice(n_layer, C, characters)), 1)
+        for n_layer, C in FIRST_MEASURED
+    )
+    first = {small, usual}  # one, if `base` sets the shape
+    together = with_members(usual, speed.at_once)
+    if chooser.may_have_members and chooser.has_room(together):
+        first.add(together)
+    go_on()
+    speed.learn(*sorted(first, key=lambda config: (config.model.C, config.model.ensemble)))
 
     def gone_s() -> float:
         return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
@@ -148,15 +153,10 @@ def plan(
     while True:
         run = chooser.best(text, left_s(), len(val))
         config = chooser.config(run.choice, val_fraction)
-        together = with_members(usual, speed.at_once)
-        if run.choice.members > 1 and speed.beside is None and chooser.has_room(together):
-            go_on()
-            speed.learn_beside(usual)
-        elif speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
+        if speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
             break
-        else:
-            go_on()
-            speed.learn(config)
+        go_on()
+        speed.learn(with_members(config, 1))
     per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * T
     overfits = max(train.steps, longest(run.choice, text) // in_step)

@@ -4,26 +4,27 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
 
 import torch
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import computing_with, select_device
 from gpt.evaluation.loss import evaluate
-from gpt.model.ensemble import make_model
+from gpt.model.ensemble import make_model, members_of
+from gpt.model.transformer import GPT
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
-from gpt.training.ensemble import make_step
+from gpt.training.ensemble import Update, make_step
 from gpt.training.gradients import takes_threads
 from gpt.training.memory import check_training_memory
-from gpt.training.schedule import short_steps, window_length
+from gpt.training.schedule import short_steps
 
-WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at least
-WARMUP_EVALUATIONS, TIMED_EVALUATIONS = 1, 1  # which take longer than steps, and count less
-TIMED_SECONDS = 0.4  # of steps of one length, and of evaluations
+WARMUP_ROUNDS, TIMED_ROUNDS = 1, 3  # of a step of each kind; the latter at least,
+TIMED_S, MOST_ROUNDS = 2.0, 9  # and more while they take less than so many seconds
 SMALLER_SAVES = 0.7  # smaller models compute at a lower rate: time goes as operations to the power
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # of the ensembles that are considered
-BESIDE_SAVES = 0.7  # members side by side take their number to this power at least, until measured
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,6 @@ class Pace:
     train_s: float
     evaluation_s: float
 
-    def times(self, training: float, evaluation: float) -> "Pace":
-        """So many times those of each."""
-        return Pace(training * self.train_s, evaluation * self.evaluation_s)
-
 
 @dataclass
 class Speed:
@@ -44,51 +41,53 @@ class Speed:
 
     Attributes:
         at_once: members of an ensemble that train side by side, with fewer threads each.
-        beside: how many times as long as one member so many take, which is measured on one shape.
+        beside: how many times as long as one member so many take; as long as so many in turn, if
+            it was not measured.
     """
 
     V: int
-    measure: Callable[[Config], Pace]
+    measure: Callable[[list[Config]], list[Pace]]
     at_once: int = 1
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
     beside: float | None = None
 
     def knows(self, config: Config) -> bool:
-        """Whether this shape was measured."""
-        return _shape(config) in self.measured
+        """Whether this shape was measured, or a smaller and a larger one."""
+        operations = self._operations(config)
+        known = [of_shape for of_shape, _ in self.measured.values()]
+        return _shape(config) in self.measured or min(known) < operations < max(known)
 
-    def learn(self, config: Config) -> None:
-        """Measure a config, with the members of its that train at once."""
-        members = min(config.model.ensemble, self.at_once)
-        pace = self.measure(with_members(config, members))
-        operations = operations_per_character(config.model, self.V)
-        of_one = pace.times(1 / self._members_take(members), 1 / members)
-        self.measured[_shape(config)] = operations, of_one
-
-    def learn_beside(self, config: Config) -> None:
-        """Measure what the members that train at once take: with a shape that was measured."""
-        pace = self.measure(with_members(config, self.at_once))
-        self.beside = pace.train_s / self._predict_one(config).train_s
+    def learn(self, *configs: Config) -> None:
+        """Measure configs, in turn: of one member; of `at_once`, those whose shape is known."""
+        paces = self.measure([*configs])
+        for config, pace in zip(configs, paces, strict=True):
+            if config.model.ensemble == 1:
+                self.measured[_shape(config)] = self._operations(config), pace
+            else:
+                self.beside = pace.train_s / self.measured[_shape(config)][1].train_s
 
     def predict(self, config: Config) -> Pace:
         """The pace of a config: of all its members together."""
         members = config.model.ensemble
-        return self._predict_one(config).times(self._members_take(members), members)
+        pace = self._predict_one(config)
+        return Pace(self._members_take(members) * pace.train_s, members * pace.evaluation_s)
 
     def _members_take(self, members: int) -> float:
         """Times as long as one of them: fewer than are at once in between, more in turn."""
-        if self.at_once == 1:
+        if self.beside is None:
             return members
-        beside = self.at_once**BESIDE_SAVES if self.beside is None else self.beside
         if members >= self.at_once:
-            return beside * members / self.at_once
-        return float(beside ** (math.log(members) / math.log(self.at_once)))
+            return self.beside * members / self.at_once
+        return float(self.beside ** (math.log(members) / math.log(self.at_once)))
+
+    def _operations(self, config: Config) -> float:
+        return operations_per_character(config.model, self.V)
 
     def _predict_one(self, config: Config) -> Pace:
         """The pace of one member, by operations between the nearest that were measured."""
         if known := self.measured.get(_shape(config)):
             return known[1]
-        operations = operations_per_character(config.model, self.V)
+        operations = self._operations(config)
         points = sorted(self.measured.values(), key=lambda point: point[0])
         smaller = [point for point in points if point[0] <= operations]
         larger = [point for point in points if point[0] > operations]
@@ -101,7 +100,7 @@ class Speed:
             )
         nearest, pace = smaller[-1] if smaller else larger[0]
         ratio = (operations / nearest) ** (1.0 if smaller else SMALLER_SAVES)
-        return pace.times(ratio, ratio)
+        return Pace(pace.train_s * ratio, pace.evaluation_s * ratio)
 
 
 def with_members(config: Config, members: int) -> Config:
@@ -130,50 +129,69 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
     return 6.0 * (model.n_layer * layer + model.C * V)
 
 
-def measure_pace(config: Config, corpus: Corpus) -> Pace:
-    """Train a throwaway model for a few steps of each length, and evaluate it on a little.
+def measure_paces(configs: list[Config], corpus: Corpus) -> list[Pace]:
+    """Train throwaway models for a few steps of each length, and evaluate them on a little.
 
-    Raises OutOfMemory if there is none for it.
+    They take turns, so that all have the same share of a machine that others use, too.
+
+    Raises OutOfMemory if there is none for one of them.
     """
-    device = select_device(config.device)
-    check_training_memory(config, len(corpus.vocabulary), device)
-    with computing_with(config.threads):
-        model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-        update = make_step(model, corpus.train, config, device, corpus.vocabulary)
-        steps = config.train.steps
-        long = _mean_seconds(lambda i: update(steps + i), device)
-        short = long
-        if window_length(0, config) != config.model.T:
-            short = _mean_seconds(update, device)
-        part = short_steps(config) / steps
-        step = part * short + (1 - part) * long
-        characters = max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads()
+    device = select_device(configs[0].device)
+    for config in configs:
+        check_training_memory(config, len(corpus.vocabulary), device)
+    with computing_with(configs[0].threads):
+        works: list[Callable[[int], object]] = []
+        models = []
+        for config in configs:
+            model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+            update = make_step(model, corpus.train, config, device, corpus.vocabulary)
+            models.append(model)
+            works += [partial(_train, update, first) for first in (0, config.train.steps)]
+        seconds = _median_seconds(works)
+        return [
+            Pace(
+                _mean_step(config, short_s, long_s) / (config.train.batch_size * config.model.T),
+                config.model.ensemble * _evaluation_seconds(members_of(model)[0], corpus),
+            )
+            for config, model, short_s, long_s in zip(
+                configs, models, seconds[::2], seconds[1::2], strict=True
+            )
+        ]
+
+
+def _train(update: Update, first: int, step: int) -> None:
+    """A step, until its results are known."""
+    update.read([update(first + step)])
+
+
+def _mean_step(config: Config, short_s: float, long_s: float) -> float:
+    """Of the short windows that come first in a run, and of the long ones."""
+    part = short_steps(config) / config.train.steps
+    return part * short_s + (1 - part) * long_s
+
+
+def _evaluation_seconds(model: GPT, corpus: Corpus) -> float:
+    """For a character, the second time: the first takes longer."""
+    characters = max(EVAL_CHARACTERS, model.config.T) * torch.get_num_threads()
+    for _ in range(2):
         scored: list[int] = []
-
-        def score(_: int) -> None:
-            scored.clear()
-            evaluate(model, corpus.val, characters=characters, on_progress=scored.append)
-
-        mean_s = _mean_seconds(score, device, WARMUP_EVALUATIONS, TIMED_EVALUATIONS)
-        evaluation = mean_s / sum(scored)
-    return Pace(step / (config.train.batch_size * config.model.T), evaluation)
-
-
-def _mean_seconds(
-    work: Callable[[int], object],
-    device: torch.device,
-    warmup: int = WARMUP_STEPS,
-    timed: int = TIMED_STEPS,
-) -> float:
-    """Of work repeated so often or more, after a warmup, which takes longer."""
-    times: list[float] = []
-    while len(times) < warmup + timed or sum(times[warmup:]) < TIMED_SECONDS:
         began = time.perf_counter()
-        work(len(times))
-        if device.type != "cpu":
-            torch.accelerator.synchronize(device)
-        times.append(time.perf_counter() - began)
-    return sum(times[warmup:]) / len(times[warmup:])
+        evaluate(model, corpus.val, characters=characters, on_progress=scored.append)
+    return (time.perf_counter() - began) / sum(scored)
+
+
+def _median_seconds(works: list[Callable[[int], object]]) -> list[float]:
+    """Of each work, done in turn: the first times, which take longer, do not count."""
+    rounds: list[list[float]] = []
+    while len(rounds) < WARMUP_ROUNDS + TIMED_ROUNDS or (
+        sum(map(sum, rounds[WARMUP_ROUNDS:])) < TIMED_S and len(rounds) < MOST_ROUNDS
+    ):
+        rounds.append([])
+        for work in works:
+            began = time.perf_counter()
+            work(len(rounds))
+            rounds[-1].append(time.perf_counter() - began)
+    return [median(times) for times in zip(*rounds[WARMUP_ROUNDS:], strict=True)]
 
 
 def _shape(config: Config) -> tuple[int, ...]:
