@@ -11,13 +11,14 @@ from gpt.errors import Interrupted
 from gpt.model.shapes import parameter_count
 from gpt.recipe.chooser import Chooser, longest
 from gpt.recipe.difficulty import (
-    FEWEST_CHARACTERS,
+    EVALUATED,
+    MOST_CHARACTERS,
     Difficulty,
     measure_difficulty,
     pilot_config,
 )
 from gpt.recipe.law import fitted_on, uncertainty
-from gpt.recipe.repetition import repeats_much
+from gpt.recipe.repetition import SCORED, repeats_much
 from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import Speed, measure_paces, members_at_once, with_members
 from gpt.text.corpus import Corpus
@@ -30,6 +31,7 @@ MOST_MEASURED = 4  # configs
 PILOT = 0.05  # of the time that is left, at most
 FASTER = 10  # times as fast as was measured, at most, may training turn out to be
 MARGIN = 0.02  # of the time is left free
+FEW_AT_ONCE = 2  # members, of which is known what they take beside each other: nearly twice as long
 LEAST_LEFT = 0.1  # of the time, for a plan, however much is gone
 
 
@@ -128,7 +130,8 @@ def plan(
     )
     first = {small, usual}  # one, if `base` sets the shape
     together = with_members(usual, speed.at_once)
-    if chooser.may_have_members and chooser.has_room(together):
+    many = chooser.may_have_members and speed.at_once > FEW_AT_ONCE
+    if many and chooser.has_room(together):
         first.add(together)
     go_on()
     speed.learn(*sorted(first, key=lambda config: (config.model.C, config.model.ensemble)))
@@ -145,8 +148,12 @@ def plan(
     val = corpus.last(val_characters)
     if text is None:
         repeats = chooser.offsets_keys
-        of_pilot = speed.predict(pilot_config(FEWEST_CHARACTERS, T, repeats=repeats))
-        affordable = PILOT * left_s() / of_pilot.train_s
+        go_on()
+        computing = {"device": base.device, "threads": base.threads}
+        pilot = pilot_config(MOST_CHARACTERS, T, repeats=repeats).model_copy(update=computing)
+        [pace] = speed.measure([pilot])
+        evaluated_s = EVALUATED * min(SCORED, len(val)) * pace.evaluation_s
+        affordable = (PILOT * left_s() - evaluated_s) / pace.train_s
         text = measure_difficulty(
             corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable
         )

@@ -21,9 +21,10 @@ from gpt.training.gradients import takes_threads
 from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps
 
-WARMUP_ROUNDS, TIMED_ROUNDS = 1, 3  # of a step of each kind; the latter at least,
-TIMED_S, MOST_ROUNDS = 2.0, 9  # and more while they take less than so many seconds
+WARMUP_ROUNDS, TIMED_ROUNDS = 1, 2  # of a step of each kind; the latter at least,
+TIMED_S, MOST_ROUNDS = 1.5, 9  # and more while they take less than so many seconds
 SMALLER_SAVES = 0.7  # smaller models compute at a lower rate: time goes as operations to the power
+BESIDE = 0.9  # members side by side take their number to this power, unless that is measured
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # of the ensembles that are considered
 
 
@@ -41,8 +42,7 @@ class Speed:
 
     Attributes:
         at_once: members of an ensemble that train side by side, with fewer threads each.
-        beside: how many times as long as one member so many take; as long as so many in turn, if
-            it was not measured.
+        beside: how many times as long as one member so many take, if it was measured.
     """
 
     V: int
@@ -74,11 +74,10 @@ class Speed:
 
     def _members_take(self, members: int) -> float:
         """Times as long as one of them: fewer than are at once in between, more in turn."""
-        if self.beside is None:
-            return members
+        beside = self.at_once**BESIDE if self.beside is None else self.beside
         if members >= self.at_once:
-            return self.beside * members / self.at_once
-        return float(self.beside ** (math.log(members) / math.log(self.at_once)))
+            return beside * members / self.at_once
+        return float(beside ** (math.log(members) / math.log(self.at_once)))
 
     def _operations(self, config: Config) -> float:
         return operations_per_character(config.model, self.V)
