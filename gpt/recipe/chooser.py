@@ -12,7 +12,7 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
 from gpt.config.yaml import as_flow
-from gpt.device import select_device
+from gpt.device import computing_with, select_device
 from gpt.errors import ConfigError, OutOfMemory
 from gpt.memory import free_bytes, gigabytes
 from gpt.recipe.difficulty import Difficulty
@@ -100,14 +100,9 @@ class Chooser:
         nearest = min((shape for _, shape in self.shapes), key=unlike)
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
-    @property
-    def may_have_members(self) -> bool:
-        """Whether any of these configs is an ensemble."""
-        return any(choice.members > 1 for _, choice in self.shapes)
-
-    def has_room(self, config: Config) -> bool:
-        """Whether there is memory for training by a config."""
-        return self._memory(config) <= USED_MEMORY * self.free
+    def has_room(self, *configs: Config) -> bool:
+        """Whether there is memory for training by all these configs at the same time."""
+        return sum(map(self._memory, configs)) <= USED_MEMORY * self.free
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
         """How much of the text the last evaluation, of such a model, is to score.
@@ -212,7 +207,8 @@ class Chooser:
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[Run]:
         """The best runs of a shape, each with so much token dropout."""
-        if not self.has_room(config):
+        memory = self._memory(config)
+        if memory > USED_MEMORY * self.free:
             return
         pace = self.speed.predict(config)
         fixed_s = AFTERWARDS_S + scored * pace.evaluation_s + EVALUATIONS * AROUND_EVALUATION_S
@@ -227,11 +223,11 @@ class Chooser:
             early = choice.characters < most
             used_s = fixed_s + choice.characters * pace.train_s
             used_s = used_s / (1 - EVALUATED) if early else used_s + EVALUATED * seconds
-            yield Run(loss, choice, pace, self._memory(config), used_s, ends_early=early)
+            yield Run(loss, choice, pace, memory, used_s, ends_early=early)
 
     def _memory(self, config: Config) -> float:
-        V = len(self.corpus.vocabulary)
-        return sum(training_bytes(config, V, self.device).values())
+        with computing_with(self.base.threads):
+            return sum(training_bytes(config, self.speed.V, self.device).values())
 
     def _steps(self, characters: int) -> int:
         return steps_in(characters, self.T, self.batch_size)

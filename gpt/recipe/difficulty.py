@@ -20,7 +20,7 @@ FEWEST_CHARACTERS, MOST_CHARACTERS = 100_000, 800_000  # that the pilot sees
 CHARACTERS_A_MINUTE = 400_000  # of the time that there is
 MOST_PASSES = 4  # over the text: one that overfits says little
 FIRST_PART = 4  # of the pilot, as a part of all its steps
-EVALUATED = 2  # times, then and at its end
+PILOT_EVALUATIONS = 2  # after that part and at the end
 LAST_STEPS = 20  # whose train loss counts
 
 

@@ -28,27 +28,27 @@ from gpt.recipe.settings import Choice
 class Coefficients:
     """Of the law; scripts/law/fit.py prints them."""
 
-    depth: float = 0.05517  # nats that layers and channels gain, while they are few
-    width: float = 0.1154
-    saturates: float = 0.5484
-    capacity: float = 2.302
-    seen: float = 1.724
-    more_seen: float = 0.08098
-    overfit: float = 0.004359
-    overfit_passes: float = 1.619
-    overfit_size: float = 0.6101
-    overfit_text: float = 0.4598
-    regularised: float = 6.861
-    regularised_power: float = 0.7097
-    hidden: float = 0.5635  # nats, if token dropout hid everything
-    learning: float = 0.6176
-    gap: float = 0.4074
-    again_size: float = 0.3827
-    ensemble: float = 0.06652  # nats that infinitely many members gain
-    shared: float = 0.3106  # of what overfits: that of all members, which none averages away
+    depth: float = 0.05543  # nats that layers and channels gain, while they are few
+    width: float = 0.1157
+    saturates: float = 0.5363
+    capacity: float = 2.273
+    seen: float = 1.748
+    more_seen: float = 0.07959
+    overfit: float = 0.004297
+    overfit_passes: float = 1.623
+    overfit_size: float = 0.6117
+    overfit_text: float = 0.462
+    regularised: float = 6.878
+    regularised_power: float = 0.7106
+    hidden: float = 0.5606  # nats, if token dropout hid everything
+    learning: float = 0.6131
+    gap: float = 0.4046
+    again_size: float = 0.3863
+    ensemble: float = 0.06745  # nats that infinitely many members gain
+    shared: float = 0.313  # of what overfits: that of all members, which none averages away
     copied: float = 0.421  # nats of a repeated id, once a model copies it
-    more_copied: float = 0.1174
-    found_longer: float = 0.7455
+    more_copied: float = 0.1173
+    found_longer: float = 0.74
 
 
 COEFFICIENTS = Coefficients()

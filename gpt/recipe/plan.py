@@ -11,8 +11,8 @@ from gpt.errors import Interrupted
 from gpt.model.shapes import parameter_count
 from gpt.recipe.chooser import Chooser, longest
 from gpt.recipe.difficulty import (
-    EVALUATED,
     MOST_CHARACTERS,
+    PILOT_EVALUATIONS,
     Difficulty,
     measure_difficulty,
     pilot_config,
@@ -20,18 +20,18 @@ from gpt.recipe.difficulty import (
 from gpt.recipe.law import fitted_on, uncertainty
 from gpt.recipe.repetition import SCORED, repeats_much
 from gpt.recipe.settings import Choice, context_length
-from gpt.recipe.speed import Speed, measure_paces, members_at_once, with_members
+from gpt.recipe.speed import MEMBERS, Speed, measure_paces, threads_of_members, with_members
 from gpt.text.corpus import Corpus
 from gpt.text.preparation import train_characters
 
-FIRST_MEASURED = ((2, 64), (3, 128))  # layers and channels
+FIRST_MEASURED = ((2, 64), (2, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch that is measured
 LONGEST_GUESS = 10**11  # characters: from there on, batches are no larger
 MOST_MEASURED = 4  # configs
 PILOT = 0.05  # of the time that is left, at most
 FASTER = 10  # times as fast as was measured, at most, may training turn out to be
 MARGIN = 0.02  # of the time is left free
-FEW_AT_ONCE = 2  # members, of which is known what they take beside each other: nearly twice as long
+FEW_AT_ONCE = 2  # members, which are held to gain BESIDE: to measure it takes as long as it saves
 LEAST_LEFT = 0.1  # of the time, for a plan, however much is gone
 
 
@@ -91,8 +91,8 @@ def plan(
 ) -> Plan:
     """The config that is predicted to reach the lowest val loss on a text in so many minutes.
 
-    It measures the pace of a few configs, and of one that is larger if the law prefers it, so the
-    time that it takes counts.
+    It measures the pace of a few configs, of the pilot's and of those that the law prefers if they
+    are larger or smaller than all before, so the time that it takes counts.
 
     Args:
         base: what it sets explicitly is kept, but for train.steps, which the minutes decide.
@@ -120,7 +120,12 @@ def plan(
     repeats = repeats_much(corpus, T) if repeats is None else repeats
     V = text.V if text else len(corpus.vocabulary)
     is_measured = speed is None
-    speed = speed or Speed(V, partial(measure_paces, corpus=corpus), members_at_once(base))
+    if speed is None:
+        threads = threads_of_members(base)
+        fixed = "ensemble" in base.model.model_fields_set
+        members = base.model.ensemble if fixed else max(MEMBERS)
+        measure = partial(measure_paces, corpus=corpus)
+        speed = Speed(V, measure, threads, at_once=min(threads, members))
     chooser = Chooser(corpus, speed, base, T, minutes, repeats)
     limit_s = (1 - MARGIN) * 60 * minutes
     characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
@@ -128,13 +133,15 @@ def plan(
         with_members(chooser.near(Choice(n_layer, C, characters)), 1)
         for n_layer, C in FIRST_MEASURED
     )
-    first = {small, usual}  # one, if `base` sets the shape
+    computing = {"device": base.device, "threads": base.threads}
+    pilot = pilot_config(MOST_CHARACTERS, T, repeats=chooser.offsets_keys)
+    pilot = pilot.model_copy(update=computing)
+    first = [*dict.fromkeys((pilot, small, usual))]  # two, if `base` sets the shape
     together = with_members(usual, speed.at_once)
-    many = chooser.may_have_members and speed.at_once > FEW_AT_ONCE
-    if many and chooser.has_room(together):
-        first.add(together)
+    if speed.at_once > FEW_AT_ONCE and chooser.has_room(*first, together):
+        first.append(together)
     go_on()
-    speed.learn(*sorted(first, key=lambda config: (config.model.C, config.model.ensemble)))
+    speed.learn(*first)
 
     def gone_s() -> float:
         return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
@@ -148,11 +155,8 @@ def plan(
     val = corpus.last(val_characters)
     if text is None:
         repeats = chooser.offsets_keys
-        go_on()
-        computing = {"device": base.device, "threads": base.threads}
-        pilot = pilot_config(MOST_CHARACTERS, T, repeats=repeats).model_copy(update=computing)
-        [pace] = speed.measure([pilot])
-        evaluated_s = EVALUATED * min(SCORED, len(val)) * pace.evaluation_s
+        pace = speed.predict(pilot)
+        evaluated_s = PILOT_EVALUATIONS * min(SCORED, len(val)) * pace.evaluation_s
         affordable = (PILOT * left_s() - evaluated_s) / pace.train_s
         text = measure_difficulty(
             corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable

@@ -1,5 +1,6 @@
 """How fast models of different shapes train here: a few are measured, the others interpolated."""
 
+import gc
 import math
 import time
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from statistics import median
 import torch
 
 from gpt.config.schema import Config, ModelConfig
-from gpt.device import computing_with, select_device
+from gpt.device import computing_with, free_cached_memory, select_device
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model, members_of
 from gpt.model.transformer import GPT
@@ -19,12 +20,13 @@ from gpt.text.corpus import Corpus
 from gpt.training.ensemble import Update, make_step
 from gpt.training.gradients import takes_threads
 from gpt.training.memory import check_training_memory
-from gpt.training.schedule import short_steps
+from gpt.training.schedule import short_steps, window_length
 
-WARMUP_ROUNDS, TIMED_ROUNDS = 1, 2  # of a step of each kind; the latter at least,
-TIMED_S, MOST_ROUNDS = 1.5, 9  # and more while they take less than so many seconds
+WARMUP_ROUNDS, TIMED_ROUNDS = 1, 2  # of steps of one length; the latter at least,
+TIMED_S, MOST_ROUNDS = 0.7, 9  # and more, in all, while they take less than so many seconds
 SMALLER_SAVES = 0.7  # smaller models compute at a lower rate: time goes as operations to the power
-BESIDE = 0.9  # members side by side take their number to this power, unless that is measured
+BESIDE = 0.9  # members side by side take their number to this power, unless that is measured: of
+# two by one thread each it was 0.74 to 0.95 (experiments.md)
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # of the ensembles that are considered
 
 
@@ -41,21 +43,23 @@ class Speed:
     """The paces of some configs on a text with V ids, measured by `measure`; others follow.
 
     Attributes:
-        at_once: members of an ensemble that train side by side, with fewer threads each.
-        beside: how many times as long as one member so many take, if it was measured.
+        threads: that members of an ensemble share, if they train side by side; else 1.
+        at_once: members whose pace together is measured.
+        beside: how many times as long as one member those take, once it is measured.
     """
 
     V: int
     measure: Callable[[list[Config]], list[Pace]]
+    threads: int = 1
     at_once: int = 1
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
     beside: float | None = None
 
     def knows(self, config: Config) -> bool:
-        """Whether this shape was measured, or a smaller and a larger one."""
+        """Whether this shape was measured, or one with fewer operations and one with more."""
         operations = self._operations(config)
         known = [of_shape for of_shape, _ in self.measured.values()]
-        return _shape(config) in self.measured or min(known) < operations < max(known)
+        return _shape(config) in self.measured or min(known) <= operations <= max(known)
 
     def learn(self, *configs: Config) -> None:
         """Measure configs, in turn: of one member; of `at_once`, those whose shape is known."""
@@ -64,7 +68,8 @@ class Speed:
             if config.model.ensemble == 1:
                 self.measured[_shape(config)] = self._operations(config), pace
             else:
-                self.beside = pace.train_s / self.measured[_shape(config)][1].train_s
+                of_one = self.measured[_shape(config)][1]
+                self.beside = max(1.0, pace.train_s / of_one.train_s)
 
     def predict(self, config: Config) -> Pace:
         """The pace of a config: of all its members together."""
@@ -73,11 +78,16 @@ class Speed:
         return Pace(self._members_take(members) * pace.train_s, members * pace.evaluation_s)
 
     def _members_take(self, members: int) -> float:
-        """Times as long as one of them: fewer than are at once in between, more in turn."""
-        beside = self.at_once**BESIDE if self.beside is None else self.beside
-        if members >= self.at_once:
-            return beside * members / self.at_once
-        return float(beside ** (math.log(members) / math.log(self.at_once)))
+        """Times as long as one of them: more than there are threads take turns."""
+        together = min(members, self.threads)
+        most = self._busy(self.at_once)
+        beside = most**BESIDE if self.beside is None else self.beside
+        power = math.log(self._busy(together)) / math.log(most) if most > 1 else 1.0
+        return float(beside**power * members / together)
+
+    def _busy(self, members: int) -> int:
+        """The members that so many take as long as: each has as many threads as all can have."""
+        return self.threads // (self.threads // members)
 
     def _operations(self, config: Config) -> float:
         return operations_per_character(config.model, self.V)
@@ -108,13 +118,11 @@ def with_members(config: Config, members: int) -> Config:
     return config.model_copy(update={"model": model})
 
 
-def members_at_once(config: Config) -> int:
-    """How many members of a large ensemble train side by side, by such a config."""
-    large = with_members(config, max(MEMBERS))
+def threads_of_members(config: Config) -> int:
+    """The threads that members of an ensemble share, by such a config; 1 if they take turns."""
     with computing_with(config.threads):
-        if not takes_threads(large, select_device(config.device)):
-            return 1
-        return min(torch.get_num_threads(), large.model.ensemble)
+        shared = takes_threads(config, select_device(config.device))
+        return torch.get_num_threads() if shared else 1
 
 
 def operations_per_character(model: ModelConfig, V: int) -> float:
@@ -131,31 +139,34 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
 def measure_paces(configs: list[Config], corpus: Corpus) -> list[Pace]:
     """Train throwaway models for a few steps of each length, and evaluate them on a little.
 
-    They take turns, so that all have the same share of a machine that others use, too.
+    In training they take turns, so that all have the same share of a machine that others use, too.
 
     Raises OutOfMemory if there is none for one of them.
     """
-    device = select_device(configs[0].device)
-    for config in configs:
-        check_training_memory(config, len(corpus.vocabulary), device)
+    device, V = select_device(configs[0].device), len(corpus.vocabulary)
     with computing_with(configs[0].threads):
-        works: list[Callable[[int], object]] = []
-        models = []
+        models, updates = [], []
         for config in configs:
-            model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-            update = make_step(model, corpus.train, config, device, corpus.vocabulary)
-            models.append(model)
-            works += [partial(_train, update, first) for first in (0, config.train.steps)]
-        seconds = _median_seconds(works)
-        return [
+            check_training_memory(config, V, device)
+            models.append(make_model(config.model, V, config.seed).to(device))
+            updates.append(make_step(models[-1], corpus.train, config, device, corpus.vocabulary))
+        long_s = _median_seconds(
+            [partial(_train, u, c.train.steps) for u, c in zip(updates, configs, strict=True)]
+        )
+        short_s = long_s
+        if any(window_length(0, config) != config.model.T for config in configs):
+            short_s = _median_seconds([partial(_train, update, 0) for update in updates])
+        paces = [
             Pace(
-                _mean_step(config, short_s, long_s) / (config.train.batch_size * config.model.T),
+                _mean_step(config, *step_s) / (config.train.batch_size * config.model.T),
                 config.model.ensemble * _evaluation_seconds(members_of(model)[0], corpus),
             )
-            for config, model, short_s, long_s in zip(
-                configs, models, seconds[::2], seconds[1::2], strict=True
-            )
+            for config, model, *step_s in zip(configs, models, short_s, long_s, strict=True)
         ]
+    del models, updates
+    gc.collect()  # a step and what draws its batches refer to each other
+    free_cached_memory(device)
+    return paces
 
 
 def _train(update: Update, first: int, step: int) -> None:
@@ -185,12 +196,13 @@ def _median_seconds(works: list[Callable[[int], object]]) -> list[float]:
     while len(rounds) < WARMUP_ROUNDS + TIMED_ROUNDS or (
         sum(map(sum, rounds[WARMUP_ROUNDS:])) < TIMED_S and len(rounds) < MOST_ROUNDS
     ):
-        rounds.append([])
+        times = []
         for work in works:
             began = time.perf_counter()
             work(len(rounds))
-            rounds[-1].append(time.perf_counter() - began)
-    return [median(times) for times in zip(*rounds[WARMUP_ROUNDS:], strict=True)]
+            times.append(time.perf_counter() - began)
+        rounds.append(times)
+    return [median(of_work) for of_work in zip(*rounds[WARMUP_ROUNDS:], strict=True)]
 
 
 def _shape(config: Config) -> tuple[int, ...]:

@@ -48,6 +48,8 @@ WHOLE = {  # runs of `gpt train`, in no file
         (Choice(6, 192, 1110 * 4096, 0.1, members=3), 1.3850),
         (Choice(2, 128, 644 * 4096, members=2), 1.4692),
         (Choice(3, 128, 1065 * 4096, 0.01), 1.4680),
+        (Choice(2, 128, 589 * 4096, members=2), 1.4718),
+        (Choice(3, 128, 861 * 4096, 0.01), 1.4777),
     ),
     "tinyshakespeare-20kB": (
         (Choice(2, 64, 125 * 1024, 0.1, members=8), 1.7010),
