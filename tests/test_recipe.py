@@ -494,6 +494,17 @@ def test_speed_is_interpolated_between_shapes_that_were_measured() -> None:
         )
 
 
+def test_a_shape_is_known_between_two_that_are_like_it() -> None:
+    """One between any two was, though time goes with layers, too, not with operations alone."""
+    speed = fake_speed(65)
+    between, larger = (settings_for(Choice(*shape, 10**6), T=128) for shape in ((2, 96), (4, 192)))
+    speed.learn(*(settings_for(Choice(2, C, 10**6), T=128) for C in (64, 128)))
+    assert speed.knows(between)
+    assert not speed.knows(larger)
+    speed.learn(settings_for(Choice(12, 768, 10**6), T=128))
+    assert not speed.knows(larger)
+
+
 def machine(threads: int, beside: float) -> Speed:
     """One on which so many members train at once, in `beside` times the time of one."""
     of_one = fake_speed(65)
