@@ -27,7 +27,8 @@ CHANNELS_PER_LAYER = 32  # at least, where both are open: the law knows no deepe
 CHANNELS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
 TOKEN_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # in characters, of runs that end early
-EVALUATIONS = 10  # the default with train.minutes
+BETWEEN_EVALUATIONS_S = 24  # at least: with what comes with it, one takes up to a second
+MOST_EVALUATIONS = 10
 EVALUATED = 0.03  # of the time, before the last evaluation
 LAST_EVALUATED = 0.25  # of the time at most: beyond, less of the text becomes val,
 LESS_EVALUATED = 0.05  # so that it takes this part
@@ -73,6 +74,8 @@ class Chooser:
         repeats: bool,
     ) -> None:
         self.minutes = minutes
+        often = int(60 * minutes / BETWEEN_EVALUATIONS_S)
+        self.evaluations = max(2, min(often, MOST_EVALUATIONS))
         self.corpus, self.speed, self.base, self.T = corpus, speed, base, T
         self.kept = [
             f"{key}={as_flow(value)}"
@@ -165,6 +168,7 @@ class Chooser:
         changes: dict[str, Any] = {
             "train.minutes": self.minutes,
             "train.sample_length": SAMPLE_LENGTH,
+            "train.eval_every": f"{100 // self.evaluations} %",
         }
         if "warmup_steps" in self.base.train.model_fields_set:
             changes["train.steps"] = max(config.train.steps, self.base.train.warmup_steps)
@@ -211,7 +215,7 @@ class Chooser:
         if memory > USED_MEMORY * self.free:
             return
         pace = self.speed.predict(config)
-        fixed_s = AFTERWARDS_S + scored * pace.evaluation_s + EVALUATIONS * AROUND_EVALUATION_S
+        fixed_s = AFTERWARDS_S + scored * pace.evaluation_s + self.evaluations * AROUND_EVALUATION_S
         training_s = max((1 - EVALUATED) * seconds - fixed_s, LEAST_TRAINED * seconds)
         most = max(1, int(training_s / pace.train_s))
         max_steps = self.base.train.max_steps or LARGEST

@@ -26,8 +26,8 @@ from gpt.training.schedule import short_steps, window_length
 WARMUP_ROUNDS, TIMED_ROUNDS = 1, 2  # of steps of one length; the latter at least,
 TIMED_S, MOST_ROUNDS = 0.7, 9  # and more, in all, while they take less than so many seconds
 SMALLER_SAVES = 0.7  # smaller models compute at a lower rate: time goes as operations to the power
-BESIDE = 0.9  # members side by side take their number to this power, unless that is measured: of
-# two by one thread each it was 0.74 to 0.95 (experiments.md)
+BESIDE = 0.8  # members side by side take their number to this power, unless that is measured: of
+# two by one thread each it was 0.6 to 1, least of small models (experiments.md)
 FAR = 5  # times as many operations: time does not go by them alone
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # of the ensembles that are considered
 
