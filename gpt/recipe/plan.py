@@ -9,6 +9,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
 from gpt.errors import Interrupted
 from gpt.model.shapes import parameter_count
+from gpt.model.transformer import LARGE_VOCABULARY
 from gpt.recipe.chooser import Chooser, longest
 from gpt.recipe.difficulty import (
     MOST_CHARACTERS,
@@ -28,8 +29,8 @@ FIRST_MEASURED = ((2, 64), (2, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch that is measured
 LONGEST_GUESS = 10**11  # characters: from there on, batches are no larger
 MOST_MEASURED = 4  # configs
-PILOT = 0.05  # of the time that is left, at most; and of a text that repeats itself
-PILOT_REPEATS = 0.1  # so much, as its heads have to form
+PILOT = 0.05  # of the time that is left, at most; and this part of it where a short one says less:
+PILOT_LONGER = 0.15  # of code, as heads have to form, and of a large vocabulary, as rows have to
 FASTER = 10  # times as fast as was measured, at most, may training turn out to be
 MARGIN = 0.02  # of the time is left free
 FEW_AT_ONCE = 2  # members, which are held to gain BESIDE: to measure it takes as long as it saves
@@ -158,7 +159,7 @@ def plan(
         repeats = chooser.offsets_keys
         pace = speed.predict(pilot)
         evaluated_s = PILOT_EVALUATIONS * min(SCORED, len(val)) * pace.evaluation_s
-        part = PILOT_REPEATS if repeats else PILOT
+        part = PILOT_LONGER if repeats or V >= LARGE_VOCABULARY else PILOT
         affordable = (part * left_s() - evaluated_s) / pace.train_s
         text = measure_difficulty(
             corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable
