@@ -30,7 +30,8 @@ FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch
 LONGEST_GUESS = 10**11  # characters: from there on, batches are no larger
 MOST_MEASURED = 4  # configs
 PILOT = 0.05  # of the time that is left, at most; and this part of it where a short one says less:
-PILOT_LONGER = 0.15  # of code, as heads have to form, and of a large vocabulary, as rows have to
+PILOT_LONGER = 0.15  # of code, whose heads have to form, of large vocabularies and LARGE_TEXTs
+LARGE_TEXT = 4_000_000  # ids of train, of which a short run sees no more than a part
 FASTER = 10  # times as fast as was measured, at most, may training turn out to be
 MARGIN = 0.02  # of the time is left free
 FEW_AT_ONCE = 2  # members, which are held to gain BESIDE: to measure it takes as long as it saves
@@ -159,7 +160,8 @@ def plan(
         repeats = chooser.offsets_keys
         pace = speed.predict(pilot)
         evaluated_s = PILOT_EVALUATIONS * min(SCORED, len(val)) * pace.evaluation_s
-        part = PILOT_LONGER if repeats or V >= LARGE_VOCABULARY else PILOT
+        is_large = V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
+        part = PILOT_LONGER if repeats or is_large else PILOT
         affordable = (part * left_s() - evaluated_s) / pace.train_s
         text = measure_difficulty(
             corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable
