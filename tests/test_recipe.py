@@ -196,6 +196,14 @@ def test_a_prediction_is_less_certain_where_the_pilot_has_not_found_how_to_copy(
     assert uncertainty(1.5, unfound) > 2 * uncertainty(1.5, found)
 
 
+def test_a_prediction_is_less_certain_by_a_pilot_that_had_little_time() -> None:
+    """Of a Japanese novel, by one of 100,000 characters, 3.59 ± 0.11 was predicted: 3.30."""
+    short = replace(TEXT, pilot_characters=100_000)
+    assert uncertainty(1.5, short) > 1.6 * uncertainty(1.5, TEXT)
+    of_a_page = replace(short, train_ids=20_000)  # one that sees more says no more
+    assert uncertainty(1.5, of_a_page) == uncertainty(1.5, TEXT)
+
+
 @given(
     train_ids=st.integers(20, 10**9),
     V=st.integers(1, 9000),

@@ -20,7 +20,7 @@ coefficients are fitted by scripts/law/fit.py; scripts/experiments.md says how w
 import math
 from dataclasses import dataclass
 
-from gpt.recipe.difficulty import LAYERS, C, Difficulty
+from gpt.recipe.difficulty import LAYERS, MOST_CHARACTERS, MOST_PASSES, C, Difficulty
 from gpt.recipe.settings import Choice
 
 
@@ -65,6 +65,7 @@ FOUND_WIDER = 8  # power of the width; runs say no more than that it is large
 MOST_OVERFIT = 0.5  # of the pilot's loss: on a text of a page it makes many passes
 LOWEST = 0.25  # of the pilot's loss: the runs that the law was fitted on end above 0.49
 UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals, rounded up
+SHORT_PILOT = 0.25  # power: of a pilot four times shorter than usual it is 1.4 times as large
 UNFOUND = 0.3  # of what the pilot had not found to copy: the same
 
 
@@ -136,10 +137,13 @@ def fitted_on(choice: Choice, text: Difficulty, unit: str = "character") -> str 
 def uncertainty(val_loss: float, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
     """Standard deviation, in nats per id, of what runs reached from the predicted `val_loss`.
 
-    It is larger where the pilot's heads have not found yet how to copy: when they do is luck.
+    It is larger where the machine left time for a short pilot alone; and where its heads have not
+    found yet how to copy: when they do is luck.
     """
+    shorter = min(MOST_CHARACTERS, MOST_PASSES * text.train_ids) / text.pilot_characters
+    relative = UNCERTAINTY * max(1.0, shorter) ** SHORT_PILOT
     unfound = text.pilot_repeated - fitted.copied * text.repeated_part
-    return math.hypot(UNCERTAINTY * val_loss, UNFOUND * max(unfound, 0.0))
+    return math.hypot(relative * val_loss, UNFOUND * max(unfound, 0.0))
 
 
 def slope(text: Difficulty, fitted: Coefficients) -> float:
