@@ -3,6 +3,7 @@
 In the system's Chromium. The README's picture is that of configs/shakespeare_cpu.yaml.
 """
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -43,9 +44,13 @@ def photograph(page: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    run, out = sys.argv[1:]
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("run")
+    parser.add_argument("out", type=Path)
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
-        command = [sys.executable, "-m", "gpt", "attend", run, "--text", TEXT, "--out", str(page)]
+        command = [sys.executable, "-m", "gpt", "attend", arguments.run]
+        command += ["--text", TEXT, "--out", str(page)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        photograph(page, Path(out))
+        photograph(page, arguments.out)

@@ -5,8 +5,8 @@ Each file has an object with `elapsed_s` and `val_loss` on some of its lines: a 
 metrics.jsonl, or nanoGPT's from scripts/bench_peers.py. Times are of one machine, or mean nothing.
 """
 
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -36,5 +36,9 @@ def draw(curves: dict[str, Path], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    named = (argument.rpartition("=") for argument in sys.argv[2:])
-    draw({label: Path(path) for label, _, path in named}, Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("curves", nargs="+", metavar="LABEL=FILE.jsonl")
+    arguments = parser.parse_args()
+    named = (curve.rpartition("=") for curve in arguments.curves)
+    draw({label: Path(path) for label, _, path in named}, arguments.out)

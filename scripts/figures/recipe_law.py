@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Draw the law of gpt/recipe beside the runs that it was fitted on: recipe_law.py OUT.png"""
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -51,4 +52,6 @@ def draw(points: dict[str, list[Point]], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(read_points(2.0), Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("out", type=Path)
+    draw(read_points(2.0), parser.parse_args().out)
