@@ -88,7 +88,9 @@ class NanoGPT:
 
     def _python(self, *arguments: str) -> str:
         command = [sys.executable, *arguments]
-        done = subprocess.run(command, cwd=self.folder, check=True, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
+        if done.returncode:  # most likely a package of its README that is not installed
+            sys.exit(f"nanoGPT failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
         return done.stdout
 
     def prepare(self, text: Path) -> float:

@@ -70,11 +70,10 @@ def compare(name: str, folder: Path, minutes: float, nanogpt: Path | None) -> Ro
     """All runs on one text, one after the other."""
     with tempfile.TemporaryDirectory() as scratch:
         source = source_of(name, folder, Path(scratch))
+        peer = NanoGPT(nanogpt, as_file(source, Path(scratch))) if nanogpt else None
         ours = train(source, minutes, Path(scratch) / "ours")
         stretched = train(source, minutes, Path(scratch) / "cpu", "--config", "shakespeare_cpu")
-        theirs: dict[str, Any] = {}
-        if nanogpt:
-            theirs = NanoGPT(nanogpt, as_file(source, Path(scratch))).cpu_recipe_in(60 * minutes)
+        theirs: dict[str, Any] = peer.cpu_recipe_in(60 * minutes) if peer else {}
         return Row(
             text=name,
             minutes=minutes,
