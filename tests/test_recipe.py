@@ -16,7 +16,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config, DataConfig
 from gpt.errors import Interrupted
 from gpt.model.transformer import GPT
-from gpt.recipe.difficulty import Difficulty, measure_difficulty, pilot_config
+from gpt.recipe.difficulty import Difficulty, measure_difficulty
 from gpt.recipe.law import of_repeated, predict, uncertainty
 from gpt.recipe.plan import Plan, plan
 from gpt.recipe.repetition import context_of, repeated_loss, repeated_part, repeats_much
@@ -33,6 +33,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.preparation import train_characters
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
+from gpt.training.schedule import part_done, steps_due
 
 RATE = 3e11  # operations/s: two cores that multiply bfloat16
 OVERHEAD_S = 2e-6  # for a character, whatever the model
@@ -270,6 +271,22 @@ def test_a_page_of_text_gets_a_small_model_that_makes_some_steps(
 def test_a_plan_stays_inside_the_minutes(minutes: float) -> None:
     for characters in (20_000, 1_000_000, 20_000_000):
         assert planned(characters, minutes).seconds <= 60 * minutes
+
+
+@pytest.mark.parametrize("minutes", [0.3, 1.2, 2.0, 3.0, 3.6, 5.0, 600.0])
+def test_evaluations_are_few_in_a_short_run_and_at_equal_distances(minutes: float) -> None:
+    """Runs of three minutes were evaluated at 98 % of their steps, too."""
+    train = planned(1_000_000, minutes).config.train
+    done = [part_done(step, train) for step in steps_due(train.eval_every, train)]
+    assert 3 <= len(done) <= max(3, min(11, 1 + 60 * minutes / 24))
+    assert np.diff(done) == pytest.approx(1 / (len(done) - 1), abs=2 / train.steps)
+
+
+@pytest.mark.parametrize("setting", [{"patience": 3}, {"stop_at_val_loss": 1.0}])
+def test_what_looks_at_evaluations_has_as_many_in_a_short_run(setting: dict[str, object]) -> None:
+    """A run of a minute that was to stop at some val loss was looked at half-way and at its end."""
+    base = Config.model_validate({"train": setting})
+    assert planned(1_000_000, 1.0, base).config.train.eval_every == "10 %"
 
 
 def test_the_val_split_is_made_smaller_only_where_it_would_take_the_time_for_training() -> None:
@@ -513,6 +530,33 @@ def test_a_shape_is_known_between_two_that_are_like_it() -> None:
     assert not speed.knows(larger)
 
 
+def test_a_shape_is_not_known_by_steps_of_another_length() -> None:
+    """On a GPU the pace of long steps was taken to be that of short ones, and short ones chosen."""
+    speed = fake_speed(65)
+    short, long = (settings_for(Choice(2, 128, 10**6), 128, batch_size=B) for B in (32, 128))
+    speed.learn(short)
+    assert speed.knows(short)
+    assert not speed.knows(long)
+
+
+def test_what_else_is_measured_tells_nothing_of_other_settings() -> None:
+    """The pilot's pace, in bfloat16, was taken for that of the same shape in float32."""
+    speed, config = fake_speed(65), settings_for(Choice(2, 64, 10**6), T=128)
+    [pace] = speed.learn(settings_for(Choice(2, 128, 10**6), T=128), others=[config])
+    assert pace == speed.measure([config])[0]
+    assert not speed.knows(config)
+
+
+def test_two_members_that_were_not_measured_take_longer_than_one_by_less_than_twice() -> None:
+    speed, one = (
+        replace(fake_speed(65), threads=2, at_once=2),
+        settings_for(Choice(3, 128, 10**6), T=128),
+    )
+    speed.learn(one)
+    ratio = speed.predict(with_members(one, 2)).train_s / speed.predict(one).train_s
+    assert ratio == pytest.approx(1.74, abs=0.01)  # as measured on two cores
+
+
 def machine(threads: int, beside: float) -> Speed:
     """One on which so many members train at once, in `beside` times the time of one."""
     of_one = fake_speed(65)
@@ -631,7 +675,10 @@ def test_ids_drawn_at_random_are_predicted_to_stay_as_they_are() -> None:
         assert predict(choice, replace(text, train_ids=10**8)) == pytest.approx(0.6935, abs=0.01)
 
 
-def test_the_pilot_takes_no_more_than_a_twentieth_of_the_time() -> None:
+@pytest.mark.parametrize(("repeats", "part"), [(False, 0.05), (True, 0.15)])
+def test_the_pilot_takes_a_twentieth_of_the_time_or_where_that_says_little_three(
+    repeats: bool, part: float
+) -> None:
     """Of 20,000 characters that differ, it took 71 seconds of 120."""
     ids = np.random.default_rng(5).integers(len(LETTERS), size=70_000).astype(np.uint8)
     corpus = replace(corpus_of(70_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
@@ -639,14 +686,15 @@ def test_the_pilot_takes_no_more_than_a_twentieth_of_the_time() -> None:
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": model})
     speed = Speed(  # the pilot's, and that of the model
         len(LETTERS),
-        lambda configs: [Pace(1.2e-5 if each.model.C == 64 else 3e-3, 1e-9) for each in configs],
+        lambda configs: [
+            Pace(part * 2.4e-4 if each.model.C == 64 else 3e-3, 1e-9) for each in configs
+        ],
     )
-    lines = plan(corpus, 0.6, base, speed=speed, repeats=False).describe()
+    lines = plan(corpus, 0.6, base, speed=speed, repeats=repeats).describe()
     [pilot] = re.findall("known of runs from ([0-9,]+) characters on", lines[-1])
     seen = int(pilot.replace(",", ""))
-    each_s = speed.predict(pilot_config(seen, 32, repeats=False)).train_s
     assert 100_000 < seen < 230_000
-    assert seen * each_s == pytest.approx(0.05 * 36, rel=0.03)
+    assert seen * part * 2.4e-4 == pytest.approx(part * 36, rel=0.03)
 
 
 def test_a_run_shorter_than_the_pilot_is_trained_and_nothing_predicted() -> None:

@@ -28,7 +28,7 @@ CHANNELS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
 TOKEN_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # in characters, of runs that end early
 BETWEEN_EVALUATIONS_S = 24  # at least: with what comes with it, one takes up to a second
-MOST_EVALUATIONS = 10
+EVALUATIONS = (2, 4, 5, 10)  # of a run: each, of which 100 % is a multiple, at equal distances
 EVALUATED = 0.03  # of the time, before the last evaluation
 LAST_EVALUATED = 0.25  # of the time at most: beyond, less of the text becomes val,
 LESS_EVALUATED = 0.05  # so that it takes this part
@@ -52,7 +52,6 @@ class Run:
     val_loss: float
     choice: Choice
     pace: Pace
-    memory_bytes: float
     seconds: float
     ends_early: bool
 
@@ -74,8 +73,10 @@ class Chooser:
         repeats: bool,
     ) -> None:
         self.minutes = minutes
-        often = int(60 * minutes / BETWEEN_EVALUATIONS_S)
-        self.evaluations = max(2, min(often, MOST_EVALUATIONS))
+        often = 60 * minutes / BETWEEN_EVALUATIONS_S
+        if {"stop_at_val_loss", "patience"} & base.train.model_fields_set:
+            often = math.inf  # they look at every evaluation
+        self.evaluations = max(n for n in EVALUATIONS if n <= max(often, EVALUATIONS[0]))
         self.corpus, self.speed, self.base, self.T = corpus, speed, base, T
         self.kept = [
             f"{key}={as_flow(value)}"
@@ -103,9 +104,14 @@ class Chooser:
         nearest = min((shape for _, shape in self.shapes), key=unlike)
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
-    def has_room(self, *configs: Config) -> bool:
-        """Whether there is memory for training by all these configs at the same time."""
-        return sum(map(self._memory, configs)) <= USED_MEMORY * self.free
+    def memory_bytes(self, config: Config) -> float:
+        """What training by this config takes."""
+        with computing_with(self.base.threads):
+            return sum(training_bytes(config, self.speed.V, self.device).values())
+
+    def has_room(self, config: Config) -> bool:
+        """Whether there is memory for training by this config."""
+        return self.memory_bytes(config) <= USED_MEMORY * self.free
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
         """How much of the text the last evaluation, of such a model, is to score.
@@ -131,13 +137,15 @@ class Chooser:
         Raises:
             OutOfMemory: no model has room.
         """
-        runs = [run for shape in self.shapes for run in self._runs(*shape, text, scored, seconds)]
-        if not runs:
-            check_training_memory(self.shapes[0][0], text.V, self.device)
-            raise OutOfMemory(
-                f"expected memory for a small model, got {gigabytes(self.free)} that are free; end "
-                f"other programs, or set a smaller model.T"
-            )
+        with computing_with(self.base.threads):  # once: it takes a moment
+            shapes = [shape for shape in self.shapes if self.has_room(shape[0])]
+            if not shapes:
+                check_training_memory(self.shapes[0][0], text.V, self.device)
+                raise OutOfMemory(
+                    f"expected memory for a small model, got {gigabytes(self.free)} that are free; "
+                    f"end other programs, or set a smaller model.T"
+                )
+        runs = [run for shape in shapes for run in self._runs(*shape, text, scored, seconds)]
         fitting = [
             run
             for run in runs
@@ -211,9 +219,6 @@ class Chooser:
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[Run]:
         """The best runs of a shape, each with so much token dropout."""
-        memory = self._memory(config)
-        if memory > USED_MEMORY * self.free:
-            return
         pace = self.speed.predict(config)
         fixed_s = AFTERWARDS_S + scored * pace.evaluation_s + self.evaluations * AROUND_EVALUATION_S
         training_s = max((1 - EVALUATED) * seconds - fixed_s, LEAST_TRAINED * seconds)
@@ -227,11 +232,7 @@ class Chooser:
             early = choice.characters < most
             used_s = fixed_s + choice.characters * pace.train_s
             used_s = used_s / (1 - EVALUATED) if early else used_s + EVALUATED * seconds
-            yield Run(loss, choice, pace, memory, used_s, ends_early=early)
-
-    def _memory(self, config: Config) -> float:
-        with computing_with(self.base.threads):
-            return sum(training_bytes(config, self.speed.V, self.device).values())
+            yield Run(loss, choice, pace, used_s, ends_early=early)
 
     def _steps(self, characters: int) -> int:
         return steps_in(characters, self.T, self.batch_size)

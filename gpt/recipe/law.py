@@ -137,8 +137,8 @@ def fitted_on(choice: Choice, text: Difficulty, unit: str = "character") -> str 
 def uncertainty(val_loss: float, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
     """Standard deviation, in nats per id, of what runs reached from the predicted `val_loss`.
 
-    It is larger where the machine left time for a short pilot alone; and where its heads have not
-    found yet how to copy: when they do is luck.
+    It is held to be larger where the pilot was short, as of few minutes or on a slow machine; and
+    where its heads have not found yet how to copy: when they do is luck.
     """
     shorter = min(MOST_CHARACTERS, MOST_PASSES * text.train_ids) / text.pilot_characters
     relative = UNCERTAINTY * max(1.0, shorter) ** SHORT_PILOT

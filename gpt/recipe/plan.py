@@ -94,8 +94,8 @@ def plan(
 ) -> Plan:
     """The config that is predicted to reach the lowest val loss on a text in so many minutes.
 
-    It measures the pace of a few configs, of the pilot's and of those that the law prefers if they
-    are larger or smaller than all before, so the time that it takes counts.
+    It measures the pace of a few configs, of the pilot's and of those that the law prefers if none
+    that is measured is like them, so the time that it takes counts.
 
     Args:
         base: what it sets explicitly is kept, but for train.steps, which the minutes decide.
@@ -107,7 +107,7 @@ def plan(
 
     Raises:
         Interrupted: `should_stop` returned True.
-        OutOfMemory: there is not enough memory for any model.
+        OutOfMemory: there is not enough memory for any model, or for those that are measured.
         TextError, ConfigError: the text has no room for a window of T; or `base` fits no model.
         DeviceError: there is no such device.
     """
@@ -139,12 +139,12 @@ def plan(
     computing = {"device": base.device, "threads": base.threads}
     pilot = pilot_config(MOST_CHARACTERS, T, repeats=chooser.offsets_keys)
     pilot = pilot.model_copy(update=computing)
-    first = [*dict.fromkeys((pilot, small, usual))]  # two, if `base` sets the shape
+    first = [*dict.fromkeys((small, usual))]  # one, if `base` sets the shape
     together = with_members(usual, speed.at_once)
-    if speed.at_once > FEW_AT_ONCE and chooser.has_room(*first, together):
+    if speed.at_once > FEW_AT_ONCE and chooser.has_room(together):
         first.append(together)
     go_on()
-    speed.learn(*first)
+    of_pilot = speed.learn(*first, others=[] if text else [pilot])
 
     def gone_s() -> float:
         return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
@@ -158,7 +158,7 @@ def plan(
     val = corpus.last(val_characters)
     if text is None:
         repeats = chooser.offsets_keys
-        pace = speed.predict(pilot)
+        [pace] = of_pilot
         evaluated_s = PILOT_EVALUATIONS * min(SCORED, len(val)) * pace.evaluation_s
         is_large = V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
         part = PILOT_LONGER if repeats or is_large else PILOT
@@ -186,7 +186,7 @@ def plan(
         parameters=parameter_count(config.model, text.V),
         unit=corpus.vocabulary.unit,
         passes=train.steps * in_step / len(corpus.train),
-        memory_bytes=run.memory_bytes,
+        memory_bytes=chooser.memory_bytes(config),
         seconds=gone_s() + run.seconds,
         ends_early=run.ends_early,
     )

@@ -3,7 +3,7 @@
 import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -27,8 +27,9 @@ WARMUP_ROUNDS, TIMED_ROUNDS = 1, 2  # of steps of one length; the latter at leas
 TIMED_S, MOST_ROUNDS = 0.7, 9  # and more, in all, while they take less than so many seconds
 SMALLER_SAVES = 0.7  # smaller models compute at a lower rate: time goes as operations to the power
 BESIDE = 0.8  # members side by side take their number to this power, unless that is measured: of
-# two by one thread each it was 0.6 to 1, least of small models (experiments.md)
+# two by one thread each it was 0.5 to 1.1, least of small models (experiments.md)
 FAR = 5  # times as many operations: time does not go by them alone
+LONGER_STEPS = 2  # times as many characters in a step: on a GPU a character takes less of longer
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # of the ensembles that are considered
 
 
@@ -58,22 +59,31 @@ class Speed:
     beside: float | None = None
 
     def knows(self, config: Config) -> bool:
-        """Whether this shape was measured; or it is between two that are not far apart."""
-        operations = self._operations(config)
-        known = sorted(of_shape for of_shape, _ in self.measured.values())
-        return _shape(config) in self.measured or any(
-            a <= operations <= b <= FAR * a for a, b in pairwise(known)
-        )
+        """Whether this shape was measured; or it is between two that are not far apart.
 
-    def learn(self, *configs: Config) -> None:
-        """Measure configs, in turn: of one member; of `at_once`, those whose shape is known."""
-        paces = self.measure([*configs])
-        for config, pace in zip(configs, paces, strict=True):
+        Those whose steps are longer or shorter by more than LONGER_STEPS do not count.
+        """
+        operations, in_step = self._operations(config), _step_characters(config)
+        known = sorted(
+            of_shape
+            for (*_, its_step), (of_shape, _) in self.measured.items()
+            if max(its_step, in_step) <= LONGER_STEPS * min(its_step, in_step)
+        )
+        return operations in known or any(a < operations < b <= FAR * a for a, b in pairwise(known))
+
+    def learn(self, *configs: Config, others: Sequence[Config] = ()) -> list[Pace]:
+        """Measure configs, in turn: of one member; of `at_once`, those whose shape is known.
+
+        Returns the paces of `others`, which tell nothing of such configs: of other settings.
+        """
+        paces = self.measure([*others, *configs])
+        for config, pace in zip(configs, paces[len(others) :], strict=True):
             if config.model.ensemble == 1:
                 self.measured[_shape(config)] = self._operations(config), pace
             else:
                 of_one = self.measured[_shape(config)][1]
                 self.beside = max(1.0, pace.train_s / of_one.train_s)
+        return paces[: len(others)]
 
     def predict(self, config: Config) -> Pace:
         """The pace of a config: of all its members together."""
@@ -91,7 +101,7 @@ class Speed:
 
     def _busy(self, members: int) -> int:
         """The members that so many take as long as: each has as many threads as all can have."""
-        return self.threads // (self.threads // members)
+        return self.threads // (self.threads // min(members, self.threads))
 
     def _operations(self, config: Config) -> float:
         return operations_per_character(config.model, self.V)
@@ -154,6 +164,7 @@ def measure_paces(configs: list[Config], corpus: Corpus) -> list[Pace]:
             check_training_memory(config, V, device)
             models.append(make_model(config.model, V, config.seed).to(device))
             updates.append(make_step(models[-1], corpus.train, config, device, corpus.vocabulary))
+            free_cached_memory(device)  # of a first step, which the next model may need
         long_s = _median_seconds(
             [partial(_train, u, c.train.steps) for u, c in zip(updates, configs, strict=True)]
         )
@@ -162,7 +173,7 @@ def measure_paces(configs: list[Config], corpus: Corpus) -> list[Pace]:
             short_s = _median_seconds([partial(_train, update, 0) for update in updates])
         paces = [
             Pace(
-                _mean_step(config, *step_s) / (config.train.batch_size * config.model.T),
+                _mean_step(config, *step_s) / _step_characters(config),
                 config.model.ensemble * _evaluation_seconds(members_of(model)[0], corpus),
             )
             for config, model, *step_s in zip(configs, models, short_s, long_s, strict=True)
@@ -210,5 +221,9 @@ def _median_seconds(works: list[Callable[[int], object]]) -> list[float]:
 
 
 def _shape(config: Config) -> tuple[int, ...]:
-    model, train = config.model, config.train
-    return model.n_layer, model.C, model.T, train.batch_size * model.T
+    model = config.model
+    return model.n_layer, model.C, model.T, _step_characters(config)
+
+
+def _step_characters(config: Config) -> int:
+    return config.train.batch_size * config.model.T
