@@ -845,11 +845,12 @@ def test_of_bytes_the_loss_is_predicted_per_character() -> None:
     assert "bytes" in of_bytes.describe()[1]
 
 
-def test_choosing_stops_when_it_is_asked_to() -> None:
+@pytest.mark.parametrize("steps", [0, 7, 20])
+def test_choosing_stops_when_it_is_asked_to(steps: int) -> None:
     """Ctrl-C was heard only when all was chosen, and left a run of no steps behind."""
     ids = np.random.default_rng(7).integers(len(LETTERS), size=30_000).astype(np.uint8)
     corpus = replace(corpus_of(30_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
     base = Config.model_validate({"device": "cpu", "threads": 1})
-    answers = iter([False, False, True])
+    answers = iter([*(steps * [False]), True])
     with pytest.raises(Interrupted, match="nothing is written"):
         plan(corpus, 0.1, base, should_stop=lambda: next(answers))

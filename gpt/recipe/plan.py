@@ -103,7 +103,7 @@ def plan(
         text: how hard the text is; measured, if it is not given.
         speed: how fast models train here; measured, if it is not given.
         repeats: whether the text repeats itself; measured, if it is not given.
-        should_stop: asked before each step of the pilot, and before each measurement of a pace.
+        should_stop: asked before each step, of the pilot and of what is measured.
 
     Raises:
         Interrupted: `should_stop` returned True.
@@ -127,7 +127,7 @@ def plan(
         threads = threads_of_members(base)
         fixed = "ensemble" in base.model.model_fields_set
         members = base.model.ensemble if fixed else max(MEMBERS)
-        measure = partial(measure_paces, corpus=corpus)
+        measure = partial(measure_paces, corpus=corpus, before_each=go_on)
         speed = Speed(V, measure, threads, at_once=min(threads, members))
     chooser = Chooser(corpus, speed, base, T, minutes, repeats)
     limit_s = (1 - MARGIN) * 60 * minutes
@@ -143,7 +143,6 @@ def plan(
     together = with_members(usual, speed.at_once)
     if speed.at_once > FEW_AT_ONCE and chooser.has_room(together):
         first.append(together)
-    go_on()
     of_pilot = speed.learn(*first, others=[] if text else [pilot])
 
     def gone_s() -> float:
@@ -171,7 +170,6 @@ def plan(
         config = chooser.config(run.choice, val_fraction)
         if speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
             break
-        go_on()
         speed.learn(with_members(config, 1))
     per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * T

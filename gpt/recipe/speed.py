@@ -150,10 +150,13 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
     return 6.0 * (model.n_layer * layer + model.C * V)
 
 
-def measure_paces(configs: list[Config], corpus: Corpus) -> list[Pace]:
+def measure_paces(
+    configs: list[Config], corpus: Corpus, before_each: Callable[[], object] = lambda: None
+) -> list[Pace]:
     """Train throwaway models for a few steps of each length, and evaluate them on a little.
 
     In training they take turns, so that all have the same share of a machine that others use, too.
+    `before_each` is called before each step; what it raises ends the measurement.
 
     Raises OutOfMemory if there is none for one of them.
     """
@@ -161,16 +164,20 @@ def measure_paces(configs: list[Config], corpus: Corpus) -> list[Pace]:
     with computing_with(configs[0].threads):
         models, updates = [], []
         for config in configs:
+            before_each()
             check_training_memory(config, V, device)
             models.append(make_model(config.model, V, config.seed).to(device))
             updates.append(make_step(models[-1], corpus.train, config, device, corpus.vocabulary))
             free_cached_memory(device)  # of a first step, which the next model may need
         long_s = _median_seconds(
-            [partial(_train, u, c.train.steps) for u, c in zip(updates, configs, strict=True)]
+            [partial(_train, u, c.train.steps) for u, c in zip(updates, configs, strict=True)],
+            before_each,
         )
         short_s = long_s
         if any(window_length(0, config) != config.model.T for config in configs):
-            short_s = _median_seconds([partial(_train, update, 0) for update in updates])
+            short_s = _median_seconds(
+                [partial(_train, update, 0) for update in updates], before_each
+            )
         paces = [
             Pace(
                 _mean_step(config, *step_s) / _step_characters(config),
@@ -205,7 +212,9 @@ def _evaluation_seconds(model: GPT, corpus: Corpus) -> float:
     return (time.perf_counter() - began) / sum(scored)
 
 
-def _median_seconds(works: list[Callable[[int], object]]) -> list[float]:
+def _median_seconds(
+    works: list[Callable[[int], object]], before_each: Callable[[], object]
+) -> list[float]:
     """Of each work, done in turn: the first times, which take longer, do not count."""
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + TIMED_ROUNDS or (
@@ -213,6 +222,7 @@ def _median_seconds(works: list[Callable[[int], object]]) -> list[float]:
     ):
         times = []
         for work in works:
+            before_each()
             began = time.perf_counter()
             work(len(rounds))
             times.append(time.perf_counter() - began)
