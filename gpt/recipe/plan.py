@@ -158,7 +158,8 @@ def plan(
     if text is None:
         repeats = chooser.offsets_keys
         [pace] = of_pilot
-        evaluated_s = PILOT_EVALUATIONS * min(SCORED, len(val)) * pace.evaluation_s
+        scorings = PILOT_EVALUATIONS * (2 if repeats else 1)  # what repeats itself is scored apart
+        evaluated_s = scorings * min(SCORED, len(val)) * pace.evaluation_s
         is_large = V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
         part = PILOT_LONGER if repeats or is_large else PILOT
         affordable = (part * left_s() - evaluated_s) / pace.train_s
