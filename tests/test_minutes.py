@@ -158,6 +158,22 @@ def test_time_for_the_last_evaluation_is_left(
     assert {"val_loss", "val_loss_part"} <= last.keys()
 
 
+@pytest.mark.parametrize(("window_s", "told"), [(0.4, False), (2.0, True)])
+def test_an_evaluation_that_takes_most_of_the_time_is_told(
+    window_s: float,
+    told: bool,
+    corpus: Corpus,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of 22 MB and two minutes it took all but two seconds, and four steps were made in silence."""
+    monkeypatch.setattr(batches, "EVAL_CHARACTERS", 12)
+    run_on(Machine(even, window_s), timed(), corpus, "r")
+    warned = [message for message in caplog.messages if "data.val_fraction" in message]
+    assert len(warned) == told
+    assert all("takes about 6" in message for message in warned)  # 40 s of 60
+
+
 def test_a_dry_run_plans_as_the_run_does_also_beside_a_teacher(corpus: Corpus) -> None:
     """It planned twice the steps, without the time that the teacher takes."""
     train(small(), corpus, Path("teacher"))

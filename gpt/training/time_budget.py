@@ -127,6 +127,11 @@ class TimeBudget:
         """Seconds that training has left."""
         return (1 - MARGIN) * self.limit_s - AFTERWARDS_S - self.used_s
 
+    @property
+    def evaluated_part(self) -> float:
+        """How much of the time one evaluation takes, of the whole val split."""
+        return self._evaluation_s(self.val_characters) / self.limit_s
+
     def first_plan(self, config: Config) -> Config:
         """The config of a new run with as many steps as fit, unless they are planned already.
 

@@ -74,6 +74,7 @@ OVERFIT_EVALUATIONS = 3  # in a row without a new best, before a run says that i
 SKIPPED_STEPS = 3  # in a row, before a run rolls back
 ROLLBACKS = 3  # at most
 UNREAD_STEPS = 10  # at most, whose losses an accelerator has and the CPU has not waited for
+MUCH_EVALUATED = 0.5  # of the time of a run, which is told
 ATTENTION_CHARACTERS = 32  # of the val split, whose attention is drawn
 
 
@@ -337,6 +338,12 @@ class Trainer:
             self.monitor.event(self.step, f"{steps} steps planned")
             if not self.step:  # of others, the bar shows the number
                 log.info("%d steps planned", steps)
+                if (part := self.budget.evaluated_part) > MUCH_EVALUATED:
+                    log.warning(
+                        "the evaluation at the end takes about %.0f %% of the time: for more "
+                        "steps, set a smaller data.val_fraction, or more minutes",
+                        100 * min(part, 1.0),
+                    )
             self._emit("plan", steps=steps)
 
     def evaluate(self) -> None:
