@@ -548,10 +548,8 @@ def test_what_else_is_measured_tells_nothing_of_other_settings() -> None:
 
 
 def test_two_members_that_were_not_measured_take_longer_than_one_by_less_than_twice() -> None:
-    speed, one = (
-        replace(fake_speed(65), threads=2, at_once=2),
-        settings_for(Choice(3, 128, 10**6), T=128),
-    )
+    speed = replace(fake_speed(65), threads=2, at_once=2)
+    one = settings_for(Choice(3, 128, 10**6), T=128)
     speed.learn(one)
     ratio = speed.predict(with_members(one, 2)).train_s / speed.predict(one).train_s
     assert ratio == pytest.approx(1.74, abs=0.01)  # as measured on two cores
@@ -684,17 +682,16 @@ def test_the_pilot_takes_a_twentieth_of_the_time_or_where_that_says_little_three
     corpus = replace(corpus_of(70_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
     model = {"T": 32, "n_layer": 12, "C": 768, "n_head": 12}  # of which few characters are seen
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": model})
-    speed = Speed(  # the pilot's, and that of the model
+    each_s = part * 2.4e-4  # of the pilot
+    speed = Speed(
         len(LETTERS),
-        lambda configs: [
-            Pace(part * 2.4e-4 if each.model.C == 64 else 3e-3, 1e-9) for each in configs
-        ],
+        lambda configs: [Pace(each_s if each.model.C == 64 else 3e-3, 1e-9) for each in configs],
     )
     lines = plan(corpus, 0.6, base, speed=speed, repeats=repeats).describe()
     [pilot] = re.findall("known of runs from ([0-9,]+) characters on", lines[-1])
     seen = int(pilot.replace(",", ""))
     assert 100_000 < seen < 230_000
-    assert seen * part * 2.4e-4 == pytest.approx(part * 36, rel=0.03)
+    assert seen * each_s == pytest.approx(part * 36, rel=0.03)
 
 
 def test_a_run_shorter_than_the_pilot_is_trained_and_nothing_predicted() -> None:
