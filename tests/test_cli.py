@@ -285,7 +285,7 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
         (["--device", "gpu"], 2, "device: expected auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
         (["--run-dir", "full"], 2, "full exists; replace it by --overwrite, or choose"),
         (["--run-dir", "short.txt"], 2, "--run-dir short.txt: expected a folder's name, got a"),
-        (["--run-dir", "short.txt/run"], 1, "short.txt/run: expected a folder, got a file or"),
+        (["--run-dir", "short.txt/run"], 1, "short.txt: expected a folder, got a file or a link"),
     ],
 )
 def test_bad_input_of_train(gpt: Gpt, arguments: list[str], code: int, message: str) -> None:
@@ -309,6 +309,21 @@ def test_an_unreadable_text_is_told(gpt: Gpt) -> None:
     Path("secret.txt").chmod(0)
     code, _, err = gpt("train", "secret.txt")
     assert (code, "cannot read the text: Permission denied" in err) == (1, True)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+@pytest.mark.parametrize("arguments", [[], ["--run-dir", "kept/run"], ["--seeds", "2"]])
+def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
+    gpt: Gpt, arguments: list[str]
+) -> None:
+    """A run was planned for 40 seconds, and then had no folder."""
+    Path("text.txt").write_text("to be or not to be " * 100)
+    for name in ("runs", "kept"):
+        Path(name).mkdir()
+        Path(name).chmod(0o555)
+    code, _, err = gpt("train", "text.txt", *arguments)
+    assert (code, "expected a folder that you may write to" in err) == (1, True)
+    assert "model: " not in err
 
 
 def test_debug_shows_where(config_file: Path) -> None:

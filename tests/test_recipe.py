@@ -232,7 +232,7 @@ def test_passes_beyond_many_are_predicted_to_overfit_a_small_text() -> None:
 
 @pytest.mark.parametrize("characters", [20_000, 1_000_000, 1_000_000_000])
 def test_more_time_is_never_predicted_to_be_worse(characters: int) -> None:
-    losses = [planned(characters, minutes).val_loss for minutes in (0.5, 1, 2, 5, 10, 30, 120)]
+    losses = [planned(characters, minutes).val_loss for minutes in (0.5, 2, 10, 120)]
     assert all(b <= a + 1e-3 for a, b in pairwise(losses))  # lengths are tried in steps
 
 
@@ -730,15 +730,15 @@ def test_the_pilot_sees_more_the_more_minutes_there_are_but_few_passes() -> None
     ids = np.random.default_rng(5).integers(len(LETTERS), size=300_000).astype(np.uint8)
     base = Config.model_validate({"device": "cpu", "threads": 1})
     seen = []
-    for minutes, characters in ((0.1, 300_000), (0.6, 300_000), (60, 40_000)):
+    for minutes, characters in ((0.1, 300_000), (0.4, 300_000), (60, 30_000)):
         corpus = replace(
             corpus_of(characters), ids=ids[:characters], vocabulary=Vocabulary.of(LETTERS)
         )
-        measured = measure_difficulty(corpus, 16, base, minutes)
+        measured = measure_difficulty(corpus, 64, base, minutes)
         assert measured.pilot_loss == pytest.approx(np.log(len(LETTERS)), rel=0.05)
         seen.append(measured.pilot_characters)
     assert 1.4 * seen[0] < seen[1]
-    assert seen[2] <= 4 * 36_000
+    assert seen[2] <= 4 * 27_000
 
 
 def test_a_pace_is_measured_in_seconds_for_a_character() -> None:

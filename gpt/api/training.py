@@ -66,6 +66,7 @@ def train(
     Raises:
         ConfigError: the file, a key or a value is wrong.
         UsageError: the run's folder is in use, or there is no run to fine-tune.
+        GPTError: the run's folder can be neither made nor written to.
         TextError: the text cannot be read.
         Interrupted: `should_stop` returned True, and the state is saved, if training had begun.
         TrainingError: training cannot continue; the run's checkpoints are as they were.
@@ -73,7 +74,7 @@ def train(
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
 
-    from gpt.runs.folder import RUNS, check_free, check_keeps, has_checkpoint
+    from gpt.runs.folder import RUNS, check_can_be_made, check_free, check_keeps, has_checkpoint
 
     run = Path(run_dir) if run_dir else RUNS / name_of(config, text)
     numbered = not (run_dir or overwrite)
@@ -85,7 +86,9 @@ def train(
             if from_main(has_checkpoint, Path(begun)):
                 return resume(begun, should_stop=should_stop, on_event=on_event, clock=clock)
             run, numbered, overwrite = Path(begun), False, True
-        if not numbered:
+        if numbered:
+            from_main(check_can_be_made, run.parent)
+        else:
             from_main(partial(check_free, overwrite=overwrite), run)
         if overwrite:
             from_main(check_keeps, run, settled)

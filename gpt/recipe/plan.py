@@ -73,9 +73,11 @@ class Plan:
         if self.known_of:
             predicted = f"none; it is known of {self.known_of}"
         return [
-            f"model: {members}{model.n_layer} layers, C {model.C}, {model.n_head} heads, "
-            f"T {model.T}; {self.parameters:,} parameters, about {mib:,.0f} MiB of memory",
-            f"training: {train.steps:,} steps of {train.batch_size * model.T:,} {self.unit}s, "
+            f"model: {members}{_counted(model.n_layer, 'layer')}, C {model.C}, "
+            f"{_counted(model.n_head, 'head')}, T {model.T}; {self.parameters:,} parameters, "
+            f"about {mib:,.0f} MiB of memory",
+            f"training: {_counted(train.steps, 'step')} of "
+            f"{_counted(train.batch_size * model.T, self.unit)}, "
             f"{self.passes:.2g} passes over the text{regularised}; {self.seconds:.0f} s{early}",
             f"predicted val loss: {predicted}",
         ]
@@ -189,3 +191,7 @@ def plan(
         seconds=gone_s() + run.seconds,
         ends_early=run.ends_early,
     )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")

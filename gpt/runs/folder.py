@@ -51,15 +51,28 @@ def make_numbered(run: Path) -> Path:
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, if they are not there.
 
-    Raises GPTError if something else has its name, such as a link to a disk that is not mounted.
+    Raises GPTError if it can be neither made nor written to.
     """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
+    check_can_be_made(path)
+    path.mkdir(parents=True, exist_ok=True)
+
+
+def check_can_be_made(path: Path) -> None:
+    """Raises GPTError if a folder of this name can be neither made nor written to.
+
+    As where something else has its name, such as a link to a disk that is not mounted.
+    """
+    above = next(each for each in (path, *path.parents) if os.path.lexists(each))
+    if not above.is_dir():
         raise GPTError(
-            f"{error.filename}: expected a folder, got a file or a link to nowhere; mount the disk "
-            f"that it leads to, remove it, or choose another --run-dir"
-        ) from None
+            f"{above}: expected a folder, got a file or a link to nowhere; mount the disk that it "
+            f"leads to, remove it, or choose another --run-dir"
+        )
+    if not os.access(above, os.W_OK | os.X_OK):
+        raise GPTError(
+            f"{above}: expected a folder that you may write to, got one that you may not; change "
+            f"its permissions, or choose another --run-dir"
+        )
 
 
 def run_folders() -> list[Path]:
@@ -194,12 +207,16 @@ def _delete_sweep(sweep: Path) -> Path:
 
 
 def check_free(run: Path, *, overwrite: bool) -> None:
-    """Raises UsageError if the folder is in use; with `overwrite`, only if not by a run."""
+    """Raises UsageError if the folder is in use; with `overwrite`, only if not by a run.
+
+    Raises GPTError if it can be neither made nor written to.
+    """
     if not str(run).isprintable():
         raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")
     if not run.exists() or (
         run.is_dir() and all(entry.name.startswith(".") for entry in run.iterdir())
     ):  # but for our lock, and what a kill left half written
+        check_can_be_made(run)
         return
     if not run.is_dir():
         raise UsageError(f"--run-dir {run}: expected a folder's name, got a file or device")
