@@ -324,6 +324,17 @@ def test_a_late_start_leaves_a_val_split_to_speak_of() -> None:
     assert chosen.config.data.val_fraction * corpus.characters >= 20_000
 
 
+@pytest.mark.parametrize("elapsed_s, measured", [(20.0, 3), (400.0, 2)])
+def test_a_late_start_leaves_the_time_to_training_and_measures_no_more(
+    elapsed_s: float, measured: int
+) -> None:
+    """Of 18 seconds on a slow CPU all went into measuring, and two steps were made."""
+    corpus, speed = corpus_of(1_000_000), fake_speed(65)
+    text = replace(TEXT, train_ids=len(corpus.train))
+    plan(corpus, 10.0, elapsed_s=elapsed_s, text=text, speed=speed, repeats=False)
+    assert len(speed.measured) == measured
+
+
 @pytest.mark.parametrize("vocabulary", ["characters", "bytes"])
 def test_what_becomes_val_is_known_before_the_text_is_split_again(
     tmp_path: Path, vocabulary: str

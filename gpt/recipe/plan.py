@@ -29,6 +29,7 @@ FIRST_MEASURED = ((2, 64), (2, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch that is measured
 LONGEST_GUESS = 10**11  # characters: from there on, batches are no larger
 MOST_MEASURED = 4  # configs
+MOST_GONE = 0.5  # of the time, for another config to be measured
 PILOT = 0.05  # of the time that is left, at most; and this part of it where a short one says less:
 PILOT_LONGER = 0.15  # of code, whose heads have to form, of large vocabularies and LARGE_TEXTs
 LARGE_TEXT = 4_000_000  # ids of train, of which a short run sees no more than a part
@@ -171,7 +172,8 @@ def plan(
     while True:
         run = chooser.best(text, left_s(), len(val))
         config = chooser.config(run.choice, val_fraction)
-        if speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
+        is_late = gone_s() > MOST_GONE * limit_s
+        if is_late or speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
             break
         speed.learn(with_members(config, 1))
     per_character, train = len(val) / val_characters, config.train
