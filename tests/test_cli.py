@@ -76,6 +76,22 @@ def test_help_and_config_errors_import_no_torch(arguments: list[str], code: int)
     assert "Traceback" not in done.stderr
 
 
+def test_to_train_to_resume_and_to_attend_imports_no_compiler(
+    config_file: Path, text_file: Path
+) -> None:
+    """It took a second of each run, on a slow CPU four: for the shape of a mean on `meta`."""
+    program = (
+        "import sys\n"
+        "from gpt import api\n"
+        f"run = api.train({str(config_file)!r}, text={str(text_file)!r}, run_dir='run').run\n"
+        "api.resume(run, settings={'train.steps': 30})\n"
+        "api.load(run).attention('the quick')\n"
+        "print({'sympy', 'torch._dynamo', 'torch._inductor'} & set(sys.modules))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
+
+
 @pytest.mark.parametrize("columns", [80, 100, 120])
 @pytest.mark.parametrize("command", [[], ["train"], ["sample"], ["attend"], ["explain"], ["data"]])
 def test_help_fits_the_terminal_and_cuts_nothing(

@@ -67,7 +67,7 @@ class PlainBackward:
         for i, chunk in enumerate(_chunks(x, y, count), start=1):
             with nullcontext() if last and i == count else self.unsynchronised():
                 loss = self.loss(*chunk)
-                loss.backward(scale)  # type: ignore[no-untyped-call]
+                (scale * loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
 
@@ -121,7 +121,7 @@ class ThreadedBackward:
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         set_threads_here(threads)
         loss = self.loss(x, y)
-        return loss.detach(), torch.autograd.grad(loss, self.parameters, scale)
+        return loss.detach(), torch.autograd.grad(scale * loss, self.parameters)
 
     def _add(self, loss: Tensor, gradients: Iterable[Tensor]) -> Tensor:
         """Add these gradients to the model's; the loss is handed on."""

@@ -145,7 +145,7 @@ class Muon(Optimizer):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         sizes = [(n, p.shape[1]) for p, ns in zip(parameters, rows, strict=True) for n in ns]
-        neurons = [mean_of_neurons(torch.empty(size, device="meta")).shape for size in sizes]
+        neurons = [(n, 1) if is_tall(n, m) else (1, m) for n, m in sizes]
         super().__init__(
             parameters,
             momentum=[torch.zeros_like(p) for p in parameters],
@@ -214,7 +214,12 @@ def mean_of_neurons(matrices: Tensor) -> Tensor:
 
     The longer side of an MLP's matrices is its neurons; dimensions are kept, with size 1.
     """
-    return matrices.mean(-1 if matrices.shape[-2] >= matrices.shape[-1] else -2, keepdim=True)
+    return matrices.mean(-1 if is_tall(*matrices.shape[-2:]) else -2, keepdim=True)
+
+
+def is_tall(height: int, width: int) -> bool:
+    """Whether its rows are the neurons."""
+    return height >= width
 
 
 def frobenius_norm(matrices: Tensor) -> Tensor:
