@@ -388,7 +388,7 @@ def test_a_text_alone_is_trained_on_for_five_minutes(
     text_file: Path, settings: dict[str, Any], minutes: float | None
 ) -> None:
     """Unless the steps are set: then all that is not set has its default."""
-    tiny = {"model.T": 8, "model.C": 64, "model.n_layer": 2, "device": "cpu", "threads": 1}
+    tiny = {"model.T": 32, "model.C": 64, "model.n_layer": 2, "device": "cpu", "threads": 1}
     config, _ = api.estimate(text=text_file, settings=tiny | settings)
     assert config.train.minutes == minutes
     assert (config.train.steps == 2) == (minutes is None)
