@@ -328,7 +328,7 @@ def test_an_unreadable_text_is_told(gpt: Gpt) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-@pytest.mark.parametrize("arguments", [[], ["--run-dir", "kept/run"], ["--seeds", "2"]])
+@pytest.mark.parametrize("arguments", [[], ["--run-dir", "kept"], ["--seeds", "2"]])
 def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
     gpt: Gpt, arguments: list[str]
 ) -> None:
@@ -336,8 +336,11 @@ def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
     Path("text.txt").write_text("to be or not to be " * 100)
     for name in ("runs", "kept"):
         Path(name).mkdir()
+    Path("kept/config.yaml").write_text("seed: 1\n")
+    for name in ("runs", "kept"):
         Path(name).chmod(0o555)
-    code, _, err = gpt("train", "text.txt", *arguments)
+    overwrite = ["--overwrite"] if "--run-dir" in arguments else []
+    code, _, err = gpt("train", "text.txt", *arguments, *overwrite)
     assert (code, "expected a folder that you may write to" in err) == (1, True)
     assert "model: " not in err
 

@@ -150,3 +150,15 @@ def test_the_command_prints_settings_to_paste_and_draws_a_picture(
     picture.symlink_to("elsewhere.png")
     code, _, err = gpt(*command)
     assert (code, "got a link" in err) == (2, True)
+
+
+def test_the_folder_of_the_picture_is_made_last_and_looked_at_first(
+    gpt: Gpt, text_file: Path
+) -> None:
+    """A mistyped key left an empty one, and what to do was said to be an option that is refused."""
+    command = ("train", text_file, "--find-lr")
+    assert gpt(*command, "--set", "train.stepz=3")[0] == 2
+    assert not Path("runs").exists()
+    Path("runs").touch()
+    code, _, err = gpt(*command)
+    assert (code, "remove it, or work in another folder" in err) == (1, True)

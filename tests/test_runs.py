@@ -504,6 +504,9 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
         find_run("r")
     with pytest.raises(UsageError, match=r"r exists; replace it by --overwrite, or choose another"):
         check_free(RUN, overwrite=False)
+    with locked(RUN), pytest.raises(UsageError, match="r is being written by another process"):
+        check_free(RUN, overwrite=True)
+    check_free(RUN, overwrite=True)
     assert [run.state for run in list_runs()] == []
     RUN.rename("moved")
     Path("runs").mkdir()

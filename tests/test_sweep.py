@@ -18,14 +18,24 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config, fields
 from gpt.config.yaml import to_yaml
 from gpt.errors import ConfigError, Interrupted, UsageError
-from gpt.recipe.grid import MOST_RUNS, combinations, names_of, with_seeds
+from gpt.recipe.grid import (
+    MOST_RUNS,
+    check_different,
+    combinations,
+    meant,
+    names_of,
+    with_seeds,
+)
 from gpt.recipe.job import Job, from_json, to_json
 from gpt.recipe.sweep import run_sweep
 from gpt.recipe.sweep_plan import Asked, Plan, PlannedRun, new_plan, read_plan
+from gpt.runs.checkpoint import read_summary
+from gpt.text.cache import cache_dir
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.trainer import train
 from tests.conftest import PANGRAM, metrics_of, small
+from tests.test_sources import piped
 
 Gpt = Callable[..., tuple[int, str, str]]
 SWEEP = Path("runs/small-sweep")
@@ -270,7 +280,7 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(text_f
     base = Config.model_validate({"threads": 1, "data": {"source": str(text_file)}})
     combined = combinations(["train.learning_rate=null,1e-3,2e-3", "model.C=88,104"])
     asked = [
-        Asked(name, each.values, load_config(base, each.changes))
+        Asked(name, each.values, load_config(base, each.changes), is_open=True)
         for each, name in zip(combined, names_of(combined), strict=True)
     ]
     depths = iter((3, 5, 7))
@@ -295,7 +305,7 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(text_f
 def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path) -> None:
     """Of twenty combinations that took two minutes, after a notice that it stops."""
     config = small(train__steps=5, data__source=str(text_file))
-    asked, chosen = [Asked(f"seed-{n}", {}, config) for n in (1, 2, 3)], list[Config]()
+    asked, chosen = [Asked(f"seed-{n}", {}, config, True) for n in (1, 2, 3)], list[Config]()
 
     def choose(config: Config) -> Config:
         chosen.append(config)
@@ -316,7 +326,8 @@ def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(text_fil
         return load_corpus(open_source(str(text_file)))
 
     def asked(steps: int) -> list[Asked]:
-        return [Asked("seed-1337", {}, small(train__steps=steps, data__source=str(text_file)))]
+        config = small(train__steps=steps, data__source=str(text_file))
+        return [Asked("seed-1337", {}, config, is_open=True)]
 
     def begin_another(config: Config) -> Config:
         run_sweep(SWEEP, asked(4), choose=lambda same: same, load=load)
@@ -340,6 +351,176 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file: Path
         config = from_json(to_json(Job("r", Path("r"), base, corpus))).config
     assert config == base
     assert load_config(config, ["train.steps=50"]).train.warmup_steps == 5
+
+
+# --- what must not change, or be lost, between commands ---
+
+
+def test_a_sweep_of_standard_input_is_overwritten_by_one_of_the_same(
+    gpt: Gpt, config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the runs that were replaced, the text that had just been piped in was removed."""
+    command = ("train", "-", "--config", config_file, "--seeds", 2, "--run-dir", "piped")
+    for more in ((), ("--overwrite",)):
+        piped(monkeypatch, PANGRAM.encode() * 29)
+        code, _, err = gpt(*command, *more)
+        assert code == 0, err
+    assert gpt("runs", "--delete", "piped")[0] == 0
+    assert not list((cache_dir() / "stdin").iterdir())
+
+
+def test_a_sweep_is_not_overwritten_by_one_that_needs_it(gpt: Gpt, config_file: Path) -> None:
+    """For the vocabulary of one of its runs, all were removed, and nothing could be trained."""
+    command = ("train", "--config", config_file, "--seeds", 2)
+    assert gpt(*command)[0] == 0
+    for key in ("data.vocabulary", "train.distill", "train.init_from"):
+        code, _, err = gpt(*command, "--overwrite", "--set", f"{key}={SWEEP}/seed-1337")
+        assert (code, "which --overwrite would remove" in err) == (2, True), err
+    assert len(list(SWEEP.glob("seed-*/checkpoints/index.json"))) == 2
+
+
+@pytest.mark.parametrize("changes", [{"model": {"n_layer": 4}}, {"train": {"batch_size": 12}}])
+def test_what_is_set_to_a_default_is_not_what_was_left_open(
+    text_file: Path, changes: dict[str, Any]
+) -> None:
+    """For a model of four layers, the losses of an old sweep of two were printed."""
+    data = {"data": {"source": str(text_file)}, "threads": 1}
+
+    def load(config: Config, vocabulary: object) -> Corpus:
+        return load_corpus(open_source(str(text_file)))
+
+    def choose(config: Config) -> Config:
+        return small(train__steps=2, data__source=str(text_file))
+
+    def sweep(config: Config) -> None:
+        run_sweep(SWEEP, [Asked("seed-1337", {}, config, True)], choose=choose, load=load)
+
+    for _ in range(2):
+        sweep(Config.model_validate(data))
+    with pytest.raises(UsageError, match=r"is left open, here it is (4|12);"):
+        sweep(Config.model_validate(data | changes))
+    left_open, of_default = (Config.model_validate(data | each) for each in ({}, changes))
+    configs = {"a": left_open, "b": of_default}
+    check_different({name: meant(one, is_open=True) for name, one in configs.items()})
+    with pytest.raises(UsageError, match="runs that differ"):
+        check_different({name: meant(one, is_open=False) for name, one in configs.items()})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"train.batch_size": [16, 32], "train.accumulation": 8, "train.steps": 2},
+        {"train.learning_rate": [1e-2, 2e-2], "train.min_learning_rate": 5e-3, "train.minutes": 1},
+    ],
+)
+def test_a_value_that_another_needs_is_not_left_out_as_a_config_is_chosen(
+    text_file: Path, settings: dict[str, Any]
+) -> None:
+    """A batch of 12, which no run had, was refused: it does not divide by 8."""
+    (key,) = [key for key, value in settings.items() if isinstance(value, list)]
+    combined = combinations([f"{k}={v}" for k, v in settings.items()])
+    asked = []
+    for each in combined:
+        config = load_config(None, [*each.changes, f"data.source={text_file}"])
+        asked.append(Asked(names_of([each])[0], each.values, config, "train.minutes" in settings))
+
+    def load(config: Config, vocabulary: object) -> Corpus:
+        return load_corpus(open_source(str(text_file)))
+
+    runs = new_plan(asked, 1, lambda config: config, load, lambda: False).runs
+    values = [getattr(run.config.train, key.removeprefix("train.")) for run in runs]
+    assert values == settings[key]
+
+
+def test_a_run_that_is_finished_but_not_in_its_index_is_finished(
+    gpt: Gpt, config_file: Path
+) -> None:
+    """Killed between its last checkpoint and the index, it failed: it had no steps left."""
+    command = ("train", "--config", config_file, "--seeds", 2)
+    code, out, _ = gpt(*command)
+    index = SWEEP / "seed-1338/checkpoints/index.json"
+    index.write_text('{"last":0,"best":null}')
+    assert (code, *gpt(*command)[:2]) == (0, 0, out)
+    index.unlink()
+    assert gpt(*command)[:2] == (0, out)
+
+
+def test_a_run_that_was_resumed_by_other_settings_is_not_compared(
+    gpt: Gpt, config_file: Path
+) -> None:
+    """The mean was of a run of 5 steps and of one of 9."""
+    command = ("train", "--config", config_file, "--seeds", 2)
+    assert gpt(*command)[0] == 0
+    assert gpt("train", "--resume", SWEEP / "seed-1338", "--set", "train.steps=9")[0] == 0
+    code, out, _ = gpt(*command, "--json")
+    (told,) = json.loads(out)["combinations"]
+    assert (code, told["mean"]) == (1, told["runs"][0]["val_loss"])
+    expected = "it was resumed by train.steps=9, where the sweep has 5"
+    assert told["runs"][1]["error"].startswith(expected)
+
+
+@pytest.mark.parametrize("key", ["train.init_from", "train.distill"])
+def test_runs_begin_with_the_weights_that_the_sweep_began_with(
+    gpt: Gpt, config_file: Path, key: str
+) -> None:
+    """One run began with those of step 5 of a run, the other with those of step 9."""
+    assert gpt("train", "--config", config_file, "--run-dir", "base")[0] == 0
+    command = ("train", "--config", config_file, "--seeds", 2, "--set", f"{key}=base")
+    assert gpt(*command)[0] == 0
+    assert gpt("train", "--resume", "base", "--set", "train.steps=9")[0] == 0
+    assert gpt(*command)[0] == 0, "both have begun"
+    assert gpt("runs", "--delete", "small-sweep/seed-1338")[0] == 0
+    code, _, err = gpt("train", "--resume", SWEEP)
+    assert (code, f"the best checkpoint of {key} has changed" in err) == (2, True), err
+
+
+def test_standard_input_is_the_text_of_the_runs_that_read_it_alone(
+    gpt: Gpt, config_file: Path, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run trained on what was piped in, whatever its text."""
+    piped(monkeypatch, b"what came through a pipe " * 31)
+    sources = f'data.source=[["{text_file}"], ["-"]]'
+    code, out, err = gpt("train", "--config", config_file, "--set", sources, "--json")
+    assert code == 0, err
+    assert "different texts" in err
+    assert gpt("train", "--config", config_file)[0] == 0
+    alone = read_summary(Path("runs/small")).val_loss
+    losses = {
+        each["values"]["data.source"]: each["mean"] for each in json.loads(out)["combinations"]
+    }
+    assert losses[f'["{text_file}"]'] == alone != losses['["-"]']
+
+
+def test_what_is_told_of_a_run_may_fail_and_ends_the_sweep(text_file: Path) -> None:
+    """An error of the caller's own was told as the run's, and the next run was trained."""
+
+    def fails(event: dict[str, Any]) -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        package.sweep(small(train__steps=5), text=text_file, seeds=2, on_event=fails)
+
+
+def test_runs_of_one_text_hold_one_file_open(text_file: Path) -> None:
+    """A sweep of 215 runs had more files open than macOS allows."""
+    held = list[int]()
+
+    def count(event: dict[str, Any]) -> None:
+        opened = [Path(file.path) for file in psutil.Process().open_files()]
+        held.append(sum(path.is_relative_to(cache_dir()) for path in opened))
+
+    package.sweep(small(train__steps=2), text=text_file, seeds=5, on_event=count)
+    assert max(held) == 1
+
+
+def test_a_sweep_by_a_teacher_with_shorter_windows_is_refused_before_it_begins(
+    gpt: Gpt, config_file: Path
+) -> None:
+    """Each run failed, and the sweep that was left refused the command with a smaller T."""
+    command = ("train", "--config", config_file)
+    assert gpt(*command, "--run-dir", "base", "--set", "model.T=7")[0] == 0
+    code, _, err = gpt(*command, "--seeds", 2, "--set", "train.distill=base")
+    assert (code, "a model.T of at least 13, got 7" in err, SWEEP.exists()) == (2, True, False)
 
 
 # --- the command ---
@@ -388,6 +569,7 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
             ["--seeds", "2", "--set", "train.distill=none"],
             "train.distill: none: expected the folder",
         ),
+        (["--seeds", "2", "--device", "cuda:77"], "device cuda:77: torch"),
         (["--jobs", "2"], "--jobs goes with a sweep"),
         (["--seeds", "2", "--dry-run"], "--dry-run is of one run"),
     ],

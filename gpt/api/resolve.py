@@ -171,13 +171,16 @@ def with_kept_input(config: "Config") -> "Config":
 
 
 def with_one_input(configs: "list[Config]") -> "list[Config]":
-    """The same for configs that share their source: standard input is read once."""
-    data = with_kept_input(configs[0]).data
-    if data is configs[0].data:
+    """The same for several configs: standard input is read once."""
+    from gpt.text.standard_input import keep_standard_input, reads_input, with_input
+
+    if not any(reads_input(config.data) for config in configs):
         return configs
-    kept = {"source": data.source, "val_source": data.val_source}
+    name = keep_standard_input()
     return [
-        config.model_copy(update={"data": config.data.model_copy(update=kept)})
+        config.model_copy(update={"data": with_input(config.data, name)})
+        if reads_input(config.data)
+        else config
         for config in configs
     ]
 

@@ -55,11 +55,11 @@ def sweep(
         on_event: see `train`; each event has also `run`, the name of its run.
 
     Raises:
-        ConfigError, TextError: see `train`; nothing was trained.
+        ConfigError, DeviceError, TextError: see `train`; nothing was trained.
         UsageError: the folder holds another sweep, or something else.
         Interrupted: `should_stop` returned True, and what was trained is saved.
     """
-    from gpt.recipe.grid import check_different, combinations, names_of, with_seeds
+    from gpt.recipe.grid import check_different, combinations, meant, names_of, with_seeds
     from gpt.runs.folder import RUNS
 
     if jobs is not None and jobs < 1:
@@ -74,23 +74,22 @@ def sweep(
     combined = with_seeds(combined, resolved(combined[0].changes).seed, seeds)
     configs = [resolved(each.changes) for each in combined]
     names = names_of(combined)
-    check_different(dict(zip(names, configs, strict=True)))
+    opens = [is_open(config, one) for one in configs]
+    settings_of = [meant(one, is_open=left) for one, left in zip(configs, opens, strict=True)]
+    check_different(dict(zip(names, settings_of, strict=True)))
     configs = with_one_input(configs)
 
     from gpt.recipe.sweep import run_sweep
     from gpt.recipe.sweep_plan import Asked
 
-    def choose(one: "Config") -> "Config":
-        return chosen(one, since_now(), should_stop)[0] if is_open(config, one) else one
-
     asked = [
-        Asked(name, each.values, settled)
-        for name, each, settled in zip(names, combined, configs, strict=True)
+        Asked(name, each.values, one, left)
+        for name, each, one, left in zip(names, combined, configs, opens, strict=True)
     ]
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
         asked,
-        choose=choose if config is None else None,
+        choose=lambda one: chosen(one, since_now(), should_stop)[0],
         load=lambda one, vocabulary: read_text(one, vocabulary)[1],
         jobs=jobs,
         overwrite=overwrite,

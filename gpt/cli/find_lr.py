@@ -19,17 +19,19 @@ OPTION = "--find-lr"
 
 
 def check_picture(path: Path) -> None:
-    """Raises UsageError unless the picture can be written."""
-    from gpt.runs.folder import make_folder
+    """Raises GPTError unless the picture, and the folder that it is to be in, can be written."""
+    from gpt.runs.folder import check_can_be_made
 
-    make_folder(path.parent)
-    check_out(path, OPTION, (".png",))
+    check_can_be_made(path.parent, "work in another folder")
+    if path.parent.exists():
+        check_out(path, OPTION, (".png",))
 
 
 def show_range_test(test: "RangeTest", picture: Path, as_json: bool) -> None:
     """A chart, what it suggests, ready to paste, and the file of the picture."""
     from gpt.inspection.picture import png
     from gpt.inspection.range_test import AXIS, MARKS, chart, draw_range_test
+    from gpt.runs.folder import make_folder
 
     marks = {
         "the loss falls fastest": test.steepest,
@@ -38,6 +40,7 @@ def show_range_test(test: "RangeTest", picture: Path, as_json: bool) -> None:
     }
     title = f"learning-rate range test: {picture.stem}, {len(test.losses)} steps"
     figure = draw_range_test(test.factors, test.losses, test.smoothed, marks, title)
+    make_folder(picture.parent)
     write_out(picture, png(figure), OPTION)
     if as_json:
         typer.echo(json.dumps(asdict(test) | {"picture": str(picture)}))

@@ -562,6 +562,16 @@ def fields(config: Section) -> Iterator[tuple[str, str, Any]]:
             yield name, description, value
 
 
+def explicit(config: Section) -> Iterator[tuple[str, Any]]:
+    """Those settings that are set, as (dotted key, value): the others have their defaults."""
+    for name in type(config).model_fields:
+        value = getattr(config, name)
+        if isinstance(value, Section):
+            yield from ((f"{name}.{key}", leaf) for key, leaf in explicit(value))
+        elif name in config.model_fields_set:
+            yield name, value
+
+
 def settled(config: Section) -> dict[str, Any]:
     """The tree without what follows from other settings, unless that is set; else complete."""
     tree = {}

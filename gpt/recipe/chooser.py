@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpt.config.load import load_config
-from gpt.config.schema import LARGEST, Config
+from gpt.config.schema import LARGEST, Config, explicit
 from gpt.config.yaml import as_flow
 from gpt.device import computing_with, select_device
 from gpt.errors import ConfigError, OutOfMemory
@@ -79,9 +79,7 @@ class Chooser:
         self.evaluations = max(n for n in EVALUATIONS if n <= max(often, EVALUATIONS[0]))
         self.corpus, self.speed, self.base, self.T = corpus, speed, base, T
         self.kept = [
-            f"{key}={as_flow(value)}"
-            for key, value in _explicit(base.model_dump(exclude_unset=True))
-            if key not in DECIDED_BY_TIME
+            f"{key}={as_flow(value)}" for key, value in explicit(base) if key not in DECIDED_BY_TIME
         ]
         self.device = select_device(base.device)
         on_cuda = self.device.type == "cuda"
@@ -256,15 +254,6 @@ def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
             break
         loss, choice, lowest = of_shorter, shorter, min(lowest, of_shorter)
     return loss, choice
-
-
-def _explicit(tree: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The dotted keys of a tree, and their values."""
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            yield from _explicit(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _rounded_down(number: float) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gpt.config.load import explain
-from gpt.config.schema import Config
+from gpt.config.schema import Config, explicit, fields
 from gpt.config.yaml import as_flow, parse
 from gpt.errors import ConfigError, UsageError
 
@@ -84,11 +84,19 @@ def names_of(combinations: Sequence[Combination]) -> list[str]:
     return names
 
 
-def check_different(configs: Mapping[str, Config]) -> None:
-    """Raises UsageError if two runs, by their names, have one config."""
-    names: dict[Config, str] = {}
-    for name, config in configs.items():
-        if (other := names.setdefault(config, name)) != name:
+def meant(config: Config, *, is_open: bool) -> dict[str, Any]:
+    """The settings that a command asks for, by key; where it leaves things open, those it sets.
+
+    A value that is set differs from a default of the same value: that is not what is chosen.
+    """
+    return dict(explicit(config)) if is_open else {key: value for key, _, value in fields(config)}
+
+
+def check_different(asked: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises UsageError if two runs, by their names, are `meant` to have the same settings."""
+    names: dict[str, str] = {}
+    for name, settings in asked.items():
+        if (other := names.setdefault(repr(sorted(settings.items())), name)) != name:
             raise UsageError(
                 f"expected runs that differ, got {other} and {name} with the same settings; "
                 f"--minutes and --init-from take the place of train.minutes and train.init_from, "

@@ -18,8 +18,8 @@ import numpy as np
 
 from gpt.config.schema import Config, settled
 from gpt.errors import GPTError, Interrupted
-from gpt.runs.folder import has_checkpoint, is_running
-from gpt.runs.recovery import summary_to_resume
+from gpt.runs.folder import has_checkpoint, is_running, locked
+from gpt.runs.recovery import recover, summary_to_resume
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.trainer import train
@@ -48,8 +48,12 @@ class Job:
         while is_running(self.run) and time.monotonic() < gives_up:
             time.sleep(0.05)
         if has_checkpoint(self.run):
-            config = summary_to_resume(self.run).config
-            train(config, self.corpus, self.run, resume=True, **options)
+            data = summary_to_resume(self.run)
+            if data.finished:  # a kill came before the index named its last checkpoint
+                with locked(self.run):
+                    data, _ = recover(self.run)
+            if not data.finished:
+                train(data.config, self.corpus, self.run, resume=True, **options)
         else:  # a kill may have left a folder
             train(self.config, self.corpus, self.run, overwrite=True, **options)
 

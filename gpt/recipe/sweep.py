@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gpt.config.schema import Config
 from gpt.device import select_device
 from gpt.errors import GPTError, Interrupted, UsageError, command
@@ -22,14 +24,23 @@ from gpt.evaluation.loss import evaluate
 from gpt.evaluation.units import scored_val, val_units
 from gpt.files import write_atomically
 from gpt.recipe.job import Job
-from gpt.recipe.sweep_plan import Asked, Load, Plan, PlannedRun, check_same, new_plan, read_plan
+from gpt.recipe.sweep_plan import (
+    Asked,
+    Load,
+    Plan,
+    PlannedRun,
+    check_same,
+    lent_sha256,
+    new_plan,
+    read_plan,
+)
 from gpt.recipe.workers import train_here, train_in_processes
 from gpt.runs.checkpoint import read_checkpoint, read_summary
 from gpt.runs.folder import (
     SWEEP,
     check_free,
     check_keeps,
-    delete_run,
+    delete_sweep,
     has_checkpoint,
     is_run,
     is_sweep,
@@ -41,6 +52,8 @@ from gpt.text.corpus import Corpus
 from gpt.torchrun import check_alone
 
 log = logging.getLogger(__name__)
+
+RESUMED_BY = ("steps", "rewarm_steps", "stop_at_val_loss", "patience")  # of train
 
 
 @dataclass(frozen=True)
@@ -81,7 +94,7 @@ def run_sweep(
     folder: Path,
     asked: Sequence[Asked] | None,
     *,
-    choose: Callable[[Config], Config] | None = None,
+    choose: Callable[[Config], Config] = lambda config: config,
     load: Load,
     jobs: int | None = None,
     overwrite: bool = False,
@@ -95,14 +108,16 @@ def run_sweep(
     Args:
         folder: of the sweep; if it holds one, that is resumed.
         asked: the runs; without them, those of the sweep that is there.
-        choose: the config to train by, of one that leaves things open; None if all is settled.
+        choose: the config to train by, of one that leaves things open.
         load: the text of a config, by a vocabulary if one is given.
         jobs: processes; the first time they decide the threads of each. Default as before, or 1.
         overwrite: replace the sweep that is there.
         on_event: called with the events of `gpt.training.trainer.train`, each with its `run`.
 
     Raises:
-        UsageError: the folder holds another sweep, or something else; or a text has changed.
+        UsageError: the folder holds another sweep, or something else; or what it began with, a
+            text or another run's weights, has changed.
+        ConfigError, DeviceError: a run cannot be trained; nothing is.
         Interrupted: `should_stop` returned True; what was trained is saved.
     """
     check_alone("a sweep, whose runs are processes of their own (--jobs),")
@@ -116,8 +131,8 @@ def run_sweep(
             check_keeps(folder, run.config)
         plan = new_plan(asked, jobs or 1, choose, load, should_stop)
         if overwrite and is_sweep(folder):  # once nothing else can refuse to start
-            delete_run(str(folder))
-    make_folder(folder)
+            delete_sweep(folder)
+        make_folder(folder)
     with locked(folder) as check_in_place:
         if plan is not None and not is_sweep(folder):  # nor did another begin meanwhile
             check_in_place()
@@ -126,7 +141,7 @@ def run_sweep(
             plan = read_plan(folder)
             if asked is not None:
                 check_same(folder, plan, asked)
-        corpora = [_corpus(folder, run, load) for run in plan.runs]
+        corpora = _corpora(folder, plan, load)
         waiting = [
             Job(run.name, folder / run.name, run.config, corpus)
             for run, corpus in zip(plan.runs, corpora, strict=True)
@@ -152,16 +167,37 @@ def run_sweep(
         return Sweep(str(folder), _compared(plan, ended))
 
 
+def _corpora(folder: Path, plan: Plan, load: Load) -> list[Corpus]:
+    """The text of each run; runs of one text share it, as each is an open file."""
+    shared: dict[tuple[object, ...], Corpus] = {}
+    corpora = []
+    for run in plan.runs:
+        corpus = _corpus(folder, run, load)
+        ids = corpus.ids.filename if isinstance(corpus.ids, np.memmap) else id(corpus.ids)
+        key = (ids, corpus.train_ids, corpus.vocabulary.to_json())
+        corpora.append(shared.setdefault(key, corpus))
+    if len({(corpus.sha256, corpus.val_characters) for corpus in corpora}) > 1:
+        log.warning("val losses are of different texts: compare those of one val split alone")
+    return corpora
+
+
 def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
-    """The text of a run, which must be what it was when the sweep began."""
+    """The text of a run, which must be what it was when the sweep began; as must what it is lent.
+
+    One that has begun has its weights, and is resumed by the run to distill that it began with.
+    """
     try:
         vocabulary = read_summary(folder / run.name, "last").vocabulary
     except GPTError:  # there is none yet, or it is damaged
         vocabulary = None
     corpus = load(run.config, vocabulary)
-    if corpus.sha256 != run.text_sha256:
+    changed = [] if corpus.sha256 == run.text_sha256 else [corpus.name]
+    for key, sha256 in lent_sha256(run.config).items() if vocabulary is None else ():
+        if run.lent_sha256.get(key, sha256) != sha256:
+            changed.append(f"the best checkpoint of {key}")
+    if changed:
         raise UsageError(
-            f"{corpus.name} has changed since {folder} began; bring the old text back, or start a "
+            f"{changed[0]} has changed since {folder} began; bring the old one back, or start a "
             f"new sweep by --overwrite or another --run-dir"
         )
     return corpus
@@ -179,6 +215,9 @@ def _ended(folder: Path, planned: PlannedRun, corpus: Corpus, error: str | None)
     if error is not None:
         return SweepRun(str(run), seed, None, None, error)
     try:
+        if changed := _resumed_otherwise(planned.config, read_summary(run, "last").config):
+            removed = command("runs", "--delete", str(run))
+            return SweepRun(str(run), seed, None, None, f"{changed}; to train it again: {removed}")
         best = read_summary(run, "best")
         loss = best.val_loss
         if loss is None:  # it was evaluated on a part
@@ -187,6 +226,18 @@ def _ended(folder: Path, planned: PlannedRun, corpus: Corpus, error: str | None)
     except GPTError as problem:
         return SweepRun(str(run), seed, None, None, str(problem))
     return SweepRun(str(run), seed, val_units(corpus).per_character(loss), best.step, None)
+
+
+def _resumed_otherwise(planned: Config, trained: Config) -> str | None:
+    """By which setting a run was resumed that the sweep does not have; None if by none.
+
+    A run of minutes makes its own plans, so of such a one it is not known.
+    """
+    for key in () if planned.train.minutes else RESUMED_BY:
+        before, now = getattr(planned.train, key), getattr(trained.train, key)
+        if before != now:
+            return f"it was resumed by train.{key}={now}, where the sweep has {before}"
+    return None
 
 
 def _compared(plan: Plan, ended: Sequence[SweepRun]) -> list[SweepResult]:

@@ -28,19 +28,30 @@ def train_here(
 ) -> dict[str, str]:
     """Train one after the other; by name, what went wrong with those that failed.
 
-    Raises Interrupted if `should_stop` returned True.
+    Raises Interrupted if `should_stop` returned True; and what `on_event` raises.
     """
     errors = {}
+    raised = list[Exception]()
+
+    def tell(event: dict[str, Any]) -> None:
+        try:
+            on_event(event)
+        except Exception as error:  # theirs, not the run's
+            raised.append(error)
+            raise
+
     for number, job in enumerate(jobs, start=1):
         if should_stop():
             raise Interrupted("stopped")
         log.info("run %d of %d: %s", number, len(jobs), job.name)
         named = {"run": job.name}
         try:
-            job.train(should_stop=should_stop, on_event=lambda event, n=named: on_event(event | n))
+            job.train(should_stop=should_stop, on_event=lambda event, n=named: tell(event | n))
         except Interrupted:
             raise
         except Exception as error:
+            if raised:
+                raise
             errors[job.name] = told(error)
             log.warning("%s failed: %s", job.name, errors[job.name])
     return errors

@@ -66,7 +66,7 @@ class CheckpointData:
 
     `val_loss` is that of these weights, if they were evaluated; `best_step` the step with the
     lowest val loss so far, if any was evaluated since training began. `finished` is the run, if
-    training had a reason to stop here. `weights_sha256` is of the file that they were read from.
+    training had a reason to stop here. `weights_sha256` is that of their file.
     """
 
     step: int
@@ -343,7 +343,7 @@ def _read(
     data = CheckpointData(
         *(training.step, config, vocabulary, weights),
         *(training.val_loss, training.best_step, training.finished),
-        hashes.get(MODEL, "") if MODEL in tensor_files else "",
+        hashes.get(MODEL, ""),
     )
     return data, TrainingState(tensors, training.numbers)
 

@@ -57,7 +57,7 @@ def make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
 
 
-def check_can_be_made(path: Path) -> None:
+def check_can_be_made(path: Path, advice: str = "choose another --run-dir") -> None:
     """Raises GPTError if a folder of this name can be neither made nor written to.
 
     As where something else has its name, such as a link to a disk that is not mounted.
@@ -66,12 +66,12 @@ def check_can_be_made(path: Path) -> None:
     if not above.is_dir():
         raise GPTError(
             f"{above}: expected a folder, got a file or a link to nowhere; mount the disk that it "
-            f"leads to, remove it, or choose another --run-dir"
+            f"leads to, remove it, or {advice}"
         )
     if not os.access(above, os.W_OK | os.X_OK):
         raise GPTError(
             f"{above}: expected a folder that you may write to, got one that you may not; change "
-            f"its permissions, or choose another --run-dir"
+            f"its permissions, or {advice}"
         )
 
 
@@ -182,28 +182,41 @@ def delete_run(name: str) -> Path:
         UsageError: there is no such run, or it is being written.
     """
     if (sweep := find_sweep(name)) is not None:
-        return _delete_sweep(sweep)
+        for deleted in delete_sweep(sweep):
+            forget_run(deleted)
+        return sweep
     run = next((run for run in (Path(name), RUNS / name) if is_run(run)), None)
     if run is None:
         raise UsageError(f"{name}: expected the folder of a run, or its name in runs/")
-    with locked(run):
-        empty(run)
-    (run / LOCK).unlink(missing_ok=True)
-    with suppress(OSError):  # not empty
-        run.rmdir()
+    _delete(run)
     forget_run(run)
     return run
 
 
-def _delete_sweep(sweep: Path) -> Path:
+def delete_sweep(sweep: Path) -> list[Path]:
+    """Delete all runs of a sweep; returns their folders. What they read from standard input stays.
+
+    Raises UsageError if one is being written.
+    """
     with locked(sweep):
-        for run in filter(is_run, sorted(sweep.iterdir())):
-            delete_run(str(run))
+        runs = [*filter(is_run, sorted(sweep.iterdir()))]
+        for run in runs:
+            _delete(run)
         (sweep / SWEEP).unlink()
-    (sweep / LOCK).unlink(missing_ok=True)
+    _remove_if_empty(sweep)
+    return runs
+
+
+def _delete(run: Path) -> None:
+    with locked(run):
+        empty(run)
+    _remove_if_empty(run)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    (folder / LOCK).unlink(missing_ok=True)
     with suppress(OSError):  # not empty
-        sweep.rmdir()
-    return sweep
+        folder.rmdir()
 
 
 def check_free(run: Path, *, overwrite: bool) -> None:
@@ -227,11 +240,16 @@ def check_free(run: Path, *, overwrite: bool) -> None:
         )
     if not (run / "config.yaml").is_file():
         raise UsageError(f"{run} is not the folder of a run, so --overwrite leaves it alone")
+    check_can_be_made(run)
+    if is_running(run):
+        raise _in_use(run)
 
 
 def check_keeps(folder: Path, config: Config) -> None:
     """Raises UsageError if to overwrite this run or sweep would remove a run that is needed."""
     lenders = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
+    if config.data.vocabulary not in ("characters", "bytes"):
+        lenders["data.vocabulary"] = config.data.vocabulary
     for key, name in lenders.items():
         needed = None
         with suppress(UsageError):  # it will be told that there is none
@@ -278,9 +296,7 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
     try:
         lock.acquire()
     except Timeout:
-        raise UsageError(
-            f"{run} is being written by another process ({_writer(run)}); wait for it, or stop it"
-        ) from None
+        raise _in_use(run) from None
     writer = json.dumps({"pid": os.getpid(), "host": platform.node(), "id": os.urandom(8).hex()})
 
     def is_in_place() -> bool:
@@ -312,6 +328,12 @@ def _writer(run: Path) -> str:
         return f"process {int(writer['pid'])} on {writer['host']!s:.99}"
     except (OSError, ValueError, KeyError, TypeError):
         return "unknown"
+
+
+def _in_use(run: Path) -> UsageError:
+    return UsageError(
+        f"{run} is being written by another process ({_writer(run)}); wait for it, or stop it"
+    )
 
 
 def is_running(run: Path) -> bool:

@@ -71,12 +71,23 @@ def keep_input(data: DataConfig) -> DataConfig:
     Raises:
         TextError: see `keep_standard_input`.
     """
+    return with_input(data, keep_standard_input()) if reads_input(data) else data
+
+
+def reads_input(data: DataConfig) -> bool:
+    """Whether one of the texts is standard input."""
+    return STDIN in chain.from_iterable(_texts(data).values())
+
+
+def with_input(data: DataConfig, name: str) -> DataConfig:
+    """The same settings with this name in place of `-`. Raises TextError if it is both texts'."""
     kept = dict[str, str | tuple[str, ...]]()
     for key, texts in _texts(data).items():
         if STDIN in texts:
-            name = keep_standard_input()
             names = tuple(name if text == STDIN else text for text in texts)
             kept[key] = names if len(names) > 1 else name
+    if len(kept) > 1:
+        raise TextError("-: expected it as data.source or data.val_source, got it as both")
     return data.model_copy(update=kept) if kept else data
 
 
@@ -87,7 +98,8 @@ def kept_file(name: str) -> Path:
     if len(found) != 1:
         raise TextError(
             f"{name}: this text came from standard input and is not in the cache any more; pipe it "
-            f"in again, such as: gpt train - --resume RUN < my.txt"
+            f"in again, such as: gpt train - --resume RUN < my.txt; to a sweep by the command that "
+            f"began it"
         )
     return found[0]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from gpt.config.schema import Config
 from gpt.errors import ConfigError
 from gpt.model.ensemble import LanguageModel
-from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.checkpoint import CheckpointData, read_checkpoint, read_summary
 from gpt.runs.fine_tuning import warn_of_known_val
 from gpt.runs.folder import find_teacher
 from gpt.runs.model import load_model
@@ -53,6 +53,19 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
     if run is None:
         return None
     data = read_checkpoint(find_teacher(run))
+    _check_fits(data, config, vocabulary)
+    warn_of_known_val("train.distill", data.config, config)
+    return Teacher(load_model(data, device), config.train.distill_weight, data.weights_sha256)
+
+
+def check_teacher(config: Config, vocabulary: Vocabulary) -> None:
+    """Raises what `load_teacher` would, but reads no weights."""
+    if config.train.distill is not None:
+        _check_fits(read_summary(find_teacher(config.train.distill)), config, vocabulary)
+
+
+def _check_fits(data: CheckpointData, config: Config, vocabulary: Vocabulary) -> None:
+    run = config.train.distill
     if data.vocabulary != vocabulary:
         raise ConfigError(
             f"train.distill {run}: expected a run with the vocabulary of this text (V = "
@@ -64,5 +77,3 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
             f"train.distill {run}: expected a run with a model.T of at least {config.model.T}, got "
             f"{data.config.model.T}; use a smaller model.T"
         )
-    warn_of_known_val("train.distill", data.config, config)
-    return Teacher(load_model(data, device), config.train.distill_weight, data.weights_sha256)
