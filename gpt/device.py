@@ -99,17 +99,17 @@ def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterat
 def _repeating_exactly() -> Iterator[None]:
     """On CUDA, use only kernels that add in a fixed order (and fail where there is none)."""
     variable = "CUBLAS_WORKSPACE_CONFIG"  # torch insists on it, and CUDA reads it as it starts
+    not_set = {variable, "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()  # torch sets the second
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    is_set = variable in os.environ
     os.environ.setdefault(variable, ":4096:8")
     torch.use_deterministic_algorithms(True)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
-        if not is_set:
-            del os.environ[variable]
+        for name in not_set:
+            os.environ.pop(name, None)
 
 
 def move(ids: Tensor, device: torch.device) -> Tensor:

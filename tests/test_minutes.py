@@ -234,6 +234,47 @@ def test_a_resume_can_give_a_run_more_time(corpus: Corpus) -> None:
     assert 0.8 * (outcome.step - 30) > 75
 
 
+def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus: Corpus) -> None:
+    """Of 60 minutes, given to a run that had 10 seconds of steps left, 59 were not used."""
+    with pytest.raises(Interrupted):
+        run_on(Machine(even), timed(), corpus, "r", **stop_at(60))
+    config = load_config(read_summary(Path("r"), "last").config, ["train.minutes=30"])
+    machine = Machine(lambda batch: 0.8 if batch < 30 else 8.0)
+    run_on(machine, config, corpus, "r", resume=True)
+    assert machine.now + 60 > 0.9 * 30 * 60
+    rates = [record["lr"] for record in metrics_of(Path("r")) if "lr" in record]
+    assert rates[80] > 2 * rates[-1]
+
+
+def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus: Corpus) -> None:
+    """The plans that lay ahead stayed among the new ones, and no checkpoint could be read again."""
+    config = timed(train__checkpoint_every=7, train__keep_checkpoints=9)
+    with pytest.raises(KeyboardInterrupt):
+        run_on(Machine(half_as_fast_from_the_middle), config, corpus, "r", on_event=kill_at(54))
+    newest = read_summary(Path("r"), "last")
+    _, (first, _), *_ = newest.config.train.plans
+    for step in range(first, newest.step + 1):
+        for weights in Path("r/checkpoints").glob(f"step-{step}/model.safetensors"):
+            weights.write_bytes(b"damaged")
+    run_on(Machine(uneven), newest.config, corpus, "r", resume=True)
+    replayed = load_config("r/config.yaml")
+    assert read_summary(Path("r"), "last").finished
+    train(replayed, corpus, Path("again"))
+    assert same_weights(Path("again"), Path("r"))
+
+
+def test_a_config_with_minutes_and_plans_makes_plans_of_its_own_from_its_first_check_on(
+    corpus: Corpus,
+) -> None:
+    """Those of a run that was stopped twice: its new run ended with a checkpoint of no plan."""
+    config = load_config(timed(), ["train.steps=90", "train.plans=[[0, 70], [43, 80], [61, 90]]"])
+    run_on(Machine(even), config, corpus, "r")
+    assert read_summary(Path("r"), "last").finished
+    plans = load_config("r/config.yaml").train.plans
+    assert plans[0] == (0, 70)
+    assert (43, 80) not in plans
+
+
 @pytest.mark.parametrize("killed", [1, 43, 54])
 def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus: Corpus, killed: int) -> None:
     """Plans made before are kept, and what is planned after it repeats from the folder as well."""
@@ -299,6 +340,14 @@ def planned(draw: st.DrawFn) -> Config:
     return config
 
 
+@given(planned(), st.data())
+def test_a_new_plan_replaces_those_that_lie_ahead(config: Config, data: Any) -> None:
+    step = data.draw(st.integers(1, config.train.steps))
+    again = with_plan(config, step, step + data.draw(st.integers(1, 97)))
+    assert load_config(again) == again, "it can be read"
+    assert again.train.plans[:-1] == tuple(plan for plan in config.train.plans if plan[0] < step)
+
+
 @given(planned())
 def test_the_learning_rate_never_jumps_and_ends_at_its_last(config: Config) -> None:
     train = config.train
@@ -360,6 +409,10 @@ def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
     assert same_weights(Path("again"), Path("r"))
     code, _, err = gpt(*arguments, "--overwrite", "--minutes", "1", "--set", "train.steps=5")
     assert (code, "expected either --minutes or train.steps, got both" in err) == (2, True)
+    for both in (["train.minutes=1", "train.steps=5"], ["train={minutes: 1, steps: 5}"]):
+        more = [part for change in both for part in ("--set", change)]
+        code, _, err = gpt(*arguments, "--overwrite", *more)
+        assert (code, "expected either --minutes or train.steps" in err) == (2, True)
     code, _, err = gpt("train", "--resume", "r")
     assert (code, "r is finished" in err) == (2, True)
     advice = err.rpartition("to train for longer: ")[2].split()
@@ -392,3 +445,21 @@ def test_a_text_alone_is_trained_on_for_five_minutes(
     config, _ = api.estimate(text=text_file, settings=tiny | settings)
     assert config.train.minutes == minutes
     assert (config.train.steps == 2) == (minutes is None)
+
+
+def test_steps_take_the_place_of_minutes_and_of_their_plans(gpt: Gpt, text_file: Path) -> None:
+    """A run of minutes could not be resumed for more steps, as README says; and made two."""
+    sizes = ["--set", "model.T=12", "--set", "model.C=8", "--set", "train.sample_length=0"]
+    run = ("train", text_file, *sizes, "--device", "cpu", "--run-dir", "r", "--minutes", "0.01")
+    assert gpt(*run)[0] == 0
+    steps = load_config("r/config.yaml").train.steps
+    code, _, err = gpt("train", "--resume", "r", "--set", f"train.steps={steps + 7}")
+    assert code == 0, err
+    train = load_config("r/config.yaml").train
+    assert (train.steps, train.minutes, train.plans) == (steps + 7, None, ())
+    assert read_summary(Path("r"), "last").step == steps + 7
+    config = Path("minutes.yaml")
+    config.write_text("train: {minutes: 0.01, sample_length: 0}\nmodel: {T: 12, C: 8}\n")
+    chosen = ("train", text_file, "--config", config, "--device", "cpu", "--set", "train.steps=3")
+    assert gpt(*chosen, "--run-dir", "q")[0] == 0
+    assert read_summary(Path("q"), "last").step == 3

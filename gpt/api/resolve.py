@@ -61,17 +61,23 @@ def resolve(
     plans_again: bool = True,
     **fine_tuning: Any,
 ) -> "Config":
-    """The config with these settings; one for so many minutes makes its own plans, if it may."""
-    from gpt.config.load import load_config
+    """The config with these settings; one for so many minutes makes its own plans, if it may.
+
+    Steps that are set take the place of a config's minutes and plans.
+    """
+    from gpt.config.load import keys_set_by, load_config
 
     changes = as_changes(settings)
     if minutes is not None:
-        if any(change.startswith("train.steps=") for change in changes):
-            raise UsageError(
-                f"expected either --minutes or train.steps, got both: as many steps as fit into "
-                f"{minutes:g} minutes are trained"
-            )
         changes += [f"train.minutes={minutes}", *(["train.plans=null"] if plans_again else [])]
+    given = keys_set_by(changes)
+    if "train.steps" in given and "train.plans" not in given:
+        if "train.minutes" in given:
+            raise UsageError(
+                "expected either --minutes or train.steps, got both: as many steps as fit into "
+                "the minutes are trained"
+            )
+        changes += ["train.minutes=null", "train.plans=null"]
     texts = [text] if isinstance(text, str | Path) else text or []
     return load_config(config, changes, [str(name) for name in texts] or None, **fine_tuning)
 

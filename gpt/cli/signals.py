@@ -53,7 +53,7 @@ class StopSignals:
         self._restore()
         # written at once and past Python's buffers, which the signal may have interrupted
         with contextlib.suppress(OSError):  # the terminal may be what is gone
-            line = b"stopping after this step, to save it; once more to stop at once\n"
+            line = b"stopping, what is trained will be saved; once more to stop at once\n"
             os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + line)  # a bar may be below
 
     def _restore(self) -> None:

@@ -67,6 +67,22 @@ def load_config(
         raise ConfigError("\n".join(mistakes)) from None
 
 
+def keys_set_by(overrides: Sequence[str]) -> set[str]:
+    """The dotted keys to which these give a value. Raises ConfigError if one is not YAML."""
+    tree: dict[str, Any] = {}
+    for key, value in map(_assignment, overrides):
+        _put(tree, key, value, lambda key: "")
+    return {*_leaves(_without_nulls(tree))}
+
+
+def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}"
+
+
 def _find(path: Path) -> Path:
     """The file at that path, else the shipped config of that name."""
     if path.exists() and not (path.is_dir() and str(path) in _shipped()):

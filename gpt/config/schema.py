@@ -437,7 +437,8 @@ class TrainConfig(Section):
         if self.batch_size % self.accumulation:
             raise ValueError(
                 f"train.accumulation: expected a divisor of train.batch_size "
-                f"({self.batch_size}), got {self.accumulation}"
+                f"({self.batch_size}), got {self.accumulation}; set a train.batch_size that it "
+                f"divides"
             )
         return self
 

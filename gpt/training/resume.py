@@ -93,7 +93,7 @@ def _check_can_resume(
     if data.step >= config.train.steps and progress.pending is None:
         raise UsageError(
             f"{run} is finished: it is at step {data.step} of {config.train.steps}; "
-            f"to train for longer: {_advice_to_extend(config.train, data.step)}"
+            f"to train for longer: --set train.steps={2 * data.step}"
         )
     if progress.ended and (reason := progress.early_stop(config.train)):
         raise UsageError(
@@ -127,11 +127,6 @@ def _warn_of_other_digits(update: Update, config: Config, numbers: dict[str, Any
             "the chip; its losses will differ a little",
             *(precision, numbers["precision"]),
         )
-
-
-def _advice_to_extend(config: TrainConfig, step: int) -> str:
-    by_steps = "--set train.minutes=null --set train.plans=null " if config.plans else ""
-    return f"{by_steps}--set train.steps={2 * step}"
 
 
 def _change_schedule(data: CheckpointData, config: TrainConfig, progress: Progress) -> None:

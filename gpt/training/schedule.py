@@ -37,8 +37,12 @@ def _part(steps: int, of: int) -> Fraction:
 
 
 def with_plan(config: Config, step: int, steps: int) -> Config:
-    """The config with one more plan: from this step on, so many steps in the whole run."""
-    before = config.train.plans or ((0, config.train.steps),)
+    """The config with one more plan: from this step on, so many steps in the whole run.
+
+    It replaces those from this step on, which a run that was rolled back has not come to again.
+    """
+    plans = config.train.plans or ((0, config.train.steps),)
+    before = [plan for plan in plans if plan[0] < step]
     changes = {"steps": steps, "plans": (*before, (step, steps))}
     return config.model_copy(update={"train": config.train.model_copy(update=changes)})
 

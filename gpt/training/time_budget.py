@@ -117,6 +117,12 @@ class TimeBudget:
             self.pace.probe(update, val, config)
         self.next_check_s = self.used_s + CHECKED_EVERY * self.limit_s / 2
 
+    def check_soon(self, step: int, config: Config) -> None:
+        """Compare a plan that was made for other minutes with the pace before it ends."""
+        fixed_s, step_s = self._costs(step, config, wholes=0)
+        planned_s = fixed_s + (config.train.steps - step) * step_s
+        self.next_check_s = self.used_s + CHECKED_EVERY / 2 * min(self.limit_s, planned_s)
+
     @property
     def used_s(self) -> float:
         """Seconds, over all resumes."""

@@ -181,6 +181,8 @@ def train(
                 state = resume_from(config, corpus, run, device, teacher)
                 elapsed_before = state.progress.elapsed_s
                 budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_before)
+                if state.config and state.config.train.minutes != config.train.minutes:
+                    budget.check_soon(state.step, config)
             else:
                 from_main(empty, run)
                 state = RunState(0, update, Progress(), None)
