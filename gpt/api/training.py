@@ -120,7 +120,8 @@ def resume(
 ) -> "Outcome":
     """Resume a run from its last checkpoint, with the run's config but for those settings.
 
-    `minutes` are those of the whole run, over all resumes, in place of what it had.
+    `minutes` are those of the whole run, over all resumes, in place of what it had; `train.steps`
+    among the settings takes the place of its minutes and plans.
     `should_stop`, `on_event` and `clock` are those of `train`.
 
     Raises:
