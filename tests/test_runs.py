@@ -5,12 +5,16 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -25,7 +29,7 @@ from gpt.runs.checkpoint import (
     read_to_resume,
     write_checkpoint,
 )
-from gpt.runs.folder import check_free, find_run, locked, make_numbered
+from gpt.runs.folder import check_free, find_run, is_running, locked, make_numbered
 from gpt.runs.listing import list_runs
 from gpt.runs.recovery import recover, summary_to_resume
 from gpt.text.corpus import Corpus, load_corpus
@@ -512,6 +516,20 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
     Path("runs").mkdir()
     Path("moved").rename("runs/r")
     assert [run.state for run in list_runs()] == ["empty"]
+
+
+def test_a_process_that_was_killed_and_not_reaped_writes_no_run() -> None:
+    """In a container whose first process reaps none, its run could never be overwritten."""
+    program = "import sys, time; from pathlib import Path; from gpt.runs.folder import locked\n"
+    program += "with locked(Path('r')): print('locked', flush=True); time.sleep(600)"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == b"locked\n"
+        assert is_running(RUN)
+        writer.kill()
+        while psutil.Process(writer.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        assert not is_running(RUN)
 
 
 def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed() -> None:

@@ -183,12 +183,7 @@ def with_one_input(configs: "list[Config]") -> "list[Config]":
     if not any(reads_input(config.data) for config in configs):
         return configs
     name = keep_standard_input()
-    return [
-        config.model_copy(update={"data": with_input(config.data, name)})
-        if reads_input(config.data)
-        else config
-        for config in configs
-    ]
+    return [config.model_copy(update={"data": with_input(config.data, name)}) for config in configs]
 
 
 def open_sources(data: "DataConfig") -> "list[Source]":

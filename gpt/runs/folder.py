@@ -342,9 +342,10 @@ def is_running(run: Path) -> bool:
 
     try:
         writer = json.loads((run / WRITER).read_text("utf-8"))
-        began = psutil.Process(int(writer["pid"])).create_time()
-        # another process may have that number by now
-        is_writer = began <= (run / WRITER).stat().st_mtime + 1
-        return bool(writer["host"] == platform.node() and is_writer)
+        process = psutil.Process(int(writer["pid"]))
+        # another process may have that number by now, or that one was killed and is not reaped
+        is_writer = process.create_time() <= (run / WRITER).stat().st_mtime + 1
+        is_alive = process.status() != psutil.STATUS_ZOMBIE
+        return bool(writer["host"] == platform.node() and is_writer and is_alive)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, psutil.Error):
         return False
