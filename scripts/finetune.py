@@ -40,6 +40,7 @@ def main() -> None:
         "threads": 1,
         "train.steps": steps,
         "train.eval_every": math.ceil(steps / chosen.evaluations),
+        "train.eval_characters": None,
         "train.sample_length": 0,
         "train.stop_at_val_loss": None,
     }
