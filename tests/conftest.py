@@ -79,10 +79,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test waits for the disk: a process that is killed needs no sync, and none cuts the power.
-
-    It took half of the time of a run in a test.
-    """
+    """No test waits for the disk: what is killed needs no sync, and no test cuts the power."""
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 

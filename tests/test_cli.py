@@ -79,7 +79,7 @@ def test_help_and_config_errors_import_no_torch(arguments: list[str], code: int)
 def test_to_train_to_resume_and_to_attend_imports_no_compiler(
     config_file: Path, text_file: Path
 ) -> None:
-    """It took a second of each run, on a slow CPU four: for the shape of a mean on `meta`."""
+    """It took a second of each run: for the shape of a mean on `meta`."""
     program = (
         "import sys\n"
         "from gpt import api\n"

@@ -20,18 +20,18 @@ from gpt.config.yaml import to_yaml
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.recipe.grid import (
     MOST_RUNS,
+    asked_settings,
     check_different,
     combinations,
-    meant,
     names_of,
     with_seeds,
 )
 from gpt.recipe.job import Job, from_json, to_json
 from gpt.recipe.sweep import run_sweep
-from gpt.recipe.sweep_plan import Asked, Plan, PlannedRun, new_plan, read_plan
+from gpt.recipe.sweep_plan import Asked, Load, Plan, PlannedRun, new_plan, read_plan
 from gpt.runs.checkpoint import read_summary
 from gpt.text.cache import cache_dir
-from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.training.trainer import train
 from tests.conftest import PANGRAM, metrics_of, small
@@ -48,6 +48,12 @@ def config_file(text_file: Path) -> Path:
     train = {"train__steps": 5, "train__precision": "fp32", "threads": 1}
     path.write_text(to_yaml(small(data__source=str(text_file), sample__length=3, **train)))
     return path
+
+
+@pytest.fixture
+def load(text_file: Path) -> Load:
+    """The text of any config."""
+    return lambda config, vocabulary: load_corpus(open_source(str(text_file)))
 
 
 def runs_of(sweep: "package.api.Sweep") -> dict[str, Any]:
@@ -272,7 +278,9 @@ def test_a_process_that_is_killed_as_the_sweep_is_stopped_does_not_end_the_sweep
         package.sweep(config, seeds=3, jobs=2, on_event=kill, should_stop=lambda: bool(killed))
 
 
-def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(text_file: Path) -> None:
+def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
+    text_file: Path, load: Load
+) -> None:
     """Each combination measured and chose for itself, so models of different shapes were compared.
 
     Values of the model itself are each chosen for.
@@ -289,9 +297,6 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(text_f
         C = config.model.C
         return load_config(config, [f"model.n_layer={next(depths)}", f"train.learning_rate={C}e-4"])
 
-    def load(config: Config, vocabulary: object) -> Corpus:
-        return load_corpus(open_source(str(text_file)))
-
     runs = new_plan(asked, 1, choose, load, lambda: False).runs
     trained = [
         (r.config.model.C, r.config.model.n_layer, r.config.train.learning_rate) for r in runs
@@ -302,7 +307,7 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(text_f
     ]
 
 
-def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path) -> None:
+def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path, load: Load) -> None:
     """Of twenty combinations that took two minutes, after a notice that it stops."""
     config = small(train__steps=5, data__source=str(text_file))
     asked, chosen = [Asked(f"seed-{n}", {}, config, True) for n in (1, 2, 3)], list[Config]()
@@ -311,19 +316,15 @@ def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path) -> None:
         chosen.append(config)
         return config
 
-    def load(config: Config, vocabulary: object) -> Corpus:
-        return load_corpus(open_source(str(text_file)))
-
     with pytest.raises(Interrupted, match="before the first run began"):
         run_sweep(SWEEP, asked, choose=choose, load=load, should_stop=lambda: len(chosen) == 1)
     assert not SWEEP.exists()
 
 
-def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(text_file: Path) -> None:
+def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(
+    text_file: Path, load: Load
+) -> None:
     """Runs of that name, by other configs, would be found finished and be compared."""
-
-    def load(config: Config, vocabulary: object) -> Corpus:
-        return load_corpus(open_source(str(text_file)))
 
     def asked(steps: int) -> list[Asked]:
         config = small(train__steps=steps, data__source=str(text_file))
@@ -381,13 +382,10 @@ def test_a_sweep_is_not_overwritten_by_one_that_needs_it(gpt: Gpt, config_file: 
 
 @pytest.mark.parametrize("changes", [{"model": {"n_layer": 4}}, {"train": {"batch_size": 12}}])
 def test_what_is_set_to_a_default_is_not_what_was_left_open(
-    text_file: Path, changes: dict[str, Any]
+    text_file: Path, load: Load, changes: dict[str, Any]
 ) -> None:
     """For a model of four layers, the losses of an old sweep of two were printed."""
     data = {"data": {"source": str(text_file)}, "threads": 1}
-
-    def load(config: Config, vocabulary: object) -> Corpus:
-        return load_corpus(open_source(str(text_file)))
 
     def choose(config: Config) -> Config:
         return small(train__steps=2, data__source=str(text_file))
@@ -401,9 +399,9 @@ def test_what_is_set_to_a_default_is_not_what_was_left_open(
         sweep(Config.model_validate(data | changes))
     left_open, of_default = (Config.model_validate(data | each) for each in ({}, changes))
     configs = {"a": left_open, "b": of_default}
-    check_different({name: meant(one, is_open=True) for name, one in configs.items()})
+    check_different({name: asked_settings(one, is_open=True) for name, one in configs.items()})
     with pytest.raises(UsageError, match="runs that differ"):
-        check_different({name: meant(one, is_open=False) for name, one in configs.items()})
+        check_different({name: asked_settings(one, is_open=False) for name, one in configs.items()})
 
 
 @pytest.mark.parametrize(
@@ -414,7 +412,7 @@ def test_what_is_set_to_a_default_is_not_what_was_left_open(
     ],
 )
 def test_a_value_that_another_needs_is_not_left_out_as_a_config_is_chosen(
-    text_file: Path, settings: dict[str, Any]
+    text_file: Path, load: Load, settings: dict[str, Any]
 ) -> None:
     """A batch of 12, which no run had, was refused: it does not divide by 8."""
     (key,) = [key for key, value in settings.items() if isinstance(value, list)]
@@ -423,9 +421,6 @@ def test_a_value_that_another_needs_is_not_left_out_as_a_config_is_chosen(
     for each in combined:
         config = load_config(None, [*each.changes, f"data.source={text_file}"])
         asked.append(Asked(names_of([each])[0], each.values, config, "train.minutes" in settings))
-
-    def load(config: Config, vocabulary: object) -> Corpus:
-        return load_corpus(open_source(str(text_file)))
 
     runs = new_plan(asked, 1, lambda config: config, load, lambda: False).runs
     values = [getattr(run.config.train, key.removeprefix("train.")) for run in runs]
@@ -502,7 +497,7 @@ def test_what_is_told_of_a_run_may_fail_and_ends_the_sweep(text_file: Path) -> N
 
 
 def test_runs_of_one_text_hold_one_file_open(text_file: Path) -> None:
-    """A sweep of 215 runs had more files open than macOS allows."""
+    """Each run held one, and macOS allows 256 files."""
     held = list[int]()
 
     def count(event: dict[str, Any]) -> None:

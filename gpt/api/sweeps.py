@@ -59,7 +59,7 @@ def sweep(
         UsageError: the folder holds another sweep, or something else.
         Interrupted: `should_stop` returned True, and what was trained is saved.
     """
-    from gpt.recipe.grid import check_different, combinations, meant, names_of, with_seeds
+    from gpt.recipe.grid import asked_settings, check_different, combinations, names_of, with_seeds
     from gpt.runs.folder import RUNS
 
     if jobs is not None and jobs < 1:
@@ -75,7 +75,9 @@ def sweep(
     configs = [resolved(each.changes) for each in combined]
     names = names_of(combined)
     opens = [is_open(config, one) for one in configs]
-    settings_of = [meant(one, is_open=left) for one, left in zip(configs, opens, strict=True)]
+    settings_of = [
+        asked_settings(one, is_open=left) for one, left in zip(configs, opens, strict=True)
+    ]
     check_different(dict(zip(names, settings_of, strict=True)))
     configs = with_one_input(configs)
 

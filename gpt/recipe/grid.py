@@ -84,7 +84,7 @@ def names_of(combinations: Sequence[Combination]) -> list[str]:
     return names
 
 
-def meant(config: Config, *, is_open: bool) -> dict[str, Any]:
+def asked_settings(config: Config, *, is_open: bool) -> dict[str, Any]:
     """The settings that a command asks for, by key; where it leaves things open, those it sets.
 
     A value that is set differs from a default of the same value: that is not what is chosen.
@@ -93,7 +93,7 @@ def meant(config: Config, *, is_open: bool) -> dict[str, Any]:
 
 
 def check_different(asked: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises UsageError if two runs, by their names, are `meant` to have the same settings."""
+    """Raises UsageError if two runs, by their names, have the same `asked_settings`."""
     names: dict[str, str] = {}
     for name, settings in asked.items():
         if (other := names.setdefault(repr(sorted(settings.items())), name)) != name:

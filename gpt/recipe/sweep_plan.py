@@ -15,9 +15,9 @@ from gpt.config.yaml import parse
 from gpt.device import select_device
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.files import read_bounded
-from gpt.recipe.grid import meant
+from gpt.recipe.grid import asked_settings
 from gpt.runs.checkpoint import read_summary
-from gpt.runs.folder import SWEEP, find_run
+from gpt.runs.folder import SWEEP, find_run, weight_lenders
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.teacher import check_teacher
@@ -139,12 +139,8 @@ def _without(config: Config, keys: Iterable[str]) -> Config:
 
 def lent_sha256(config: Config) -> dict[str, str]:
     """Of the weights of the runs that it begins with and distills, by key."""
-    lenders = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
-    return {
-        key: read_summary(find_run(run)).weights_sha256
-        for key, run in lenders.items()
-        if run is not None
-    }
+    lenders = weight_lenders(config)
+    return {key: read_summary(find_run(run)).weights_sha256 for key, run in lenders.items()}
 
 
 def _is_weighed(key: str) -> bool:
@@ -174,8 +170,8 @@ def read_plan(folder: Path) -> Plan:
 
 def check_same(folder: Path, plan: Plan, asked: Sequence[Asked]) -> None:
     """Raises UsageError, which names a difference, unless the plan is of what is asked for."""
-    before = {run.name: meant(run.asked, is_open=run.is_open) for run in plan.runs}
-    now = {run.name: meant(run.config, is_open=run.is_open) for run in asked}
+    before = {run.name: asked_settings(run.asked, is_open=run.is_open) for run in plan.runs}
+    now = {run.name: asked_settings(run.config, is_open=run.is_open) for run in asked}
     if before == now:
         return
     if missing := [name for name in before if name not in now]:

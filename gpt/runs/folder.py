@@ -247,18 +247,24 @@ def check_free(run: Path, *, overwrite: bool) -> None:
 
 def check_keeps(folder: Path, config: Config) -> None:
     """Raises UsageError if to overwrite this run or sweep would remove a run that is needed."""
-    lenders = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
+    needed_runs = weight_lenders(config)
     if config.data.vocabulary not in ("characters", "bytes"):
-        lenders["data.vocabulary"] = config.data.vocabulary
-    for key, name in lenders.items():
+        needed_runs["data.vocabulary"] = config.data.vocabulary
+    for key, name in needed_runs.items():
         needed = None
         with suppress(UsageError):  # it will be told that there is none
-            needed = name and find_run(name).resolve()
+            needed = find_run(name).resolve()
         if needed and folder.resolve() in (needed, *needed.parents):
             raise UsageError(
                 f"{folder}: expected another folder than that of {key} {name}, which --overwrite "
                 f"would remove; choose another --run-dir"
             )
+
+
+def weight_lenders(config: Config) -> dict[str, str]:
+    """The runs whose weights a run of this config begins or trains with, by key."""
+    runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
+    return {key: run for key, run in runs.items() if run is not None}
 
 
 def check_plain(run: Path) -> None:
