@@ -253,7 +253,7 @@ def test_its_parameters_are_named_and_counted_by_member() -> None:
 def test_tensorboard_shows_the_members_beside_the_ensemble(corpus: Corpus) -> None:
     train(ensemble(), corpus, Path("r"))
     events = EventAccumulator("r").Reload()
-    for tag, key in [("loss/val", "val_loss"), ("loss/val_member_3", "val_loss_member_3")]:
+    for tag, key in [("loss/val", "val_loss"), ("loss_of_members/val_3", "val_loss_member_3")]:
         expected = [r[key] for r in metrics_of(Path("r")) if key in r and r["step"]]
         assert [point.value for point in events.Scalars(tag)] == pytest.approx(expected)
 

@@ -107,6 +107,36 @@ def test_tensorboard_shows_the_losses_on_one_chart_by_step_and_by_seconds(tmp_pa
     assert charts == [tags[:2], tags[2:]]
 
 
+def test_a_run_evaluated_on_a_part_has_one_val_curve_and_its_description(text_file: Path) -> None:
+    """Bug: `loss/val` had one point, and the curve was `loss/val_part`, which no run compared."""
+    config = small(train__eval_characters=29, data__source=str(text_file))
+    train(config, load_corpus(open_source(str(text_file))), Path("r"))
+    parts = [
+        (r["step"], pytest.approx(r["val_loss_part"]))
+        for r in metrics_of(Path("r"))
+        if r["step"] and "val_loss_part" in r
+    ]
+    assert [step for step, _ in parts] == [4, 8, 11]
+    assert points(Path("r"), "loss/val") == parts
+    events = events_of(Path("r"))
+    assert [tag for tag in events.Tags()["scalars"] if "val" in tag] == [
+        *("loss/val", "loss_by_seconds/val"),
+    ]
+    description = events.SummaryMetadata("loss/val").summary_description
+    assert description == "on the first 29 ids of the val split"
+
+
+def test_plans_are_no_text_cards_and_samples_come_before_notices(tmp_path: Path) -> None:
+    """Bug: TensorBoard's TEXT page began with a card for each plan, above the samples."""
+    with Monitor(tmp_path, small(), None) as monitor:
+        monitor.event(0, "11 steps planned")
+        monitor.sample(4, "text")
+        monitor.notice(4, "step 4 skipped")
+    texts = [tag for tag in events_of(tmp_path).Tags()["tensors"] if tag.endswith("text_summary")]
+    assert sorted(texts) == ["sample/text_summary", "training/notice/text_summary"]
+    assert "11 steps planned" in (tmp_path / "metrics.jsonl").read_text()
+
+
 def test_a_sample_of_each_evaluation_is_shown(text_file: Path) -> None:
     train(small(), load_corpus(open_source(str(text_file))), Path("r"))
     samples = events_of(Path("r")).Tensors("sample/text_summary")
@@ -222,14 +252,14 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path)
     """A run was killed after it recorded an evaluation that a stop had left, and had two points."""
     with Monitor(tmp_path, small(), None) as monitor:
         monitor.record(3, {"train_loss": 3.0})
-        monitor.event(4, "skipped")
+        monitor.notice(4, "skipped")
     for _ in range(2):
         with Monitor(tmp_path, small(), 4, pending=True) as monitor:
             monitor.sample(4, "text")
             monitor.record(4, {"train_loss": 2.0, "val_loss": 1.0})
     assert points(tmp_path, "loss/train") == [(3, 3.0), (4, 2.0)]
     assert points(tmp_path, "loss/val") == [(4, 1.0)]
-    for tag in ("event/text_summary", "sample/text_summary"):
+    for tag in ("training/notice/text_summary", "sample/text_summary"):
         assert [event.step for event in events_of(tmp_path).Tensors(tag)] == [4]
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [3, 4, 4]

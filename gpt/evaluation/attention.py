@@ -32,6 +32,11 @@ class Attention:
     probabilities: Tensor
     members: int = field(default=1, kw_only=True)
 
+    def first_member(self) -> "Attention":
+        """Return the attention of an ensemble's first member; `probabilities` stay the mean."""
+        H = self.weights.shape[1] // self.members
+        return Attention(self.weights[:, :H], self.probabilities)
+
     def whose(self, head: int) -> str:
         """Of an ensemble, whose head this is, counted from 0: ` (member 2)`; else nothing."""
         each = self.weights.shape[1] // self.members

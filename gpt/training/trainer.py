@@ -286,7 +286,7 @@ class Trainer:
         """Evaluate and save step 0, or the step whose evaluation was cut off."""
         self.pace.start()
         for notice in self.notices:
-            self.monitor.event(self.step, notice)
+            self.monitor.notice(self.step, notice)
         self.notices.clear()
         if self.unsaved:
             self._save_checkpoint()
@@ -525,7 +525,7 @@ class Trainer:
             f"step {step} skipped{whose}: the loss is {losses[m]}, the gradient's norm {norms[m]}"
         )
         log.warning("%s", notice)
-        self.monitor.event(step, notice)
+        self.monitor.notice(step, notice)
         self._emit("notice", text=notice)
         if self.progress.skipped_in_a_row == SKIPPED_STEPS:
             raise Diverged(f"{notice}, the {SKIPPED_STEPS}rd such step in a row")

@@ -20,7 +20,7 @@ from gpt.text.display import symbol, visible
 from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.monitor.jsonl import JSONLines
 from gpt.training.monitor.progress import evaluation_bar, training_bar
-from gpt.training.monitor.tensorboard import BY_SECONDS, EventFile
+from gpt.training.monitor.tensorboard import BY_SECONDS, NOTICE_TAG, EventFile
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +28,16 @@ TAGS = {  # TensorBoard sorts by tag: the loss comes first
     "train_loss": "loss/train",
     "val_loss": "loss/val",
     "val_loss_per_character": "loss/val_per_character",
-    "val_loss_part": "loss/val_part",
+    "val_loss_part": "loss/val",
     "lr": "training/learning_rate",
     "grad_norm": "training/gradient_norm",
     "chars_per_s": "training/characters_per_second",
 }
-ATTENTION_TAG = "visualization/attention"  # and this last
+MEMBERS_TAG = "loss_of_members/"  # followed by train_1, val_1, val_2 and so on
+ATTENTION_TAG = "visualization/attention"  # sorted last
 SECONDS_BETWEEN_PICTURES = 60  # the first takes a second to draw, with matplotlib's import
-SECONDS_WORTH_A_PICTURE = 10  # of training, before the picture that ends it
+MIN_STEPS_FOR_PICTURE = 100  # a shorter run, of under MIN_SECONDS_FOR_PICTURE, is not drawn
+MIN_SECONDS_FOR_PICTURE = 10  # seconds of training
 SAMPLE_LINES = 3  # shown in the terminal at each evaluation
 WIDEST_SAMPLE = 100  # columns
 COUNTED_AT_ONCE = 2**24  # characters
@@ -132,9 +134,13 @@ class Monitor:
             log.info("step %d: %s", step, ", ".join(shown))
 
     def event(self, step: int, text: str) -> None:
-        """Something that is no metric, in metrics.jsonl and among TensorBoard's texts."""
+        """Write a line that is no metric to metrics.jsonl, such as a plan."""
         self._write(step, {"event": text})
-        self._events.text(step, "event", text)
+
+    def notice(self, step: int, text: str) -> None:
+        """Write a notice, such as a skipped step, to metrics.jsonl and TensorBoard's texts."""
+        self.event(step, text)
+        self._events.text(step, NOTICE_TAG, text)
 
     def sync(self) -> None:
         """Flush the records to the disk."""
@@ -150,9 +156,10 @@ class Monitor:
         log.info("sample at step %d:\n%s", step, "\n".join(first[:SAMPLE_LINES]))
 
     def attention(self, step: int, attention: Attention, text: Sequence[str]) -> None:
-        """The attention weights on a text, given by its characters, as a picture.
+        """Keep attention weights on a text, given by its characters, and draw them if it is time.
 
-        It is drawn once a minute at most, and at the end, unless that came within seconds.
+        They are drawn at most once a minute, and at the end of the run, see `finish`. Of an
+        ensemble the heads of the first member are drawn.
         """
         self._picture = step, attention, text
         if self.elapsed_s - self._drawn_s >= SECONDS_BETWEEN_PICTURES:
@@ -190,8 +197,8 @@ class Monitor:
             log.warning("cannot write %s (%s)", folder, error.strerror or error)
 
     def finish(self, step: int, results: dict[str, float]) -> None:
-        """The last picture, and the run's settings and results for TensorBoard's HPARAMS page."""
-        if self.elapsed_s >= SECONDS_WORTH_A_PICTURE:
+        """Draw the last picture, and write the settings and results for the HPARAMS page."""
+        if step >= MIN_STEPS_FOR_PICTURE or self.elapsed_s >= MIN_SECONDS_FOR_PICTURE:
             self._draw()
         settings = {
             key: value if isinstance(value, bool | int | float) else str(value or "null")
@@ -207,10 +214,22 @@ class Monitor:
         return elapsed_s
 
     def _chart(self, step: int, elapsed_s: float, metrics: dict[str, float]) -> None:
-        """The metrics in TensorBoard by step, and the losses by seconds, one point a second."""
+        """Write the metrics to TensorBoard by step, and the losses by seconds, one point a second.
+
+        A run evaluated on a part of the val split has one curve of that part: the loss on the whole
+        split, known at its end alone, is on the HPARAMS page and in metrics.jsonl.
+        """
         if not step and self._config.train.init_from is None:  # guessing would flatten the curves
             return
-        self._events.scalars(step, {_tag(name): value for name, value in metrics.items()})
+        part = ""
+        if "val_loss_part" in metrics:
+            part = f"on the first {self._config.train.eval_characters:,} ids of the val split"
+            metrics = {
+                name: value
+                for name, value in metrics.items()
+                if name.startswith("val_loss_part") or not name.startswith("val_loss")
+            }
+        self._events.scalars(step, {_tag(name): value for name, value in metrics.items()}, part)
         second = round(elapsed_s)
         by_seconds = {
             TAGS[name].replace("loss", BY_SECONDS): metrics[name]
@@ -228,14 +247,17 @@ class Monitor:
 
         step, attention, text = self._picture
         title = f"attention weights at step {step}, on the first characters of the val split"
+        if attention.members > 1:
+            title += f"; member 1 of {attention.members}"
+            attention = attention.first_member()
         self._events.picture(step, ATTENTION_TAG, png(draw(attention, text, title)))
         self._picture, self._drawn_s = None, self.elapsed_s
 
 
 def _tag(metric: str) -> str:
-    """The tag of a metric; `val_loss_member_2` is of the second member of an ensemble."""
-    name, member, number = metric.partition("_member_")
-    return TAGS[name] + member + number
+    """Return the tag of a metric; `val_loss_member_2` is the second member's of an ensemble."""
+    name, _, member = metric.partition("_member_")
+    return f"{TAGS[name].replace('loss/', MEMBERS_TAG)}_{member}" if member else TAGS[name]
 
 
 def _description(name: str, is_unknown: bool) -> str:

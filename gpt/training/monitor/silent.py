@@ -39,5 +39,8 @@ class SilentMonitor(Monitor):
     def record(self, step: int, metrics: dict[str, float]) -> None:
         """See Monitor."""
 
+    def notice(self, step: int, text: str) -> None:
+        """See Monitor."""
+
     def event(self, step: int, text: str) -> None:
         """See Monitor."""

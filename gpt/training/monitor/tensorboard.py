@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event, SourceMetadata
-from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
 from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
@@ -26,6 +26,7 @@ from gpt.training.monitor.append import AppendOnlyFile
 log = logging.getLogger(__name__)
 
 BY_SECONDS = "loss_by_seconds"
+NOTICE_TAG = "training/notice"  # texts are sorted by tag: samples come before notices
 LAYOUT = {  # of the CUSTOM SCALARS page; a tag is a pattern that tags begin with
     "loss (nats per character or byte)": {
         "by step": ["Multiline", ["loss/"]],
@@ -53,9 +54,21 @@ class EventFile:
         self._write(Event(file_version="brain.Event:2", source_metadata=writer))
         self._add(0, summary.custom_scalars(LAYOUT))
 
-    def scalars(self, step: int, values: Mapping[str, float]) -> None:
-        """One point on the chart of each tag."""
-        points = [Summary.Value(tag=tag, simple_value=value) for tag, value in values.items()]
+    def scalars(self, step: int, values: Mapping[str, float], val_part: str = "") -> None:
+        """Write one point on the chart of each tag.
+
+        `val_part`, such as "on the first 4,096 ids of the val split", describes the val losses.
+        TensorBoard shows the description that comes first.
+        """
+        described = SummaryMetadata(summary_description=val_part)
+        points = [
+            Summary.Value(
+                tag=tag,
+                simple_value=value,
+                metadata=described if val_part and "/val" in tag else None,
+            )
+            for tag, value in values.items()
+        ]
         self._add(step, Summary(value=points))
 
     def text(self, step: int, tag: str, content: str) -> None:
@@ -101,7 +114,7 @@ def _cut_after(path: Path, step: int, pending: bool) -> None:
             for event, end in _events(file):
                 tags = [value.tag for value in event.summary.value]
                 by_seconds = any(tag.startswith(BY_SECONDS) for tag in tags)
-                notice = any(tag.startswith("event/") for tag in tags)
+                notice = any(tag.startswith(NOTICE_TAG) for tag in tags)
                 comes_again = event.step > step or (pending and event.step == step and not notice)
                 if (comes_again and not by_seconds) or SESSION_START_INFO_TAG in tags:
                     break
