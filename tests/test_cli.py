@@ -669,7 +669,7 @@ def test_attend_writes_a_picture_or_a_page_and_says_where(
     assert Path(name).read_bytes().startswith(start)
     if name == "a.html":
         page = Path(name).read_text("utf-8")
-        assert '"title":"small, step 11"' in page
+        assert r'"title":"small, step 11: \u201cthe fox\u201d"' in page
         assert '"text":["t","h","e"," ","f","o","x"]' in page
     assert {path.suffix for path in Path().iterdir()} <= {"", ".txt", ".yaml", Path(name).suffix}
 
@@ -697,6 +697,18 @@ def test_attend_draws_with_what_the_terminal_has(
     assert shown.splitlines()[3].startswith(t)
 
 
+def test_attend_without_text_shows_a_passage_of_the_runs_val_split(gpt: Gpt, trained: Path) -> None:
+    """Bug: it asked for --text; a passage of the run's own text is what its heads know."""
+    code, out, err = gpt("attend")
+    assert (code, err) == (0, "")
+    shown = gpt("attend", "--text", api.load("small").val_text(64))[1]
+    assert out == shown
+    Path(api.load("small").config.data.source).unlink()
+    code, out, err = gpt("attend")
+    assert (code, out) == (2, "")
+    assert "to show the heads on another text, give --text" in err
+
+
 def test_attend_shows_one_head_in_the_terminal(gpt: Gpt, trained: Path) -> None:
     """By default the one whose removal costs most."""
     code, out, err = gpt("attend", "--text", "the fox")
@@ -718,7 +730,6 @@ def test_attend_shows_one_head_in_the_terminal(gpt: Gpt, trained: Path) -> None:
         (["--text", "a", "--head", "4"], 2, "--head: expected 1 to 3, got 4"),
         (["--text", "a", "--head", "0"], 2, "--head"),
         (["--text", "a", "--head", "1", "--out", "a.png"], 2, "a picture shows all heads; leave"),
-        (["--out", "a.png"], 2, "Missing option '--text'"),
         (["--text", "a", "--out", "a.jpg"], 2, "a.jpg: expected a name that ends in .png or .html"),
         (["--text", "a", "--out", "no/a.png"], 2, "there is no folder no; make it first"),
         (["--text", "", "--out", "a.png"], 2, "expected at least one character, got none"),

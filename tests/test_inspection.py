@@ -28,7 +28,6 @@ from gpt.inspection.terminal import Style, draw_head
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
 from gpt.text.display import symbol, visible
-from gpt.text.terminal import shaded
 from gpt.text.vocabulary import Vocabulary
 
 L, H, T, C, V = 2, 3, 11, 20, 17  # layers, heads, ...: no two alike
@@ -164,12 +163,27 @@ def test_a_head_in_blocks_is_darker_where_its_weight_is_larger() -> None:
     assert rows[7] == "r ··░░▒▒▓▓········"
 
 
-def test_a_head_in_colour_has_a_shaded_cell_for_each_weight_and_none_for_the_future() -> None:
+def test_a_head_in_colour_is_blocks_on_the_terminals_own_background() -> None:
+    """Bug: on dark terminals small weights, on white, stood out more than large ones."""
     analysis, _ = analysis_of("to be")
-    rows = rows_of(draw_head(analysis, "to be", "t", layer=0, head=1, style="colour"))
-    for t, row in enumerate(rows):
-        shades = [shaded("  ", w**0.5) for w in analysis.weights[0, 1, t, : t + 1].tolist()]
-        assert row == "to␣be"[t] + " " + "".join(shades)
+    blocks, coloured = (
+        rows_of(draw_head(analysis, "to be", "t", layer=0, head=1, style=style))
+        for style in ("blocks", "colour")
+    )
+    assert [re.sub(r"\x1b\[[\d;]+m", "", row) for row in coloured] == blocks
+    assert all("\x1b[38;5;" in row and "\x1b[48;" not in row for row in coloured)
+
+
+@pytest.mark.parametrize("text", ["เพื่อนที่", "नमस्ते", "a\u200db"])
+def test_marks_that_take_no_column_shift_none(text: str) -> None:
+    """Bug: Thai vowels and joiners counted as a column, and the cells and labels shifted."""
+    analysis, _ = analysis_of(text)
+    *rows, keys = draw_head(analysis, text, "t", layer=0, head=0).split("\n\n")[1].splitlines()
+    marks = {"Mn", "Me", "Cf"}
+    widths = [sum(unicodedata.category(c) not in marks for c in row) for row in (*rows, keys)]
+    margin = max(sum(unicodedata.category(c) not in marks for c in symbol(c)) for c in text) + 1
+    expected = [margin + 2 * t + 1 for t in range(len(text))]
+    assert widths == [*expected, expected[-1]]
 
 
 @settings(max_examples=40)
@@ -187,7 +201,7 @@ def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(
     assert plain == visible(plain)
     for line in plain.splitlines():
         wide = sum(unicodedata.east_asian_width(c) in "WF" for c in line)
-        combining = sum(unicodedata.combining(c) > 0 for c in line)
+        combining = sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in line)
         assert len(line) + wide - combining <= width
     rows = rows_of(plain)
     assert (f"The first {len(rows)} of {len(text)} characters" in " ".join(plain.split())) == (

@@ -434,8 +434,10 @@ def test_terms_are_bold_and_cells_shaded_only_where_the_terminal_has_colours() -
     assert "\x1b" not in plain
     assert coloured.count("\x1b[1mcausal mask\x1b[22m") == 1
     assert "def f(**kwargs, **more)  # \\x1b[31m" in coloured
-    backgrounds = re.findall(r"\x1b\[48;5;(\d+)", coloured)
-    assert len(set(backgrounds)) == len(backgrounds) == 4
+    assert "\x1b[2m" in coloured  # 0, dim
+    assert "\x1b[48;5;33;1;38;5;231m" in coloured  # 1, white on blue
+    assert "\x1b[48;5;160;1;38;5;231m" in coloured  # -1, white on red
+    assert "\x1b[1;38;5;33m" in coloured  # 0.5, bold blue
 
 
 def test_the_answer_of_an_exercise_is_shown_when_asked_for() -> None:
@@ -544,5 +546,5 @@ def test_a_copied_checkpoint_can_be_explained_and_attended_to(gpt: Gpt, run: Pat
     assert gpt("explain", "heads", "--run", "copied")[0] == 0
     assert gpt("attend", "copied", "--text", "the fox", "--out", "a.html")[0] == 0
     page = Path("a.html").read_text("utf-8")
-    assert '"title":"copied, step 40"' in page
+    assert r'"title":"copied, step 40: \u201cthe fox\u201d"' in page
     assert '"text":["t","h","e"," ","f","o","x"]' in page

@@ -173,6 +173,22 @@ class Model:
         loss = evaluate(self.module, scored_ids(text, self.vocabulary), self.vocabulary)
         return units_of(text, self.vocabulary).per_character(loss)
 
+    def val_text(self, characters: int) -> str:
+        """Return the beginning of the run's val split.
+
+        Args:
+            characters: how many to return; fewer if the val split or `model.T` is shorter.
+
+        Raises:
+            GPTError: the text that the run was trained on can no longer be read.
+        """
+        from gpt.api.resolve import read_text
+
+        _, corpus = read_text(self.config, self.vocabulary)
+        ids = corpus.val[: min(characters, self.config.model.T)].tolist()
+        known = [id_ for id_ in ids if id_ != self.vocabulary.unknown_id]
+        return self.vocabulary.decode(known).strip("\ufffd")
+
     def attention(self, text: str) -> "Attention":
         """The attention weights (n_layer, H, T, T) of a text, and what the model predicts (T, V).
 

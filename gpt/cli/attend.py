@@ -14,17 +14,27 @@ from gpt.cli.options import (
     terminal_colour,
     terminal_width,
 )
-from gpt.errors import UsageError
+from gpt.errors import GPTError, UsageError
+from gpt.text.display import in_one_line
+
+VAL_CHARACTERS = 64  # of the val split, shown without --text
+TITLE_CHARACTERS = 48  # of the text in a title, at most
 
 if TYPE_CHECKING:
+    from gpt.api.model import Model
     from gpt.inspection.terminal import Style
 
 
 def attend(
     run: RunName = None,
     text: Annotated[
-        str, typer.Option(metavar="TEXT", help="The text to attend to: at most model.T characters.")
-    ] = ...,  # type: ignore[assignment]
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="The text to attend to: at most model.T characters. Default: the beginning of the "
+            "run's val split.",
+        ),
+    ] = None,
     layer: Annotated[
         int | None,
         typer.Option(
@@ -63,7 +73,7 @@ def attend(
             raise UsageError(
                 f"--out {out}: a picture shows all heads; leave out --layer and --head"
             )
-    if not text:
+    if text == "":
         raise UsageError("--text: expected at least one character, got none")
 
     from gpt import api
@@ -75,11 +85,15 @@ def attend(
     ):
         if number is not None and number > count:
             raise UsageError(f"{option}: expected 1 to {count}, got {number}")
-    text, vocabulary = model.prepare(text), model.vocabulary
+    vocabulary = model.vocabulary
+    text = _val_text(model) if text is None else model.prepare(text)
     analysis = model.attention_analysis(text)
     names = vocabulary.names_of(vocabulary.encode(text))
     i, j = analysis.costliest_head(layer and layer - 1, head and head - 1)
     title = f"{model.run.resolve().name}, step {model.step}"
+    if out is not None:
+        cut = "…" if len(text) > TITLE_CHARACTERS else ""
+        title += f": “{in_one_line(text[:TITLE_CHARACTERS])}{cut}”"
     if out is None:
         from gpt.inspection.terminal import draw_head
 
@@ -105,6 +119,13 @@ def attend(
         content = html(analysis, text, title, vocabulary, (i, j))
     write_out(out, content)
     typer.echo(out)
+
+
+def _val_text(model: "Model") -> str:
+    try:
+        return model.val_text(VAL_CHARACTERS)
+    except GPTError as error:
+        raise UsageError(f"{error}; to show the heads on another text, give --text") from error
 
 
 def _style() -> "Style":

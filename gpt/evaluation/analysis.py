@@ -47,10 +47,13 @@ class AttentionAnalysis(Attention):
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
-        """The layer and head whose removal costs most, among those of a layer or of a number."""
+        """Return the layer and head whose removal costs most, of the given `layer` or `head`.
+
+        Of an ensemble without a given `head`, one of the first member's.
+        """
         costs = self.removal_costs.nan_to_num()
         layers = range(costs.shape[0]) if layer is None else [layer]
-        heads = range(costs.shape[1]) if head is None else [head]
+        heads = range(costs.shape[1] // self.members) if head is None else [head]
         return max(product(layers, heads), key=lambda place: costs[place].item())
 
 

@@ -60,55 +60,57 @@ const scores = [  // below each head: name, numbers, how to write one, how stron
   ["ind.", data.induction, (score) => fixed(score, 2), (score) => score],
 ];
 
-const maps = [];
-const grid = find("grid");
-grid.style.gridTemplateColumns = `auto repeat(${data.heads}, minmax(2.4rem, 4.5rem))`;
-if (data.members > 1) {
-  grid.append(element("span", "label"));
-  for (let member = 1; member <= data.members; member++) {
-    const label = element("span", "label", `member ${member}`);
-    label.style.gridColumn = `span ${headsEach}`;
-    grid.append(label);
-  }
-}
-grid.append(element("span", "label"));
-for (let head = 0; head < data.heads; head++) grid.append(element("span", "label", head + 1));
-for (let layer = 0; layer < data.layers; layer++) {
-  grid.append(element("span", "label name", layer + 1));
-  maps.push([]);
-  for (let head = 0; head < data.heads; head++) {
-    const canvas = document.createElement("canvas");
-    canvas.id = `map${layer}-${head}`;
-    canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", `layer ${layer + 1}, ${headName(head)}`);
-    canvas.addEventListener("click", () => choose({ layer, head }));
-    grid.append(canvas);
-    maps[layer].push(canvas);
-  }
-  scores.forEach(([name, numbers, write, strength], i) => {
-    const last = i === scores.length - 1 ? " last" : "";
-    grid.append(element("span", "label name" + last, name));
-    numbers[layer].forEach((number, head) => {
-      const score = element("span", "score" + last, write(number));
-      score.style.setProperty("--strength", 0.8 * strength(number));
-      score.addEventListener("click", () => choose({ layer, head }));
-      grid.append(score);
-    });
-  });
-}
+const maps = Array.from({ length: data.layers }, () => []);  // [layer][head]: a canvas
 
-/** All characters as labels of the map, as many in each as room for a line of text takes. */
-const labels = Math.min(T, 20);
-for (let i = 0; i < labels; i++) {
-  const [from, to] = [i, i + 1].map((n) => Math.round((n * T) / labels));
+/** A member's maps, layers down, heads across, each with its scores below. */
+function memberGrid(member) {
+  const grid = element("div", "member");
+  grid.style.gridTemplateColumns = `auto repeat(${headsEach}, minmax(2.4rem, 4.5rem))`;
+  const heads = Array.from({ length: headsEach }, (_, i) => member * headsEach + i);
+  if (data.members > 1) grid.append(element("span", "label title", `member ${member + 1}`));
+  grid.append(element("span", "label"), ...heads.map((head) => element("span", "label", head + 1)));
+  for (let layer = 0; layer < data.layers; layer++) {
+    grid.append(element("span", "label name", layer + 1));
+    for (const head of heads) {
+      const canvas = document.createElement("canvas");
+      canvas.id = `map${layer}-${head}`;
+      canvas.setAttribute("role", "img");
+      canvas.setAttribute("aria-label", `layer ${layer + 1}, ${headName(head)}`);
+      canvas.addEventListener("click", () => choose({ layer, head }));
+      grid.append(canvas);
+      maps[layer].push(canvas);
+    }
+    scores.forEach(([name, numbers, write, strength], i) => {
+      const last = i === scores.length - 1 ? " last" : "";
+      grid.append(element("span", "label name" + last, name));
+      for (const head of heads) {
+        const number = numbers[layer][head];
+        const score = element("span", "score" + last, write(number));
+        score.style.setProperty("--strength", 0.8 * strength(number));
+        score.addEventListener("click", () => choose({ layer, head }));
+        grid.append(score);
+      }
+    });
+  }
+  return grid;
+}
+for (let member = 0; member < data.members; member++) find("grid").append(memberGrid(member));
+
+// a long text needs a wide map to label each character, and several members a wide grid
+find("side").classList.toggle("wide", T > 48 || data.members > 1);
+const large = document.querySelector("#plot canvas");
+
+/** Label each character of the map, or every n-th one where a character is under 6 pixels wide. */
+function label() {
+  const every = Math.ceil((6 * T) / large.clientWidth);
+  const size = `${Math.min(10, (1.3 * every * large.clientWidth) / T)}px`;
   for (const axis of ["queries", "keys"]) {
-    const label = element("span", "", characters.slice(from, Math.min(to, from + 6)).map(sign).join(""));
-    label.style.flexGrow = to - from;
-    find(axis).append(label);
+    find(axis).style.fontSize = size;
+    find(axis).replaceChildren(...characters.map((c, t) =>
+      element("span", "", t % every ? "" : sign(c))));
   }
 }
-find("keys").classList.toggle("single", labels === T);
-const large = document.querySelector("#plot canvas");
+new ResizeObserver(label).observe(large);
 
 /** The weights of one head as a picture of T x T points, as opaque as their square root. */
 function paint(canvas, layer, head) {
@@ -152,9 +154,9 @@ function choose(change) {
   show();
 }
 
-/** Many heads are wider than their box. */
+/** Many heads do not fit into their box: scroll to the chosen one. */
 function showHead() {
-  grid.scrollLeft = ((grid.scrollWidth - grid.clientWidth) * chosen.head) / (data.heads - 1 || 1);
+  maps[chosen.layer][chosen.head].scrollIntoView({ block: "nearest", inline: "nearest" });
 }
 
 function show() {
@@ -309,6 +311,6 @@ document.addEventListener("keydown", (event) => {
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paintAll);
 find("run").textContent = `${data.title}, ${data.layers} × ${data.heads} heads` +
   (data.unit === "byte" ? "; characters here are bytes of UTF-8" : "");
+document.title = `Attention: ${data.title}`;
 paintAll();
 show();
-showHead();

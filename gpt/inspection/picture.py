@@ -22,6 +22,7 @@ from gpt.text.vocabulary import Vocabulary
 WIDTH, SMALLEST, LARGEST = 14.0, 1.7, 7.0  # inches: of the whole picture; of the side of one map
 LABEL_INCHES = 0.11  # from one label to the next, at least: 6 points high
 LABEL_CHARACTERS = 36  # in one label, at most
+SINGLE_LABELS = 32  # a text of at most so many characters has a label for each, however many heads
 DPI = 150  # more where a map has more positions than dots
 COLOURS = "YlOrBr"
 # The second and later ones are asked for the characters that those before lack.
@@ -207,7 +208,9 @@ def _side_and_labels(
 ) -> tuple[float, _Labels]:
     """The side of a map in inches, with so many side by side, and the labels of its axes."""
     T = len(text)
-    side = min(max(SMALLEST, WIDTH / columns), max(LARGEST / 2, 2 * LABEL_INCHES * T), LARGEST)
+    one_each = LABEL_INCHES * T if T <= SINGLE_LABELS else 0.0
+    side = max(SMALLEST, WIDTH / columns, one_each)
+    side = min(side, max(LARGEST / 2, 2 * LABEL_INCHES * T), LARGEST)
     if math.ceil(LABEL_INCHES * T / side) > LABEL_CHARACTERS:
         raise UsageError(
             f"a picture of {n_layer} x {H} heads: expected a text of at most "

@@ -1,4 +1,4 @@
-"""One head's attention for a terminal: a shaded cell for each query and key position."""
+"""Draw one head's attention in a terminal: a cell for each query and key position."""
 
 import textwrap
 from collections.abc import Sequence
@@ -6,9 +6,9 @@ from typing import Literal
 
 from gpt.evaluation.analysis import AttentionAnalysis
 from gpt.text.display import columns, symbol, visible
-from gpt.text.terminal import shaded
+from gpt.text.terminal import coloured
 
-Style = Literal["colour", "blocks", "digits"]
+Style = Literal["colour", "blocks", "digits"]  # colour: blocks in blue
 BLOCKS = "·░▒▓█"  # from 0 to 1
 LEGENDS = {
     "blocks": "Weights: · under 2 %, ░ to 14 %, ▒ to 39 %, ▓ to 77 %, █ to 100 %.",
@@ -34,7 +34,9 @@ def draw_head(
     Rows are query positions, columns key positions. Of a text too long for the width the first
     characters are shown: attention is causal, so their weights do not depend on the rest.
 
-    style: `colour` for a terminal of 256 colours, `blocks` for one without, `digits` for a file.
+    `style` is "colour" for a terminal of 256 colours, "blocks" for one without, and "digits" for a
+    file. A block covers more of the cell the larger the weight is, so that large weights stand out
+    on a dark background and on a light one.
     """
     n_layer, H, T, _ = analysis.weights.shape
     signs = [symbol(c) for c in text]
@@ -45,17 +47,14 @@ def draw_head(
 
     lines = []
     for t, row in enumerate(analysis.weights[layer, head, :n].tolist()):
-        cells = "".join(_cell(weight, cell, style) for weight in row[: t + 1])
-        lines.append(f"{_padded(signs[t], margin)}{cells}".rstrip())
+        cells = "".join(_cell(weight, cell, style) for weight in row[: t + 1]).rstrip()
+        shown = coloured(cells) if style == "colour" else cells
+        lines.append(f"{_padded(signs[t], margin)}{shown}")
     short = (sign.removeprefix("\\x") for sign in signs[:n])  # of a byte two digits are left
     keys = (sign if columns(sign) <= cell else "?" for sign in short)
     lines.append(" " * margin + "".join(_padded(sign, cell) for sign in keys).rstrip())
-    if style == "colour":
-        samples = (0, 0.01, 0.1, 0.25, 0.5, 1)
-        shades = "".join(shaded(f" {w:.0%} ", w**0.5) for w in samples)
-        lines.append(f"\nWeights: {shades}")
-    else:
-        lines.append(f"\n{textwrap.fill(LEGENDS[style], width)}")
+    legend = LEGENDS["digits" if style == "digits" else "blocks"]
+    lines.append(f"\n{textwrap.fill(legend, width)}")
 
     heading = (
         f"{title}: layer {layer + 1} of {n_layer}, head {head + 1} of {H}"
@@ -81,13 +80,11 @@ def _scores(analysis: AttentionAnalysis, layer: int, head: int, unit: str) -> li
 
 
 def _cell(weight: float, width: int, style: Style) -> str:
-    """A weight, as strong as its square root in colour and blocks, so that small ones show."""
+    """Return the cell of a weight; blocks show its square root, so that small weights show."""
     if style == "digits":
         tenths = min(int(10 * weight), 9)
         return f"{tenths or '.':<{width}}"
-    if style == "blocks":
-        return BLOCKS[round((len(BLOCKS) - 1) * weight**0.5)] * width
-    return shaded(" " * width, weight**0.5)
+    return BLOCKS[round((len(BLOCKS) - 1) * weight**0.5)] * width
 
 
 def _padded(sign: str, width: int) -> str:

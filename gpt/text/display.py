@@ -4,6 +4,7 @@ import unicodedata
 from itertools import accumulate
 
 UNSAFE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
+ZERO_WIDTH_CATEGORIES = {"Mn", "Me", "Cf"}
 UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 SIGNS = {"\n": "↵", "\t": "⇥", " ": "␣"}
@@ -42,9 +43,17 @@ def in_one_line(text: str) -> str:
 
 
 def columns(text: str) -> int:
-    """How many columns of a terminal it takes."""
+    """Count the columns that the text takes in a terminal.
+
+    Marks that are drawn over the character before them (Mn, Me) and format characters (Cf) take
+    none: Thai and Hindi vowels, joiners.
+    """
     return sum(
-        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+        0
+        if unicodedata.category(c) in ZERO_WIDTH_CATEGORIES
+        else 2
+        if unicodedata.east_asian_width(c) in "WF"
+        else 1
         for c in text
     )
 

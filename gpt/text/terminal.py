@@ -1,22 +1,30 @@
-"""Bold text and shaded cells for a terminal that shows colours (ANSI codes, 256 colours)."""
+"""Bold text and weighted cells for a terminal that shows colours (ANSI codes, 256 colours)."""
 
-BLUES = (231, 195, 153, 117, 75, 33, 27)  # from white, at zero, to the darkest, at the maximum
-REDS = (231, 224, 217, 210, 203, 196, 160)  # the same for negative values
-DARK_FROM = 5  # shades from this one on are written on in white
+BLUE, RED = 33, 160  # of medium brightness: they stand out on white and on black
 
 
 def bold(text: str) -> str:
-    """The text in bold."""
+    """Return the text in bold."""
     return f"\x1b[1m{text}\x1b[22m"
 
 
-def shaded(text: str, value: float) -> str:
-    """The text on blue, the darker the nearer the value is to 1; on red the nearer it is to -1.
+def coloured(text: str, colour: int = BLUE) -> str:
+    """Return the text in one of 256 colours, on the terminal's own background."""
+    return f"\x1b[38;5;{colour}m{text}\x1b[0m"
 
-    Both the background and the text get a colour, so that a dark terminal shows what a light one
-    does. A value beyond 1 or -1, or NaN, is shown as the darkest.
+
+def shaded(text: str, value: float) -> str:
+    """Return the text, the more prominent the larger `value` is, from -1 to 1.
+
+    Small values are dim, larger ones blue (negative ones red), the largest white on that colour.
+    No background is set but for the largest, so they stand out on dark and on light terminals.
+    Values beyond 1 or -1, and NaN, are shown as the largest.
     """
-    shades = REDS if value < 0 else BLUES
-    last = len(shades) - 1
-    level = round(abs(value) * last) if abs(value) < 1 else last
-    return f"\x1b[48;5;{shades[level]};38;5;{231 if level >= DARK_FROM else 16}m{text}\x1b[0m"
+    colour, size = RED if value < 0 else BLUE, abs(value)
+    if size < 1 / 6:
+        return f"\x1b[2m{text}\x1b[0m"
+    if size < 1 / 2:
+        return coloured(text, colour)
+    if size < 3 / 4:
+        return f"\x1b[1;38;5;{colour}m{text}\x1b[0m"
+    return f"\x1b[48;5;{colour};1;38;5;231m{text}\x1b[0m"

@@ -1,6 +1,6 @@
 """Photograph the page of `gpt attend`: python scripts/figures/attend_page.py RUN OUT.png
 
-In the system's Chromium. The README's picture is that of configs/shakespeare_cpu.yaml.
+It uses the system's Chromium. The README's picture is of configs/quickstart.yaml.
 """
 
 import argparse
@@ -14,17 +14,13 @@ from pathlib import Path
 from selenium.webdriver import ActionChains, Chrome, ChromeOptions, Keys
 from selenium.webdriver.chrome.service import Service
 
-TEXT = """ROMEO:
-But, soft! what light through yonder window breaks?
-It is the east, and Juliet is the sun.
-Arise, fair sun, and kill the envious moon,
-Who is already sick and pale with grief."""
-QUERY = TEXT.index("moon") + 2
+TEXT = "If the list is empty, return the empty list."
+QUERY = TEXT.rindex("empty") + 2
 KEYS = Keys.HOME + QUERY * Keys.ARROW_RIGHT
 
 
 def photograph(page: Path, out: Path) -> None:
-    """A picture, 1100 x 860, of the page once the keys are pressed."""
+    """Write a picture of the page, 1100 x 860, once the keys are pressed."""
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium") or sys.exit("install chromium")
     options.add_argument("--headless=new")
