@@ -229,12 +229,9 @@ def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: 
     for axis, start, size in (("queries", "y", "height"), ("keys", "x", "width")):
         spans = browser.find_elements(By.CSS_SELECTOR, f"#{axis} span")
         texts = [span.get_property("textContent") for span in spans]
-        assert "".join(texts) == "".join(map(symbol, TEXT[:n]))
-        begin = 0
-        for span, text in zip(spans, texts, strict=True):
-            expected = box[start] + box[size] * begin / n
-            assert span.rect[start] == pytest.approx(expected, abs=3)
-            begin += len(text)
+        assert texts == [symbol(c) for c in TEXT[:n]]
+        for t, span in enumerate(spans):
+            assert span.rect[start] == pytest.approx(box[start] + box[size] * t / n, abs=3)
     assert browser.get_log("browser") == []
 
 

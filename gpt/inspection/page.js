@@ -103,9 +103,9 @@ const large = document.querySelector("#plot canvas");
 /** Label each character of the map, or every n-th one where a character is under 6 pixels wide. */
 function label() {
   const every = Math.ceil((6 * T) / large.clientWidth);
-  const size = `${Math.min(10, (1.3 * every * large.clientWidth) / T)}px`;
-  for (const axis of ["queries", "keys"]) {
-    find(axis).style.fontSize = size;
+  const room = (every * large.clientWidth) / T;
+  for (const [axis, size] of [["queries", room], ["keys", 1.4 * room]]) {  // letters are narrow
+    find(axis).style.fontSize = `${Math.min(10, size)}px`;
     find(axis).replaceChildren(...characters.map((c, t) =>
       element("span", "", t % every ? "" : sign(c))));
   }
