@@ -167,7 +167,7 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(tmp_path: Pat
 
     (event,) = events_of(tmp_path).Images("visualization/attention")
     title = "attention weights at step 4, on the first characters of the val split"
-    expected = Image.open(io.BytesIO(png(draw(weights_of_attention(7), "the fox", title))))
+    expected = Image.open(io.BytesIO(png(draw(weights_of_attention(7), "the fox", title), 80)))
     shown = Image.open(io.BytesIO(event.encoded_image_string))
     assert (event.step, event.width, event.height) == (4, *shown.size)
     assert np.array_equal(np.array(shown), np.array(expected))

@@ -38,10 +38,10 @@ FONTS = [
 ]
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as the content of a PNG file."""
+def png(figure: Figure, dpi: float | None = None) -> bytes:
+    """Return the figure as the content of a PNG file, with `dpi` dots per inch or its own."""
     content = io.BytesIO()
-    figure.savefig(content, format="png")
+    figure.savefig(content, format="png", dpi=dpi or "figure")
     return content.getvalue()
 
 

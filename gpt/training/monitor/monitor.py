@@ -38,6 +38,7 @@ ATTENTION_TAG = "visualization/attention"  # sorted last
 SECONDS_BETWEEN_PICTURES = 60  # the first takes a second to draw, with matplotlib's import
 MIN_STEPS_FOR_PICTURE = 100  # a shorter run, of under MIN_SECONDS_FOR_PICTURE, is not drawn
 MIN_SECONDS_FOR_PICTURE = 10  # seconds of training
+PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
 SAMPLE_LINES = 3  # shown in the terminal at each evaluation
 WIDEST_SAMPLE = 100  # columns
 COUNTED_AT_ONCE = 2**24  # characters
@@ -250,7 +251,8 @@ class Monitor:
         if attention.members > 1:
             title += f"; member 1 of {attention.members}"
             attention = attention.first_member()
-        self._events.picture(step, ATTENTION_TAG, png(draw(attention, text, title)))
+        content = png(draw(attention, text, title), PICTURE_DPI)
+        self._events.picture(step, ATTENTION_TAG, content)
         self._picture, self._drawn_s = None, self.elapsed_s
 
 

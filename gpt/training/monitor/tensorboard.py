@@ -14,9 +14,10 @@ from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 from tensorboard.compat.proto.event_pb2 import Event, SourceMetadata
-from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.metadata import SESSION_START_INFO_TAG
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+from tensorboard.plugins.scalar import metadata as scalar
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch import Tensor
 from torch.utils.tensorboard import summary
@@ -60,7 +61,7 @@ class EventFile:
         `val_part`, such as "on the first 4,096 ids of the val split", describes the val losses.
         TensorBoard shows the description that comes first.
         """
-        described = SummaryMetadata(summary_description=val_part)
+        described = scalar.create_summary_metadata(display_name="", description=val_part)
         points = [
             Summary.Value(
                 tag=tag,
