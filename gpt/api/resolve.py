@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.distributed import first_on_each_machine, from_main
 from gpt.errors import UsageError
+from gpt.status import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config, DataConfig
@@ -163,7 +164,8 @@ def _planned(
     clock: Callable[[], float],
     should_stop: Callable[[], bool],
 ) -> "Plan":
-    from gpt.recipe.plan import plan
+    with phase("loading PyTorch"):
+        from gpt.recipe.plan import plan
 
     return plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
 

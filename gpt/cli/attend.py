@@ -15,6 +15,7 @@ from gpt.cli.options import (
     terminal_width,
 )
 from gpt.errors import UsageError
+from gpt.status import phase
 
 if TYPE_CHECKING:
     from gpt.inspection.terminal import Style
@@ -68,7 +69,8 @@ def attend(
 
     from gpt import api
 
-    model = api.load(run, checkpoint, device)
+    with phase("loading the run"):
+        model = api.load(run, checkpoint, device)
     for option, number, count in (
         ("--layer", layer, model.config.model.n_layer),
         ("--head", head, model.config.model.ensemble * model.config.model.n_head),
@@ -76,7 +78,8 @@ def attend(
         if number is not None and number > count:
             raise UsageError(f"{option}: expected 1 to {count}, got {number}")
     text, vocabulary = model.prepare(text), model.vocabulary
-    analysis = model.attention_analysis(text)
+    with phase("measuring the heads"):
+        analysis = model.attention_analysis(text)
     names = vocabulary.names_of(vocabulary.encode(text))
     i, j = analysis.costliest_head(layer and layer - 1, head and head - 1)
     title = f"{model.run.resolve().name}, step {model.step}"
@@ -96,9 +99,10 @@ def attend(
         typer.echo(shown, color=terminal_colour())
         return
     if out.suffix.lower() == ".png":
-        from gpt.inspection.picture import draw_analysis, png
+        with phase("drawing"):
+            from gpt.inspection.picture import draw_analysis, png
 
-        content = png(draw_analysis(analysis, names, title, vocabulary))
+            content = png(draw_analysis(analysis, names, title, vocabulary))
     else:
         from gpt.inspection.page import html
 

@@ -15,6 +15,7 @@ from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard
 from gpt.cli.signals import StopSignals
 from gpt.cli.sweep import print_sweep
 from gpt.errors import UsageError, command
+from gpt.status import phase
 from gpt.torchrun import is_launched, is_main
 
 if TYPE_CHECKING:
@@ -222,7 +223,9 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
     # a resume may have changed the rules since the best checkpoint
     config = read_summary(Path(outcome.run), "last").config
-    chunks = api.load(outcome.run).sample([""], seed=config.seed, **config.sample.model_dump())
+    with phase("loading the best checkpoint"):
+        model = api.load(outcome.run)
+    chunks = model.sample([""], seed=config.seed, **config.sample.model_dump())
     if as_json:
         typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
         return

@@ -22,6 +22,7 @@ from gpt.recipe.law import fitted_on, uncertainty
 from gpt.recipe.repetition import SCORED, repeats_much
 from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import MEMBERS, Speed, measure_paces, threads_of_members, with_members
+from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.preparation import train_characters
 
@@ -123,7 +124,9 @@ def plan(
     T = context_length(min(len(corpus.train), len(corpus.val)))
     T = base.model.T if "T" in base.model.model_fields_set else T
     corpus.check_fits(T)
-    repeats = repeats_much(corpus, T) if repeats is None else repeats
+    if repeats is None:
+        with phase("measuring how much the text repeats itself"):
+            repeats = repeats_much(corpus, T)
     V = text.V if text else len(corpus.vocabulary)
     is_measured = speed is None
     if speed is None:
@@ -146,7 +149,8 @@ def plan(
     together = with_members(usual, speed.at_once)
     if speed.at_once > FEW_AT_ONCE and chooser.has_room(together):
         first.append(together)
-    of_pilot = speed.learn(*first, others=[] if text else [pilot])
+    with phase("measuring the training speed"):
+        of_pilot = speed.learn(*first, others=[] if text else [pilot])
 
     def gone_s() -> float:
         return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
@@ -166,16 +170,19 @@ def plan(
         is_large = V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
         part = PILOT_LONGER if repeats or is_large else PILOT
         affordable = (part * left_s() - evaluated_s) / pace.train_s
-        text = measure_difficulty(
-            corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable
-        )
+        with phase("training a small test model, to see how hard the text is to predict"):
+            text = measure_difficulty(
+                corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable
+            )
     while True:
-        run = chooser.best(text, left_s(), len(val))
-        config = chooser.config(run.choice, val_fraction)
+        with phase("choosing the model and its settings"):
+            run = chooser.best(text, left_s(), len(val))
+            config = chooser.config(run.choice, val_fraction)
         is_late = gone_s() > MOST_GONE * limit_s
         if is_late or speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
             break
-        speed.learn(with_members(config, 1))
+        with phase("measuring the training speed of the chosen model"):
+            speed.learn(with_members(config, 1))
     per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * T
     overfits = max(train.steps, longest(run.choice, text) // in_step)
