@@ -126,9 +126,16 @@ def ready(
     settled: "Config",
     clock: Callable[[], float],
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    costs: bool = True,
 ) -> tuple["Config", "Corpus"]:
-    """The text, and the config to train by: chosen for it, where that is left to us."""
-    return chosen(settled, clock, should_stop) if is_open(given, settled) else read_text(settled)
+    """Return the text, and the config to train by, which is chosen where `given` leaves it open.
+
+    For the arguments see `chosen`.
+    """
+    if is_open(given, settled):
+        return chosen(settled, clock, should_stop, costs=costs)
+    return read_text(settled)
 
 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
@@ -139,18 +146,29 @@ def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
 
 
 def chosen(
-    config: "Config", clock: Callable[[], float], should_stop: Callable[[], bool]
+    config: "Config",
+    clock: Callable[[], float],
+    should_stop: Callable[[], bool],
+    *,
+    costs: bool = True,
 ) -> tuple["Config", "Corpus"]:
-    """The config with all that it leaves open chosen for its text and time; and the text.
+    """Choose what `config` leaves open for its text and time; return it, and the text.
 
-    Raises Interrupted if `should_stop` returned True.
+    Args:
+        config: its explicit settings are kept.
+        clock: seconds of the time that are used.
+        should_stop: see `train`.
+        costs: log the memory and the time that the run is expected to take.
+
+    Raises:
+        Interrupted: `should_stop` returned True.
     """
     config = with_kept_input(config)
     sources = open_sources(config.data)
     corpus = prepared(config, sources)
     minutes = config.train.minutes or DEFAULT_MINUTES
     best = from_main(_planned, corpus, minutes, config, clock, should_stop)
-    for line in best.describe():
+    for line in best.describe(costs=costs):
         log.info(line)
     if best.config.data != config.data:
         corpus = prepared(best.config, sources)

@@ -179,13 +179,10 @@ def estimate(
     check_alone("a dry run")
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, clock)
-
-    from gpt.training.dry_run import estimate as probe
-    from gpt.training.time_budget import first_plan
-
-    settled = first_plan(settled, corpus, clock)
-    return settled, probe(settled, corpus)
+    settled, corpus = ready(config, settled, clock, costs=False)
+    with phase("loading PyTorch"):
+        from gpt.training.dry_run import estimate as measured
+    return measured(settled, corpus, clock)
 
 
 def find_learning_rate(

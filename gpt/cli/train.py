@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -200,7 +200,7 @@ def train(
         return
     if dry_run:
         settled, estimate = api.estimate(**of_new_run, clock=clock)
-        _print_estimate(settled, _with_start(estimate), as_json, show_config)
+        _print_estimate(settled, estimate, as_json, show_config)
         return
     with StopSignals(repeated=is_launched()) as signals:
         if resume is not None:
@@ -248,15 +248,6 @@ def _since_start() -> Callable[[], float]:
 
     start = time.perf_counter() - (time.time() - psutil.Process().create_time())
     return lambda: time.perf_counter() - start
-
-
-def _with_start(estimate: "Estimate") -> "Estimate":
-    """The same with the time that this process took before the probe: imports, the text."""
-    from gpt.training.dry_run import Cost
-
-    start = _since_start()() - estimate.probe_seconds
-    costs = {"start": Cost(1, start)} | estimate.costs
-    return replace(estimate, costs=costs, seconds=start + estimate.seconds)
 
 
 def _print_estimate(

@@ -127,10 +127,16 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def best(self, text: Difficulty, seconds: float, scored: int) -> Run:
-        """The run with the lowest predicted loss that takes at most so many seconds.
+        """Return the run with the lowest predicted loss that takes at most `seconds`.
 
-        Where none of FEWEST_STEPS does, the one that takes the least. The last evaluation is of so
-        many ids.
+        If that run ends early, as a longer one would overfit, the shortest of those whose loss is
+        within NEARLY counts as equal, and the lowest loss is predicted: more time is never
+        predicted to be worse. If no run of FEWEST_STEPS fits, return the one that takes the least.
+
+        Args:
+            text: what the pilot learnt of the text.
+            seconds: the time left.
+            scored: ids of the last evaluation.
 
         Raises:
             OutOfMemory: no model has room.
@@ -155,7 +161,8 @@ class Chooser:
         if not run.ends_early:
             return run
         enough = NEARLY * run.val_loss  # a smaller model, or a shorter run, overfits less
-        return min((each for each in fitting if each.val_loss <= enough), key=lambda it: it.seconds)
+        shortest = min((r for r in fitting if r.val_loss <= enough), key=lambda r: r.seconds)
+        return replace(shortest, val_loss=run.val_loss)
 
     def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
         """The settings of a choice, but for those that `base` sets. Raises ConfigError.

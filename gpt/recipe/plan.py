@@ -18,7 +18,7 @@ from gpt.recipe.difficulty import (
     measure_difficulty,
     pilot_config,
 )
-from gpt.recipe.law import fitted_on, uncertainty
+from gpt.recipe.law import uncertainty, why_unknown
 from gpt.recipe.repetition import SCORED, repeats_much
 from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import MEMBERS, Speed, measure_paces, threads_of_members, with_members
@@ -44,19 +44,23 @@ LEAST_LEFT = 0.1  # of the time, for a plan, however much is gone
 class Plan:
     """A config, and what a run by it is predicted to reach and to take.
 
-    `val_loss` is in nats per character, and `uncertainty` the standard deviation of what other runs
-    reached from what was predicted; neither counts if it is `known_of` larger texts, longer runs or
-    larger models alone. An id of the text is a `unit`. `seconds` are those of the whole command. If
-    the plan `ends_early`, its run is shorter than the time allows, as a longer one would overfit;
-    where, `train.max_steps` of its config says, should there turn out to be more time. If its
-    config's `data.val_fraction` is not the corpus's, evaluating that would take too much of the
-    time, and the corpus is to be split again.
+    Attributes:
+        val_loss: the predicted val loss, in nats per character.
+        uncertainty: the standard deviation of what other runs reached around their prediction.
+        unknown: why nothing is predicted, if the law does not apply; then the two do not count.
+        unit: the name of an id of the text, "character" or "byte".
+        seconds: those of the whole command.
+        ends_early: the run is shorter than the time allows, as a longer one would overfit. If
+            training turns out to be faster, `train.max_steps` of the config says where.
+
+    If the config's `data.val_fraction` is not the corpus's, evaluating that would take too much of
+    the time, and the corpus is to be split again.
     """
 
     config: Config
     val_loss: float
     uncertainty: float
-    known_of: str | None
+    unknown: str | None
     parameters: int
     unit: str
     passes: float
@@ -64,24 +68,22 @@ class Plan:
     seconds: float
     ends_early: bool
 
-    def describe(self) -> list[str]:
-        """What was chosen, and what it is predicted to reach, in a few lines."""
+    def describe(self, *, costs: bool = True) -> list[str]:
+        """Return a few lines: what was chosen, what it takes (`costs`), and its predicted loss."""
         model, train = self.config.model, self.config.train
         dropout, mib = model.character_dropout, self.memory_bytes / 2**20
         regularised = f", token dropout {dropout:g}" if dropout else ""
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
-        predicted = f"{self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character"
-        if self.known_of:
-            predicted = f"none; it is known of {self.known_of}"
+        predicted = f"predicted val loss: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats"
         return [
-            f"model: {members}{_counted(model.n_layer, 'layer')}, C {model.C}, "
-            f"{_counted(model.n_head, 'head')}, T {model.T}; {self.parameters:,} parameters, "
-            f"about {mib:,.0f} MiB of memory",
-            f"training: {_counted(train.steps, 'step')} of "
-            f"{_counted(train.batch_size * model.T, self.unit)}, "
-            f"{self.passes:.2g} passes over the text{regularised}; {self.seconds:.0f} s{early}",
-            f"predicted val loss: {predicted}",
+            f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
+            f"{counted(model.n_head, 'head')}, T {model.T}; {counted(self.parameters, 'parameter')}"
+            + (f", about {mib:,.0f} MiB of memory" if costs else ""),
+            f"training: batches of {counted(train.batch_size * model.T, self.unit)}, about "
+            f"{self.passes:.2g} {'pass' if self.passes == 1 else 'passes'} over the text"
+            f"{regularised}{f'; {self.seconds:.0f} s' if costs else ''}{early}",
+            f"no prediction: {self.unknown}" if self.unknown else f"{predicted} per character",
         ]
 
 
@@ -191,8 +193,8 @@ def plan(
     return Plan(
         config=config,
         val_loss=per_character * run.val_loss,
-        uncertainty=per_character * uncertainty(run.val_loss, text),
-        known_of=fitted_on(run.choice, text, corpus.vocabulary.unit),
+        uncertainty=per_character * uncertainty(run.val_loss, run.choice, text),
+        unknown=why_unknown(run.choice, text, corpus.vocabulary.unit),
         parameters=parameter_count(config.model, text.V),
         unit=corpus.vocabulary.unit,
         passes=train.steps * in_step / len(corpus.train),
@@ -202,5 +204,6 @@ def plan(
     )
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return "1 step" or "2 steps"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
