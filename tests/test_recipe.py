@@ -275,7 +275,7 @@ def test_more_time_is_not_predicted_to_be_worse_where_longer_runs_overfit() -> N
         ).val_loss
         for minutes in (5, 10)
     ]
-    assert losses[1] <= losses[0]
+    assert losses[1] <= losses[0] + 1e-4  # lengths are tried in steps
 
 
 def test_a_small_text_gets_a_small_model_and_few_passes_and_a_large_one_what_time_can_fill() -> (

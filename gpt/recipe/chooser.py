@@ -161,8 +161,9 @@ class Chooser:
         if not run.ends_early:
             return run
         enough = NEARLY * run.val_loss  # a smaller model, or a shorter run, overfits less
-        shortest = min((r for r in fitting if r.val_loss <= enough), key=lambda r: r.seconds)
-        return replace(shortest, val_loss=run.val_loss)
+        equal = [each for each in fitting if each.val_loss <= enough]
+        lowest = min(_lowest_loss(each.choice, text) for each in equal)
+        return replace(min(equal, key=lambda each: each.seconds), val_loss=lowest)
 
     def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
         """The settings of a choice, but for those that `base` sets. Raises ConfigError.
@@ -261,6 +262,12 @@ def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
             break
         loss, choice, lowest = of_shorter, shorter, min(lowest, of_shorter)
     return loss, choice
+
+
+def _lowest_loss(choice: Choice, text: Difficulty) -> float:
+    """Return the lowest predicted loss of lengths between those of LENGTHS around the choice's."""
+    lengths = (round(choice.characters * 1.2 ** (i / 8)) for i in range(-8, 9))
+    return min(predict(replace(choice, characters=length), text) for length in lengths)
 
 
 def _rounded_down(number: float) -> float:
