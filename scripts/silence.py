@@ -16,6 +16,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from pathlib import Path
 
@@ -26,6 +27,7 @@ CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 def main() -> None:
     """Run `gpt train` with the arguments of this script in a terminal of its own."""
     leader, follower = pty.openpty()
+    termios.tcsetwinsize(leader, (24, 80))  # without a size there is no bar
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "gpt", "train", *sys.argv[1:]]
         command += ["--run-dir", str(Path(folder, "run"))]

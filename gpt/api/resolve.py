@@ -192,7 +192,8 @@ def with_kept_input(config: "Config") -> "Config":
     """The same, but what standard input holds is kept in the cache and named as it is there."""
     from gpt.text.standard_input import keep_input
 
-    kept = from_main(keep_input, config.data)
+    with phase("reading standard input"):
+        kept = from_main(keep_input, config.data)
     return config if kept is config.data else config.model_copy(update={"data": kept})
 
 
@@ -202,7 +203,8 @@ def with_one_input(configs: "list[Config]") -> "list[Config]":
 
     if not any(reads_input(config.data) for config in configs):
         return configs
-    name = keep_standard_input()
+    with phase("reading standard input"):
+        name = keep_standard_input()
     return [config.model_copy(update={"data": with_input(config.data, name)}) for config in configs]
 
 
@@ -211,7 +213,8 @@ def open_sources(data: "DataConfig") -> "list[Source]":
     from gpt.text.sources import open_source
 
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
-    return [open_source(name, data) for name in names]
+    with phase("looking for the text"):
+        return [open_source(name, data) for name in names]
 
 
 def prepared(

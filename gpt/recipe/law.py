@@ -143,7 +143,7 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
     if text.train_ids < SHORTEST_TEXT:
         return f"the text is too short ({SHORTEST_TEXT:,} training {unit}s needed)"
     if choice.characters < text.pilot_characters:
-        return f"the run is too short ({text.pilot_characters:,} {unit}s needed; set more minutes)"
+        return f"the run is too short ({text.pilot_characters:,} {unit}s needed)"
     if choice.C < SMALLEST_C:
         return f"the model is too small (C {SMALLEST_C} needed)"
     if text.repeated_part > MOST_REPEATED:

@@ -75,13 +75,14 @@ class Plan:
         regularised = f", token dropout {dropout:g}" if dropout else ""
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
+        passes = f"{self.passes:.2g}"
         predicted = f"predicted val loss: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats"
         return [
             f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
             f"{counted(model.n_head, 'head')}, T {model.T}; {counted(self.parameters, 'parameter')}"
             + (f", about {mib:,.0f} MiB of memory" if costs else ""),
             f"training: batches of {counted(train.batch_size * model.T, self.unit)}, about "
-            f"{self.passes:.2g} {'pass' if self.passes == 1 else 'passes'} over the text"
+            f"{passes} {'pass' if passes == '1' else 'passes'} over the text"
             f"{regularised}{f'; {self.seconds:.0f} s' if costs else ''}{early}",
             f"no prediction: {self.unknown}" if self.unknown else f"{predicted} per character",
         ]
