@@ -83,6 +83,12 @@ def not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda descriptor: None)
 
 
+@pytest.fixture(autouse=True)
+def no_status_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No status line appears where the machine is slow; tests of them set the delay to 0."""
+    monkeypatch.setattr("gpt.status.DELAY_S", float(HANGS_S))
+
+
 @pytest.fixture
 def set_threads() -> Iterator[Callable[[int], None]]:
     """Sets how many threads torch computes with, for this test."""

@@ -33,7 +33,7 @@ from gpt.text.corpus import load_corpus
 from gpt.text.display import columns
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Ids, Vocabulary
-from tests.conftest import PANGRAM, SHARED_DATA
+from tests.conftest import HANGS_S, PANGRAM, SHARED_DATA
 
 Gpt = Callable[..., tuple[int, str, str]]
 any_text = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -504,6 +504,7 @@ def test_the_command_needs_no_torch() -> None:
     program = (
         "import sys\nsys.modules['torch'] = None\n"
         "sys.argv = ['gpt', 'data', 'text.txt', '--html', 'page.html']\n"
+        f"from gpt import status\nstatus.DELAY_S = {HANGS_S}\n"
         "from gpt.cli.main import main\nmain()"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,6 +1,7 @@
 """`gpt train --dry-run`: parameters, memory and time, and nothing trained."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,9 +64,22 @@ def test_the_estimate_as_json(gpt: Gpt, config_file: Path) -> None:
     assert got["seconds"] == pytest.approx(sum(costs))
 
 
+def test_time_and_memory_are_measured_once_and_shown_once(gpt: Gpt, text_file: Path) -> None:
+    """Bug: one screen had "294 s" and "6.4 min", and another "543 MiB" and "804 MiB"."""
+    tiny = {"model.T": 32, "model.C": 48, "model.n_layer": 2, "model.ensemble": 1, "threads": 1}
+    settings = [part for key, x in tiny.items() for part in ("--set", f"{key}={x}")]
+    code, out, err = gpt("train", text_file, "--minutes", 2, "--dry-run", *settings)
+    assert code == 0, err
+    assert "passes over the text" in err
+    assert "MiB" not in err
+    assert not re.search(r"\d s\b|\d min\b", err)
+    [shown] = re.findall(r"^time +([\d.]+) (s|min) on", out, re.MULTILINE)
+    assert float(shown[0]) * {"s": 1, "min": 60}[shown[1]] <= 120
+
+
 def test_evaluations_on_a_part_cost_less_until_the_last(text_file: Path) -> None:
     config = small(train__steps=30, train__eval_characters=26)
-    costs = estimate(config, load_corpus(open_source(str(text_file)))).costs
+    costs = estimate(config, load_corpus(open_source(str(text_file))))[1].costs
     evaluations = costs["evaluation"].seconds, costs["last evaluation"].seconds
     assert evaluations[1] / evaluations[0] == pytest.approx(240 / 26)
 

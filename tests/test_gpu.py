@@ -114,6 +114,6 @@ def test_a_recorded_step_gives_the_logits_of_the_whole_text() -> None:
 
 
 def test_an_estimate_counts_the_devices_memory(corpus: Corpus) -> None:
-    estimated = estimate(small(device="cuda", train__compile="off"), corpus)
+    _, estimated = estimate(small(device="cuda", train__compile="off"), corpus)
     assert estimated.device == "cuda"
     assert 0 < estimated.state_bytes < estimated.peak_bytes < 2**30

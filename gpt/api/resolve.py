@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpt.distributed import first_on_each_machine, from_main
 from gpt.errors import UsageError
+from gpt.status import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config, DataConfig
@@ -125,9 +126,16 @@ def ready(
     settled: "Config",
     clock: Callable[[], float],
     should_stop: Callable[[], bool] = lambda: False,
+    *,
+    costs: bool = True,
 ) -> tuple["Config", "Corpus"]:
-    """The text, and the config to train by: chosen for it, where that is left to us."""
-    return chosen(settled, clock, should_stop) if is_open(given, settled) else read_text(settled)
+    """Return the text, and the config to train by, which is chosen where `given` leaves it open.
+
+    For the arguments see `chosen`.
+    """
+    if is_open(given, settled):
+        return chosen(settled, clock, should_stop, costs=costs)
+    return read_text(settled)
 
 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
@@ -138,18 +146,29 @@ def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
 
 
 def chosen(
-    config: "Config", clock: Callable[[], float], should_stop: Callable[[], bool]
+    config: "Config",
+    clock: Callable[[], float],
+    should_stop: Callable[[], bool],
+    *,
+    costs: bool = True,
 ) -> tuple["Config", "Corpus"]:
-    """The config with all that it leaves open chosen for its text and time; and the text.
+    """Choose what `config` leaves open for its text and time; return it, and the text.
 
-    Raises Interrupted if `should_stop` returned True.
+    Args:
+        config: its explicit settings are kept.
+        clock: seconds of the time that are used.
+        should_stop: see `train`.
+        costs: log the memory and the time that the run is expected to take.
+
+    Raises:
+        Interrupted: `should_stop` returned True.
     """
     config = with_kept_input(config)
     sources = open_sources(config.data)
     corpus = prepared(config, sources)
     minutes = config.train.minutes or DEFAULT_MINUTES
     best = from_main(_planned, corpus, minutes, config, clock, should_stop)
-    for line in best.describe():
+    for line in best.describe(costs=costs):
         log.info(line)
     if best.config.data != config.data:
         corpus = prepared(best.config, sources)
@@ -163,7 +182,8 @@ def _planned(
     clock: Callable[[], float],
     should_stop: Callable[[], bool],
 ) -> "Plan":
-    from gpt.recipe.plan import plan
+    with phase("loading PyTorch"):
+        from gpt.recipe.plan import plan
 
     return plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
 
@@ -172,7 +192,8 @@ def with_kept_input(config: "Config") -> "Config":
     """The same, but what standard input holds is kept in the cache and named as it is there."""
     from gpt.text.standard_input import keep_input
 
-    kept = from_main(keep_input, config.data)
+    with phase("reading standard input"):
+        kept = from_main(keep_input, config.data)
     return config if kept is config.data else config.model_copy(update={"data": kept})
 
 
@@ -182,7 +203,8 @@ def with_one_input(configs: "list[Config]") -> "list[Config]":
 
     if not any(reads_input(config.data) for config in configs):
         return configs
-    name = keep_standard_input()
+    with phase("reading standard input"):
+        name = keep_standard_input()
     return [config.model_copy(update={"data": with_input(config.data, name)}) for config in configs]
 
 
@@ -191,7 +213,8 @@ def open_sources(data: "DataConfig") -> "list[Source]":
     from gpt.text.sources import open_source
 
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
-    return [open_source(name, data) for name in names]
+    with phase("looking for the text"):
+        return [open_source(name, data) for name in names]
 
 
 def prepared(

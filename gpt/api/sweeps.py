@@ -17,6 +17,7 @@ from gpt.api.resolve import (
     with_one_input,
 )
 from gpt.errors import UsageError
+from gpt.status import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
@@ -81,8 +82,9 @@ def sweep(
     check_different(dict(zip(names, settings_of, strict=True)))
     configs = with_one_input(configs)
 
-    from gpt.recipe.sweep import run_sweep
-    from gpt.recipe.sweep_plan import Asked
+    with phase("loading PyTorch"):
+        from gpt.recipe.sweep import run_sweep
+        from gpt.recipe.sweep_plan import Asked
 
     asked = [
         Asked(name, each.values, one, left)
@@ -119,7 +121,8 @@ def resume_sweep(
     Raises:
         UsageError: there is no such sweep, or its text has changed.
     """
-    from gpt.recipe.sweep import run_sweep
+    with phase("loading PyTorch"):
+        from gpt.recipe.sweep import run_sweep
     from gpt.runs.folder import find_sweep
 
     if (found := find_sweep(str(folder))) is None:

@@ -16,6 +16,7 @@ from gpt.api.resolve import (
     since_now,
 )
 from gpt.distributed import from_main, joined
+from gpt.status import phase
 from gpt.torchrun import begin_training, check_alone
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def train(
             from_main(check_keeps, run, settled)
         settled, corpus = ready(config, settled, clock, should_stop)
 
-        from gpt.training.trainer import train as train_model
+        with phase("loading PyTorch"):
+            from gpt.training.trainer import train as train_model
 
         return train_model(
             settled,
@@ -143,7 +145,8 @@ def resume(
         settled = resolve(newest.config, text, settings, minutes, plans_again=False)
         settled, corpus = read_text(settled, newest.vocabulary)
 
-        from gpt.training.trainer import train as train_model
+        with phase("loading PyTorch"):
+            from gpt.training.trainer import train as train_model
 
         return train_model(
             settled,
@@ -176,13 +179,10 @@ def estimate(
     check_alone("a dry run")
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, clock)
-
-    from gpt.training.dry_run import estimate as probe
-    from gpt.training.time_budget import first_plan
-
-    settled = first_plan(settled, corpus, clock)
-    return settled, probe(settled, corpus)
+    settled, corpus = ready(config, settled, clock, costs=False)
+    with phase("loading PyTorch"):
+        from gpt.training.dry_run import estimate as measured
+    return measured(settled, corpus, clock)
 
 
 def find_learning_rate(
@@ -208,7 +208,8 @@ def find_learning_rate(
     settled = resolve_new(config, text, settings, minutes, init_from)
     settled, corpus = ready(config, settled, clock, should_stop)
 
-    from gpt.recipe.range_test import find_learning_rate as test_range
+    with phase("loading PyTorch"):
+        from gpt.recipe.range_test import find_learning_rate as test_range
 
     return test_range(settled, corpus, should_stop)
 

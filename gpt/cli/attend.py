@@ -15,6 +15,7 @@ from gpt.cli.options import (
     terminal_width,
 )
 from gpt.errors import GPTError, UsageError
+from gpt.status import phase
 from gpt.text.display import in_one_line
 
 VAL_CHARACTERS = 64  # of the val split, shown without --text
@@ -78,7 +79,8 @@ def attend(
 
     from gpt import api
 
-    model = api.load(run, checkpoint, device)
+    with phase("loading the run"):
+        model = api.load(run, checkpoint, device)
     for option, number, count in (
         ("--layer", layer, model.config.model.n_layer),
         ("--head", head, model.config.model.ensemble * model.config.model.n_head),
@@ -87,7 +89,8 @@ def attend(
             raise UsageError(f"{option}: expected 1 to {count}, got {number}")
     vocabulary = model.vocabulary
     text = _val_text(model) if text is None else model.prepare(text)
-    analysis = model.attention_analysis(text)
+    with phase("measuring the heads"):
+        analysis = model.attention_analysis(text)
     names = vocabulary.names_of(vocabulary.encode(text))
     i, j = analysis.costliest_head(layer and layer - 1, head and head - 1)
     title = f"{model.run.resolve().name}, step {model.step}"
@@ -110,9 +113,10 @@ def attend(
         typer.echo(shown, color=terminal_colour())
         return
     if out.suffix.lower() == ".png":
-        from gpt.inspection.picture import draw_analysis, png
+        with phase("drawing"):
+            from gpt.inspection.picture import draw_analysis, png
 
-        content = png(draw_analysis(analysis, names, title, vocabulary))
+            content = png(draw_analysis(analysis, names, title, vocabulary))
     else:
         from gpt.inspection.page import html
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from gpt import __version__
+from gpt import __version__, status
 from gpt.cli.attend import attend
 from gpt.cli.data import data
 from gpt.cli.explain import explain
@@ -147,12 +147,30 @@ def _where_to_look(ctx: typer.Context | None) -> str:
 
 
 class _Notices(logging.Handler):
-    """Writes notices to stderr, above the progress bar if there is one."""
+    """Write notices to stderr, above the progress bar if there is one.
+
+    In a terminal, a status line (see `gpt.status.phase`) is replaced by whatever comes next, and
+    erased when its phase ends. Elsewhere it is a line like any other.
+    """
+
+    _shows_status = False
 
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
+        from tqdm.utils import disp_trim
 
-        tqdm.write(_in_terminal(visible(record.getMessage())), file=sys.stderr)
+        text, ended = visible(record.getMessage()), hasattr(record, "ended")
+        in_terminal = sys.stderr.isatty()
+        with tqdm.get_lock():
+            if self._shows_status:
+                sys.stderr.write("\r\x1b[K")
+                self._shows_status = False
+            if record.name != status.log.name or not (in_terminal or ended):
+                tqdm.write(_in_terminal(text), file=sys.stderr)
+            elif not ended:
+                sys.stderr.write(f"\r{disp_trim(text, terminal_width() - 1)}\x1b[K")
+                self._shows_status = True
+            sys.stderr.flush()
 
 
 @app.callback(invoke_without_command=True)

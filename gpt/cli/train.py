@@ -4,7 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,6 +15,7 @@ from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard
 from gpt.cli.signals import StopSignals
 from gpt.cli.sweep import print_sweep
 from gpt.errors import UsageError, command
+from gpt.status import phase
 from gpt.torchrun import is_launched, is_main
 
 if TYPE_CHECKING:
@@ -199,7 +200,7 @@ def train(
         return
     if dry_run:
         settled, estimate = api.estimate(**of_new_run, clock=clock)
-        _print_estimate(settled, _with_start(estimate), as_json, show_config)
+        _print_estimate(settled, estimate, as_json, show_config)
         return
     with StopSignals(repeated=is_launched()) as signals:
         if resume is not None:
@@ -222,7 +223,9 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
     # a resume may have changed the rules since the best checkpoint
     config = read_summary(Path(outcome.run), "last").config
-    chunks = api.load(outcome.run).sample([""], seed=config.seed, **config.sample.model_dump())
+    with phase("loading the best checkpoint"):
+        model = api.load(outcome.run)
+    chunks = model.sample([""], seed=config.seed, **config.sample.model_dump())
     if as_json:
         typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
         return
@@ -245,15 +248,6 @@ def _since_start() -> Callable[[], float]:
 
     start = time.perf_counter() - (time.time() - psutil.Process().create_time())
     return lambda: time.perf_counter() - start
-
-
-def _with_start(estimate: "Estimate") -> "Estimate":
-    """The same with the time that this process took before the probe: imports, the text."""
-    from gpt.training.dry_run import Cost
-
-    start = _since_start()() - estimate.probe_seconds
-    costs = {"start": Cost(1, start)} | estimate.costs
-    return replace(estimate, costs=costs, seconds=start + estimate.seconds)
 
 
 def _print_estimate(

@@ -17,6 +17,7 @@ from gpt.evaluation.ngrams import KneserNey, NgramCounts, count_ngrams, ngram_lo
 from gpt.evaluation.spread import spread_slices
 from gpt.evaluation.suspicious import MOJIBAKE, REPLACED, Suspicion, find_suspicious
 from gpt.evaluation.text_options import Option, compare_options, raw_sample
+from gpt.status import phase
 from gpt.text.corpus import SHORTEST_SPLIT, Corpus
 from gpt.text.documents import Skipped, Source, joined_name
 from gpt.text.vocabulary import Ids
@@ -24,7 +25,6 @@ from gpt.text.vocabulary import Ids
 ORDERS = {2: "bigram", 3: "trigram"}
 COUNTED_IDS = 2**25  # of a split, for its n-grams
 COMPRESSED_PART = 2**16  # characters; gzip refers back by fewer
-STEPS, BAR_DELAY_S = 6, 2  # of the progress bar
 LISTED_PASSAGES = 20
 MANY_DUPLICATES, MANY_UNSEEN = 0.01, 0.001  # of the val split
 ADVICE = {  # for what is almost always damage
@@ -130,26 +130,24 @@ def describe_text(
         corpus: what a model would be trained on.
         text: the same in characters, if that is in bytes or has an unknown id.
     """
-    from tqdm.auto import tqdm
-
     name = joined_name([source.name for source in sources])
-    bar = f"describing {name}: {{n_fmt}} of {{total_fmt}} steps in {{elapsed}}"
-    steps = tqdm(total=STEPS, bar_format=bar, delay=BAR_DELAY_S, leave=False)
     given = None if data.vocabulary in ("characters", "bytes") else corpus.vocabulary
-    with steps, ThreadPoolExecutor(1) as pool:
-        counted = CountedText(text.ids, text.vocabulary.characters)
-        compression = pool.submit(compress, _compressed_sample(counted))  # beside all else
-        rare, rarest = rare_characters(counted)
-        steps.update()
-        suspicious = find_suspicious(counted)
-        steps.update()
-        ngrams = [_ngram_loss(corpus, n) for n in ORDERS]
-        steps.update()
-        duplicates = _duplication(counted, text)
-        steps.update()
-        sample = raw_sample(sources, data, counted.bytes)
-        steps.update()
-        options = compare_options(sample, data, given)
+    with ThreadPoolExecutor(1) as pool:
+        with phase(f"{name}: counting characters"):
+            counted = CountedText(text.ids, text.vocabulary.characters)
+            compression = pool.submit(compress, _compressed_sample(counted))  # beside all else
+            rare, rarest = rare_characters(counted)
+        with phase(f"{name}: looking for damaged characters"):
+            suspicious = find_suspicious(counted)
+        with phase(f"{name}: counting n-grams"):
+            ngrams = [_ngram_loss(corpus, n) for n in ORDERS]
+        with phase(f"{name}: looking for passages of val that stand in train, too"):
+            duplicates = _duplication(counted, text)
+        with phase(f"{name}: comparing settings"):
+            sample = raw_sample(sources, data, counted.bytes)
+            options = compare_options(sample, data, given)
+        with phase(f"{name}: compressing"):
+            compressed = compression.result()
     size, only_in_val = _size(sources, counted, corpus), _only_in_val(counted, text)
     return TextReport(
         text=name,
@@ -161,7 +159,7 @@ def describe_text(
         only_in_val=only_in_val,
         suspicious=suspicious,
         ngrams=[loss for loss in ngrams if loss.val_ids],
-        compression=compression.result(),
+        compression=compressed,
         duplicates=duplicates,
         options=options,
         options_characters=len(sample),

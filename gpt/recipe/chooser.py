@@ -127,10 +127,16 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def best(self, text: Difficulty, seconds: float, scored: int) -> Run:
-        """The run with the lowest predicted loss that takes at most so many seconds.
+        """Return the run with the lowest predicted loss that takes at most `seconds`.
 
-        Where none of FEWEST_STEPS does, the one that takes the least. The last evaluation is of so
-        many ids.
+        If that run ends early, as a longer one would overfit, the shortest of those whose loss is
+        within NEARLY counts as equal, and the lowest loss is predicted: more time is never
+        predicted to be worse. If no run of FEWEST_STEPS fits, return the one that takes the least.
+
+        Args:
+            text: what the pilot learnt of the text.
+            seconds: the time left.
+            scored: ids of the last evaluation.
 
         Raises:
             OutOfMemory: no model has room.
@@ -155,7 +161,9 @@ class Chooser:
         if not run.ends_early:
             return run
         enough = NEARLY * run.val_loss  # a smaller model, or a shorter run, overfits less
-        return min((each for each in fitting if each.val_loss <= enough), key=lambda it: it.seconds)
+        equal = [each for each in fitting if each.val_loss <= enough]
+        lowest = min(_lowest_loss(each.choice, text) for each in equal)
+        return replace(min(equal, key=lambda each: each.seconds), val_loss=lowest)
 
     def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
         """The settings of a choice, but for those that `base` sets. Raises ConfigError.
@@ -254,6 +262,12 @@ def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
             break
         loss, choice, lowest = of_shorter, shorter, min(lowest, of_shorter)
     return loss, choice
+
+
+def _lowest_loss(choice: Choice, text: Difficulty) -> float:
+    """Return the lowest predicted loss of lengths between those of LENGTHS around the choice's."""
+    lengths = (round(choice.characters * 1.2 ** (i / 8)) for i in range(-8, 9))
+    return min(predict(replace(choice, characters=length), text) for length in lengths)
 
 
 def _rounded_down(number: float) -> float:

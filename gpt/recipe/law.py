@@ -64,7 +64,17 @@ AGAIN = 15  # passes that seeing the text for ever is worth to the pilot, as in 
 FOUND_WIDER = 8  # power of the width; runs say no more than that it is large
 MOST_OVERFIT = 0.5  # of the pilot's loss: on a text of a page it makes many passes
 LOWEST = 0.25  # of the pilot's loss: the runs that the law was fitted on end above 0.49
+# the runs and texts that the law was fitted on; pilot losses are in nats per id
+PILOT_LOSSES = (1.2, 5.5)
+LONGEST_RUN, LARGEST_PASSES, LARGEST_C, LARGEST_DEPTH = 10_000_000, 56, 256, 8
+LARGEST_FALL = 0.49  # of a run's val loss, as a part of the pilot's
+# where nothing is predicted: logs, tables and repeated lines were predicted at half of their loss
+LEAST_LOSS = 1.0
+MOST_REPEATED = 0.4  # of the ids, see `repeated_part`; 0.38 in the fit
+LARGEST_GAP = 2.5  # of the pilot, in nats; 2.15 in the fit
 UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals, rounded up
+EACH_OUTSIDE = 0.5  # of it is added for each factor e that a run is outside of the fit
+LEAST_UNCERTAINTY = 0.01  # nats: predictions are shown to two decimals
 SHORT_PILOT = 0.25  # power: of a pilot four times shorter than usual it is 1.4 times as large
 UNFOUND = 0.3  # of what the pilot had not found to copy: the same
 
@@ -122,28 +132,68 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
     return float(copied * better + (text.pilot_repeated - copied) * unfound)
 
 
-def fitted_on(choice: Choice, text: Difficulty, unit: str = "character") -> str | None:
-    """What the law was fitted on, if this is smaller, and nothing is known of it; else None.
+def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> str | None:
+    """Return why the law does not apply to a run, or None if it does.
 
-    An id is a `unit`.
+    Args:
+        choice: the run.
+        text: what the pilot learnt of its text.
+        unit: the name of an id, "character" or "byte".
     """
     if text.train_ids < SHORTEST_TEXT:
-        return f"train splits from {SHORTEST_TEXT:,} {unit}s on"
+        return f"the text is too short ({SHORTEST_TEXT:,} training {unit}s needed)"
     if choice.characters < text.pilot_characters:
-        return f"runs from {text.pilot_characters:,} {unit}s on"
-    return f"models from C {SMALLEST_C} on" if choice.C < SMALLEST_C else None
+        return f"the run is too short ({text.pilot_characters:,} {unit}s needed)"
+    if choice.C < SMALLEST_C:
+        return f"the model is too small (C {SMALLEST_C} needed)"
+    if text.repeated_part > MOST_REPEATED:
+        return f"the text repeats itself too much ({text.repeated_part:.0%} of it)"
+    if text.pilot_loss < LEAST_LOSS:
+        return f"the text is too regular (a small test model has val loss {text.pilot_loss:.2f})"
+    if text.pilot_gap > LARGEST_GAP:
+        return "val differs too much from train"
+    if max(text.pilot_gain, text.pilot_gap) < LEAST_GAIN:
+        return "a small test model learnt too little from the text"
+    return None
 
 
-def uncertainty(val_loss: float, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Standard deviation, in nats per id, of what runs reached from the predicted `val_loss`.
+def uncertainty(
+    val_loss: float, choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS
+) -> float:
+    """Return the standard deviation, in nats per id, of what runs reached around a prediction.
 
-    It is held to be larger where the pilot was short, as of few minutes or on a slow machine; and
-    where its heads have not found yet how to copy: when they do is luck.
+    It is larger where the pilot was short (few minutes, or a slow machine), where its heads have
+    not yet found how to copy, which is luck, and the further a run is from those of the fit.
+
+    Args:
+        val_loss: what is predicted.
+        choice: the run.
+        text: what the pilot learnt of its text.
+        fitted: the coefficients of the law.
     """
     shorter = min(MOST_CHARACTERS, MOST_PASSES * text.train_ids) / text.pilot_characters
     relative = UNCERTAINTY * max(1.0, shorter) ** SHORT_PILOT
+    relative *= 1 + EACH_OUTSIDE * outside(val_loss, choice, text)
     unfound = text.pilot_repeated - fitted.copied * text.repeated_part
-    return math.hypot(relative * val_loss, UNFOUND * max(unfound, 0.0))
+    return max(LEAST_UNCERTAINTY, math.hypot(relative * val_loss, UNFOUND * max(unfound, 0.0)))
+
+
+def outside(val_loss: float, choice: Choice, text: Difficulty) -> float:
+    """Return how far a run is from those that the law was fitted on; 0 if it is among them.
+
+    It is the sum of the logarithms of the factors by which the run exceeds their range.
+    """
+    lowest, highest = PILOT_LOSSES
+    factors = (
+        lowest / max(text.pilot_loss, LEAST_UNCERTAINTY),
+        text.pilot_loss / highest,
+        choice.characters / LONGEST_RUN,
+        choice.characters / text.train_ids / LARGEST_PASSES,
+        choice.C / LARGEST_C,
+        choice.n_layer / LARGEST_DEPTH,
+        LARGEST_FALL * text.pilot_loss / max(val_loss, LEAST_UNCERTAINTY),
+    )
+    return sum(math.log(max(1.0, factor)) for factor in factors)
 
 
 def slope(text: Difficulty, fitted: Coefficients) -> float:

@@ -18,10 +18,11 @@ from gpt.recipe.difficulty import (
     measure_difficulty,
     pilot_config,
 )
-from gpt.recipe.law import fitted_on, uncertainty
+from gpt.recipe.law import uncertainty, why_unknown
 from gpt.recipe.repetition import SCORED, repeats_much
 from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import MEMBERS, Speed, measure_paces, threads_of_members, with_members
+from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.preparation import train_characters
 
@@ -43,19 +44,23 @@ LEAST_LEFT = 0.1  # of the time, for a plan, however much is gone
 class Plan:
     """A config, and what a run by it is predicted to reach and to take.
 
-    `val_loss` is in nats per character, and `uncertainty` the standard deviation of what other runs
-    reached from what was predicted; neither counts if it is `known_of` larger texts, longer runs or
-    larger models alone. An id of the text is a `unit`. `seconds` are those of the whole command. If
-    the plan `ends_early`, its run is shorter than the time allows, as a longer one would overfit;
-    where, `train.max_steps` of its config says, should there turn out to be more time. If its
-    config's `data.val_fraction` is not the corpus's, evaluating that would take too much of the
-    time, and the corpus is to be split again.
+    Attributes:
+        val_loss: the predicted val loss, in nats per character.
+        uncertainty: the standard deviation of what other runs reached around their prediction.
+        unknown: why nothing is predicted, if the law does not apply; then the two do not count.
+        unit: the name of an id of the text, "character" or "byte".
+        seconds: those of the whole command.
+        ends_early: the run is shorter than the time allows, as a longer one would overfit. If
+            training turns out to be faster, `train.max_steps` of the config says where.
+
+    If the config's `data.val_fraction` is not the corpus's, evaluating that would take too much of
+    the time, and the corpus is to be split again.
     """
 
     config: Config
     val_loss: float
     uncertainty: float
-    known_of: str | None
+    unknown: str | None
     parameters: int
     unit: str
     passes: float
@@ -63,24 +68,23 @@ class Plan:
     seconds: float
     ends_early: bool
 
-    def describe(self) -> list[str]:
-        """What was chosen, and what it is predicted to reach, in a few lines."""
+    def describe(self, *, costs: bool = True) -> list[str]:
+        """Return a few lines: what was chosen, what it takes (`costs`), and its predicted loss."""
         model, train = self.config.model, self.config.train
         dropout, mib = model.character_dropout, self.memory_bytes / 2**20
         regularised = f", token dropout {dropout:g}" if dropout else ""
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
-        predicted = f"{self.val_loss:.2f} ± {self.uncertainty:.2f} nats per character"
-        if self.known_of:
-            predicted = f"none; it is known of {self.known_of}"
+        passes = f"{self.passes:.2g}"
+        predicted = f"predicted val loss: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats"
         return [
-            f"model: {members}{_counted(model.n_layer, 'layer')}, C {model.C}, "
-            f"{_counted(model.n_head, 'head')}, T {model.T}; {self.parameters:,} parameters, "
-            f"about {mib:,.0f} MiB of memory",
-            f"training: {_counted(train.steps, 'step')} of "
-            f"{_counted(train.batch_size * model.T, self.unit)}, "
-            f"{self.passes:.2g} passes over the text{regularised}; {self.seconds:.0f} s{early}",
-            f"predicted val loss: {predicted}",
+            f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
+            f"{counted(model.n_head, 'head')}, T {model.T}; {counted(self.parameters, 'parameter')}"
+            + (f", about {mib:,.0f} MiB of memory" if costs else ""),
+            f"training: batches of {counted(train.batch_size * model.T, self.unit)}, about "
+            f"{passes} {'pass' if passes == '1' else 'passes'} over the text"
+            f"{regularised}{f'; {self.seconds:.0f} s' if costs else ''}{early}",
+            f"no prediction: {self.unknown}" if self.unknown else f"{predicted} per character",
         ]
 
 
@@ -123,7 +127,9 @@ def plan(
     T = context_length(min(len(corpus.train), len(corpus.val)))
     T = base.model.T if "T" in base.model.model_fields_set else T
     corpus.check_fits(T)
-    repeats = repeats_much(corpus, T) if repeats is None else repeats
+    if repeats is None:
+        with phase("measuring how much the text repeats itself"):
+            repeats = repeats_much(corpus, T)
     V = text.V if text else len(corpus.vocabulary)
     is_measured = speed is None
     if speed is None:
@@ -146,7 +152,8 @@ def plan(
     together = with_members(usual, speed.at_once)
     if speed.at_once > FEW_AT_ONCE and chooser.has_room(together):
         first.append(together)
-    of_pilot = speed.learn(*first, others=[] if text else [pilot])
+    with phase("measuring the training speed"):
+        of_pilot = speed.learn(*first, others=[] if text else [pilot])
 
     def gone_s() -> float:
         return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
@@ -166,16 +173,19 @@ def plan(
         is_large = V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
         part = PILOT_LONGER if repeats or is_large else PILOT
         affordable = (part * left_s() - evaluated_s) / pace.train_s
-        text = measure_difficulty(
-            corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable
-        )
+        with phase("training a small test model, to see how hard the text is to predict"):
+            text = measure_difficulty(
+                corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable
+            )
     while True:
-        run = chooser.best(text, left_s(), len(val))
-        config = chooser.config(run.choice, val_fraction)
+        with phase("choosing the model and its settings"):
+            run = chooser.best(text, left_s(), len(val))
+            config = chooser.config(run.choice, val_fraction)
         is_late = gone_s() > MOST_GONE * limit_s
         if is_late or speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
             break
-        speed.learn(with_members(config, 1))
+        with phase("measuring the training speed of the chosen model"):
+            speed.learn(with_members(config, 1))
     per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * T
     overfits = max(train.steps, longest(run.choice, text) // in_step)
@@ -184,8 +194,8 @@ def plan(
     return Plan(
         config=config,
         val_loss=per_character * run.val_loss,
-        uncertainty=per_character * uncertainty(run.val_loss, text),
-        known_of=fitted_on(run.choice, text, corpus.vocabulary.unit),
+        uncertainty=per_character * uncertainty(run.val_loss, run.choice, text),
+        unknown=why_unknown(run.choice, text, corpus.vocabulary.unit),
         parameters=parameter_count(config.model, text.V),
         unit=corpus.vocabulary.unit,
         passes=train.steps * in_step / len(corpus.train),
@@ -195,5 +205,6 @@ def plan(
     )
 
 
-def _counted(number: int, noun: str) -> str:
+def counted(number: int, noun: str) -> str:
+    """Return "1 step" or "2 steps"."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

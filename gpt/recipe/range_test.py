@@ -20,6 +20,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
 from gpt.errors import Interrupted, TrainingError
+from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.training.ensemble import make_step
 from gpt.training.init_from import initial_model
@@ -82,6 +83,7 @@ def find_learning_rate(
     losses: list[float] = []
     with (
         computing_with(config.threads, deterministic=config.deterministic),
+        phase("trying learning rates"),
         training_bar(STEPS, 0) as bar,
     ):
         teacher = load_teacher(config, corpus.vocabulary, device)

@@ -48,6 +48,7 @@ from gpt.runs.folder import (
     make_folder,
 )
 from gpt.runs.model import load_model
+from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.torchrun import check_alone
 
@@ -222,7 +223,8 @@ def _ended(folder: Path, planned: PlannedRun, corpus: Corpus, error: str | None)
         loss = best.val_loss
         if loss is None:  # it was evaluated on a part
             model = load_model(read_checkpoint(run), select_device(planned.config.device))
-            loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
+            with phase(f"evaluating {run}"):
+                loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
     except GPTError as problem:
         return SweepRun(str(run), seed, None, None, str(problem))
     return SweepRun(str(run), seed, val_units(corpus).per_character(loss), best.step, None)

@@ -9,6 +9,7 @@ The array is kept in the cache, in a folder for each text and way of reading it:
 import errno
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ import numpy as np
 from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.files import remove_stale, temporary_beside, write_atomically
+from gpt.status import phase
 from gpt.text.cache import LOCK, corpora_dir, sampled_sha256
 from gpt.text.documents import Source
 from gpt.text.preparation import Progress, Task, count, write
@@ -134,7 +136,7 @@ def load_corpus(
     task = Task(source, val_source, data or DataConfig(), vocabulary, extends, seed)
     folder = corpora_dir() / task.key()
     try:
-        with _locked(folder, source.name):
+        with _locked(folder, source.name), phase(f"preparing {source.name}"):
             fingerprint = task.fingerprint()
             corpus = _read(folder, source.name, fingerprint) if source.files else None
             if corpus is None:
@@ -238,11 +240,12 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
-    """A bar of the bytes that are read, if that takes longer than a moment."""
+    """Show a bar of the bytes read after BAR_DELAY_S, in a terminal or a notebook."""
     from tqdm.auto import tqdm
 
     with tqdm(
         *(None, title, size, False),  # leave no bar behind
+        disable=False if "ipykernel" in sys.modules else None,  # None: unless in a terminal
         delay=BAR_DELAY_S,
         unit="B",
         unit_scale=True,

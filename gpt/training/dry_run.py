@@ -20,12 +20,14 @@ from gpt.model.transformer import count_parameters
 from gpt.runs.checkpoint import CheckpointData, write_checkpoint
 from gpt.runs.model import weights_of
 from gpt.sampling.generate import generate_text
+from gpt.status import phase
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.ensemble import Update, make_step
 from gpt.training.memory import check_training_memory
 from gpt.training.schedule import short_steps, steps_due, window_length
 from gpt.training.teacher import load_teacher
+from gpt.training.time_budget import CHARACTER, EVALUATION, Pace, TimeBudget
 
 WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at a time, as often as it takes
 TIMED_SECONDS = 1.5  # of steps of one length, of an evaluation: less says little
@@ -42,11 +44,14 @@ class Cost:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Bytes and seconds that a run is expected to take; `parameters` by part.
+    """Memory and time that a run is expected to take.
 
-    `state_bytes` is weights, gradients and the optimizers' averages; `peak_bytes` the most that
-    the process (on CUDA: the device) held in the probe, which took `probe_seconds`. `seconds` is
-    the sum of `costs`.
+    Attributes:
+        parameters: their number, by part of the model.
+        state_bytes: weights, gradients and the optimizers' averages.
+        peak_bytes: the most that the process (on CUDA: the device) held while it was measured.
+        costs: what the run does, and how long that takes; `start` is what precedes training.
+        seconds: the sum of `costs`.
     """
 
     device: str
@@ -56,48 +61,71 @@ class Estimate:
     peak_bytes: int
     costs: dict[str, Cost]
     seconds: float
-    probe_seconds: float
 
 
-def estimate(config: Config, corpus: Corpus) -> Estimate:
-    """Train a throwaway model for a few steps, evaluate, sample and save it; and extrapolate."""
+def estimate(
+    config: Config, corpus: Corpus, clock: Callable[[], float] | None = None
+) -> tuple[Config, Estimate]:
+    """Measure a short part of a run on a throwaway model, and extrapolate.
+
+    Args:
+        config: the settings of the run. With `train.minutes`, as many steps are planned as fit.
+        corpus: its text.
+        clock: seconds since the command began; default: since this call.
+
+    Returns:
+        The config, with the planned steps, and the estimate.
+    """
+    began = time.perf_counter()
+    clock = clock or (lambda: time.perf_counter() - began)
+    start_s = clock()
     computing = computing_with(config.threads, deterministic=config.deterministic)
     with _PeakMemory() as memory, computing:
-        began = time.perf_counter()
-        device = select_device(config.device)
-        teacher = load_teacher(config, corpus.vocabulary, device)
-        check_training_memory(config, len(corpus.vocabulary), device, teacher)
-        model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-        update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
-        setup = time.perf_counter() - began
-        warmup, step = _time_steps(update, config, device)
-        evaluation = _time_evaluation(model, corpus, device)
-        sample = _seconds(
-            device,
-            partial(generate_text, model, corpus.vocabulary, length=SAMPLED_CHARACTERS, seed=0),
-        )
-        with tempfile.TemporaryDirectory() as folder:
-            data = CheckpointData(0, config, corpus.vocabulary, weights_of(model))
-            save = partial(write_checkpoint, Path(folder), data, update.state_dict())
-            saving = _seconds(device, save)
+        with phase("measuring a training step"):
+            device = select_device(config.device)
+            teacher = load_teacher(config, corpus.vocabulary, device)
+            check_training_memory(config, len(corpus.vocabulary), device, teacher)
+            model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+            update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
+            setup_s = clock() - start_s
+            warmup_s, step_s = _time_steps(update, config, clock)
+        with phase("measuring an evaluation"):
+            character_s = _time_evaluation(model, corpus, device, clock)
+        with phase("measuring a sample and a checkpoint"):
+            sample = partial(
+                generate_text, model, corpus.vocabulary, length=SAMPLED_CHARACTERS, seed=0
+            )
+            sampled_s = _seconds(device, sample, clock) / SAMPLED_CHARACTERS
+            with tempfile.TemporaryDirectory() as folder:
+                data = CheckpointData(0, config, corpus.vocabulary, weights_of(model))
+                save = partial(write_checkpoint, Path(folder), data, update.state_dict())
+                saving_s = _seconds(device, save, clock)
+        ready_s = start_s + setup_s + warmup_s
+        pace = Pace(lambda: ready_s)
+        with_each_s = sampled_s * config.train.sample_length + saving_s
+        pace.seconds = {CHARACTER: character_s, EVALUATION: with_each_s, **step_s}
+        config = TimeBudget(config, update, corpus.val, pace.clock, pace=pace).first_plan(config)
     train, val_characters = config.train, val_units(corpus).ids
+    T, short_T = config.model.T, window_length(0, config)
+    short_part = short_steps(config) / train.steps if short_T != T else 0.0
+    mean_s = short_part * step_s[short_T] + (1 - short_part) * step_s[T]
     evaluated = set(steps_due(train.eval_every, train))
-    saved = evaluated | set(_checkpoint_steps(config, step))
+    saved = evaluated | set(_checkpoint_steps(config, mean_s))
     part = min(train.eval_characters or val_characters, val_characters)
     whole_at_end = val_characters if part < val_characters else 0
-    per_character = sample / SAMPLED_CHARACTERS
     costs = {
-        "setup": Cost(1, setup + warmup),
-        "step": Cost(train.steps, step),
+        "start": Cost(1, start_s),
+        "setup": Cost(1, setup_s + warmup_s),
+        "step": Cost(train.steps, mean_s),
         # that of step 0 needs no evaluation if the head is zero
-        "evaluation": Cost(len(evaluated) - (train.init_from is None), evaluation * part),
-        "last evaluation": Cost(1, evaluation * whole_at_end),
-        "sample": Cost(len(evaluated), per_character * train.sample_length),
-        "last sample": Cost(1, per_character * config.sample.length),
-        "checkpoint": Cost(len(saved), saving),
+        "evaluation": Cost(len(evaluated) - (train.init_from is None), character_s * part),
+        "last evaluation": Cost(1, character_s * whole_at_end),
+        "sample": Cost(len(evaluated), sampled_s * train.sample_length),
+        "last sample": Cost(1, sampled_s * config.sample.length),
+        "checkpoint": Cost(len(saved), saving_s),
     }
     parameters = count_parameters(model)
-    return Estimate(
+    return config, Estimate(
         device=str(device),
         precision=str(update.precision).removeprefix("torch."),
         parameters=parameters,
@@ -105,37 +133,38 @@ def estimate(config: Config, corpus: Corpus) -> Estimate:
         peak_bytes=_peak_on_device(device) or memory.peak_bytes,
         costs={name: cost for name, cost in costs.items() if cost.count and cost.seconds},
         seconds=sum(cost.count * cost.seconds for cost in costs.values()),
-        probe_seconds=time.perf_counter() - began,
     )
 
 
-def _time_steps(update: Update, config: Config, device: torch.device) -> tuple[float, float]:
-    """Seconds that the first steps take more than later ones; mean seconds of a later one."""
+def _time_steps(
+    update: Update, config: Config, clock: Callable[[], float]
+) -> tuple[float, dict[int | str, float]]:
+    """Return how much longer the first steps take, and the seconds of a later step by its T."""
 
     def seconds(first: int, count: int) -> float:
-        began = time.perf_counter()
+        began = clock()
         update.read([update(step) for step in range(first, first + count)])
-        return time.perf_counter() - began
+        return clock() - began
 
-    def pace(first: int) -> tuple[float, float]:
-        warmup = seconds(first, WARMUP_STEPS)
-        done, taken = 0, 0.0
-        while taken < TIMED_SECONDS:
-            taken += seconds(first + WARMUP_STEPS + done, TIMED_STEPS)
+    extra_s, step_s = 0.0, dict[int | str, float]()
+    for first in (config.train.steps, 0):  # windows of T, then short ones
+        T = window_length(first, config)
+        if T in step_s:
+            break
+        warmup_s = seconds(first, WARMUP_STEPS)
+        done, taken_s = 0, 0.0
+        while taken_s < TIMED_SECONDS:
+            taken_s += seconds(first + WARMUP_STEPS + done, TIMED_STEPS)
             done += TIMED_STEPS
-        return max(0.0, warmup - WARMUP_STEPS * taken / done), taken / done
-
-    steps = config.train.steps
-    extra, long = pace(steps)  # windows of T
-    if window_length(0, config) == config.model.T:
-        return extra, long
-    extra_short, short = pace(0)
-    share = short_steps(config) / steps
-    return extra + extra_short, share * short + (1 - share) * long
+        step_s[T] = taken_s / done
+        extra_s += max(0.0, warmup_s - WARMUP_STEPS * step_s[T])
+    return extra_s, step_s
 
 
-def _time_evaluation(model: LanguageModel, corpus: Corpus, device: torch.device) -> float:
-    """Seconds for a character of the val split."""
+def _time_evaluation(
+    model: LanguageModel, corpus: Corpus, device: torch.device, clock: Callable[[], float]
+) -> float:
+    """Return the seconds that an evaluation takes for a character of the val split."""
     characters, taken = max(EVAL_CHARACTERS, model.config.T) * torch.get_num_threads(), 0.0
     evaluate(model, corpus.val, characters=characters)  # warm up
     while True:
@@ -143,7 +172,7 @@ def _time_evaluation(model: LanguageModel, corpus: Corpus, device: torch.device)
         score = partial(
             evaluate, model, corpus.val, characters=characters, on_progress=scored.append
         )
-        taken = _seconds(device, score)
+        taken = _seconds(device, score, clock)
         if taken >= TIMED_SECONDS or characters >= len(corpus.val):
             return taken / sum(scored)
         characters *= 4
@@ -156,12 +185,12 @@ def _checkpoint_steps(config: Config, seconds_per_step: float) -> range:
     return range(0, steps, every)
 
 
-def _seconds(device: torch.device, work: Callable[[], object]) -> float:
-    began = time.perf_counter()
+def _seconds(device: torch.device, work: Callable[[], object], clock: Callable[[], float]) -> float:
+    began = clock()
     work()
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
-    return time.perf_counter() - began
+    return clock() - began
 
 
 def _peak_on_device(device: torch.device) -> int:

@@ -9,17 +9,12 @@ import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
-from gpt.device import computing_with, select_device
 from gpt.distributed import any_rank, from_main, world_size
 from gpt.evaluation.loss import evaluate
-from gpt.model.ensemble import make_model
 from gpt.text.batches import EVAL_CHARACTERS
-from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
-from gpt.training.ensemble import Update, make_step
-from gpt.training.memory import check_training_memory
+from gpt.training.ensemble import Update
 from gpt.training.schedule import SHORT_PART, part_done, times_due, window_length
-from gpt.training.teacher import load_teacher
 
 MARGIN = 0.01  # of the time, which is left free
 AFTERWARDS_S = 3.0  # for what follows training: a picture, the sample that the command prints
@@ -99,7 +94,7 @@ class TimeBudget:
     """What is left of `train.minutes`, and the steps that fit; without it, nothing is planned.
 
     `clock` gives the seconds since the command began; `elapsed_before` are those of training
-    before that, by the commands that it resumes.
+    before that, by the commands that it resumes. A `pace` that is given was measured already.
     """
 
     def __init__(
@@ -109,11 +104,12 @@ class TimeBudget:
         val: Ids,
         clock: Callable[[], float],
         elapsed_before: float = 0.0,
+        pace: Pace | None = None,
     ) -> None:
         self.limit_s = 60 * (config.train.minutes or math.inf)
         self.val_characters, self.elapsed_before = len(val) - 1, elapsed_before
-        self.pace = Pace(clock)
-        if config.train.minutes is not None:
+        self.pace = pace or Pace(clock)
+        if pace is None and config.train.minutes is not None:
             self.pace.probe(update, val, config)
         self.next_check_s = self.used_s + CHECKED_EVERY * self.limit_s / 2
 
@@ -214,16 +210,3 @@ class TimeBudget:
             return config
         part = int(affordable / 2 / on_the_way * self.val_characters)
         return load_config(config, [f"train.eval_characters={max(FEWEST_EVAL_CHARACTERS, part)}"])
-
-
-def first_plan(config: Config, corpus: Corpus, clock: Callable[[], float]) -> Config:
-    """The config that a run would begin with, see TimeBudget; measured on a throwaway model."""
-    if config.train.minutes is None:
-        return config
-    device = select_device(config.device)
-    with computing_with(config.threads, deterministic=config.deterministic):
-        teacher = load_teacher(config, corpus.vocabulary, device)
-        check_training_memory(config, len(corpus.vocabulary), device, teacher)
-        model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-        update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
-        return TimeBudget(config, update, corpus.val, clock).first_plan(config)

@@ -52,6 +52,7 @@ from gpt.runs.provenance import note_start
 from gpt.sampling.generate import generate_text
 from gpt.sampling.sampler import SamplingRules
 from gpt.sharding import check_sharding, device_to_build_on, whole
+from gpt.status import phase
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import note_run
@@ -163,24 +164,26 @@ def train(
     check_batch(config.train.batch_size)
     check_sharding(config.train)
     with computing_with(own_threads(config.threads), deterministic=config.deterministic):
-        teacher = load_teacher(config, corpus.vocabulary, device)
-        check_training_memory(config, len(corpus.vocabulary), device, teacher)
-        begun_from: dict[str, str | int] = {}
-        if resume:
-            from_main(check_plain, run)
-        else:
-            made_on = device_to_build_on(config.train, device)
-            model, begun_from = initial_model(config, corpus.vocabulary, made_on)
-            update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
-            budget = TimeBudget(config, update, corpus.val, clock)
-            config = from_main(budget.first_plan, config)
-            update.replan(config)
-            run = from_main(_make, run, numbered, overwrite)  # nothing else can refuse to start
+        with phase("preparing the training"):
+            teacher = load_teacher(config, corpus.vocabulary, device)
+            check_training_memory(config, len(corpus.vocabulary), device, teacher)
+            begun_from: dict[str, str | int] = {}
+            if resume:
+                from_main(check_plain, run)
+            else:
+                made_on = device_to_build_on(config.train, device)
+                model, begun_from = initial_model(config, corpus.vocabulary, made_on)
+                update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
+                budget = TimeBudget(config, update, corpus.val, clock)
+                config = from_main(budget.first_plan, config)
+                update.replan(config)
+                run = from_main(_make, run, numbered, overwrite)  # last: nothing can fail now
         with on_main(locked(run), lambda: None) as check_in_place:
             if resume:
-                state = resume_from(config, corpus, run, device, teacher)
-                elapsed_before = state.progress.elapsed_s
-                budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_before)
+                with phase("loading the checkpoint"):
+                    state = resume_from(config, corpus, run, device, teacher)
+                    elapsed_before = state.progress.elapsed_s
+                    budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_before)
                 if state.config and state.config.train.minutes != config.train.minutes:
                     budget.check_soon(state.step, config)
             else:
@@ -541,7 +544,7 @@ class Trainer:
             return {name: math.log(len(vocabulary))}
         total = self.units.ids if characters is None else characters
         self.pace.lap(EVALUATION, 0)
-        with self.monitor.evaluating(total) as advance:
+        with phase("evaluating"), self.monitor.evaluating(total) as advance:
             loss, *of_members = evaluate_each(
                 model,
                 self.val,

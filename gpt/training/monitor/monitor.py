@@ -16,6 +16,7 @@ from tqdm.utils import disp_trim
 
 from gpt.config.schema import Config, fields
 from gpt.evaluation.attention import Attention
+from gpt.status import phase
 from gpt.text.display import symbol, visible
 from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.monitor.jsonl import JSONLines
@@ -244,14 +245,15 @@ class Monitor:
     def _draw(self) -> None:
         if self._picture is None or not self._picture[0]:
             return
-        from gpt.inspection.picture import draw, png  # matplotlib takes its time
-
         step, attention, text = self._picture
         title = f"attention weights at step {step}, on the first characters of the val split"
         if attention.members > 1:
             title += f"; member 1 of {attention.members}"
             attention = attention.first_member()
-        content = png(draw(attention, text, title), PICTURE_DPI)
+        with phase("drawing attention weights"):
+            from gpt.inspection.picture import draw, png  # matplotlib takes its time
+
+            content = png(draw(attention, text, title), PICTURE_DPI)
         self._events.picture(step, ATTENTION_TAG, content)
         self._picture, self._drawn_s = None, self.elapsed_s
 

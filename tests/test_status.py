@@ -1,0 +1,88 @@
+"""Status lines: each phase that takes longer than a moment says what it does."""
+
+import io
+import json
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpt import status
+from gpt.cli.main import _Notices
+from tests.conftest import HANGS_S
+
+Gpt = Callable[..., tuple[int, str, str]]
+
+
+class Terminal(io.StringIO):
+    """A stderr that is a terminal, or is not."""
+
+    def __init__(self, in_terminal: bool) -> None:
+        super().__init__()
+        self.in_terminal = in_terminal
+
+    def isatty(self) -> bool:
+        return self.in_terminal
+
+
+class Seen(logging.Handler):
+    """Sets an event when a phase is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.event = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.event.set()
+
+
+@pytest.mark.parametrize("in_terminal", [True, False])
+def test_a_phase_is_one_line_that_is_erased_in_a_terminal(
+    in_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: up to 48 s of two minutes passed without a sign."""
+    monkeypatch.setattr(status, "DELAY_S", 0.0)
+    monkeypatch.setenv("COLUMNS", "80")
+    stderr, seen, log = Terminal(in_terminal), Seen(), logging.getLogger("gpt")
+    monkeypatch.setattr(sys, "stderr", stderr)
+    monkeypatch.setattr(log, "handlers", [_Notices(), seen])
+    monkeypatch.setattr(log, "level", logging.INFO)
+    with status.phase("measuring"):
+        assert seen.event.wait(HANGS_S)
+        log.info("a notice")
+    expected = (
+        "\rmeasuring ...\x1b[K\r\x1b[Ka notice\n" if in_terminal else "measuring ...\na notice\n"
+    )
+    assert stderr.getvalue() == expected
+
+
+def test_a_short_phase_and_a_phase_in_python_show_nothing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = Seen()
+    monkeypatch.setattr(status.log, "handlers", [seen])
+    monkeypatch.setattr(status.log, "level", logging.INFO)
+    with status.phase("measuring"):
+        pass
+    assert not seen.event.is_set()
+    monkeypatch.setattr(status, "DELAY_S", 0.0)
+    with status.phase("measuring"):
+        assert seen.event.wait(HANGS_S)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_precedes_training_has_status_lines_and_the_results_are_as_before(
+    gpt: Gpt, text_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the pilot, the speed and a step were measured in silence, and --dry-run said nothing."""
+    monkeypatch.setattr(status, "DELAY_S", 0.0)
+    tiny = {"model.T": 32, "model.C": 48, "model.n_layer": 2, "model.ensemble": 1, "threads": 1}
+    settings = [part for key, x in tiny.items() for part in ("--set", f"{key}={x}")]
+    code, out, err = gpt("train", text_file, "--minutes", 1, "--dry-run", "--json", *settings)
+    assert code == 0, err
+    assert json.loads(out)["config"]["train"]["minutes"] == 1
+    for doing in ("preparing", "training speed", "a small test model", "a training step"):
+        assert any(doing in line for line in err.splitlines() if line.endswith(" ...")), doing
