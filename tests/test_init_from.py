@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 import gpt as package
 from gpt import api
 from gpt.config.load import load_config
+from gpt.config.schema import MUON_RATIO
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.model.ensemble import make_model, members_of
 from gpt.runs.checkpoint import CheckpointData
@@ -196,7 +197,8 @@ def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
     assert (new.model, new.data.lowercase) == (shape, True)
     assert (new.train.batch_size, new.train.beta2) == (6, 0.95)
     assert new.train.learning_rate == 1e-3
-    assert new.train.muon_learning_rate == RATE_FACTOR * old.train.muon_learning_rate
+    assert new.train.muon_learning_rate == 1e-3 * MUON_RATIO
+    assert new.train.min_learning_rate == RATE_FACTOR * old.train.min_learning_rate
     assert new.train.init_from == str(run)
 
 

@@ -307,6 +307,27 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "expected"), [([], [0.02, 0.04]), (["train.muon_learning_rate=0.7"], [0.7, 0.7])]
+)
+def test_a_sweep_over_the_learning_rate_varies_muons_unless_that_is_set(
+    given: list[str], expected: list[float], text_file: Path, load: Load
+) -> None:
+    """Bug: it varied AdamW's alone, while Muon, which updates most parameters, kept its own."""
+    base = load_config(None, [f"data.source={text_file}", "threads=1", *given])
+    asked = [
+        Asked(name, each.values, load_config(base, [*given, *each.changes]), is_open=True)
+        for name, each in zip("ab", combinations(["train.learning_rate=1e-3,2e-3"]), strict=True)
+    ]
+
+    def choose(config: Config) -> Config:
+        rates = ["train.learning_rate=8e-3", "train.muon_learning_rate=0.16"]
+        return load_config(config, [*rates, *given])
+
+    runs = new_plan(asked, 1, choose, load, lambda: False).runs
+    assert [run.config.train.muon_learning_rate for run in runs] == pytest.approx(expected)
+
+
 def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path, load: Load) -> None:
     """Of twenty combinations that took two minutes, after a notice that it stops."""
     config = small(train__steps=5, data__source=str(text_file))

@@ -465,8 +465,7 @@ class Trainer:
             raise TrainingError(
                 f"{reason}; it rolled back {ROLLBACKS} times and halved the learning rates each "
                 f"time. The checkpoints of {self.run} are as they were. Start again with a lower "
-                f"train.learning_rate and train.muon_learning_rate, a longer train.warmup_steps, "
-                f"or train.precision fp32"
+                f"train.learning_rate, a longer train.warmup_steps, or train.precision fp32"
             )
         self.unread.clear()
         elapsed_s = self.monitor.elapsed_s
