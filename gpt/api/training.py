@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.resolve import (
     Settings,
     Text,
+    as_changes,
     name_of,
     read_text,
     ready,
@@ -21,6 +22,7 @@ from gpt.torchrun import begin_training, check_alone
 if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.recipe.range_test import RangeTest
+    from gpt.runs.checkpoint import CheckpointData
     from gpt.training.dry_run import Estimate
     from gpt.training.trainer import Outcome
 
@@ -118,15 +120,26 @@ def resume(
     on_event: Callable[[dict[str, Any]], object] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> "Outcome":
-    """Resume a run from its last checkpoint, with the run's config but for those settings.
+    """Resume a run from its last checkpoint, with the run's config but for these settings.
 
-    `minutes` are those of the whole run, over all resumes, in place of what it had; `train.steps`
-    among the settings takes the place of its minutes and plans.
-    `should_stop`, `on_event` and `clock` are those of `train`.
+    Args:
+        run: the folder of a run, or its name in `runs`; default the newest.
+        text: where the same text is now, in place of `data.source`.
+        minutes: how long to train. A finished run trains for as many minutes more, after a short
+            warmup (`train.rewarm_steps`). For an interrupted run it is the time of the whole run,
+            over all resumes, in place of what it had.
+        settings: changes, as for `train`. `train.steps` takes the place of minutes and plans.
+        should_stop: see `train`.
+        on_event: see `train`.
+        clock: see `train`.
+
+    Returns:
+        How the run ended.
 
     Raises:
         ConfigError: a setting would make it another run.
-        UsageError: there is no such run, its text changed, or it has no steps left.
+        UsageError: there is no such run, its text changed, it is finished and neither minutes nor
+            steps are added, or the minutes are too few.
         CheckpointError: no checkpoint of the run can be read.
     """
     from gpt.runs.folder import find_run
@@ -140,7 +153,9 @@ def resume(
         run = before.get("run", run)  # the newest may be another one by now
         folder = from_main(find_run, None if run is None else str(run))
         newest = from_main(summary_to_resume, folder)
-        settled = resolve(newest.config, text, settings, minutes, plans_again=False)
+        if "run" in before and not newest.finished:
+            minutes = None  # the process that torchrun restarted has saved them
+        settled, adds_minutes = _settled_to_resume(newest, text, settings, minutes)
         settled, corpus = read_text(settled, newest.vocabulary)
 
         from gpt.training.trainer import train as train_model
@@ -150,10 +165,31 @@ def resume(
             corpus,
             folder,
             resume=True,
+            adds_minutes=adds_minutes,
             should_stop=should_stop,
             on_event=on_event,
             clock=clock,
         )
+
+
+def _settled_to_resume(
+    newest: "CheckpointData",
+    text: Text | Sequence[Text] | None,
+    settings: Settings,
+    minutes: float | None,
+) -> tuple["Config", bool]:
+    """Return the config to resume with, and whether its minutes are added to a finished run."""
+    from gpt.config.load import keys_set_by
+
+    changes = as_changes(settings)
+    given = keys_set_by(changes)
+    adds_minutes = newest.finished and (minutes is not None or "train.minutes" in given)
+    if adds_minutes and "train.max_steps" not in given:
+        changes.append("train.max_steps=null")  # it limited the run that is finished
+    train = newest.config.train
+    if newest.finished and "train.steps" in given and "train.rewarm_steps" not in given:
+        changes.append(f"train.rewarm_steps={train.rewarm_steps or train.warmup_steps}")
+    return resolve(newest.config, text, changes, minutes, plans_again=False), adds_minutes
 
 
 def estimate(

@@ -47,7 +47,9 @@ def train(
         typer.Option(
             metavar="N",
             help="Train as many steps as fit into N minutes, start and end of the command "
-            "included; 5 without --config and train.steps. Short for --set train.minutes=N.",
+            "included; 5 without --config and train.steps. With --resume, a finished run is "
+            "trained for N more minutes; for an interrupted one, N is the time of the whole run. "
+            "Short for --set train.minutes=N.",
         ),
     ] = None,
     overrides: Annotated[

@@ -338,8 +338,8 @@ class TrainConfig(Section):
     )
     rewarm_steps: NonNegativeInt = Field(
         0,
-        description="steps of linear rewarmup when a resume changes train.steps, from the last "
-        "learning rate to the new schedule's",
+        description="steps of linear warmup when a finished run is resumed for more minutes, or "
+        "a resume changes train.steps, from the last learning rate to the new schedule's",
     )
     decay: Literal["cosine", "linear"] = Field(
         "linear", description="shape of the decay from the peak learning rate to the last"

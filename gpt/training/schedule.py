@@ -159,11 +159,11 @@ def times_due(every: int | str, config: TrainConfig, after: int = 0) -> int:
 
 def steps_due(every: int | str, config: TrainConfig) -> Iterator[int]:
     """Yield the steps at which such an event is due."""
+    starts = [at for at, _ in config.plans[1:] if phase(at, config)[0][0] == at]
     if isinstance(every, int):
-        yield from range(0, config.steps, every)
+        yield from sorted({*range(0, config.steps, every), *starts})
     else:
         done, part = partial(part_done, config=config), _as_part(every)
-        starts = [at for at, _ in config.plans[1:] if phase(at, config)[0][0] == at]
         for begin, end in pairwise([0, *starts, config.steps]):
             for i in range(math.ceil(1 / part)):
                 yield begin + bisect_left(range(begin, end), i * part, key=done)

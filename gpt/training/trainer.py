@@ -26,7 +26,7 @@ from gpt.distributed import (
     rank,
     world_size,
 )
-from gpt.errors import Interrupted, TrainingError, Unreadable, command
+from gpt.errors import Interrupted, TrainingError, Unreadable, UsageError, command, counted
 from gpt.evaluation.attention import attend
 from gpt.evaluation.loss import Stopped, evaluate_each
 from gpt.evaluation.units import scored_val, val_units
@@ -109,6 +109,7 @@ def train(
     run: Path,
     *,
     resume: bool = False,
+    adds_minutes: bool = False,
     overwrite: bool = False,
     numbered: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
@@ -126,7 +127,8 @@ def train(
 
     With `train.minutes`, they follow from the plans as well, of which there are a few, made by
     `clock`: seconds since the command began, by default since this call. The run's config.yaml,
-    at its end, has them as `train.plans`, and repeats the run exactly.
+    at its end, has them as `train.plans`, and repeats the run exactly. If a finished run is resumed
+    with `adds_minutes`, `train.minutes` of the config is the time for further steps.
 
     A step whose loss or gradient is NaN or infinite is skipped; in an ensemble, by that member.
     After `SKIPPED_STEPS` in a row the run rolls back to its last checkpoint and trains on with half
@@ -178,11 +180,12 @@ def train(
             run = from_main(_make, run, numbered, overwrite)  # nothing else can refuse to start
         with on_main(locked(run), lambda: None) as check_in_place:
             if resume:
-                state = resume_from(config, corpus, run, device, teacher)
-                elapsed_before = state.progress.elapsed_s
-                budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_before)
-                if state.config and state.config.train.minutes != config.train.minutes:
-                    budget.check_soon(state.step, config)
+                state = resume_from(
+                    config, corpus, run, device, teacher, adds_minutes=adds_minutes
+                )
+                config, budget = _budget_to_resume(
+                    config, corpus, run, state, clock, adds_minutes=adds_minutes
+                )
             else:
                 from_main(empty, run)
                 state = RunState(0, update, Progress(), None)
@@ -207,6 +210,58 @@ def train(
                 else:
                     remember(outcome=asdict(outcome))
                     return outcome
+
+
+def _budget_to_resume(
+    config: Config,
+    corpus: Corpus,
+    run: Path,
+    state: RunState,
+    clock: Callable[[], float],
+    *,
+    adds_minutes: bool,
+) -> tuple[Config, TimeBudget]:
+    """Return the config to resume with and its time budget; log what its minutes are for.
+
+    Raises:
+        UsageError: there is no time for a step.
+    """
+    assert state.config is not None
+    before, elapsed_s = state.config.train, state.progress.elapsed_s
+    minutes = config.train.minutes
+    if adds_minutes and minutes is not None:
+        train = config.train.model_copy(update={"minutes": elapsed_s / 60 + minutes})
+        config = config.model_copy(update={"train": train})
+    budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_s)
+    if minutes is None or config.train.minutes == before.minutes:
+        return config, budget
+    if not adds_minutes:
+        if budget.left_s <= 0:
+            raise UsageError(
+                f"{run}: train.minutes of a run that is not finished is the time of the whole run. "
+                f"It has used {elapsed_s / 60:.2g} minutes; expected more than that and the start "
+                f"of this command, got {minutes:g}. Use --minutes with a larger number, or leave "
+                f"it out"
+            )
+        log.info(
+            "%s is not finished: --minutes %g is the time of the whole run, which has used %.2g",
+            *(run, minutes, elapsed_s / 60),
+        )
+    elif state.step >= before.steps:
+        config = from_main(budget.extend, state.step, config)
+        state.update.replan(config)
+        state.progress.rewarm_step = None  # the plan has a warmup of its own
+        steps, rewarm = config.train.steps, config.train.rewarm_steps
+        log.info(
+            "%s is finished: training for %g more minutes, about %s; the learning rate goes "
+            "from %.2g to %.2g in %s (train.rewarm_steps), then down again",
+            *(run, minutes, counted(steps - state.step, "more step")),
+            learning_rate(state.step - 1, before) * state.progress.scale,
+            learning_rate(min(state.step + rewarm, steps) - 1, config.train) * state.progress.scale,
+            counted(rewarm, "step"),
+        )
+    budget.check_soon(state.step, config)
+    return config, budget
 
 
 def _make(run: Path, numbered: bool, overwrite: bool) -> Path:
@@ -288,10 +343,10 @@ class Trainer:
         for notice in self.notices:
             self.monitor.event(self.step, notice)
         self.notices.clear()
+        if self.resumed_at is None or self.unsaved:
+            self.plan()
         if self.unsaved:
             self._save_checkpoint()
-        if self.resumed_at is None:
-            self.plan()
         if self.resumed_at is None or self.progress.pending is not None:
             self.metrics, self.unsaved = self.progress.pending or {}, True
             self.evaluate()
