@@ -53,7 +53,9 @@ def train(
             `train.plans`.
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
         init_from: the run to fine-tune, in place of `train.init_from`: training begins with the
-            weights of its best checkpoint, and its shape and recipe are the defaults.
+            weights of its best checkpoint, and its shape and recipe are the defaults. Unless
+            `train.steps` is set, it ends when further passes over the text would overfit, or when
+            three evaluations in a row bring no better val loss.
         run_dir: the run's folder; default `runs/NAME`, after the text if it is given, else after
             the config; with a number if that is taken.
         overwrite: replace the run that is in the folder.
@@ -94,7 +96,7 @@ def train(
             from_main(partial(check_free, overwrite=overwrite), run)
         if overwrite:
             from_main(check_keeps, run, settled)
-        settled, corpus = ready(config, settled, clock, should_stop)
+        settled, corpus = ready(config, settled, settings, clock, should_stop)
 
         from gpt.training.trainer import train as train_model
 
@@ -212,7 +214,7 @@ def estimate(
     check_alone("a dry run")
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, clock)
+    settled, corpus = ready(config, settled, settings, clock)
 
     from gpt.training.dry_run import estimate as probe
     from gpt.training.time_budget import first_plan
@@ -242,7 +244,7 @@ def find_learning_rate(
     check_alone("a range test")
     clock = since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, clock, should_stop)
+    settled, corpus = ready(config, settled, settings, clock, should_stop)
 
     from gpt.recipe.range_test import find_learning_rate as test_range
 

@@ -92,6 +92,17 @@ def keys_set_by(overrides: Sequence[str]) -> set[str]:
     return {*_leaves(_without_nulls(tree))}
 
 
+def keys_given(base: Config | Path | str | None, overrides: Sequence[str]) -> set[str]:
+    """Return the dotted keys of a config and its overrides, also those that are null."""
+    if isinstance(base, Config):
+        tree = base.model_dump(exclude_unset=True)
+    else:
+        tree = {} if base is None else read_yaml(_find(Path(base)))
+    for key, value in map(_assignment, overrides):
+        _put(tree, key, value, lambda key: "")
+    return {*_leaves(tree)}
+
+
 def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
     for name, value in tree.items():
         if isinstance(value, dict):

@@ -28,6 +28,7 @@ from gpt.distributed import (
 )
 from gpt.errors import Interrupted, TrainingError, Unreadable, UsageError, command, counted
 from gpt.evaluation.attention import attend
+from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import Stopped, evaluate_each
 from gpt.evaluation.units import scored_val, val_units
 from gpt.files import write_atomically
@@ -99,6 +100,8 @@ class Outcome:
     best_val_loss_per_character: float
     bits_per_byte: float  # of UTF-8: the best val loss, to compare runs of any vocabulary by
     best_step: int
+    trigram_bits_per_character: float | None  # see Baselines, as the next
+    xz_bits_per_character: float
     elapsed_s: float  # of training, over all resumes
     seconds: float  # of this call
 
@@ -180,9 +183,7 @@ def train(
             run = from_main(_make, run, numbered, overwrite)  # nothing else can refuse to start
         with on_main(locked(run), lambda: None) as check_in_place:
             if resume:
-                state = resume_from(
-                    config, corpus, run, device, teacher, adds_minutes=adds_minutes
-                )
+                state = resume_from(config, corpus, run, device, teacher, adds_minutes=adds_minutes)
                 config, budget = _budget_to_resume(
                     config, corpus, run, state, clock, adds_minutes=adds_minutes
                 )
@@ -507,6 +508,7 @@ class Trainer:
             elapsed_s=round(self.progress.elapsed_s, 1),  # as saved: what comes after is drawing
             seconds=round(self.clock() - self.began, 1),
             **scores,
+            **asdict(measure_baselines(self.corpus)),
         )
 
     def roll_back(self, reason: str) -> None:
@@ -682,6 +684,8 @@ class Trainer:
             "progress": known,
             "text_sha256": self.corpus.sha256,
         }
+        if progress.val_loss is not None:
+            numbers["bits_per_byte"] = self.units.bits_per_byte(progress.val_loss)
         if teacher := self.update.teacher:
             numbers["teacher_sha256"] = teacher.sha256
         finite = all(np.isfinite(array).all() for array in data.weights.values())
