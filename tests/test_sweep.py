@@ -212,7 +212,7 @@ def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(
     def stop_in_the_second() -> bool:
         return sum(event["kind"] == "step" for event in steps) == 8
 
-    with pytest.raises(Interrupted, match=r"1 of 3 runs are finished.* --resume stopped"):
+    with pytest.raises(Interrupted, match=r"1 of 3 runs finished.* --resume stopped"):
         package.sweep(
             config, seeds=3, run_dir="stopped", on_event=steps.append,
             should_stop=stop_in_the_second,
@@ -274,7 +274,7 @@ def test_a_process_that_is_killed_as_the_sweep_is_stopped_does_not_end_the_sweep
                 time.sleep(0.01)
 
     config = small(train__steps=5, threads=1, data__source=str(text_file))
-    with pytest.raises(Interrupted, match="of 3 runs are finished"):
+    with pytest.raises(Interrupted, match="of 3 runs finished"):
         package.sweep(config, seeds=3, jobs=2, on_event=kill, should_stop=lambda: bool(killed))
 
 

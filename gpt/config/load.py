@@ -79,7 +79,7 @@ def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:
     """
     default = TrainConfig().learning_rate
     muon, before = (below or {}).get("muon_learning_rate"), (below or {}).get("learning_rate")
-    rates = (muon, before or default, train.get("learning_rate") or default)
+    rates: tuple[Any, ...] = (muon, before or default, train.get("learning_rate") or default)
     if all(type(rate) in (int, float) and rate > 0 for rate in rates):  # else it is refused below
         train["muon_learning_rate"] = rates[0] * (rates[2] / rates[1])
 

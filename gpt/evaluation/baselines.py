@@ -48,7 +48,7 @@ def _xz_bits(corpus: Corpus) -> float:
     parts = spread_slices(len(ids), most, COMPRESSED_PART)
     sample = np.concatenate([ids[part] for part in parts])
     if vocabulary.is_bytes:
-        content, characters = sample.tobytes(), np.count_nonzero((sample & 0xC0) != 0x80)
+        content, characters = sample.tobytes(), int(np.count_nonzero((sample & 0xC0) != 0x80))
     else:
         content, characters = vocabulary.decode(sample).encode(), len(sample)
-    return 8 * len(COMPRESSORS["xz"](content)) / max(int(characters), 1)
+    return 8 * len(COMPRESSORS["xz"](content)) / max(characters, 1)

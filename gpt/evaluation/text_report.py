@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpt.config.schema import DataConfig
+from gpt.errors import counted
 from gpt.evaluation.characters import CountedText, Finding, rare_characters
 from gpt.evaluation.compression import COMPRESSED_PART, SAMPLE_BYTES, Compression, compress
 from gpt.evaluation.duplicates import find_duplicates
@@ -254,8 +255,8 @@ def _warnings(
             ways.append("data.max_vocabulary, by which rare characters share one id")
         yield (
             f"{100 * unseen:.1f} % of val are characters that train lacks, which no model can "
-            f"predict: {len(only_in_val):,} distinct ones; use {', or '.join(ways)}"
+            f"predict: {counted(len(only_in_val), 'distinct one')}; use {', or '.join(ways)}"
         )
     for suspicion in suspicious:
         if advice := ADVICE.get(suspicion.kind):
-            yield f"{suspicion.kind}, in {suspicion.count:,} places: {advice}"
+            yield f"{suspicion.kind}, in {counted(suspicion.count, 'place')}: {advice}"

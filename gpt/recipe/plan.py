@@ -7,7 +7,7 @@ from functools import partial
 
 from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
-from gpt.errors import Interrupted
+from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
 from gpt.model.transformer import LARGE_VOCABULARY
 from gpt.recipe.chooser import Chooser, longest
@@ -74,11 +74,11 @@ class Plan:
         if self.known_of:
             predicted = f"none; it is known of {self.known_of}"
         return [
-            f"model: {members}{_counted(model.n_layer, 'layer')}, C {model.C}, "
-            f"{_counted(model.n_head, 'head')}, T {model.T}; {self.parameters:,} parameters, "
+            f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
+            f"{counted(model.n_head, 'head')}, T {model.T}; {self.parameters:,} parameters, "
             f"about {mib:,.0f} MiB of memory",
-            f"training: {_counted(train.steps, 'step')} of "
-            f"{_counted(train.batch_size * model.T, self.unit)}, "
+            f"training: about {counted(train.steps, 'step')} of "
+            f"{counted(train.batch_size * model.T, self.unit)}, "
             f"{self.passes:.2g} passes over the text{regularised}; {self.seconds:.0f} s{early}",
             f"predicted val loss: {predicted}",
         ]
@@ -193,7 +193,3 @@ def plan(
         seconds=gone_s() + run.seconds,
         ends_early=run.ends_early,
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

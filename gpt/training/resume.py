@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gpt.config.schema import Config, TrainConfig
 from gpt.distributed import from_main
-from gpt.errors import CheckpointError, UsageError
+from gpt.errors import CheckpointError, UsageError, counted
 from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.model import load_model, load_weights
 from gpt.runs.recovery import check_resumable, recover
@@ -155,7 +155,7 @@ def _change_schedule(data: CheckpointData, config: TrainConfig, progress: Progre
     progress.rewarm_step, progress.rewarm_rate = step, before
     if old.steps != config.steps:
         advice = (
-            f"over {config.rewarm_steps} steps (train.rewarm_steps)"
+            f"over {counted(config.rewarm_steps, 'step')} (train.rewarm_steps)"
             if config.rewarm_steps
             else "at once; --set train.rewarm_steps=N takes N steps for it"
         )

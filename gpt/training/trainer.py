@@ -393,9 +393,12 @@ class Trainer:
                 self.update.replan(self.config)
                 self.monitor.replan(end)
         if steps := dict(self.config.train.plans).get(self.step):
-            self.monitor.event(self.step, f"{steps} steps planned")
-            if not self.step:  # of others, the bar shows the number
-                log.info("%d steps planned", steps)
+            self.monitor.event(self.step, f"{counted(steps, 'step')} planned")
+            if not self.step and (minutes := self.config.train.minutes) is not None:
+                log.info(
+                    "about %s in %g min; the bar shows when that changes",
+                    *(counted(steps, "step"), minutes),
+                )
                 if (part := self.budget.evaluated_part) > MUCH_EVALUATED:
                     log.warning(
                         "the evaluation at the end takes about %.0f %% of the time: for more "
