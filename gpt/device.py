@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gpt.errors import DeviceError, GPTError
+from gpt.errors import DeviceError, GPTError, counted
 from gpt.seeds import derive_seed
 
 log = logging.getLogger(__name__)
@@ -32,9 +32,10 @@ def select_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda", "mps"):
         raise DeviceError(f"device {name}: expected auto, cpu, cuda, cuda:N or mps")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = counted(torch.cuda.device_count(), "CUDA device")
         raise DeviceError(
-            f"device {name}: torch {torch.__version__} sees {torch.cuda.device_count()} CUDA "
-            f"devices here; use --device cpu, or install a CUDA build of torch"
+            f"device {name}: torch {torch.__version__} sees {count} "
+            f"here; use --device cpu, or install a CUDA build of torch"
         )
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise DeviceError(f"device {name}: torch sees no Apple GPU here; use --device cpu")

@@ -58,6 +58,11 @@ class Interrupted(GPTError):
     exit_code = INTERRUPTED
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun, for a message: `1 step`, `2,000 steps`."""
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
 def command(*arguments: str) -> str:
     """A command of this program, for a message, as the shell that started it understands it.
 

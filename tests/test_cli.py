@@ -1,6 +1,7 @@
 """The commands: what they print, where, and the code they end with."""
 
 import json
+import math
 import os
 import re
 import shlex
@@ -172,14 +173,20 @@ def test_python_m_gpt_is_gpt() -> None:
 def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_file: Path) -> None:
     code, out, err = gpt("train", "--config", config_file)
     assert code == 0
-    lines = out.strip("\n").split("\n", 4)
+    lines = out.strip("\n").split("\n", 5)
     best = min(r["val_loss"] for r in metrics_of(Path("runs/small")) if "val_loss" in r)
     assert lines[0].startswith("all steps done: step 11 after ")
     assert f"best val loss {best:.4f}" in lines[0]
-    assert lines[1].startswith("watch:   ")
-    assert lines[1].endswith("tensorboard --logdir runs")
-    assert lines[2] == "sample:  gpt sample runs/small"
-    assert len(lines[4]) == 17
+    judged = r"(\S+) bits per character; a trigram model needs (\S+), xz (\S+)"
+    bits, trigram, xz = map(float, re.fullmatch(judged, lines[1]).groups())  # type: ignore[union-attr]
+    assert bits == pytest.approx(best / math.log(2), abs=0.006)
+    report = api.describe(Path("pangram.txt"))
+    assert trigram == pytest.approx(report.ngrams[1].bits_per_character, abs=0.006)
+    assert xz == pytest.approx(report.compression.bits_per_character["xz"], abs=0.006)
+    assert lines[2].startswith("watch:   ")
+    assert lines[2].endswith("tensorboard --logdir runs")
+    assert lines[3] == "sample:  gpt sample runs/small"
+    assert len(lines[5]) == 17
     assert "2,407 characters, vocabulary of 31; writing runs/small" in err
     assert [line.split(":")[0] for line in err.splitlines() if line.startswith("step ")] == [
         f"step {step}" for step in (0, 4, 8, 11)

@@ -12,6 +12,8 @@ from gpt.config.schema import GROUPS, Config, default_text, fields
 from gpt.config.yaml import as_flow, parse, to_yaml
 from gpt.errors import ConfigError
 
+RATES = "train: {learning_rate: 8e-3, muon_learning_rate: 0.03}"
+
 
 def load(content: str, *overrides: str) -> Config:
     path = Path("x.yaml")
@@ -224,6 +226,35 @@ def test_the_resolved_config_reads_back_as_itself(
 def test_a_text_named_like_a_number_reads_back_as_itself(source: str) -> None:
     config = Config.model_validate({"data": {"source": source}})
     assert load(to_yaml(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("written", "changes", "expected"),
+    [
+        ("", [], (4e-3, 0.02)),
+        ("", ["train.learning_rate=1e-3"], (1e-3, 5e-3)),
+        ("train: {learning_rate: 2e-3}", [], (2e-3, 0.01)),
+        ("train: {learning_rate: 2e-3}", ["train.learning_rate=4e-3"], (4e-3, 0.02)),
+        (RATES, [], (8e-3, 0.03)),
+        (RATES, ["train.learning_rate=2e-3"], (2e-3, 7.5e-3)),
+        (RATES, ["train.learning_rate=2e-3", "train.muon_learning_rate=1"], (2e-3, 1)),
+        (RATES, ["train.muon_learning_rate=0.06"], (8e-3, 0.06)),
+        (RATES, ["train.muon_learning_rate=null"], (8e-3, 0.04)),
+    ],
+)
+def test_muons_learning_rate_is_in_proportion_to_the_one_that_is_set(
+    written: str, changes: list[str], expected: tuple[float, float]
+) -> None:
+    """Bug: a sweep over train.learning_rate left Muon's rate, that of most parameters, alone."""
+    train = load(written, *changes).train
+    assert (train.learning_rate, train.muon_learning_rate) == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_resolved_config_keeps_its_digits() -> None:
+    """A run's config.yaml has both rates: whatever their ratio is, it resumes as it was."""
+    config = load(RATES, "train.learning_rate=1.7e-3")
+    again = load(to_yaml(config), f"train.learning_rate={config.train.learning_rate}")
+    assert again.train == config.train
 
 
 def test_plans_read_back_as_themselves() -> None:

@@ -14,12 +14,17 @@ from safetensors.numpy import load_file
 
 import gpt as package
 from gpt import api
+from gpt.api.resolve import ready, resolve_new
 from gpt.config.load import load_config
+from gpt.config.schema import MUON_RATIO
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.model.ensemble import make_model, members_of
+from gpt.recipe.passes import most_steps
 from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.fine_tuning import RATE_FACTOR
 from gpt.runs.model import weights_of
+from gpt.text.corpus import load_corpus
+from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
 from gpt.training.init_from import adapted_weights
 from tests.conftest import PANGRAM, load, metrics_of, small
@@ -196,8 +201,68 @@ def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
     assert (new.model, new.data.lowercase) == (shape, True)
     assert (new.train.batch_size, new.train.beta2) == (6, 0.95)
     assert new.train.learning_rate == 1e-3
-    assert new.train.muon_learning_rate == RATE_FACTOR * old.train.muon_learning_rate
+    assert new.train.muon_learning_rate == 1e-3 * MUON_RATIO
+    assert new.train.min_learning_rate == RATE_FACTOR * old.train.min_learning_rate
     assert new.train.init_from == str(run)
+
+
+@pytest.mark.parametrize(
+    ("settings", "minutes", "expected"),
+    [
+        ([], None, {"steps": 41, "max_steps": None, "patience": 3, "eval_every": "10 %"}),
+        (["train.patience=5", "train.eval_every=7"], None, {"patience": 5, "eval_every": 7}),
+        (["train.patience=null"], None, {"steps": 41, "patience": None}),
+        (["train.steps=900"], None, {"steps": 900, "patience": None, "eval_every": 250}),
+        ([], 9.0, {"max_steps": 41, "patience": 3, "eval_every": "10 %"}),
+        (["train.max_steps=77"], 9.0, {"max_steps": 77, "patience": 3}),
+    ],
+)
+def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
+    runs: Callable[..., Path],
+    settings: list[str],
+    minutes: float | None,
+    expected: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bug: it made as many steps as the run it began with; the val loss doubled on the way."""
+    monkeypatch.setattr("gpt.recipe.passes.longest", lambda choice, text: 41 * 6 * 13 + 5)
+    Path("new.txt").write_text(NEW, "utf-8")
+    run = runs(train__steps=60)
+    settled = resolve_new(None, "new.txt", settings, minutes, run)
+    config, _ = ready(None, settled, settings, lambda: 0.0)
+    assert {key: getattr(config.train, key) for key in expected} == expected
+
+
+def test_the_limit_of_fine_tuning_is_a_few_passes_over_the_text(runs: Callable[..., Path]) -> None:
+    """Bug: it was as many steps as the old run had, of a text of any length."""
+    Path("new.txt").write_text(NEW * 40, "utf-8")
+    corpus = load_corpus(open_source("new.txt"))
+    steps = most_steps(small(train__steps=10**6), corpus)
+    assert 1 < steps * 6 * 13 / len(corpus.train) < 20
+
+
+def test_a_repeat_of_a_run_that_was_fine_tuned_has_its_settings(
+    runs: Callable[..., Path], new_text: str
+) -> None:
+    """Its config.yaml says all, also that there is no train.patience."""
+    run = fine_tuned(runs(), new_text, "train.steps=40", "train.patience=null")
+    settled = resolve_new(run / "config.yaml", None, [], None, None)
+    config, _ = ready(run / "config.yaml", settled, [], lambda: 0.0)
+    assert config == package.load(run, "last").config
+
+
+def test_the_command_says_at_which_step_it_stopped_and_why(
+    runs: Callable[..., Path], gpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Bug: "all steps done", though the best step was long before."""
+    Path("old.txt").write_text(OLD, "utf-8")
+    changes = ["device=cpu", "train.learning_rate=9", "train.warmup_steps=0", "train.eval_every=1"]
+    options = [part for change in [*changes, "sample.length=3"] for part in ("--set", change)]
+    code, out, err = gpt("train", "old.txt", "--init-from", runs(), *options)
+    assert code == 0, err
+    assert "stopped at step 3 after" in out
+    assert "has not improved since step 0, which is the checkpoint that `gpt sample` uses" in out
+    assert "fine-tuning for at most 11 steps" in err
 
 
 def test_the_rates_are_not_lowered_again_with_each_fine_tuning(

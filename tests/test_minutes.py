@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import Config
-from gpt.errors import Interrupted
+from gpt.errors import Interrupted, UsageError
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import read_summary
 from gpt.text import batches
@@ -169,6 +169,7 @@ def test_an_evaluation_that_takes_most_of_the_time_is_told(
 ) -> None:
     """Of 22 MB and two minutes it took all but two seconds, and four steps were made in silence."""
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 12)
+    monkeypatch.setattr(time_budget, "EVAL_CHARACTERS", 12)
     run_on(Machine(even, window_s), timed(), corpus, "r")
     warned = [message for message in caplog.messages if "data.val_fraction" in message]
     assert len(warned) == told
@@ -192,10 +193,18 @@ def test_a_dry_run_plans_as_the_run_does_also_beside_a_teacher(corpus: Corpus) -
     assert 0.85 * 60 < estimated.seconds <= 60
 
 
-def test_no_time_left_is_one_step_more(corpus: Corpus) -> None:
-    outcome = run_on(Machine(even), timed(0.01), corpus, "r")
-    assert 1 <= outcome.step <= 3
-    assert read_summary(Path("r"), "last").finished
+def test_too_few_minutes_are_refused_with_as_many_as_work(corpus: Corpus) -> None:
+    """Bug: 0.05 minutes trained one step and took 5 s."""
+    with pytest.raises(
+        UsageError, match=r"train\.minutes 0\.05 is too short for one step"
+    ) as caught:
+        run_on(Machine(even), timed(0.05), corpus, "r")
+    assert not Path("r").exists()
+    least = float(str(caught.value).split("--minutes ")[1].split()[0])
+    assert least < 0.3
+    machine = Machine(even)
+    assert run_on(machine, timed(least), corpus, "r").step >= 1
+    assert machine.now < 60 * least
 
 
 def test_evaluations_are_spread_over_the_run(corpus: Corpus) -> None:
@@ -252,6 +261,54 @@ def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus: 
     assert machine.now + 60 > 0.9 * 30 * 60
     rates = [record["lr"] for record in metrics_of(Path("r")) if "lr" in record]
     assert rates[80] > 2 * rates[-1]
+
+
+def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus: Corpus) -> None:
+    """Bug: it was refused; by more steps, its learning rate jumped to a third of the peak."""
+    first = run_on(Machine(even), timed(), corpus, "r").step
+    machine = Machine(half_as_fast_from_the_middle)
+    saved = read_summary(Path("r"), "last").config
+    config = load_config(saved, ["train.minutes=1.5"])
+    with pytest.raises(Interrupted):
+        run_on(machine, config, corpus, "r", resume=True, adds_minutes=True, **stop_at(first + 9))
+    machine.now += BEFORE_TRAINING_S
+    saved = read_summary(Path("r"), "last").config
+    outcome = run_on(machine, saved, corpus, "r", resume=True)
+    assert 0.85 * 90 < machine.now - BEFORE_TRAINING_S <= 90
+    found = [record["lr"] for record in metrics_of(Path("r")) if "lr" in record]
+    again, before, added = load_config("r/config.yaml"), found[first - 1], found[first:]
+    rewarm = again.train.rewarm_steps
+    assert len(added) == outcome.step - first
+    assert before < added[0] < max(added) / 2, "it rises"
+    assert 0.4 < max(added) / again.train.learning_rate < 0.8, "as in one run of all the steps"
+    assert added[rewarm:] == sorted(added[rewarm:], reverse=True)
+    assert added[-1] < 0.1 * max(added)
+    assert (again.train.minutes, again.train.plans[1][0]) == (None, first)
+    windows = [window_length(step, again) for step in range(first, outcome.step)]
+    assert set(windows) == {12}, "those of a run that is done stay long"
+    train(again, corpus, Path("again"))
+    assert same_weights(Path("again"), Path("r"))
+    scored = [[r for r in metrics_of(Path(run)) if "val_loss" in r] for run in ("r", "again")]
+    assert scored[0] == scored[1]
+    due = sorted({*steps_due("10 %", again.train)})
+    assert due == [step for step in range(outcome.step + 1) if is_due(step, "10 %", again.train)]
+    assert first in due
+
+
+def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(
+    corpus: Corpus, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: with fewer than it had used it made one step, and did not say what they are."""
+    caplog.set_level("INFO", "gpt")
+    with pytest.raises(Interrupted):
+        run_on(Machine(even), timed(), corpus, "r", **stop_at(30))
+    saved = read_summary(Path("r"), "last").config
+    less, more = (load_config(saved, [f"train.minutes={n}"]) for n in (0.3, 0.8))
+    with pytest.raises(UsageError, match=r"the time of the whole run\. It has used 0\.4"):
+        run_on(Machine(even), less, corpus, "r", resume=True)
+    run_on(Machine(even), more, corpus, "r", resume=True)
+    assert "--minutes 0.8 is the time of the whole run, which has used 0.4" in caplog.text
+    assert "plans" not in caplog.text
 
 
 def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus: Corpus) -> None:
@@ -405,7 +462,10 @@ def test_what_a_step_does_follows_from_the_plans_made_by_then(config: Config, da
 def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
     sizes = ["--set", "model.T=12", "--set", "model.C=8", "--set", "train.sample_length=0"]
     arguments = ("train", text_file, *sizes, "--device", "cpu", "--run-dir", "r")
-    code, out, err = gpt(*arguments, "--minutes", "0.01", "--json")
+    code, _, err = gpt(*arguments, "--minutes", "0.01")
+    assert (code, "train.minutes 0.01 is too short for one step" in err) == (2, True)
+    few = ("--minutes", "9000", "--set", "train.max_steps=3")  # this process began long ago
+    code, out, err = gpt(*arguments, *few, "--json")
     assert code == 0, err
     steps = json.loads(out)["step"]
     config = load_config("r/config.yaml")
@@ -423,9 +483,15 @@ def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
         assert (code, "expected either --minutes or train.steps" in err) == (2, True)
     code, _, err = gpt("train", "--resume", "r")
     assert (code, "r is finished" in err) == (2, True)
-    advice = err.rpartition("to train for longer: ")[2].split()
-    code, out, err = gpt("train", "--resume", "r", *advice, "--json")
-    assert (code, json.loads(out)["step"]) == (0, 2 * steps), err
+    assert "--minutes N, or steps with --set train.steps=6" in err
+    code, out, err = gpt("train", "--resume", "r", "--set", "train.steps=6", "--json")
+    assert (code, json.loads(out)["step"]) == (0, 6), err
+    more = ("--minutes", "9000", "--set", "train.max_steps=8", "--json")
+    code, out, err = gpt("train", "--resume", "r", *more)
+    assert (code, json.loads(out)["step"]) == (0, 8), err
+    assert "r is finished: training for 9000 more minutes, about 2 more steps" in err
+    code, out, err = gpt("train", "--config", "r/config.yaml", "--run-dir", "shown", "--dry-run")
+    assert code == 0, err
 
 
 def test_without_a_config_it_is_chosen_for_the_text_and_the_minutes(
@@ -458,14 +524,15 @@ def test_a_text_alone_is_trained_on_for_five_minutes(
 def test_steps_take_the_place_of_minutes_and_of_their_plans(gpt: Gpt, text_file: Path) -> None:
     """A run of minutes could not be resumed for more steps, as README says; and made two."""
     sizes = ["--set", "model.T=12", "--set", "model.C=8", "--set", "train.sample_length=0"]
-    run = ("train", text_file, *sizes, "--device", "cpu", "--run-dir", "r", "--minutes", "0.01")
-    assert gpt(*run)[0] == 0
+    few = ("--minutes", "9000", "--set", "train.max_steps=3")
+    assert gpt("train", text_file, *sizes, "--device", "cpu", "--run-dir", "r", *few)[0] == 0
     steps = load_config("r/config.yaml").train.steps
     code, _, err = gpt("train", "--resume", "r", "--set", f"train.steps={steps + 7}")
     assert code == 0, err
     train = load_config("r/config.yaml").train
     assert (train.steps, train.minutes, train.plans) == (steps + 7, None, ())
     assert read_summary(Path("r"), "last").step == steps + 7
+    assert train.rewarm_steps == train.warmup_steps or not train.warmup_steps
     config = Path("minutes.yaml")
     config.write_text("train: {minutes: 0.01, sample_length: 0}\nmodel: {T: 12, C: 8}\n")
     chosen = ("train", text_file, "--config", config, "--device", "cpu", "--set", "train.steps=3")

@@ -212,7 +212,7 @@ def test_a_stop_saves_the_run_and_the_same_command_finishes_the_sweep(
     def stop_in_the_second() -> bool:
         return sum(event["kind"] == "step" for event in steps) == 8
 
-    with pytest.raises(Interrupted, match=r"1 of 3 runs are finished.* --resume stopped"):
+    with pytest.raises(Interrupted, match=r"1 of 3 runs finished.* --resume stopped"):
         package.sweep(
             config, seeds=3, run_dir="stopped", on_event=steps.append,
             should_stop=stop_in_the_second,
@@ -274,7 +274,7 @@ def test_a_process_that_is_killed_as_the_sweep_is_stopped_does_not_end_the_sweep
                 time.sleep(0.01)
 
     config = small(train__steps=5, threads=1, data__source=str(text_file))
-    with pytest.raises(Interrupted, match="of 3 runs are finished"):
+    with pytest.raises(Interrupted, match="of 3 runs finished"):
         package.sweep(config, seeds=3, jobs=2, on_event=kill, should_stop=lambda: bool(killed))
 
 
@@ -305,6 +305,27 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
         *((88, 3, 88e-4), (104, 5, 104e-4)),
         *((88, 3, 1e-3), (104, 5, 1e-3), (88, 3, 2e-3), (104, 5, 2e-3)),
     ]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"), [([], [0.02, 0.04]), (["train.muon_learning_rate=0.7"], [0.7, 0.7])]
+)
+def test_a_sweep_over_the_learning_rate_varies_muons_unless_that_is_set(
+    given: list[str], expected: list[float], text_file: Path, load: Load
+) -> None:
+    """Bug: it varied AdamW's alone, while Muon, which updates most parameters, kept its own."""
+    base = load_config(None, [f"data.source={text_file}", "threads=1", *given])
+    asked = [
+        Asked(name, each.values, load_config(base, [*given, *each.changes]), is_open=True)
+        for name, each in zip("ab", combinations(["train.learning_rate=1e-3,2e-3"]), strict=True)
+    ]
+
+    def choose(config: Config) -> Config:
+        rates = ["train.learning_rate=8e-3", "train.muon_learning_rate=0.16"]
+        return load_config(config, [*rates, *given])
+
+    runs = new_plan(asked, 1, choose, load, lambda: False).runs
+    assert [run.config.train.muon_learning_rate for run in runs] == pytest.approx(expected)
 
 
 def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path, load: Load) -> None:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpt
+from gpt import api
 from gpt.api import Model
 from gpt.cli.repl import Repl
 from gpt.config.schema import SampleConfig
@@ -26,7 +27,7 @@ from gpt.lessons import LESSONS, training
 from gpt.lessons.build import build_page
 from gpt.lessons.trained import trained_model
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.checkpoint import read_checkpoint, read_summary
 from gpt.sampling import parallel
 from gpt.sampling.detokenizer import Detokenizer
 from gpt.sampling.engine import engine_of
@@ -127,6 +128,11 @@ def test_every_run_reports_its_loss_per_character_and_in_bits_per_byte(
     assert outcome.best_val_loss_per_character == pytest.approx(per_character, rel=1e-6)
     bits = per_character * (len(val) - 1) / math.log(2)
     assert outcome.bits_per_byte == pytest.approx(bits / len(val[1:].encode()), rel=1e-6)
+    assert read_summary(folder / f"{kind}-3").bits_per_byte == outcome.bits_per_byte
+    report = api.describe(folder / "text.txt")
+    found = report.ngrams[1].bits_per_character, report.compression.bits_per_character["xz"]
+    if kind == "characters":
+        assert (outcome.trigram_bits_per_character, outcome.xz_bits_per_character) == found
     records = [record for record in metrics_of(folder / f"{kind}-3") if "val_loss" in record]
     assert len(records) == 2
     if kind == "bytes":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 3  # evaluations without a new best, after which fine-tuning stops
 DEFAULT_MINUTES = 5.0  # of a run whose config is chosen for its text
 
 Settings = Mapping[str, Any] | Sequence[str]
@@ -124,18 +125,60 @@ def read_text(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["C
 def ready(
     given: "Config | str | Path | None",
     settled: "Config",
+    settings: Settings,
     clock: Callable[[], float],
     should_stop: Callable[[], bool] = lambda: False,
     *,
     costs: bool = True,
 ) -> tuple["Config", "Corpus"]:
-    """Return the text, and the config to train by, which is chosen where `given` leaves it open.
+    """Return the config to train by, with the text for which its open settings are chosen.
 
-    For the arguments see `chosen`.
+    Args:
+        given: the config that the caller named.
+        settled: what it resolves to.
+        settings: the changes that are resolved in it.
+        clock: the seconds that are used of the minutes.
+        should_stop: see `gpt.api.train`.
+        costs: see `chosen`.
     """
     if is_open(given, settled):
         return chosen(settled, clock, should_stop, costs=costs)
-    return read_text(settled)
+    settled, corpus = read_text(settled)
+    if settled.train.init_from is not None:
+        settled = _without_overfitting(given, settled, settings, corpus)
+    return settled, corpus
+
+
+def _without_overfitting(
+    given: "Config | str | Path | None", settled: "Config", settings: Settings, corpus: "Corpus"
+) -> "Config":
+    """Limit how long a run is fine-tuned, unless `given` or `settings` set that."""
+    from gpt.config.load import keys_given, load_config
+    from gpt.errors import counted
+    from gpt.recipe.passes import most_steps
+
+    keys, train = keys_given(given, as_changes(settings)), settled.train
+    if train.minutes is None and {"train.steps", "train.plans"} & keys:
+        return settled
+    steps = most_steps(settled, corpus)
+    changes: dict[str, Any]
+    if "train.warmup_steps" in keys:
+        steps = max(steps, train.warmup_steps)
+    if train.minutes is None:
+        changes = {"train.steps": min(steps, train.steps), "train.eval_every": "10 %"}
+    else:
+        changes = {"train.max_steps": steps}
+    changes = {k: v for k, v in (changes | {"train.patience": PATIENCE}).items() if k not in keys}
+    settled = load_config(settled, [f"{key}={value}" for key, value in changes.items()])
+    limit = settled.train.max_steps if train.minutes else settled.train.steps
+    if limit is not None:
+        passes = limit * train.batch_size * settled.model.T / len(corpus.train)
+        log.info(
+            "fine-tuning for at most %s, %.2g passes over the text, as a longer run would overfit; "
+            "--set train.steps=N changes that",
+            *(counted(limit, "step"), passes),
+        )
+    return settled
 
 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:

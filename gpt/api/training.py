@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.resolve import (
     Settings,
     Text,
+    as_changes,
     name_of,
     read_text,
     ready,
@@ -22,6 +23,7 @@ from gpt.torchrun import begin_training, check_alone
 if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.recipe.range_test import RangeTest
+    from gpt.runs.checkpoint import CheckpointData
     from gpt.training.dry_run import Estimate
     from gpt.training.trainer import Outcome
 
@@ -52,7 +54,9 @@ def train(
             `train.plans`.
         settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
         init_from: the run to fine-tune, in place of `train.init_from`: training begins with the
-            weights of its best checkpoint, and its shape and recipe are the defaults.
+            weights of its best checkpoint, and its shape and recipe are the defaults. Unless
+            `train.steps` is set, it ends when further passes over the text would overfit, or when
+            three evaluations in a row bring no better val loss.
         run_dir: the run's folder; default `runs/NAME`, after the text if it is given, else after
             the config; with a number if that is taken.
         overwrite: replace the run that is in the folder.
@@ -93,7 +97,7 @@ def train(
             from_main(partial(check_free, overwrite=overwrite), run)
         if overwrite:
             from_main(check_keeps, run, settled)
-        settled, corpus = ready(config, settled, clock, should_stop)
+        settled, corpus = ready(config, settled, settings, clock, should_stop)
 
         with phase("loading PyTorch"):
             from gpt.training.trainer import train as train_model
@@ -120,15 +124,26 @@ def resume(
     on_event: Callable[[dict[str, Any]], object] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> "Outcome":
-    """Resume a run from its last checkpoint, with the run's config but for those settings.
+    """Resume a run from its last checkpoint, with the run's config but for these settings.
 
-    `minutes` are those of the whole run, over all resumes, in place of what it had; `train.steps`
-    among the settings takes the place of its minutes and plans.
-    `should_stop`, `on_event` and `clock` are those of `train`.
+    Args:
+        run: the folder of a run, or its name in `runs`; default the newest.
+        text: where the same text is now, in place of `data.source`.
+        minutes: how long to train. A finished run trains for as many minutes more, after a short
+            warmup (`train.rewarm_steps`). For an interrupted run it is the time of the whole run,
+            over all resumes, in place of what it had.
+        settings: changes, as for `train`. `train.steps` takes the place of minutes and plans.
+        should_stop: see `train`.
+        on_event: see `train`.
+        clock: see `train`.
+
+    Returns:
+        How the run ended.
 
     Raises:
         ConfigError: a setting would make it another run.
-        UsageError: there is no such run, its text changed, or it has no steps left.
+        UsageError: there is no such run, its text changed, it is finished and neither minutes nor
+            steps are added, or the minutes are too few.
         CheckpointError: no checkpoint of the run can be read.
     """
     from gpt.runs.folder import find_run
@@ -142,7 +157,9 @@ def resume(
         run = before.get("run", run)  # the newest may be another one by now
         folder = from_main(find_run, None if run is None else str(run))
         newest = from_main(summary_to_resume, folder)
-        settled = resolve(newest.config, text, settings, minutes, plans_again=False)
+        if "run" in before and not newest.finished:
+            minutes = None  # the process that torchrun restarted has saved them
+        settled, adds_minutes = _settled_to_resume(newest, text, settings, minutes)
         settled, corpus = read_text(settled, newest.vocabulary)
 
         with phase("loading PyTorch"):
@@ -153,10 +170,31 @@ def resume(
             corpus,
             folder,
             resume=True,
+            adds_minutes=adds_minutes,
             should_stop=should_stop,
             on_event=on_event,
             clock=clock,
         )
+
+
+def _settled_to_resume(
+    newest: "CheckpointData",
+    text: Text | Sequence[Text] | None,
+    settings: Settings,
+    minutes: float | None,
+) -> tuple["Config", bool]:
+    """Return the config to resume with, and whether its minutes are added to a finished run."""
+    from gpt.config.load import keys_set_by
+
+    changes = as_changes(settings)
+    given = keys_set_by(changes)
+    adds_minutes = newest.finished and (minutes is not None or "train.minutes" in given)
+    if adds_minutes and "train.max_steps" not in given:
+        changes.append("train.max_steps=null")  # it limited the run that is finished
+    train = newest.config.train
+    if newest.finished and "train.steps" in given and "train.rewarm_steps" not in given:
+        changes.append(f"train.rewarm_steps={train.rewarm_steps or train.warmup_steps}")
+    return resolve(newest.config, text, changes, minutes, plans_again=False), adds_minutes
 
 
 def estimate(
@@ -179,7 +217,7 @@ def estimate(
     check_alone("a dry run")
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, clock, costs=False)
+    settled, corpus = ready(config, settled, settings, clock, costs=False)
     with phase("loading PyTorch"):
         from gpt.training.dry_run import estimate as measured
     return measured(settled, corpus, clock)
@@ -206,7 +244,7 @@ def find_learning_rate(
     check_alone("a range test")
     clock = since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, clock, should_stop)
+    settled, corpus = ready(config, settled, settings, clock, should_stop)
 
     with phase("loading PyTorch"):
         from gpt.recipe.range_test import find_learning_rate as test_range

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from gpt.runs.listing import RunSummary
 
 
-COLUMNS = ("RUN", "TEXT", "STEPS", "VAL LOSS", "PARAMETERS", "SIZE", "AGE", "STATE")
-DROPPED = ("SIZE", "PARAMETERS", "TEXT", "AGE")  # in this order, until a line fits the terminal
+COLUMNS = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
+LEFT_ALIGNED = ("RUN", "TEXT", "STATE")
+# in this order, until a line fits the terminal
+DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")
 
 
 def runs(
@@ -53,6 +55,7 @@ def _table(listed: "list[RunSummary]") -> str:
                 _short(Path(run.text).name) if run.text else "-",
                 "-" if run.step is None else f"{run.step:,}/{run.steps:,}",
                 _loss(run),
+                "-" if run.bits_per_byte is None else f"{run.bits_per_byte:.3f}",
                 "-" if run.parameters is None else f"{run.parameters:,}",
                 f"{run.bytes / 1e6:,.1f} MB",
                 _age(run.age_s),
@@ -67,7 +70,8 @@ def _table(listed: "list[RunSummary]") -> str:
     lines = []
     for row in rows:
         cells = [
-            row[i].ljust(widths[i]) if i in (0, 1, 7) else row[i].rjust(widths[i]) for i in shown
+            row[i].ljust(widths[i]) if COLUMNS[i] in LEFT_ALIGNED else row[i].rjust(widths[i])
+            for i in shown
         ]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)

@@ -48,7 +48,9 @@ def train(
         typer.Option(
             metavar="N",
             help="Train as many steps as fit into N minutes, start and end of the command "
-            "included; 5 without --config and train.steps. Short for --set train.minutes=N.",
+            "included; 5 without --config and train.steps. With --resume, a finished run is "
+            "trained for N more minutes; for an interrupted one, N is the time of the whole run. "
+            "Short for --set train.minutes=N.",
         ),
     ] = None,
     overrides: Annotated[
@@ -71,7 +73,8 @@ def train(
         typer.Option(
             metavar="RUN",
             help="Fine-tune a run: begin with the weights of its best checkpoint, in a new run; "
-            "the text's new characters are added.",
+            "the text's new characters are added. Unless train.steps is set, it stops before the "
+            "model overfits.",
         ),
     ] = None,
     freeze: Annotated[
@@ -230,12 +233,20 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
         typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
         return
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
+    bits = per_character / math.log(2)
     of_bytes = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
+    ended = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
+    is_done = outcome.reason == "all steps done"
+    ended = f"all steps done: {ended}" if is_done else f"stopped at {ended}: {outcome.reason}"
+    sampled = ", which `gpt sample` uses" if is_done and outcome.best_step < outcome.step else ""
     typer.echo(
-        f"\n{outcome.reason}: step {outcome.step} after {outcome.elapsed_s:.0f} s; best val loss "
-        f"{loss:.4f}{of_bytes} ({per_character / math.log(2):.3f} bits per character, "
-        f"{outcome.bits_per_byte:.3f} per byte) at step {outcome.best_step}"
+        f"\n{ended}; best val loss {loss:.4f}{of_bytes} ({bits:.3f} bits per character, "
+        f"{outcome.bits_per_byte:.3f} per byte) at step {outcome.best_step}{sampled}"
     )
+    trigram = outcome.trigram_bits_per_character
+    needed = [] if trigram is None else [f"a trigram model needs {trigram:.2f}"]
+    needed.append(f"xz {'needs ' if trigram is None else ''}{outcome.xz_bits_per_character:.2f}")
+    typer.echo(f"{bits:.2f} bits per character; {', '.join(needed)}")
     typer.echo(f"watch:   {tensorboard(str(Path(outcome.run).parent))}")
     typer.echo(f"sample:  {command('sample', outcome.run)}\n")
     for text in in_order(chunks, [""]):

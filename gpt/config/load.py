@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.schema import Config, fields
+from gpt.config.schema import Config, TrainConfig, fields
 from gpt.config.yaml import parse, read_yaml
 from gpt.errors import ConfigError
 
@@ -30,7 +30,8 @@ def load_config(
 
     Args:
         base: a file, the name of a shipped config such as quickstart, or a Config.
-        overrides: `section.key=value`, the value in YAML.
+        overrides: `section.key=value`, the value in YAML. `train.learning_rate` without
+            `train.muon_learning_rate` changes both, in the ratio that they have without it.
         source: in place of `data.source`: a name or several.
         init_from: in place of `train.init_from`.
         inherit: gives the settings, as a tree, that take the place of defaults where the run of
@@ -44,6 +45,7 @@ def load_config(
         tree = base.model_dump(exclude_unset=True)
     else:
         tree = {} if base is None else read_yaml(_find(Path(base)))
+    below = dict(tree)  # the settings without the overrides
     overridden = set[str]()
 
     def origin(key: str) -> str:
@@ -59,12 +61,27 @@ def load_config(
         _put(tree, key, value, origin)
         overridden.add(key)
     if inherit is not None and (run := _run_to_fine_tune(tree)) is not None:
-        tree = _merged(inherit(run), tree)
+        inherited = inherit(run)
+        tree, below = _merged(inherited, tree), _merged(inherited, below)
+    if "train.learning_rate" in overridden and "train.muon_learning_rate" not in overridden:
+        _keep_muon_ratio(tree["train"], below.get("train"))
     try:
         return Config.model_validate(_without_nulls(tree))
     except ValidationError as error:
         mistakes = [f"{origin(key)}{message}" for key, message in explain(error)]
         raise ConfigError("\n".join(mistakes)) from None
+
+
+def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:
+    """Scale `muon_learning_rate` of `train` by as much as an override changes `learning_rate`.
+
+    `below` is the section without the overrides. Without a Muon rate there, the default follows.
+    """
+    default = TrainConfig().learning_rate
+    muon, before = (below or {}).get("muon_learning_rate"), (below or {}).get("learning_rate")
+    rates: tuple[Any, ...] = (muon, before or default, train.get("learning_rate") or default)
+    if all(type(rate) in (int, float) and rate > 0 for rate in rates):  # else it is refused below
+        train["muon_learning_rate"] = rates[0] * (rates[2] / rates[1])
 
 
 def keys_set_by(overrides: Sequence[str]) -> set[str]:
@@ -73,6 +90,17 @@ def keys_set_by(overrides: Sequence[str]) -> set[str]:
     for key, value in map(_assignment, overrides):
         _put(tree, key, value, lambda key: "")
     return {*_leaves(_without_nulls(tree))}
+
+
+def keys_given(base: Config | Path | str | None, overrides: Sequence[str]) -> set[str]:
+    """Return the dotted keys of a config and its overrides, also those that are null."""
+    if isinstance(base, Config):
+        tree = base.model_dump(exclude_unset=True)
+    else:
+        tree = {} if base is None else read_yaml(_find(Path(base)))
+    for key, value in map(_assignment, overrides):
+        _put(tree, key, value, lambda key: "")
+    return {*_leaves(tree)}
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:

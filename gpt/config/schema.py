@@ -98,6 +98,7 @@ MOST_LAYERS = 1000  # or n-gram tables: their parameters are listed before a mod
 MOST_MEMBERS = 64
 LARGEST_TABLE = 2**24  # rotary angles, which a model computes before it has any weight
 SMALLEST_OFFSET = 4  # channels of a head, of which half can be offset
+MUON_RATIO = 5  # default peak learning rate of Muon / peak learning rate of AdamW
 SHARPEST = 1000.0  # far beyond one-hot attention, and far from overflow
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
 Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
@@ -316,8 +317,14 @@ class TrainConfig(Section):
     optimizer: Literal["muon", "adamw"] = Field(
         "muon", description="Muon for the blocks' matrices and AdamW for the rest, or AdamW for all"
     )
-    muon_learning_rate: PositiveFloat = Field(0.02, description="peak learning rate of Muon")
-    learning_rate: PositiveFloat = Field(4e-3, description="peak learning rate of AdamW")
+    learning_rate: PositiveFloat = Field(
+        4e-3, description="peak learning rate of AdamW; Muon's changes in proportion with it"
+    )
+    muon_learning_rate: PositiveFloat = Field(
+        default_factory=lambda given: MUON_RATIO * given["learning_rate"],
+        validate_default=True,
+        description=f"peak learning rate of Muon; null = {MUON_RATIO} x train.learning_rate",
+    )
     weight_decay: NonNegativeFloat = Field(0.1, description="decoupled weight decay of matrices")
     beta1: Fraction = Field(0.9, description="AdamW: decay of the gradient's running mean")
     beta2: Fraction = Field(0.99, description="AdamW: decay of the squared gradient's running mean")
@@ -331,8 +338,8 @@ class TrainConfig(Section):
     )
     rewarm_steps: NonNegativeInt = Field(
         0,
-        description="steps of linear rewarmup when a resume changes train.steps, from the last "
-        "learning rate to the new schedule's",
+        description="steps of linear warmup when a finished run is resumed for more minutes, or "
+        "a resume changes train.steps, from the last learning rate to the new schedule's",
     )
     decay: Literal["cosine", "linear"] = Field(
         "linear", description="shape of the decay from the peak learning rate to the last"

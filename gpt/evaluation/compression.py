@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 SAMPLE_BYTES = 2**21  # some seconds of xz
+COMPRESSED_PART = 2**16  # characters; gzip refers back by fewer
 COMPRESSORS: dict[str, Callable[[bytes], bytes]] = {
     "gzip -9": lambda text: gzip.compress(text, 9, mtime=0),
     "xz": lzma.compress,

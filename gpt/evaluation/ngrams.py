@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt.evaluation.spread import spread_slices
 from gpt.text.vocabulary import Ids
 
 Ngrams = NDArray[np.unsignedinteger]
 Numbers = NDArray[np.float64]
+COUNTED_IDS = 2**25  # of a split, at most
 USUAL_DISCOUNT = 0.5  # where too few n-grams occur once or twice to estimate it
 
 
@@ -42,6 +44,12 @@ def count_ngrams(parts: Iterable[Ids], n: int, V: int) -> NgramCounts:
             numbers += part[i : len(numbers) + i]
         ngrams, counts = _merged(ngrams, counts, *np.unique(numbers, return_counts=True))
     return NgramCounts(n, V, ngrams, counts)
+
+
+def sampled_ngrams(ids: Ids, n: int, V: int) -> NgramCounts:
+    """Count the n-grams that begin in at most COUNTED_IDS of these ids, evenly spread."""
+    parts = spread_slices(len(ids), COUNTED_IDS)
+    return count_ngrams((ids[part.start : part.stop + n - 1] for part in parts), n, V)
 
 
 class KneserNey:

@@ -10,21 +10,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpt.config.schema import DataConfig
+from gpt.errors import counted
 from gpt.evaluation.characters import CountedText, Finding, rare_characters
-from gpt.evaluation.compression import SAMPLE_BYTES, Compression, compress
+from gpt.evaluation.compression import COMPRESSED_PART, SAMPLE_BYTES, Compression, compress
 from gpt.evaluation.duplicates import find_duplicates
-from gpt.evaluation.ngrams import KneserNey, NgramCounts, count_ngrams, ngram_loss
+from gpt.evaluation.ngrams import KneserNey, ngram_loss, sampled_ngrams
 from gpt.evaluation.spread import spread_slices
 from gpt.evaluation.suspicious import MOJIBAKE, REPLACED, Suspicion, find_suspicious
 from gpt.evaluation.text_options import Option, compare_options, raw_sample
 from gpt.status import phase
 from gpt.text.corpus import SHORTEST_SPLIT, Corpus
 from gpt.text.documents import Skipped, Source, joined_name
-from gpt.text.vocabulary import Ids
 
 ORDERS = {2: "bigram", 3: "trigram"}
-COUNTED_IDS = 2**25  # of a split, for its n-grams
-COMPRESSED_PART = 2**16  # characters; gzip refers back by fewer
 LISTED_PASSAGES = 20
 MANY_DUPLICATES, MANY_UNSEEN = 0.01, 0.001  # of the val split
 ADVICE = {  # for what is almost always damage
@@ -202,17 +200,12 @@ def _only_in_val(counted: CountedText, text: Corpus) -> dict[str, int]:
 
 def _ngram_loss(corpus: Corpus, n: int) -> NgramLoss:
     """Of splits too short for an n-gram NaN."""
-    train, val = (_count(split, n, len(corpus.vocabulary)) for split in (corpus.train, corpus.val))
+    V = len(corpus.vocabulary)
+    train, val = (sampled_ngrams(split, n, V) for split in (corpus.train, corpus.val))
     loss = ngram_loss(KneserNey(train), val, corpus.vocabulary.unknown)
     nats = loss * len(corpus.val) / max(corpus.val_characters, 1)
     counted, scored = (int(counts.counts.sum()) for counts in (train, val))
     return NgramLoss(ORDERS[n], loss, nats, nats / math.log(2), counted, scored)
-
-
-def _count(ids: Ids, n: int, V: int) -> NgramCounts:
-    """Of each n-gram that begins in at most COUNTED_IDS ids, evenly spread."""
-    parts = spread_slices(len(ids), COUNTED_IDS)
-    return count_ngrams((ids[part.start : part.stop + n - 1] for part in parts), n, V)
 
 
 def _duplication(counted: CountedText, text: Corpus) -> Duplication:
@@ -260,8 +253,8 @@ def _warnings(
             ways.append("data.max_vocabulary, by which rare characters share one id")
         yield (
             f"{100 * unseen:.1f} % of val are characters that train lacks, which no model can "
-            f"predict: {len(only_in_val):,} distinct ones; use {', or '.join(ways)}"
+            f"predict: {counted(len(only_in_val), 'distinct one')}; use {', or '.join(ways)}"
         )
     for suspicion in suspicious:
         if advice := ADVICE.get(suspicion.kind):
-            yield f"{suspicion.kind}, in {suspicion.count:,} places: {advice}"
+            yield f"{suspicion.kind}, in {counted(suspicion.count, 'place')}: {advice}"

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gpt.errors import counted
 from gpt.evaluation.characters import RARE, Finding
 from gpt.evaluation.duplicates import BLOCK, GUARANTEED
 from gpt.evaluation.text_options import Option
@@ -54,7 +55,7 @@ def sections(report: TextReport) -> list[Section]:
 def _size(report: TextReport) -> Section:
     size = report.size
     ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
-    unknown = f", one of them for {size.unknown:,} characters" if size.unknown else ""
+    unknown = f", one of them for {counted(size.unknown, 'character')}" if size.unknown else ""
     files = f", from {_number(size.files, 'file')}" if size.files else ""
     fields = [
         ("characters", f"{size.characters:,} in {_number(size.lines, 'line')}"),

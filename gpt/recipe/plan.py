@@ -7,7 +7,7 @@ from functools import partial
 
 from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
-from gpt.errors import Interrupted
+from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
 from gpt.model.transformer import LARGE_VOCABULARY
 from gpt.recipe.chooser import Chooser, longest
@@ -81,7 +81,8 @@ class Plan:
             f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
             f"{counted(model.n_head, 'head')}, T {model.T}; {counted(self.parameters, 'parameter')}"
             + (f", about {mib:,.0f} MiB of memory" if costs else ""),
-            f"training: batches of {counted(train.batch_size * model.T, self.unit)}, about "
+            f"training: about {counted(train.steps, 'step')} of "
+            f"{counted(train.batch_size * model.T, self.unit)}, "
             f"{passes} {'pass' if passes == '1' else 'passes'} over the text"
             f"{regularised}{f'; {self.seconds:.0f} s' if costs else ''}{early}",
             f"no prediction: {self.unknown}" if self.unknown else f"{predicted} per character",
@@ -203,8 +204,3 @@ def plan(
         seconds=gone_s() + run.seconds,
         ends_early=run.ends_early,
     )
-
-
-def counted(number: int, noun: str) -> str:
-    """Return "1 step" or "2 steps"."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")

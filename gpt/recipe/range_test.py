@@ -49,7 +49,7 @@ class RangeTest:
     """
 
     learning_rate: float  # of the config: AdamW's
-    muon_learning_rate: float | None  # None: AdamW alone
+    muon_learning_rate: float | None  # None: in proportion to it, or AdamW alone
     factors: list[float]
     losses: list[float]
     smoothed: list[float]
@@ -183,4 +183,7 @@ def _with_constant_rate(config: Config) -> Config:
 
 
 def _muon_rate(config: Config) -> float | None:
-    return config.train.muon_learning_rate if config.train.optimizer == "muon" else None
+    """Return Muon's rate if it is set: else it follows from `train.learning_rate`."""
+    train = config.train
+    is_set = train.optimizer == "muon" and "muon_learning_rate" in train.model_fields_set
+    return train.muon_learning_rate if is_set else None

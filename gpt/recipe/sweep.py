@@ -19,7 +19,7 @@ import numpy as np
 
 from gpt.config.schema import Config
 from gpt.device import select_device
-from gpt.errors import GPTError, Interrupted, UsageError, command
+from gpt.errors import GPTError, Interrupted, UsageError, command, counted
 from gpt.evaluation.loss import evaluate
 from gpt.evaluation.units import scored_val, val_units
 from gpt.files import write_atomically
@@ -148,7 +148,7 @@ def run_sweep(
             for run, corpus in zip(plan.runs, corpora, strict=True)
             if not _is_finished(folder / run.name)
         ]
-        log.info("%s: %d runs, %d to train", folder, len(plan.runs), len(waiting))
+        log.info("%s: %s, %d to train", folder, counted(len(plan.runs), "run"), len(waiting))
         jobs = jobs or plan.jobs
         try:
             if min(jobs, len(waiting)) > 1:
@@ -158,8 +158,8 @@ def run_sweep(
         except Interrupted:  # by a signal, whose exit code it will get
             done = sum(_is_finished(folder / run.name) for run in plan.runs)
             raise Interrupted(
-                f"stopped: {done} of {len(plan.runs)} runs are finished, what others trained is "
-                f"saved; resume with: {command('train', '--resume', str(folder))}"
+                f"stopped: {done} of {counted(len(plan.runs), 'run')} finished; what others "
+                f"trained is saved; resume with: {command('train', '--resume', str(folder))}"
             ) from None
         ended = [
             _ended(folder, run, corpus, errors.get(run.name))

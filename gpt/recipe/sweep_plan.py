@@ -111,6 +111,8 @@ def new_plan(
             if shared not in chosen:
                 chosen[shared] = choose(_without(config, own))
             set_here = [f"{k}={v}" for k, v in own.items() if parse(v, k) is not None]
+            if "muon_learning_rate" in config.train.model_fields_set:  # set, so not in proportion
+                set_here.append(f"train.muon_learning_rate={config.train.muon_learning_rate}")
             config = load_config(chosen[shared], set_here)
         corpus = load(config, None)
         select_device(config.device)

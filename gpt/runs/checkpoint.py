@@ -66,7 +66,8 @@ class CheckpointData:
 
     `val_loss` is that of these weights, if they were evaluated; `best_step` the step with the
     lowest val loss so far, if any was evaluated since training began. `finished` is the run, if
-    training had a reason to stop here. `weights_sha256` is that of their file.
+    training had a reason to stop here. `weights_sha256` is that of their file. `bits_per_byte` is
+    the val loss in bits per byte of UTF-8, unknown for runs of older versions.
     """
 
     step: int
@@ -77,6 +78,7 @@ class CheckpointData:
     best_step: int | None = None
     finished: bool = False
     weights_sha256: str = ""
+    bits_per_byte: float | None = None
 
 
 @dataclass(frozen=True)
@@ -344,6 +346,7 @@ def _read(
         *(training.step, config, vocabulary, weights),
         *(training.val_loss, training.best_step, training.finished),
         hashes.get(MODEL, ""),
+        bits if isinstance(bits := training.numbers.get("bits_per_byte"), float) else None,
     )
     return data, TrainingState(tensors, training.numbers)
 

@@ -23,6 +23,7 @@ class RunSummary:
     step: int | None
     steps: int | None
     val_loss: float | None  # the lowest so far, nats per `unit`
+    bits_per_byte: float | None  # that loss in bits per byte of UTF-8, to compare any two runs by
     unit: str | None  # character, or byte: what an id of its vocabulary stands for
     parameters: int | None
     bytes: int
@@ -37,7 +38,7 @@ def list_runs() -> list[RunSummary]:
             if is_run(run):
                 listed.append(_summarise(run))
         except (OSError, Unreadable):
-            nothing = (None,) * 6
+            nothing = (None,) * 7
             listed.append(RunSummary(_name(run), "unreadable", *nothing, bytes=0, age_s=0))
     return sorted(listed, key=lambda run: run.age_s)
 
@@ -52,7 +53,7 @@ def _summarise(run: Path) -> RunSummary:
     except GPTError as error:
         state = "damaged" if has_checkpoint(run) else "empty"
         state = "unreadable" if isinstance(error, Unreadable) else state
-        numbers = (None,) * 6
+        numbers = (None,) * 7
         return RunSummary(
             _name(run), "running" if running else state, *numbers, size, time.time() - written
         )
@@ -64,6 +65,7 @@ def _summarise(run: Path) -> RunSummary:
         step=last.step,
         steps=last.config.train.steps,
         val_loss=best.val_loss,
+        bits_per_byte=best.bits_per_byte,
         unit=last.vocabulary.unit,
         parameters=parameter_count(last.config.model, len(last.vocabulary)),
         bytes=size,

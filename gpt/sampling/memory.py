@@ -1,6 +1,7 @@
 """The memory that sampling takes, from the shapes of a model's config alone."""
 
 from gpt.config.schema import ModelConfig
+from gpt.errors import counted
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.runs.checkpoint import CheckpointData
@@ -34,7 +35,7 @@ def check_sampling_memory(
 
         free = torch.cuda.mem_get_info(device)[0]
     check_memory(
-        f"sampling {B:,} texts", parts, "use fewer --num-samples, or a smaller model", free
+        f"sampling {counted(B, 'text')}", parts, "use fewer --num-samples, or a smaller model", free
     )
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from gpt.config.schema import DataConfig
-from gpt.errors import CheckpointError, ConfigError, TextError
+from gpt.errors import CheckpointError, ConfigError, TextError, counted
 from gpt.files import remove_stale, temporary_beside, write_atomically
 from gpt.status import phase
 from gpt.text.cache import LOCK, corpora_dir, sampled_sha256
@@ -80,7 +80,9 @@ class Corpus:
         if self.vocabulary.is_bytes:
             return f"{size}, {len(self.ids):,} bytes"
         if self.vocabulary.unknown:
-            return f"{size}, {V} ids, one of them for {self.vocabulary.unknown:,} rare ones"
+            return (
+                f"{size}, {V} ids, one of them for {counted(self.vocabulary.unknown, 'rare one')}"
+            )
         return f"{size}, vocabulary of {V}"
 
     def check_fits(self, T: int) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.errors import TextError
+from gpt.errors import TextError, counted
 from gpt.text.documents import Document
 from gpt.text.reading import CHUNK_BYTES, telling
 
@@ -91,8 +91,8 @@ def _rows(lines: Iterable[str], name: str, column: str, kind: str) -> Iterator[t
         for number, row in enumerate(rows, start=2):
             if row and index >= len(row):
                 raise TextError(
-                    f"{name}:{number}: expected {len(columns)} columns, as the first row has, got "
-                    f"{len(row)}"
+                    f"{name}:{number}: expected {counted(len(columns), 'column')}, as the first "
+                    f"row has, got {len(row)}"
                 )
             if row:
                 yield number, row[index]

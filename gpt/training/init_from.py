@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpt.config.schema import Config, ModelConfig
+from gpt.errors import counted
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.checkpoint import CheckpointData, Tensors, read_checkpoint
@@ -95,11 +96,13 @@ def old_rows(old: Vocabulary, new: Vocabulary, *, by_base: bool) -> NDArray[np.i
 
 
 def _told(data: CheckpointData, config: ModelConfig, new: Vocabulary) -> str:
-    """What of the new model is that run's, and what is new."""
+    """Describe the vocabulary of the run to fine-tune, and the new characters."""
     old, T = data.vocabulary, data.config.model.T
     context = f"; model.T {config.T} in place of {T}" if config.T != T else ""
     added = old.outside(new.characters)
     if not added:
-        return f"its {len(old):,} {'ids' if old.is_bytes else 'characters'}, none new{context}"
+        unit = "id" if old.is_bytes else "character"
+        return f"its {counted(len(old), unit)}, none new{context}"
     listed = " ".join(map(symbol, added[:SHOWN])) + (" ..." if len(added) > SHOWN else "")
-    return f"its {len(old.characters):,} characters and {len(added):,} new ones ({listed}){context}"
+    known, new_ones = counted(len(old.characters), "character"), counted(len(added), "new one")
+    return f"its {known} and {new_ones} ({listed}){context}"

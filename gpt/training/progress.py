@@ -47,5 +47,8 @@ class Progress:
         if target is not None and self.loss <= target:
             return f"val loss {self.loss:.4f} is at train.stop_at_val_loss {target}"
         if patience is not None and self.since_best >= patience:
-            return f"no better val loss in {patience} evaluations (train.patience)"
+            return (
+                f"the val loss has not improved since step {self.best_step}, which is the "
+                f"checkpoint that `gpt sample` uses (train.patience {patience})"
+            )
         return ""

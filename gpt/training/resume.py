@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from gpt.config.schema import Config, TrainConfig
 from gpt.distributed import from_main
-from gpt.errors import CheckpointError, UsageError
+from gpt.errors import CheckpointError, UsageError, counted
 from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.model import load_model, load_weights
 from gpt.runs.recovery import check_resumable, recover
@@ -38,9 +38,18 @@ class RunState:
 
 
 def resume_from(
-    config: Config, corpus: Corpus, run: Path, device: torch.device, teacher: Teacher | None = None
+    config: Config,
+    corpus: Corpus,
+    run: Path,
+    device: torch.device,
+    teacher: Teacher | None = None,
+    *,
+    adds_minutes: bool = False,
 ) -> RunState:
-    """The state to train on from, with this config.
+    """Return the state to resume training from, with this config.
+
+    With `adds_minutes`, the run is finished, and `train.minutes` is its time from here on: the
+    caller plans further steps.
 
     Raises:
         CheckpointError: no checkpoint is intact, or the last is of something else.
@@ -50,6 +59,8 @@ def resume_from(
     data, state = from_main(recover, run)
     with _state_of_this_model(run, data):
         progress = Progress(**state.numbers["progress"])
+        if not adds_minutes:
+            _check_has_steps(data, config, progress, run)
         _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
         _check_teacher(teacher, state.numbers.get("teacher_sha256"), config, run)
         _change_schedule(data, config.train, progress)
@@ -90,15 +101,19 @@ def _check_can_resume(
             f"{corpus.name} is not the text that {run} began with, or it has changed since; "
             f"bring the old text back, or start a new run"
         )
-    if data.step >= config.train.steps and progress.pending is None:
-        raise UsageError(
-            f"{run} is finished: it is at step {data.step} of {config.train.steps}; "
-            f"to train for longer: --set train.steps={2 * data.step}"
-        )
     if progress.ended and (reason := progress.early_stop(config.train)):
         raise UsageError(
-            f"{run} is finished: at step {data.step}, {reason}; to train for longer: "
+            f"{run} is finished: at step {data.step}, {reason}; to train for longer, add: "
             f"--set train.stop_at_val_loss=null --set train.patience=null"
+        )
+
+
+def _check_has_steps(data: CheckpointData, config: Config, progress: Progress, run: Path) -> None:
+    if data.step >= config.train.steps and progress.pending is None:
+        raise UsageError(
+            f"{run} is finished: it is at step {data.step} of {config.train.steps}. To train for "
+            f"longer, add N minutes with --minutes N, or steps with "
+            f"--set train.steps={2 * data.step}"
         )
 
 
@@ -140,7 +155,7 @@ def _change_schedule(data: CheckpointData, config: TrainConfig, progress: Progre
     progress.rewarm_step, progress.rewarm_rate = step, before
     if old.steps != config.steps:
         advice = (
-            f"over {config.rewarm_steps} steps (train.rewarm_steps)"
+            f"over {counted(config.rewarm_steps, 'step')} (train.rewarm_steps)"
             if config.rewarm_steps
             else "at once; --set train.rewarm_steps=N takes N steps for it"
         )

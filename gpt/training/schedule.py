@@ -1,7 +1,11 @@
-"""What changes from step to step: the learning rate, and how long the windows are.
+"""Learning rate and window length of each step, and the steps at which evaluations are due.
 
-Both follow how much of the run is done. A plan (`train.plans`) changes how many steps are left, and
-nothing of what is done: so the learning rate never jumps, and windows that are long stay long.
+All follow from the part of the run that is done. A plan (`train.plans`) changes how many steps
+remain, not what is done, so the learning rate does not jump and windows do not become short again.
+
+A plan that starts where the plan before it ended starts a new phase: a finished run is trained for
+longer. There the learning rate is warmed up again, over `train.rewarm_steps`, to the rate that one
+run of as many steps would have at that step.
 """
 
 import math
@@ -9,22 +13,40 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 
 from gpt.config.schema import Config, TrainConfig
+
+Plan = tuple[int, int]  # a step, and the steps of the whole run that are planned from there on
 
 SHORT_PART = Fraction(5, 6)  # of a run has windows of `first_window`
 
 
-def part_done(step: int, config: TrainConfig, start: int = 0) -> Fraction:
-    """How much of the run from step `start` to its end is done before a step: 0 to 1.
-
-    It grows by the same with each step, up to the step of a new plan, from which on it grows so
-    that it is 1 at the new end.
-    """
-    done, since, end = Fraction(0), start, config.plans[0][1] if config.plans else config.steps
-    for planned_at, planned_end in config.plans:
-        if planned_at > step:
+def phase_plans(step: int, config: TrainConfig) -> list[Plan]:
+    """Return the plans of the phase that `step` is in, up to `step`: the first starts the phase."""
+    plans = [(0, config.plans[0][1] if config.plans else config.steps)]
+    for plan in config.plans[1:]:
+        if plan[0] > step:
             break
+        if plan[0] >= plans[-1][1]:
+            plans.clear()
+        plans.append(plan)
+    return plans
+
+
+def part_done(step: int, config: TrainConfig, start: int = 0) -> Fraction:
+    """Return the part of the phase that is done before `step`: 0 to 1.
+
+    It is 0 until step `start`. It grows by the same amount with each step up to a new plan, and
+    then by the amount with which it reaches 1 at the new end.
+    """
+    return _done(step, phase_plans(step, config), start)
+
+
+def _done(step: int, plans: list[Plan], start: int = 0) -> Fraction:
+    (begin, end), *replans = plans
+    done, since = Fraction(0), max(begin, start)
+    for planned_at, planned_end in replans:
         if planned_at > since:
             done += (1 - done) * _part(planned_at - since, end - since)
             since = planned_at
@@ -37,9 +59,9 @@ def _part(steps: int, of: int) -> Fraction:
 
 
 def with_plan(config: Config, step: int, steps: int) -> Config:
-    """The config with one more plan: from this step on, so many steps in the whole run.
+    """Return the config with a plan that starts at `step`, for `steps` in the whole run.
 
-    It replaces those from this step on, which a run that was rolled back has not come to again.
+    It replaces later plans, which a run that was rolled back has not reached again.
     """
     plans = config.train.plans or ((0, config.train.steps),)
     before = [plan for plan in plans if plan[0] < step]
@@ -48,16 +70,29 @@ def with_plan(config: Config, step: int, steps: int) -> Config:
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """The learning rate of step `step`, counted from 0: a linear warmup, then `config.decay`.
+    """Return the learning rate of `step`, counted from 0: a linear warmup, then `config.decay`.
 
-    The last step of the warmup is at the peak, and so is the first of the decay, which would be at
-    `min_learning_rate` one step after the last. (AdamW's; Muon's is in proportion.)
+    The last step of the warmup has the peak rate, and so has the first of the decay, which would
+    reach `min_learning_rate` one step after the last. Muon's rate is in proportion.
     """
-    if step < config.warmup_steps:
-        return config.learning_rate * (step + 1) / config.warmup_steps
-    done = float(part_done(step, config, start=config.warmup_steps))
+    (begin, end), *_ = phase_plans(step, config)
+    peak, warmup = config.learning_rate, config.warmup_steps
+    if not begin and step < warmup:
+        return peak * (step + 1) / warmup
+    if begin:  # the finished run is trained for longer
+        peak = _decayed(peak, max(Fraction(0), _part(begin - warmup, end - warmup)), config)
+    rate = _decayed(peak, part_done(step, config, start=warmup), config)
+    if begin and step < begin + config.rewarm_steps:
+        rise = (step - begin + 1) / config.rewarm_steps
+        return config.min_learning_rate + rise * (rate - config.min_learning_rate)
+    return rate
+
+
+def _decayed(peak: float, part: Fraction, config: TrainConfig) -> float:
+    """Return the rate after this part of the decay from `peak` to `min_learning_rate`."""
+    done = float(part)
     left = 1 - done if config.decay == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return config.min_learning_rate + left * (config.learning_rate - config.min_learning_rate)
+    return config.min_learning_rate + left * (peak - config.min_learning_rate)
 
 
 def rewarm_factor(step: int, config: TrainConfig, start: int, rate: float) -> float:
@@ -78,7 +113,16 @@ def short_steps(config: Config) -> int:
 
 
 def _is_short(step: int, config: TrainConfig) -> bool:
-    return part_done(step + 1, config) <= SHORT_PART
+    plans = phase_plans(step, config)
+    return not plans[0][0] and _done(step + 1, plans) <= SHORT_PART
+
+
+def short_part(step: int, config: TrainConfig) -> float:
+    """Return the part of the steps that remain at `step` whose windows are of `first_window`."""
+    done = part_done(step, config)
+    if phase_plans(step, config)[0][0] or done == 1:
+        return 0.0
+    return float(max(SHORT_PART - done, Fraction()) / (1 - done))
 
 
 def window_length(step: int, config: Config) -> int:
@@ -97,30 +141,32 @@ def batch_shape(step: int, config: Config) -> tuple[int, int]:
 
 
 def is_due(step: int, every: int | str, config: TrainConfig) -> bool:
-    """Whether it is time at a step for what comes every so many steps, or `10 %` of the run.
+    """Return whether an event with the period `every`, in steps or such as `10 %`, is due.
 
-    Before the first step and after the last everything is due.
+    Before the first step, after the last and where a phase ends, everything is due.
     """
-    if step == 0 or step >= config.steps:
+    if step >= config.steps or step == phase_plans(step, config)[0][0]:
         return True
     return times_due(every, config, step - 1) > times_due(every, config, step)
 
 
 def times_due(every: int | str, config: TrainConfig, after: int = 0) -> int:
-    """How many times that is, after a step."""
+    """Return how often such an event is due after a step (with a part: in the step's phase)."""
     if isinstance(every, int):
         return -(-config.steps // every) - after // every
     return math.ceil(1 / _as_part(every)) - part_done(after, config) // _as_part(every)
 
 
 def steps_due(every: int | str, config: TrainConfig) -> Iterator[int]:
-    """At which steps that is."""
+    """Yield the steps at which such an event is due."""
+    starts = [at for at, _ in config.plans[1:] if phase_plans(at, config)[0][0] == at]
     if isinstance(every, int):
-        yield from range(0, config.steps, every)
+        yield from sorted({*range(0, config.steps, every), *starts})
     else:
         done, part = partial(part_done, config=config), _as_part(every)
-        for i in range(math.ceil(1 / part)):
-            yield bisect_left(range(config.steps), i * part, key=done)
+        for begin, end in pairwise([0, *starts, config.steps]):
+            for i in range(math.ceil(1 / part)):
+                yield begin + bisect_left(range(begin, end), i * part, key=done)
     yield config.steps
 
 

@@ -19,7 +19,7 @@ from gpt.device import (
     select_precision,
 )
 from gpt.distributed import add_up, parallel, rank, sharing, unsynchronised, world_size
-from gpt.errors import TrainingError
+from gpt.errors import TrainingError, counted
 from gpt.evaluation.loss import unknown_cost
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.runs.checkpoint import Tensors, TrainingState
@@ -178,7 +178,8 @@ class TrainStep:
         self.batches = Prefetch(self._draw, config.train.steps)  # the next may be of another shape
 
     def probe(self, step: int) -> None:
-        """Compute a step's gradients, and leave no trace of it: to see how long that takes."""
+        """Compute the gradients of `step` and discard them, to measure how long that takes."""
+        self.model.train()  # a model that was loaded is not: without dropout it is faster
         self._backward(step, synchronise=False)
         self.model.zero_grad(set_to_none=True)
         if self.device.type != "cpu":
@@ -208,7 +209,9 @@ class TrainStep:
         at_once = self.gradients.windows_at_once(-(-B // self.micro_batches), T)
         further = range(self.micro_batches + 1, B + 1)
         more = next((n for n in further if B % n == 0 and B // n < at_once), None)
-        problem = f"not enough memory on {self.device} for {at_once} windows of {T} characters"
+        problem = (
+            f"not enough memory on {self.device} for {counted(at_once, 'window')} of {T} characters"
+        )
         if more is None:
             raise TrainingError(f"{problem} ({reason:.150}); use a smaller model.T, C or n_layer")
         if not self.config.train.auto_batch:

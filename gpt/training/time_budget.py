@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 from functools import partial
 
 import torch
@@ -10,11 +9,18 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import LARGEST, Config
 from gpt.distributed import any_rank, from_main, world_size
+from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.vocabulary import Ids
 from gpt.training.ensemble import Update
-from gpt.training.schedule import SHORT_PART, part_done, times_due, window_length
+from gpt.training.schedule import (
+    phase_plans,
+    short_part,
+    times_due,
+    window_length,
+    with_plan,
+)
 
 MARGIN = 0.01  # of the time, which is left free
 AFTERWARDS_S = 3.0  # for what follows training: a picture, the sample that the command prints
@@ -25,6 +31,7 @@ NEWEST = 1 / 3  # weight of what was measured since the last check
 EVALUATED = 0.05  # of the time at most, unless train.eval_characters says on how much
 FEWEST_EVAL_CHARACTERS = 10_000
 SHORTEST_STEP_S = 1e-6
+SLACK = 1.2  # times the time that is missing is advised: the next start may take longer
 PROBED_S, PROBES = 0.3, 9  # seconds and times, at most, that one kind of work is tried before a run
 
 # kinds of work, beside a step by the T of its windows
@@ -91,10 +98,10 @@ class Pace:
 
 
 class TimeBudget:
-    """What is left of `train.minutes`, and the steps that fit; without it, nothing is planned.
+    """The time that `train.minutes` leaves, and the steps that fit; without it, nothing is planned.
 
-    `clock` gives the seconds since the command began; `elapsed_before` are those of training
-    before that, by the commands that it resumes. A `pace` that is given was measured already.
+    `clock` returns the seconds since the command began; `elapsed_before` is the training time, in
+    seconds, of the commands that it resumes. A given `pace` was measured already.
     """
 
     def __init__(
@@ -108,16 +115,17 @@ class TimeBudget:
     ) -> None:
         self.limit_s = 60 * (config.train.minutes or math.inf)
         self.val_characters, self.elapsed_before = len(val) - 1, elapsed_before
+        self.given_s = self.limit_s - elapsed_before  # of this command
         self.pace = pace or Pace(clock)
         if pace is None and config.train.minutes is not None:
             self.pace.probe(update, val, config)
-        self.next_check_s = self.used_s + CHECKED_EVERY * self.limit_s / 2
+        self.next_check_s = self.used_s + CHECKED_EVERY * self.given_s / 2
 
     def check_soon(self, step: int, config: Config) -> None:
         """Compare a plan that was made for other minutes with the pace before it ends."""
         fixed_s, step_s = self._costs(step, config, wholes=0)
         planned_s = fixed_s + (config.train.steps - step) * step_s
-        self.next_check_s = self.used_s + CHECKED_EVERY / 2 * min(self.limit_s, planned_s)
+        self.next_check_s = self.used_s + CHECKED_EVERY / 2 * min(self.given_s, planned_s)
 
     @property
     def used_s(self) -> float:
@@ -127,7 +135,7 @@ class TimeBudget:
     @property
     def left_s(self) -> float:
         """Seconds that training has left."""
-        return (1 - MARGIN) * self.limit_s - AFTERWARDS_S - self.used_s
+        return self.limit_s - MARGIN * self.given_s - AFTERWARDS_S - self.used_s
 
     @property
     def evaluated_part(self) -> float:
@@ -135,17 +143,51 @@ class TimeBudget:
         return self._evaluation_s(self.val_characters) / self.limit_s
 
     def first_plan(self, config: Config) -> Config:
-        """The config of a new run with as many steps as fit, unless they are planned already.
+        """Return the config of a new run with as many steps as fit, unless they are planned.
 
         If evaluations would take too much of the time, they are on a part of the val split.
+
+        Raises:
+            UsageError: there is no time for a step.
         """
         if config.train.minutes is None or config.train.plans:
             return config
         config = self._with_short_evaluations(config)
+        self._check_fits(0, config)
         steps = self._end(0, config)
         if "warmup_steps" in config.train.model_fields_set:  # else it follows from the steps
             steps = max(steps, config.train.warmup_steps)
         return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
+
+    def extend(self, step: int, config: Config) -> Config:
+        """Return the config of a finished run that trains on from `step` for the time given.
+
+        Without `train.rewarm_steps`, that is the run's warmup, or a tenth of the steps if shorter.
+
+        Raises:
+            UsageError: there is no time for a step.
+        """
+        config = with_plan(config, step, step + 1)
+        self._check_fits(step, config)
+        end = self._end(step, config, wholes=2)
+        train = config.train
+        rewarm = train.rewarm_steps or max(1, min(train.warmup_steps, (end - step) // 10))
+        train = train.model_copy(update={"rewarm_steps": rewarm})
+        return with_plan(config.model_copy(update={"train": train}), step, end)
+
+    def _check_fits(self, step: int, config: Config) -> None:
+        """Raise UsageError, with the shortest time that works, if not even one step fits."""
+        step_s = self._step_s(step, config)
+        after_s = self._evaluation_s(self.val_characters) + AFTERWARDS_S
+        missing_s = step_s + after_s - AFTERWARDS_S - self.left_s
+        if missing_s <= 0:
+            return
+        least = math.ceil(100 * (self.given_s + SLACK * missing_s) / 60) / 100
+        raise UsageError(
+            f"train.minutes {self.given_s / 60:.2g} is too short for one step. Starting took "
+            f"{self.pace.clock():.1f} s, a step takes {_short_s(step_s)}, and the evaluation at "
+            f"the end, saving and a sample {after_s:.1f} s. Use --minutes {least:g} or more"
+        )
 
     def new_end(self, step: int, config: Config, wholes: int = 0) -> int | None:
         """The steps of the whole run that fit, if those that are planned miss the end; else None.
@@ -159,12 +201,12 @@ class TimeBudget:
     def _new_end(self, step: int, config: Config, wholes: int) -> int | None:
         if self.used_s < self.next_check_s:
             return None
-        self.next_check_s = self.used_s + CHECKED_EVERY * self.limit_s
+        self.next_check_s = self.used_s + CHECKED_EVERY * self.given_s
         self.pace.settle()
         fixed_s, step_s = self._costs(step, config, wholes)
         late_s = fixed_s + (config.train.steps - step) * step_s - self.left_s
         end = self._end(step, config, wholes)
-        tolerance_s = max(TOLERANCE * self.left_s, LEAST_TOLERANCE * self.limit_s)
+        tolerance_s = max(TOLERANCE * self.left_s, LEAST_TOLERANCE * self.given_s)
         return end if abs(late_s) > tolerance_s and end != config.train.steps else None
 
     def _end(self, step: int, config: Config, wholes: int = 1) -> int:
@@ -183,12 +225,12 @@ class TimeBudget:
             fixed_s += wholes * all_s
         if isinstance(every, int):
             return fixed_s, step_s + evaluation_s / every
-        return fixed_s + (times_due(every, train, max(0, step - 1)) - 1) * evaluation_s, step_s
+        after = max(phase_plans(step, train)[0][0], step - 1)
+        return fixed_s + (times_due(every, train, after) - 1) * evaluation_s, step_s
 
     def _step_s(self, step: int, config: Config) -> float:
         """Seconds of a step, on average over the rest of the run."""
-        done = part_done(step, config.train)
-        short = float(max(SHORT_PART - done, Fraction()) / (1 - done)) if done < 1 else 0.0
+        short = short_part(step, config.train)
         first = config.train.first_window or config.model.T
         return short * self.pace.step_s(first) + (1 - short) * self.pace.step_s(config.model.T)
 
@@ -210,3 +252,7 @@ class TimeBudget:
             return config
         part = int(affordable / 2 / on_the_way * self.val_characters)
         return load_config(config, [f"train.eval_characters={max(FEWEST_EVAL_CHARACTERS, part)}"])
+
+
+def _short_s(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.2g} ms"

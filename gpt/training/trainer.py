@@ -26,8 +26,9 @@ from gpt.distributed import (
     rank,
     world_size,
 )
-from gpt.errors import Interrupted, TrainingError, Unreadable, command
+from gpt.errors import Interrupted, TrainingError, Unreadable, UsageError, command, counted
 from gpt.evaluation.attention import attend
+from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import Stopped, evaluate_each
 from gpt.evaluation.units import scored_val, val_units
 from gpt.files import write_atomically
@@ -100,6 +101,8 @@ class Outcome:
     best_val_loss_per_character: float
     bits_per_byte: float  # of UTF-8: the best val loss, to compare runs of any vocabulary by
     best_step: int
+    trigram_bits_per_character: float | None  # see Baselines, as the next
+    xz_bits_per_character: float
     elapsed_s: float  # of training, over all resumes
     seconds: float  # of this call
 
@@ -110,6 +113,7 @@ def train(
     run: Path,
     *,
     resume: bool = False,
+    adds_minutes: bool = False,
     overwrite: bool = False,
     numbered: bool = False,
     should_stop: Callable[[], bool] = lambda: False,
@@ -127,7 +131,8 @@ def train(
 
     With `train.minutes`, they follow from the plans as well, of which there are a few, made by
     `clock`: seconds since the command began, by default since this call. The run's config.yaml,
-    at its end, has them as `train.plans`, and repeats the run exactly.
+    at its end, has them as `train.plans`, and repeats the run exactly. If a finished run is resumed
+    with `adds_minutes`, `train.minutes` of the config is the time for further steps.
 
     A step whose loss or gradient is NaN or infinite is skipped; in an ensemble, by that member.
     After `SKIPPED_STEPS` in a row the run rolls back to its last checkpoint and trains on with half
@@ -181,11 +186,12 @@ def train(
         with on_main(locked(run), lambda: None) as check_in_place:
             if resume:
                 with phase("loading the checkpoint"):
-                    state = resume_from(config, corpus, run, device, teacher)
-                    elapsed_before = state.progress.elapsed_s
-                    budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_before)
-                if state.config and state.config.train.minutes != config.train.minutes:
-                    budget.check_soon(state.step, config)
+                    state = resume_from(
+                        config, corpus, run, device, teacher, adds_minutes=adds_minutes
+                    )
+                    config, budget = _budget_to_resume(
+                        config, corpus, run, state, clock, adds_minutes=adds_minutes
+                    )
             else:
                 from_main(empty, run)
                 state = RunState(0, update, Progress(), None)
@@ -210,6 +216,58 @@ def train(
                 else:
                     remember(outcome=asdict(outcome))
                     return outcome
+
+
+def _budget_to_resume(
+    config: Config,
+    corpus: Corpus,
+    run: Path,
+    state: RunState,
+    clock: Callable[[], float],
+    *,
+    adds_minutes: bool,
+) -> tuple[Config, TimeBudget]:
+    """Return the config to resume with and its time budget; log what its minutes are for.
+
+    Raises:
+        UsageError: there is no time for a step.
+    """
+    assert state.config is not None
+    before, elapsed_s = state.config.train, state.progress.elapsed_s
+    minutes = config.train.minutes
+    if adds_minutes and minutes is not None:
+        train = config.train.model_copy(update={"minutes": elapsed_s / 60 + minutes})
+        config = config.model_copy(update={"train": train})
+    budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_s)
+    if minutes is None or config.train.minutes == before.minutes:
+        return config, budget
+    if not adds_minutes:
+        if budget.left_s <= 0:
+            raise UsageError(
+                f"{run}: train.minutes of a run that is not finished is the time of the whole run. "
+                f"It has used {elapsed_s / 60:.2g} minutes; expected more than that and the start "
+                f"of this command, got {minutes:g}. Use --minutes with a larger number, or leave "
+                f"it out"
+            )
+        log.info(
+            "%s is not finished: --minutes %g is the time of the whole run, which has used %.2g",
+            *(run, minutes, elapsed_s / 60),
+        )
+    elif state.step >= before.steps:
+        config = from_main(budget.extend, state.step, config)
+        state.update.replan(config)
+        state.progress.rewarm_step = None  # the plan has a warmup of its own
+        steps, rewarm = config.train.steps, config.train.rewarm_steps
+        log.info(
+            "%s is finished: training for %g more minutes, about %s; the learning rate goes "
+            "from %.2g to %.2g in %s (train.rewarm_steps), then down again",
+            *(run, minutes, counted(steps - state.step, "more step")),
+            learning_rate(state.step - 1, before) * state.progress.scale,
+            learning_rate(min(state.step + rewarm, steps) - 1, config.train) * state.progress.scale,
+            counted(rewarm, "step"),
+        )
+    budget.check_soon(state.step, config)
+    return config, budget
 
 
 def _make(run: Path, numbered: bool, overwrite: bool) -> Path:
@@ -291,10 +349,10 @@ class Trainer:
         for notice in self.notices:
             self.monitor.notice(self.step, notice)
         self.notices.clear()
+        if self.resumed_at is None or self.unsaved:
+            self.plan()
         if self.unsaved:
             self._save_checkpoint()
-        if self.resumed_at is None:
-            self.plan()
         if self.resumed_at is None or self.progress.pending is not None:
             self.metrics, self.unsaved = self.progress.pending or {}, True
             self.evaluate()
@@ -340,9 +398,12 @@ class Trainer:
                 self.update.replan(self.config)
                 self.monitor.replan(end)
         if steps := dict(self.config.train.plans).get(self.step):
-            self.monitor.event(self.step, f"{steps} steps planned")
-            if not self.step:  # of others, the bar shows the number
-                log.info("%d steps planned", steps)
+            self.monitor.event(self.step, f"{counted(steps, 'step')} planned")
+            if not self.step and (minutes := self.config.train.minutes) is not None:
+                log.info(
+                    "about %s in %g min; the bar shows when that changes",
+                    *(counted(steps, "step"), minutes),
+                )
                 if (part := self.budget.evaluated_part) > MUCH_EVALUATED:
                     log.warning(
                         "the evaluation at the end takes about %.0f %% of the time: for more "
@@ -455,6 +516,7 @@ class Trainer:
             elapsed_s=round(self.progress.elapsed_s, 1),  # as saved: what comes after is drawing
             seconds=round(self.clock() - self.began, 1),
             **scores,
+            **asdict(measure_baselines(self.corpus)),
         )
 
     def roll_back(self, reason: str) -> None:
@@ -468,8 +530,7 @@ class Trainer:
             raise TrainingError(
                 f"{reason}; it rolled back {ROLLBACKS} times and halved the learning rates each "
                 f"time. The checkpoints of {self.run} are as they were. Start again with a lower "
-                f"train.learning_rate and train.muon_learning_rate, a longer train.warmup_steps, "
-                f"or train.precision fp32"
+                f"train.learning_rate, a longer train.warmup_steps, or train.precision fp32"
             )
         self.unread.clear()
         elapsed_s = self.monitor.elapsed_s
@@ -631,6 +692,8 @@ class Trainer:
             "progress": known,
             "text_sha256": self.corpus.sha256,
         }
+        if progress.val_loss is not None:
+            numbers["bits_per_byte"] = self.units.bits_per_byte(progress.val_loss)
         if teacher := self.update.teacher:
             numbers["teacher_sha256"] = teacher.sha256
         finite = all(np.isfinite(array).all() for array in data.weights.values())

@@ -1,0 +1,22 @@
+"""How long a run may be fine-tuned before it overfits."""
+
+from gpt.config.schema import Config
+from gpt.recipe.chooser import longest
+from gpt.recipe.difficulty import MOST_CHARACTERS, MOST_PASSES, Difficulty
+from gpt.recipe.law import USUAL_GAIN, USUAL_GAP
+from gpt.recipe.settings import Choice
+from gpt.text.corpus import Corpus
+
+USUAL_LOSS = 1.8  # nats per character, of the pilot on prose
+
+
+def most_steps(config: Config, corpus: Corpus) -> int:
+    """Return the steps after which the law predicts that a new model of this shape overfits.
+
+    The text is taken to be as hard as usual, which saves the pilot run.
+    """
+    model, characters = config.model, len(corpus.train)
+    pilot = min(MOST_CHARACTERS, MOST_PASSES * characters)
+    text = Difficulty(characters, len(corpus.vocabulary), USUAL_LOSS, USUAL_GAIN, USUAL_GAP, pilot)
+    choice = Choice(model.n_layer, model.C, characters, model.character_dropout, model.ensemble)
+    return max(1, longest(choice, text) // (config.train.batch_size * model.T))
