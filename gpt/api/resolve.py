@@ -1,6 +1,7 @@
 """From what was asked for to what is trained: the resolved config, and its text."""
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from gpt.distributed import first_on_each_machine, from_main
 from gpt.errors import UsageError
 
 if TYPE_CHECKING:
+    from gpt.config.load import Override
     from gpt.config.schema import Config, DataConfig
     from gpt.recipe.plan import Plan
     from gpt.runs.checkpoint import CheckpointData
@@ -69,7 +71,7 @@ def resolve(
 
     changes = as_changes(settings)
     if minutes is not None:
-        changes += [f"train.minutes={minutes}", *(["train.plans=null"] if plans_again else [])]
+        changes += [("train.minutes", minutes), *(["train.plans=null"] if plans_again else [])]
     given = keys_set_by(changes)
     if "train.steps" in given and "train.plans" not in given:
         if "train.minutes" in given:
@@ -82,13 +84,22 @@ def resolve(
     return load_config(config, changes, [str(name) for name in texts] or None, **fine_tuning)
 
 
-def as_changes(settings: Settings) -> list[str]:
-    """`section.key=value` of each setting."""
-    from gpt.config.yaml import as_flow
-
+def as_changes(settings: Settings) -> "list[Override]":
+    """Return the settings as overrides: those of a mapping keep their values."""
     if isinstance(settings, Mapping):
-        return [f"{key}={as_flow(value)}" for key, value in settings.items()]
+        return [(str(key), _plain(value)) for key, value in settings.items()]
     return [settings] if isinstance(settings, str) else [*settings]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without numpy's and torch's types and without paths, as a config has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def since_now() -> Callable[[], float]:

@@ -67,7 +67,7 @@ def sweep(
     if seeds is not None and seeds < 1:
         raise UsageError(f"expected at least one seed, got {seeds}")
 
-    def resolved(changes: list[str]) -> "Config":
+    def resolved(changes: Settings) -> "Config":
         return resolve_new(config, text, changes, minutes, init_from)
 
     combined = combinations(as_changes(settings))
