@@ -34,8 +34,15 @@ def resolve_new(
     settings: Settings,
     minutes: float | None,
     init_from: str | Path | None,
+    *,
+    in_sweep: bool = False,
 ) -> "Config":
-    """The config of a new run: what is not set has its default, or is the run's to fine-tune."""
+    """Return the config of a new run; what is not set has its default or the fine-tuned run's.
+
+    In a sweep, a setting need not have an effect on every run.
+    """
+    from gpt.config.load import check_effects, keys_set_by
+    from gpt.config.schema import explicit
     from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
     from gpt.runs.folder import find_teacher
 
@@ -47,6 +54,11 @@ def resolve_new(
         init_from=None if init_from is None else str(init_from),
         inherit=lambda run: settings_to_inherit(_summary(run)),
     )
+    in_file = {key for key, _ in explicit(settled)} & {"train.max_steps", "train.warmup_steps"}
+    given = in_file | (set() if in_sweep else keys_set_by(as_changes(settings)))
+    if is_open(config, settled):  # the minutes and evaluations are chosen later
+        given -= {"train.max_steps", "train.patience"}
+    check_effects(settled, given)
     if settled.train.init_from is not None:
         check_same_model(_summary(settled.train.init_from), settled)
     if settled.train.distill is not None:
@@ -63,9 +75,9 @@ def resolve(
     plans_again: bool = True,
     **fine_tuning: Any,
 ) -> "Config":
-    """The config with these settings; one for so many minutes makes its own plans, if it may.
+    """Return the config with these settings; with `minutes`, it is planned again if it may be.
 
-    Steps that are set take the place of a config's minutes and plans.
+    `train.steps` among the settings takes the place of a config's minutes, plans and max_steps.
     """
     from gpt.config.load import keys_set_by, load_config
 
@@ -80,6 +92,7 @@ def resolve(
                 "the minutes are trained"
             )
         changes += ["train.minutes=null", "train.plans=null"]
+        changes += [] if "train.max_steps" in given else ["train.max_steps=null"]
     texts = [text] if isinstance(text, str | Path) else text or []
     return load_config(config, changes, [str(name) for name in texts] or None, **fine_tuning)
 

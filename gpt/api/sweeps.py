@@ -68,7 +68,7 @@ def sweep(
         raise UsageError(f"expected at least one seed, got {seeds}")
 
     def resolved(changes: Settings) -> "Config":
-        return resolve_new(config, text, changes, minutes, init_from)
+        return resolve_new(config, text, changes, minutes, init_from, in_sweep=True)
 
     combined = combinations(as_changes(settings))
     combined = with_seeds(combined, resolved(combined[0].changes).seed, seeds)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpt.api.resolve import (
     Settings,
     Text,
+    as_changes,
     name_of,
     read_text,
     ready,
@@ -120,6 +121,8 @@ def resume(
 ) -> "Outcome":
     """Resume a run from its last checkpoint, with the run's config but for those settings.
 
+    Without `run`, that is the newest run; with `text`, the newest run of that text. With both,
+    `text` is where the run's text is found now.
     `minutes` are those of the whole run, over all resumes, in place of what it had; `train.steps`
     among the settings takes the place of its minutes and plans.
     `should_stop`, `on_event` and `clock` are those of `train`.
@@ -129,7 +132,9 @@ def resume(
         UsageError: there is no such run, its text changed, or it has no steps left.
         CheckpointError: no checkpoint of the run can be read.
     """
+    from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.folder import find_run
+    from gpt.runs.listing import find_run_of_text
     from gpt.runs.recovery import summary_to_resume
 
     clock = clock or since_now()
@@ -138,9 +143,14 @@ def resume(
         if "outcome" in before:
             return _outcome(before)
         run = before.get("run", run)  # the newest may be another one by now
-        folder = from_main(find_run, None if run is None else str(run))
+        names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
+        if run is None and names:
+            folder = from_main(find_run_of_text, names)
+        else:
+            folder = from_main(find_run, None if run is None else str(run))
         newest = from_main(summary_to_resume, folder)
         settled = resolve(newest.config, text, settings, minutes, plans_again=False)
+        check_effects(settled, keys_set_by(as_changes(settings)))
         settled, corpus = read_text(settled, newest.vocabulary)
 
         from gpt.training.trainer import train as train_model

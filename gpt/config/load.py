@@ -4,14 +4,15 @@ import difflib
 import os
 import re
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.schema import Config, fields, kinds
+from gpt.config.schema import LARGEST, Config, fields, kinds
 from gpt.config.yaml import has_comment, parse, read_yaml
 from gpt.errors import ConfigError, command, shown
 
@@ -126,6 +127,50 @@ def keys_set_by(overrides: Sequence[Override]) -> set[str]:
     for key, value in map(assignment, overrides):
         _put(tree, key, value, lambda key: "")
     return {*_leaves(_without_nulls(tree))}
+
+
+def check_effects(config: Config, given: Collection[str]) -> None:
+    """Raise ConfigError if one of the settings `given` has no effect in this config."""
+    data, train, every = config.data, config.train, config.train.eval_every
+    part = float(every.removesuffix(" %")) / 100 if isinstance(every, str) else every / train.steps
+    evaluations, patience = ceil(1 / part), train.patience or 0
+    most = LARGEST if train.max_steps is None else train.max_steps
+    for key, has_none, advice in (
+        (
+            "train.max_steps",
+            most < LARGEST and train.minutes is None and not train.plans,
+            "it limits the steps of a run of some minutes; set --minutes, or train.steps instead",
+        ),
+        (
+            "train.warmup_steps",
+            train.warmup_steps > most,
+            f"{train.warmup_steps} steps of warmup are more than train.max_steps ({most}) allows; "
+            f"set fewer",
+        ),
+        (
+            "train.muon_learning_rate",
+            train.optimizer == "adamw",
+            "train.optimizer is adamw; set train.learning_rate instead",
+        ),
+        (
+            "train.distill_weight",
+            train.distill is None,
+            "there is no train.distill; name the run to distill, or leave it out",
+        ),
+        (
+            "train.patience",
+            patience > evaluations,
+            f"the run has {evaluations} evaluations after the first, fewer than {patience}; set a "
+            f"smaller train.patience or train.eval_every",
+        ),
+        (
+            "data.val_fraction",
+            data.val_source is not None,
+            "all of data.val_source is val; leave out one of the two",
+        ),
+    ):
+        if has_none and key in given:
+            raise ConfigError(f"{key} has no effect: {advice}")
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:

@@ -1,5 +1,6 @@
 """How many steps fit into `train.minutes`: planned at first, and again when the pace changes."""
 
+import logging
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,6 +21,8 @@ from gpt.training.ensemble import Update, make_step
 from gpt.training.memory import check_training_memory
 from gpt.training.schedule import SHORT_PART, part_done, times_due, window_length
 from gpt.training.teacher import load_teacher
+
+log = logging.getLogger(__name__)
 
 MARGIN = 0.01  # of the time, which is left free
 AFTERWARDS_S = 3.0  # for what follows training: a picture, the sample that the command prints
@@ -146,9 +149,14 @@ class TimeBudget:
         if config.train.minutes is None or config.train.plans:
             return config
         config = self._with_short_evaluations(config)
-        steps = self._end(0, config)
-        if "warmup_steps" in config.train.model_fields_set:  # else it follows from the steps
-            steps = max(steps, config.train.warmup_steps)
+        steps, warmup = self._end(0, config), config.train.warmup_steps
+        if "warmup_steps" in config.train.model_fields_set and steps < warmup:  # else it follows
+            log.warning(
+                "train.warmup_steps %d: about %d steps fit into train.minutes, so the learning "
+                "rate will not reach its peak; set fewer warmup steps, or more minutes",
+                *(warmup, steps),
+            )
+            steps = warmup
         return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
 
     def new_end(self, step: int, config: Config, wholes: int = 0) -> int | None:
