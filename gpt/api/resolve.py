@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_MINUTES = 5.0  # of a run whose config is chosen for its text
 
-Settings = Mapping[str, Any] | Sequence[str]
+Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
 Text = str | Path
 
 

@@ -129,7 +129,8 @@ def _message(error: Exception) -> str:
         ctx = getattr(error, "ctx", None)
         told = error.format_message().replace("Input should be", "expected")
         if ctx is not None and hasattr(error, "possibilities"):  # an unknown option
-            told = f"No such option: {error.option_name}{meant_by(error.option_name, ctx)}"
+            option = getattr(error, "option_name", "")
+            told = f"No such option: {option}{meant_by(option, ctx)}"
         return f"{told}{_where_to_look(ctx)}"
     first, *_ = str(error).splitlines() or [""]
     if isinstance(error, OSError) and error.strerror:

@@ -100,7 +100,9 @@ def _nothing_to_resume(run: Path, damaged: dict[int, CheckpointError]) -> Checkp
     if not damaged:
         return CheckpointError(f"{folder}: no checkpoint")
     step, error = next(iter(damaged.items()))
-    reason = " ".join(str(error.__cause__ or error).split())
+    if error.__cause__ is None:  # of another format, say: it tells all
+        return error
+    reason = " ".join(str(error.__cause__).split())
     again = command(
         *("train", "--config", str(run / "config.yaml"), "--run-dir", str(run), "--overwrite")
     )
