@@ -81,3 +81,10 @@ def as_typed(program: Path) -> str:
         found is not None and Path(found).parent == program.parent.absolute()
     )
     return program.name if by_name else str(program)
+
+
+def shown(text: str, longest: int = 80) -> str:
+    """Return `text` as a message quotes it: on one line, a long one without its middle."""
+    text = text if text.isprintable() else ascii(text)[1:-1]
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"

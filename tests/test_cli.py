@@ -1,5 +1,6 @@
 """The commands: what they print, where, and the code they end with."""
 
+import io
 import json
 import math
 import os
@@ -51,7 +52,10 @@ def trained(gpt: Gpt, config_file: Path) -> Path:
         (["train", "--help"], 0),
         (["sample", "--help"], 0),
         (["train", "--config", "missing.yaml"], 2),
+        (["train", "--help-all"], 0),
         (["train", "--set", "train.stpes=3"], 2),
+        (["train", "--lr", "3"], 2),
+        (["explain", "haed"], 2),
         (["train", "--no-such-flag"], 2),
         (["train", "--resume", "nowhere"], 2),
         (["sample", "nowhere"], 2),
@@ -110,8 +114,19 @@ def test_help_fits_the_terminal_and_cuts_nothing(
     assert set(out.split()) == set(unwrapped.split())  # no word is broken
 
 
-def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
+def test_help_of_train_fits_a_screen_and_names_the_page_with_all_settings(
+    gpt: Gpt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: it had 261 lines."""
+    monkeypatch.setenv("COLUMNS", "80")
     _, out, _ = gpt("train", "--help")
+    assert len(out.splitlines()) <= 60
+    assert "--help-all" in out
+    assert "train.learning_rate  " not in out
+
+
+def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
+    _, out, _ = gpt("train", "--help-all")
     flags = ["--config", "--set", "--device", "--run-dir", "--resume", "--overwrite", "--dry-run"]
     told = " ".join(out.split())
     for word in [*flags, "--json", "--debug"]:
@@ -130,6 +145,26 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
     ("arguments", "message"),
     [
         (["train", "--no-such-flag"], "No such option: --no-such-flag (see"),
+        (["train", "--lr", "1"], "No such option: --lr; did you mean --set train.learning_rate="),
+        (
+            ["train", "--block-size", "1"],
+            "No such option: --block-size; did you mean --set model.T",
+        ),
+        (["train", "--epochs", "1"], "No such option: --epochs; did you mean --minutes N or --set"),
+        (["train", "--minuts", "1"], "No such option: --minuts; did you mean --minutes? (see"),
+        (["sample", "--temp", "1"], "No such option: --temp; did you mean --temperature? (see"),
+        (
+            ["sample", "--max-new-tokens", "1"],
+            "No such option: --max-new-tokens; did you mean --le",
+        ),
+        (["sample", "--dry-run"], "No such option: --dry-run; gpt train has it (see"),
+        (["generate"], "No such command 'generate'. Did you mean 'sample'? (see"),
+        (["explain", "Scalling"], "Scalling: no such lesson; did you mean scaling? There are"),
+        (
+            ["train", "--set", "train.lr=1"],
+            "train.lr: unknown key; did you mean train.learning_rate?",
+        ),
+        (["train", "--set", "n_embd=1"], "n_embd: unknown key; did you mean model.C?"),
         (["smaple"], "No such command 'smaple'. Did you mean 'sample'? (see"),
         (["sample", "--length", "x"], "Invalid value for '--length': expected a valid integer"),
         (
@@ -288,6 +323,26 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
     assert (code, "leave out --config, --init-from, --run-dir" in err) == (2, True)
 
 
+@pytest.mark.parametrize("name", ["pangram.txt", "./pangram.txt", "{folder}/pangram.txt"])
+def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
+    gpt: Gpt, config_file: Path, name: str
+) -> None:
+    """Bug: it took the newest run, whatever its text, and refused that."""
+    Path("other.txt").write_text("0123456789\n" * 31)
+    for text, run in (("pangram.txt", "old"), ("pangram.txt", "new"), ("other.txt", "other")):
+        options = ("--config", config_file, "--run-dir", f"runs/{run}")
+        assert gpt("train", text, *options)[0] == 0
+    longer = ("--resume", "--set", "train.steps=13", "--json")
+    code, out, err = gpt("train", name.format(folder=Path.cwd()), *longer)
+    assert (code, json.loads(out)["run"]) == (0, "runs/new"), err
+    Path("new.txt").write_text("new")
+    code, _, err = gpt("train", "new.txt", *longer)
+    assert (code, "no run under runs/ was trained on new.txt; train one without" in err) == (
+        2,
+        True,
+    )
+
+
 # --- bad input: one message, the right code, no traceback ---
 
 
@@ -298,6 +353,35 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
         (["--config", "syntax.yaml"], 2, "syntax.yaml, line 2, column 1: not valid YAML"),
         (["--set", "model.contxt=3"], 2, "model.contxt: unknown key; the keys are model.T"),
         (["--set", "train.stepz=3"], 2, "train.stepz: unknown key; did you mean train.steps?"),
+        (
+            ["--set", "train.max_steps=9"],
+            2,
+            "train.max_steps has no effect: it limits the steps of",
+        ),
+        (["--set", "train.warmup_steps=12"], 2, "train.warmup_steps: expected at most train.steps"),
+        (
+            ["--minutes", "1", "--set", "train.max_steps=1"],
+            2,
+            "2 steps of warmup are more than tra",
+        ),
+        (["--set", "train.patience=5"], 2, "train.patience has no effect: the run has 3 evaluat"),
+        (["--set", "train.distill_weight=1"], 2, "train.distill_weight has no effect: there is no"),
+        (
+            ["--set", "train.optimizer=adamw", "--set", "train.muon_learning_rate=0.1"],
+            2,
+            "train.muon_learning_rate has no effect: train.optimizer is adamw",
+        ),
+        (
+            ["--set", "data.val_source=a", "--set", "data.val_fraction=0.2"],
+            2,
+            "data.val_fraction has no effect: all of data.val_source is val",
+        ),
+        (
+            ["--set", "train.plans=[[5, 0]]"],
+            2,
+            "train.plans: expected pairs of a step and a number",
+        ),
+        (["--set", "train.eval_every=true"], 2, "train.eval_every: expected a number of steps, or"),
         (["--set", "model.T=long"], 2, "model.T: expected a valid integer, got 'long'"),
         (["empty.txt"], 1, "empty.txt: expected some text, got an empty file"),
         (["short.txt"], 2, "model.T: expected fewer than the 2 characters"),
@@ -311,14 +395,17 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
         (["--run-dir", "short.txt/run"], 1, "short.txt: expected a folder, got a file or a link"),
     ],
 )
-def test_bad_input_of_train(gpt: Gpt, arguments: list[str], code: int, message: str) -> None:
+def test_bad_input_of_train(
+    gpt: Gpt, config_file: Path, arguments: list[str], code: int, message: str
+) -> None:
     Path("syntax.yaml").write_text("model:\n\tT: 3\n")
     Path("empty.txt").touch()
     Path("short.txt").write_text("too short a text")
     Path("latin.txt").write_bytes("caf\u00e9".encode("latin-1"))
     Path("full").mkdir()
     Path("full/file").touch()
-    got, out, err = gpt("train", *arguments)
+    config = () if "--config" in arguments else ("--config", config_file)
+    got, out, err = gpt("train", *arguments, *config)
     assert (got, out) == (code, "")
     last = err.splitlines()[-1]
     assert last.startswith("gpt: ")
@@ -572,6 +659,53 @@ def test_a_corrupt_checkpoint_is_told(gpt: Gpt, trained: Path) -> None:
     code, _, err = gpt("sample")
     assert (code, err.count("\n")) == (1, 1)
     assert err.startswith("gpt: runs/small/checkpoints/step-11: damaged or not a checkpoint")
+
+
+def test_resume_of_a_damaged_run_says_what_it_can_do(gpt: Gpt, trained: Path) -> None:
+    """Bug: it advised --checkpoint, which `gpt train` does not have."""
+    for weights in trained.glob("checkpoints/*/manifest.json"):
+        weights.write_bytes(b"{}")
+    code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
+    assert (code, "--checkpoint" in err) == (1, False)
+    assert "runs/small cannot be resumed: none of its checkpoints is intact; step-11 is dam" in err
+    advised = shlex.split(err[err.index("train the run again: ") :])
+    assert gpt(*advised[advised.index("train", 4) :])[0] == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["sample", "--length", "3"], ["attend", "--text", "the"], ["explain", "averaging"]],
+)
+def test_a_run_is_an_argument_or_an_option(gpt: Gpt, trained: Path, arguments: list[str]) -> None:
+    """Bug: `gpt sample --run` and `gpt explain LESSON RUN` were refused."""
+    command, *options = arguments
+    code, _, err = gpt(command, *options, "--run", "nowhere")
+    assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
+    code, _, err = gpt(command, *options, "nowhere")
+    assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
+    code, _, err = gpt(command, *options, "small", "--run", "other")
+    assert (code, err) == (2, "gpt: expected one run, got small and --run other; leave out one\n")
+    assert gpt(command, *options, "--run", "small")[0] == 0
+
+
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("\n", 1), ("", 1), ("no\n", 1)])
+def test_delete_asks_in_a_terminal(
+    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch, typed: str, code: int
+) -> None:
+    """Bug: `gpt runs --delete` deleted at once."""
+    terminal = io.StringIO(typed)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stdin", terminal)
+    got, _, err = gpt("runs", "--delete", "small")
+    assert (got, trained.exists()) == (code, code == 1)
+    assert err.startswith("Delete runs/small and its checkpoints? [y/N] ")
+
+
+def test_delete_without_a_terminal_needs_yes(gpt: Gpt, trained: Path) -> None:
+    code, _, err = gpt("runs", "--delete", "small")
+    assert (code, trained.exists(), "add --yes" in err) == (2, True, True)
+    assert gpt("runs", "--delete", "small", "--yes")[0] == 0
+    assert not trained.exists()
 
 
 def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) -> None:

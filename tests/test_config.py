@@ -1,16 +1,21 @@
 """Settings: what is read, what is refused, and in which words."""
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import yaml
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from gpt.api.resolve import as_changes
 from gpt.config.load import SHIPPED, load_config
-from gpt.config.schema import GROUPS, Config, default_text, fields
+from gpt.config.schema import GROUPS, Config, default_text, explicit, fields
 from gpt.config.yaml import as_flow, parse, to_yaml
 from gpt.errors import ConfigError
+from gpt.recipe.grid import combinations
 
 RATES = "train: {learning_rate: 8e-3, muon_learning_rate: 0.03}"
 
@@ -108,6 +113,22 @@ def test_words_stay_words(name: str) -> None:
         ),
         ("seed: !!bool foo", "not valid YAML"),
         ("seed: !!timestamp foo", "not valid YAML"),
+        ('seed: !!int "010"', "line 1, column 7: not valid YAML: explicit tags (!!int, !name) are"),
+        ('train: {learning_rate: !!float "1:30"}', "explicit tags (!!int, !name) are not read"),
+        ("train: {eval_every: true}", "train.eval_every: expected a number of steps, or a part of"),
+        ("train: {checkpoint_every: 0}", "train.checkpoint_every: expected a number of steps, or"),
+        ("train: {plans: [[5, 0]]}", "train.plans: expected pairs of a step and a number of steps"),
+        (
+            "train: {muon_learning_rate: 1e308}",
+            "train.muon_learning_rate: expected less than or eq",
+        ),
+        ("train: {learning_rate: 1e4}", "train.learning_rate: expected less than or equal to 1000"),
+        ("train: {weight_decay: 1e308}", "train.weight_decay: expected less than or equal to 1000"),
+        ("train: {lr: 1}", "train.lr: unknown key; did you mean train.learning_rate?"),
+        ("block_size: 8", "block_size: unknown key; did you mean model.T?"),
+        ("model: {n_embd: 8}", "model.n_embd: unknown key; did you mean model.C?"),
+        ("max_iters: 8", "max_iters: unknown key; did you mean train.steps?"),
+        ("batch_size: 8", "batch_size: unknown key; did you mean train.batch_size?"),
         ('data: {source: "a\\nb"}', "data.source: expected a name in printable characters"),
         ("model: {C: 1000000000000}", "model.C: expected less than or equal to 1000000000"),
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
@@ -128,7 +149,7 @@ def test_words_stay_words(name: str) -> None:
         ("model:\n  T: [3", "x.yaml, line 3, column 1: not valid YAML"),
         ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML"),
         ("? [a]\n: 3", "expected a plain word as a key"),
-        ("a: !!python/object/apply:os.getcwd []", "not valid YAML: could not determine a construc"),
+        ("a: !!python/object/apply:os.getcwd []", "explicit tags (!!int, !name) are not read here"),
         ("\x07", "not valid YAML"),
     ],
 )
@@ -136,6 +157,29 @@ def test_a_mistake_is_told_with_its_key(content: str, message: str) -> None:
     told = refusal(content)
     assert message in told
     assert told.startswith("x.yaml")
+
+
+def test_of_many_mistakes_ten_are_listed_and_all_counted() -> None:
+    """Bug: 5,000 unknown keys printed 6.7 MB, and 80,000 took more than 90 s."""
+    *lines, last = refusal("\n".join(f"k{i:05}: 1" for i in range(20_000))).splitlines()
+    assert [line.split(": ")[1] for line in lines] == [f"k{i:05}" for i in range(10)]
+    assert last == "20,000 mistakes in all; these are the first 10"
+
+
+def test_a_message_quotes_a_long_key_or_file_by_its_ends_and_on_one_line() -> None:
+    """Bug: a key of 100,000 letters was printed whole, and one with a newline forged a line."""
+    for told in (
+        refusal("", f"{'x' * 100_000}=1"),
+        refusal("", f"train.steps.{'x' * 100_000}=1"),
+        refusal("", "x" * 100_000),
+        refusal("", f"train.steps=[{'x' * 100_000}"),
+        refusal("", f"train.steps={'9' * 10_000}"),
+        refusal("", "a\ngpt: all is well=1"),
+    ):
+        assert len(told) < 400
+        assert "\n" not in told
+    with pytest.raises(ConfigError, match=r"^x+\.\.\.x+: no such config file"):
+        load_config("x" * 5000)
 
 
 def test_all_mistakes_are_told_at_once_each_once() -> None:
@@ -295,6 +339,152 @@ def test_a_default_is_spelled_as_a_config_file_spells_it() -> None:
 def test_a_wrong_number_of_threads_is_told(value: str) -> None:
     with pytest.raises(ConfigError, match="threads: expected auto or a number from 1 to 1024"):
         load_config(None, [f"threads={value}"])
+
+
+# --- --set: a value arrives as it is typed, or is refused ---
+
+NAMES = (  # settings that take a text
+    *("device", "data.source", "data.include", "data.column", "data.separator", "data.encoding"),
+    *("data.val_source", "data.vocabulary", "train.distill", "train.init_from"),
+)
+LISTS = ("data.source", "data.include", "data.val_source", "train.plans")
+TRAPS = st.sampled_from(
+    [
+        *(
+            "---",
+            "###",
+            "# ",
+            " ",
+            "\n",
+            "\t",
+            "|",
+            ">",
+            "#text",
+            "*.py",
+            "!*.c",
+            "&a",
+            "*",
+            "-",
+            "~",
+        ),
+        *("0", "010", "1e5", "true", "no", "Null", "5 # five", "--- 5", "!!int 5", "? a", "a: b"),
+        *("[a", "a]", "[]", "[SEP]", "[a] # ]", "{", "{a: 1}", "'", '"', '"a" # "', "%", "@", "`"),
+        *("10 %", "5 min", "\u2028", "\x85", "\ufeff", "\x07", "\udcff", "=", "a=b", ",", "a,b"),
+    ]
+)
+TYPED = TRAPS | st.text(max_size=9) | st.integers().map(str) | st.floats().map(str)
+
+
+@pytest.mark.parametrize("key", [key for key, *_ in fields(Config())])
+@settings(max_examples=10)
+@given(text=TYPED)
+def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) -> None:
+    """Bug: `data.separator=---`, `=###` and `data.column=#text` silently became the default."""
+    assume(text != "null" and not re.fullmatch(r"""(["']).*\1""", text, re.DOTALL))
+    try:
+        if combinations([f"{key}={text}"])[0].values:
+            return  # several values: a sweep
+        config = load_config(None, [f"{key}={text}"])
+    except ConfigError as error:
+        assert key in str(error)
+        assert len(str(error).splitlines()) == 1
+        assert len(str(error)) < 500
+        return
+    value = dict(explicit(config))[key]
+    if key in LISTS and re.fullmatch(r"\[.*\]", text):
+        values = [value] if isinstance(value, str) else value
+        assert as_flow(values) == as_flow(yaml.safe_load(text))
+    elif key in NAMES:
+        escaped = text.replace(r"\n", "\n").replace(r"\t", "\t").replace(r"\r", "\r")
+        text = escaped if key in ("data.separator", "data.column") else text
+        assert value == ((text,) if key == "data.include" else text)
+        assert load(to_yaml(config)) == config
+    elif isinstance(value, bool):
+        assert text.strip().lower() == str(value).lower()
+    elif isinstance(value, int | float):
+        assert float(text) == value
+    else:
+        assert value == text.strip()
+
+
+@pytest.mark.parametrize(
+    ("typed", "separator"),
+    [
+        *(
+            (each, each)
+            for each in ("---", "###", "# ", " ", "|", "", "\n", "[SEP]", "~", "5", "'")
+        ),
+        *((r"\n", "\n"), (r"\t", "\t"), (r"a\n\nb\d", "a\n\nb\\d")),
+        *((r'"\n"', "\n"), (r"'\n'", r"\n"), ('"null"', "null"), ("null", "\n\n"), ('" "', " ")),
+    ],
+)
+def test_a_separator_is_taken_as_typed(typed: str, separator: str) -> None:
+    """Bug: `---`, `###` and `# ` became the default, `|` nothing, `\\n` two letters."""
+    assert load("", f"data.separator={typed}").data.separator == separator
+
+
+@pytest.mark.parametrize(
+    ("typed", "globs"),
+    [
+        ("*.md", ("*.md",)),
+        ("!*.c", ("!*.c",)),
+        ("[ab]*.py", ("[ab]*.py",)),
+        (r"new\table*", (r"new\table*",)),
+        ('["*.py", "!test_*.py"]', ("*.py", "!test_*.py")),
+        ("[a.py]", ("a.py",)),
+    ],
+)
+def test_globs_are_taken_as_typed(typed: str, globs: tuple[str, ...]) -> None:
+    """Bug: `data.include=*.md` was a YAML error."""
+    assert load("", f"data.include={typed}").data.include == globs
+
+
+@pytest.mark.parametrize("typed", ["[*.py]", "[!*.c]", '["a" # ]\n]'])
+def test_a_list_that_is_not_yaml_is_told_what_to_write(typed: str) -> None:
+    told = refusal("", f"data.include={typed}")
+    assert told.endswith('put quotation marks around each text, as in ["*.md", "!a.md"]')
+
+
+def test_a_column_is_named_by_any_text() -> None:
+    """Bug: `data.column=0` was refused, and `#text` became no column."""
+    for name in ("0", "#text", "true", "1e5"):
+        assert load("", f"data.column={name}").data.column == name
+
+
+@pytest.mark.parametrize("typed", ["#5", "5 # five", "", "~", "Null", "--- 5", "&a 5", "!!int 5"])
+def test_a_number_with_anything_around_it_is_refused(typed: str) -> None:
+    """Bug: `train.steps=#5` trained the default number of steps."""
+    assert refusal("", f"train.steps={typed}").startswith("train.steps: expected a valid integer")
+
+
+@given(separator=st.text(st.characters(exclude_categories=["Cs"])), include=st.lists(st.text()))
+def test_a_value_of_python_arrives_as_it_is(separator: str, include: list[str]) -> None:
+    """Bug: settings of Python were written as YAML and read again."""
+    include = [name for name in include if name.isprintable()]
+    changes = as_changes({"data.separator": separator, "data.include": include})
+    data = load_config(None, changes).data
+    assert (data.separator, data.include) == (separator, tuple(include))
+
+
+def test_numpy_and_torch_numbers_and_paths_are_settings() -> None:
+    """Bug: a numpy scalar was a TypeError of json."""
+    settings = {
+        "train.steps": np.int64(7),
+        "train.learning_rate": np.float64(0.25),
+        "model.qkv_bias": np.bool_(True),
+        "sample": {"top_k": np.uint8(3), "top_p": torch.tensor(0.5)},
+        "data.source": [Path("a.txt"), np.str_("b.txt")],
+        "train.plans": np.array([[0, 7]]),
+    }
+    config = load_config(None, as_changes(settings))
+    assert (config.train.steps, config.train.learning_rate) == (7, 0.25)
+    assert (config.model.qkv_bias, config.data.source) == (True, ("a.txt", "b.txt"))
+    assert (config.sample.top_k, config.sample.top_p) == (3, 0.5)
+    assert config.train.plans == ((0, 7),)
+    assert load(to_yaml(config)) == config
+    for wrong in (5, True, b"x", {"a": 1}, object()):
+        with pytest.raises(ConfigError, match=r"^data\.column: expected"):
+            load_config(None, as_changes({"data.column": wrong}))
 
 
 _TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

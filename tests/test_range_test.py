@@ -86,7 +86,7 @@ def test_it_can_be_stopped_and_refuses_what_diverges_at_once(corpus: Corpus) -> 
     with pytest.raises(Interrupted):
         find_learning_rate(small(), corpus, should_stop=lambda: True)
     with pytest.raises(TrainingError, match=r"one that rises from learning rates x 0\.01"):
-        find_learning_rate(small(train__learning_rate=1e30), corpus)
+        find_learning_rate(small(train__learning_rate=1e3, train__weight_decay=1e3), corpus)
 
 
 def test_what_it_suggests_is_a_config_whose_schedule_falls() -> None:

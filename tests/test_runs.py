@@ -420,16 +420,16 @@ def test_without_runs_the_list_says_how_to_get_one(gpt: Gpt) -> None:
 
 def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs: None, gpt: Gpt) -> None:
     Path("runs/pangram-2/notes.txt").write_text("mine")
-    assert gpt("runs", "--delete", "pangram")[:2] == (0, "deleted runs/pangram\n")
-    assert gpt("runs", "--delete", "runs/pangram-2")[0] == 0
+    assert gpt("runs", "--yes", "--delete", "pangram")[:2] == (0, "deleted runs/pangram\n")
+    assert gpt("runs", "--yes", "--delete", "runs/pangram-2")[0] == 0
     assert not Path("runs/pangram").exists()
     assert [path.name for path in Path("runs/pangram-2").iterdir()] == ["notes.txt"]
     assert [run.name for run in list_runs()] == ["third"]
     with locked(Path("runs/third")):
-        code, _, err = gpt("runs", "--delete", "third")
+        code, _, err = gpt("runs", "--yes", "--delete", "third")
     assert (code, "is being written by another process" in err) == (2, True)
     assert read_checkpoint(Path("runs/third")).step == 3
-    code, _, err = gpt("runs", "--delete", "nowhere")
+    code, _, err = gpt("runs", "--yes", "--delete", "nowhere")
     assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
 
 

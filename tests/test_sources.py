@@ -812,9 +812,9 @@ def test_standard_input_is_kept_until_its_last_run_is_deleted(
     assert gpt("train", "--resume", "stdin", "--set", "train.steps=3")[0] == 0
     (kept,) = (cache_dir() / "stdin").glob("*.txt")
     assert kept.read_bytes() == text
-    assert gpt("runs", "--delete", "stdin")[0] == 0
+    assert gpt("runs", "--yes", "--delete", "stdin")[0] == 0
     assert kept.exists()
-    assert gpt("runs", "--delete", "stdin-2")[0] == 0
+    assert gpt("runs", "--yes", "--delete", "stdin-2")[0] == 0
     assert [*kept.parent.iterdir()] == []
     assert "pipe it in again" in refusal(source)
 

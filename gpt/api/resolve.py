@@ -1,6 +1,7 @@
 """From what was asked for to what is trained: the resolved config, and its text."""
 
 import logging
+import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from gpt.errors import UsageError
 from gpt.status import phase
 
 if TYPE_CHECKING:
+    from gpt.config.load import Override
     from gpt.config.schema import Config, DataConfig
     from gpt.recipe.plan import Plan
     from gpt.runs.checkpoint import CheckpointData
@@ -24,7 +26,7 @@ log = logging.getLogger(__name__)
 PATIENCE = 3  # evaluations without a new best, after which fine-tuning stops
 DEFAULT_MINUTES = 5.0  # of a run whose config is chosen for its text
 
-Settings = Mapping[str, Any] | Sequence[str]
+Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
 Text = str | Path
 
 
@@ -34,8 +36,15 @@ def resolve_new(
     settings: Settings,
     minutes: float | None,
     init_from: str | Path | None,
+    *,
+    in_sweep: bool = False,
 ) -> "Config":
-    """The config of a new run: what is not set has its default, or is the run's to fine-tune."""
+    """Return the config of a new run; what is not set has its default or the fine-tuned run's.
+
+    In a sweep, a setting need not have an effect on every run.
+    """
+    from gpt.config.load import check_effects, keys_set_by
+    from gpt.config.schema import explicit
     from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
     from gpt.runs.folder import find_teacher
 
@@ -47,6 +56,11 @@ def resolve_new(
         init_from=None if init_from is None else str(init_from),
         inherit=lambda run: settings_to_inherit(_summary(run)),
     )
+    in_file = {key for key, _ in explicit(settled)} & {"train.max_steps", "train.warmup_steps"}
+    given = in_file | (set() if in_sweep else keys_set_by(as_changes(settings)))
+    if is_open(config, settled):  # the minutes and evaluations are chosen later
+        given -= {"train.max_steps", "train.patience"}
+    check_effects(settled, given)
     if settled.train.init_from is not None:
         check_same_model(_summary(settled.train.init_from), settled)
     if settled.train.distill is not None:
@@ -63,15 +77,15 @@ def resolve(
     plans_again: bool = True,
     **fine_tuning: Any,
 ) -> "Config":
-    """The config with these settings; one for so many minutes makes its own plans, if it may.
+    """Return the config with these settings; with `minutes`, it is planned again if it may be.
 
-    Steps that are set take the place of a config's minutes and plans.
+    `train.steps` among the settings takes the place of a config's minutes, plans and max_steps.
     """
     from gpt.config.load import keys_set_by, load_config
 
     changes = as_changes(settings)
     if minutes is not None:
-        changes += [f"train.minutes={minutes}", *(["train.plans=null"] if plans_again else [])]
+        changes += [("train.minutes", minutes), *(["train.plans=null"] if plans_again else [])]
     given = keys_set_by(changes)
     if "train.steps" in given and "train.plans" not in given:
         if "train.minutes" in given:
@@ -80,17 +94,27 @@ def resolve(
                 "the minutes are trained"
             )
         changes += ["train.minutes=null", "train.plans=null"]
+        changes += [] if "train.max_steps" in given else ["train.max_steps=null"]
     texts = [text] if isinstance(text, str | Path) else text or []
     return load_config(config, changes, [str(name) for name in texts] or None, **fine_tuning)
 
 
-def as_changes(settings: Settings) -> list[str]:
-    """`section.key=value` of each setting."""
-    from gpt.config.yaml import as_flow
-
+def as_changes(settings: Settings) -> "list[Override]":
+    """Return the settings as overrides: those of a mapping keep their values."""
     if isinstance(settings, Mapping):
-        return [f"{key}={as_flow(value)}" for key, value in settings.items()]
+        return [(str(key), _plain(value)) for key, value in settings.items()]
     return [settings] if isinstance(settings, str) else [*settings]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value without numpy's and torch's types and without paths, as a config has them."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def since_now() -> Callable[[], float]:

@@ -68,8 +68,8 @@ def sweep(
     if seeds is not None and seeds < 1:
         raise UsageError(f"expected at least one seed, got {seeds}")
 
-    def resolved(changes: list[str]) -> "Config":
-        return resolve_new(config, text, changes, minutes, init_from)
+    def resolved(changes: Settings) -> "Config":
+        return resolve_new(config, text, changes, minutes, init_from, in_sweep=True)
 
     combined = combinations(as_changes(settings))
     combined = with_seeds(combined, resolved(combined[0].changes).seed, seeds)

@@ -127,8 +127,9 @@ def resume(
     """Resume a run from its last checkpoint, with the run's config but for these settings.
 
     Args:
-        run: the folder of a run, or its name in `runs`; default the newest.
-        text: where the same text is now, in place of `data.source`.
+        run: the folder of a run, or its name in `runs`; default the newest run of `text`, or the
+            newest of all.
+        text: selects the newest run of this text; with `run`, where the same text is now.
         minutes: how long to train. A finished run trains for as many minutes more, after a short
             warmup (`train.rewarm_steps`). For an interrupted run it is the time of the whole run,
             over all resumes, in place of what it had.
@@ -146,7 +147,9 @@ def resume(
             steps are added, or the minutes are too few.
         CheckpointError: no checkpoint of the run can be read.
     """
+    from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.folder import find_run
+    from gpt.runs.listing import find_run_of_text
     from gpt.runs.recovery import summary_to_resume
 
     clock = clock or since_now()
@@ -155,11 +158,16 @@ def resume(
         if "outcome" in before:
             return _outcome(before)
         run = before.get("run", run)  # the newest may be another one by now
-        folder = from_main(find_run, None if run is None else str(run))
+        names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
+        if run is None and names:
+            folder = from_main(find_run_of_text, names)
+        else:
+            folder = from_main(find_run, None if run is None else str(run))
         newest = from_main(summary_to_resume, folder)
         if "run" in before and not newest.finished:
             minutes = None  # the process that torchrun restarted has saved them
         settled, adds_minutes = _settled_to_resume(newest, text, settings, minutes)
+        check_effects(settled, keys_set_by(as_changes(settings)))
         settled, corpus = read_text(settled, newest.vocabulary)
 
         with phase("loading PyTorch"):

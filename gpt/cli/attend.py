@@ -10,7 +10,9 @@ from gpt.cli.options import (
     AnyDevice,
     DebugFlag,
     RunName,
+    RunOption,
     WhichCheckpoint,
+    one_run,
     terminal_colour,
     terminal_width,
 )
@@ -63,11 +65,13 @@ def attend(
     ] = None,
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
+    run_option: RunOption = None,
     debug: DebugFlag = False,
 ) -> None:
     """Show which earlier characters each head attends to, and what that does to the predictions."""
     from gpt.inspection.output import check_out, write_out
 
+    run = one_run(run, run_option)
     if out is not None:
         check_out(out)
         if out.suffix.lower() == ".png" and (layer or head):

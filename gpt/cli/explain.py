@@ -1,18 +1,22 @@
 """`gpt explain`."""
 
+import difflib
 import json
 import textwrap
 from typing import Annotated
 
 import typer
 
-from gpt.cli.options import DebugFlag, JsonFlag, terminal_colour, terminal_width
+from gpt.cli.options import DebugFlag, JsonFlag, one_run, terminal_colour, terminal_width
 from gpt.errors import GPTError, UsageError
 
 
 def explain(
     lesson: Annotated[
         str | None, typer.Argument(help="The lesson to show; without one, the lessons are listed.")
+    ] = None,
+    run_argument: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="A run, as --run RUN.")
     ] = None,
     run: Annotated[
         str | None,
@@ -49,6 +53,7 @@ def explain(
     """Explain attention one step at a time, with real tensors."""
     from gpt.lessons import LESSONS
 
+    run = one_run(run_argument, run)
     if lesson is None and run is not None:
         raise UsageError(f"--run: name a lesson too; there are {', '.join(LESSONS)}")
     source = text if lesson == "training" and run is None else None
@@ -58,7 +63,9 @@ def explain(
         typer.echo(json.dumps(LESSONS) if as_json else _lessons(terminal_width()))
         return
     if lesson not in LESSONS:
-        raise UsageError(f"{lesson}: no such lesson; there are {', '.join(LESSONS)}")
+        near = difflib.get_close_matches(lesson.lower(), LESSONS, n=1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise UsageError(f"{lesson}: no such lesson; {meant}There are {', '.join(LESSONS)}")
     trained = None
     if run is not None:
         from gpt import api

@@ -19,7 +19,7 @@ from gpt import __version__, status
 from gpt.cli.attend import attend
 from gpt.cli.data import data
 from gpt.cli.explain import explain
-from gpt.cli.help import WIDEST_HELP, Commands, CommandWithSettings
+from gpt.cli.help import WIDEST_HELP, Commands, CommandWithSettings, meant_by
 from gpt.cli.options import log, terminal_width
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
@@ -126,8 +126,12 @@ def _message(error: Exception) -> str:
     if isinstance(error, GPTError):
         return str(error)
     if hasattr(error, "format_message"):  # typer's, of a command line that cannot be parsed
+        ctx = getattr(error, "ctx", None)
         told = error.format_message().replace("Input should be", "expected")
-        return f"{told}{_where_to_look(getattr(error, 'ctx', None))}"
+        if ctx is not None and hasattr(error, "possibilities"):  # an unknown option
+            option = getattr(error, "option_name", "")
+            told = f"No such option: {option}{meant_by(option, ctx)}"
+        return f"{told}{_where_to_look(ctx)}"
     first, *_ = str(error).splitlines() or [""]
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename or 'while reading or writing'}"

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from gpt.errors import as_typed
+from gpt.errors import UsageError, as_typed
 from gpt.text.display import visible
 
 log = logging.getLogger("gpt")
@@ -38,6 +38,9 @@ RunName = Annotated[
         metavar="RUN", help="A run: its folder, or its name under runs/; by default the newest."
     ),
 ]
+RunOption = Annotated[
+    str | None, typer.Option("--run", metavar="RUN", help="The run, in place of the argument RUN.")
+]
 AnyDevice = Annotated[
     str,
     typer.Option(
@@ -53,6 +56,13 @@ WhichCheckpoint = Annotated[
     ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+
+
+def one_run(argument: str | None, option: str | None) -> str | None:
+    """Return the run that is named as an argument or by --run. Raises UsageError for both."""
+    if argument is not None and option is not None:
+        raise UsageError(f"expected one run, got {argument} and --run {option}; leave out one")
+    return argument if option is None else option
 
 
 def terminal_width() -> int:

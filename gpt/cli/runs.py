@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gpt.cli.options import DebugFlag, JsonFlag, show, terminal_width
+from gpt.errors import GPTError, UsageError
+from gpt.text.display import visible
 
 if TYPE_CHECKING:
     from gpt.runs.listing import RunSummary
@@ -24,16 +26,23 @@ def runs(
     delete: Annotated[
         str | None,
         typer.Option(
-            metavar="RUN", help="Delete this run or sweep: its folder, or its name under runs/."
+            metavar="RUN",
+            help="Delete this run or sweep: its folder, or its name under runs/. Asks first.",
         ),
     ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Do not ask; needed where standard input is not a terminal."),
+    ] = False,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
     """List the runs under runs/, the newest first, or delete one."""
     if delete is not None:
-        from gpt.runs.folder import delete_run
+        from gpt.runs.folder import delete_run, find_to_delete
 
+        if not yes:
+            _confirm(find_to_delete(delete))
         deleted = delete_run(delete)
         show(json.dumps({"deleted": str(deleted)}) if as_json else f"deleted {deleted}")
     else:
@@ -42,6 +51,18 @@ def runs(
         listed = list_runs()
         show(json.dumps({"runs": [asdict(run) for run in listed]}) if as_json else _table(listed))
     show("\n")
+
+
+def _confirm(run: Path) -> None:
+    """Ask whether to delete `run`. Raises GPTError unless the answer is yes."""
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"--delete {run} asks before it deletes, and standard input is not a terminal; "
+            f"add --yes"
+        )
+    typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise GPTError("nothing was deleted")
 
 
 def _table(listed: "list[RunSummary]") -> str:

@@ -15,8 +15,10 @@ from gpt.cli.options import (
     DebugFlag,
     JsonFlag,
     RunName,
+    RunOption,
     Unknown,
     WhichCheckpoint,
+    one_run,
     show,
 )
 from gpt.errors import UsageError
@@ -132,12 +134,14 @@ def sample(
         bool, typer.Option("--interactive", help="Type prompts, one a line; /help tells more.")
     ] = False,
     as_json: JsonFlag = False,
+    run_option: RunOption = None,
     debug: DebugFlag = False,
 ) -> None:
     """Sample text from a trained model, shown as it is generated.
 
     The run, step, val loss and seed go to stderr.
     """
+    run = one_run(run, run_option)
     if until_stop and not stop:
         raise UsageError("--until-stop: name with --stop the text that ends the sample")
     if "" in (stop or []):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpt.cli.find_lr import check_picture, show_range_test
+from gpt.cli.help import HelpAllFlag
 from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard
 from gpt.cli.signals import StopSignals
 from gpt.cli.sweep import print_sweep
@@ -29,28 +30,27 @@ def train(
         list[str] | None,
         typer.Argument(
             metavar="TEXT",
-            help="The text, in place of data.source: a file, a folder, a glob, - for standard "
-            "input, python-docs, python-source or tinyshakespeare; several are joined. .gz, .bz2, "
-            ".xz and .zst are decompressed, .zip and .tar looked through.",
+            help="A file, folder, glob, - for standard input, python-docs, python-source or "
+            "tinyshakespeare, in place of data.source; several are joined. .gz, .bz2, .xz, .zst, "
+            ".zip and .tar files are unpacked.",
         ),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A YAML file of settings, or the name of a shipped one, such as quickstart; the "
-            "other settings have their defaults. Without it, all that --set leaves open is chosen "
-            "for the text and the minutes; but with train.steps set it has its defaults.",
+            help="A YAML file of settings, or the name of a shipped one, such as quickstart. "
+            "Without it, settings are chosen for your text and time; if you set train.steps, the "
+            "defaults are used instead.",
         ),
     ] = None,
     minutes: Annotated[
         float | None,
         typer.Option(
             metavar="N",
-            help="Train as many steps as fit into N minutes, start and end of the command "
-            "included; 5 without --config and train.steps. With --resume, a finished run is "
-            "trained for N more minutes; for an interrupted one, N is the time of the whole run. "
-            "Short for --set train.minutes=N.",
+            help="Train for N minutes, which counts the whole command. Default 5, unless --config "
+            "or train.steps is given. With --resume, a finished run trains for N more minutes; for "
+            "an interrupted run, N is the time of the whole run.",
         ),
     ] = None,
     overrides: Annotated[
@@ -58,39 +58,35 @@ def train(
         typer.Option(
             "--set",
             metavar="SECTION.KEY=VALUE",
-            help="Change one setting, such as train.steps=500; repeat for more. With several "
-            "values, train.learning_rate=1e-3,2e-3, it is a sweep: a run for each combination.",
+            help="Change a setting, such as train.steps=500; repeat for more. Several values, "
+            "train.learning_rate=1e-3,2e-3, are a sweep: a run for each combination.",
         ),
     ] = None,
     device: Annotated[
         str | None,
-        typer.Option(
-            metavar="DEVICE", help="Short for --set device=DEVICE: auto, cpu, cuda, cuda:N or mps."
-        ),
+        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps."),
     ] = None,
     init_from: Annotated[
         str | None,
         typer.Option(
             metavar="RUN",
-            help="Fine-tune a run: begin with the weights of its best checkpoint, in a new run; "
-            "the text's new characters are added. Unless train.steps is set, it stops before the "
-            "model overfits.",
+            help="Fine-tune a run: start from the weights of its best checkpoint, in a new run. "
+            "Unless train.steps is set, it stops before the model overfits.",
         ),
     ] = None,
     freeze: Annotated[
         int | None,
         typer.Option(
             metavar="N",
-            help="Short for --set train.freeze=N: with --init-from, leave the first N blocks as "
-            "they are; the embeddings are trained, as new characters need them.",
+            help="With --init-from: do not train the first N blocks.",
         ),
     ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="The folder for the run, new or empty; by default runs/NAME, after the (first) "
-            "text if it is given, else after the config; with a number if that is taken.",
+            help="A new or empty folder for the run; default runs/NAME, after the text, else "
+            "after the config.",
         ),
     ] = None,
     seeds: Annotated[
@@ -98,8 +94,8 @@ def train(
         typer.Option(
             metavar="N",
             min=1,
-            help="A sweep, in runs/NAME-sweep: train with N seeds, from the config's on, and print "
-            "the mean val loss and its standard error. Repeating the command resumes it.",
+            help="A sweep: train with N seeds, and print the mean val loss and its standard error. "
+            "Repeating the command resumes it.",
         ),
     ] = None,
     jobs: Annotated[
@@ -107,43 +103,41 @@ def train(
         typer.Option(
             metavar="N",
             min=1,
-            help="With a sweep: train N runs at once, on as many threads each as N leave them; by "
-            "default one after the other.",
+            help="With a sweep: train N runs at once. The CPU threads are divided among the runs.",
         ),
     ] = None,
     resume: Annotated[
         str | None,
         typer.Option(
             metavar="[RUN]",
-            help="Resume a run, or a whole sweep, from the last checkpoints: its folder, or its "
-            "name under runs/; by default the newest.",
+            help="Resume a run or sweep: its folder, or its name under runs/; default the newest, "
+            "or the newest of TEXT.",
         ),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run or sweep that is in the folder.")
+        bool, typer.Option("--overwrite", help="Replace the run or sweep in that folder.")
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Train nothing: print the parameters, and the memory and time that a run would "
-            "take, measured on a short part of it.",
+            help="Do not train: print parameters, memory and time.",
         ),
     ] = False,
     find_lr: Annotated[
         bool,
         typer.Option(
             "--find-lr",
-            help="Train no run: try learning rates from a hundredth to a hundred times the "
-            "config's, Muon's and AdamW's together, in 100 steps; print which to use, and draw the "
-            "loss in runs/NAME-find-lr.png.",
+            help="Do not train: try learning rates in 100 steps, print which to use, and draw "
+            "a picture of their losses.",
         ),
     ] = False,
     show_config: Annotated[
         bool,
-        typer.Option("--show-config", help="With --dry-run: print the resolved config as well."),
+        typer.Option("--show-config", help="With --dry-run: print the config, too."),
     ] = False,
     as_json: JsonFlag = False,
+    help_all: HelpAllFlag = False,
     debug: DebugFlag = False,
 ) -> None:
     """Train a model on a text, then print a sample."""
@@ -160,7 +154,7 @@ def train(
             "--set"
         )
     is_sweep = resume is None and (seeds is not None or api.is_sweep(changes))
-    swept = None if resume is None else find_sweep(resume or None)
+    swept = None if resume is None or (text and not resume) else find_sweep(resume or None)
     if jobs is not None and not (is_sweep or swept):
         raise UsageError("--jobs goes with a sweep: --seeds N, or --set with several values")
     if dry_run and is_sweep:

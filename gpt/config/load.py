@@ -1,16 +1,20 @@
 """Defaults -> YAML file -> `--set`, then validated: a resolved config, or what is wrong."""
 
 import difflib
+import os
+import re
 import reprlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.schema import Config, TrainConfig, fields
-from gpt.config.yaml import parse, read_yaml
-from gpt.errors import ConfigError
+from gpt.config.schema import LARGEST, Config, TrainConfig, fields, kinds
+from gpt.config.yaml import has_comment, parse, read_yaml
+from gpt.errors import ConfigError, command, shown
 
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = PACKAGE / "configs"  # in an installed wheel
@@ -18,9 +22,52 @@ if not SHIPPED.is_dir():
     SHIPPED = PACKAGE.parent / "configs"  # in a clone
 
 
+MISTAKES_SHOWN = 10
+FEW_KEYS = 20  # keys of a section that a message can list
+LONGEST_KEY = 100  # characters that are compared with the known keys
+OTHER_NAMES = {  # of the same settings in nanoGPT, litgpt, Hugging Face and textbooks
+    "data.source": "dataset corpus input text",
+    "model.T": "block_size context context_length context_size context_window max_seq_len "
+    "max_seq_length n_ctx n_positions seq_len seq_length sequence_length",
+    "model.C": "d_model dim embed_dim emb_dim embedding_dim embedding_size hidden_dim hidden_size "
+    "n_embd n_embed width",
+    "model.n_layer": "depth layers n_layers num_hidden_layers num_layers",
+    "model.n_head": "heads n_heads num_attention_heads num_heads",
+    "model.head_size": "d_head head_dim",
+    "model.dropout": "drop_rate dropout_rate",
+    "model.qkv_bias": "bias",
+    "train.steps": "epochs iterations iters max_epochs max_iterations max_iters n_epochs "
+    "num_epochs num_iters num_steps num_train_epochs train_steps",
+    "train.batch_size": "bs batch micro_batch_size per_device_train_batch_size",
+    "train.accumulation": "grad_accum gradient_accumulation_steps",
+    "train.learning_rate": "lr max_lr peak_lr",
+    "train.min_learning_rate": "min_lr",
+    "train.weight_decay": "wd",
+    "train.grad_clip": "clip gradient_clip_val max_grad_norm max_norm",
+    "train.warmup_steps": "warmup warmup_iters",
+    "train.decay": "lr_scheduler scheduler",
+    "train.precision": "dtype",
+    "train.eval_every": "eval_interval eval_steps",
+    "train.eval_characters": "eval_iters",
+    "train.log_every": "log_interval logging_steps",
+    "train.checkpoint_every": "save_every save_interval save_steps",
+    "train.patience": "early_stopping",
+    "sample.length": "max_length max_new_tokens",
+    "seed": "manual_seed random_seed",
+    "threads": "num_threads",
+}
+_QUOTED = re.compile(r"""\"([^"\\\n\r\x85\u2028\u2029]|\\.)*\"|'([^'\n\r\x85\u2028\u2029]|'')*'""")
+_WORD = re.compile(r"[-+.\w]+")
+_ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t"}
+_ESCAPED = ("data.separator", "data.column")  # other texts are names, which have no line ends
+
+Override = str | tuple[str, Any]
+"""One setting: `section.key=value` as it is typed, or a dotted key and its value."""
+
+
 def load_config(
     base: Config | Path | str | None,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Override] = (),
     source: str | Sequence[str] | None = None,
     *,
     init_from: str | None = None,
@@ -30,8 +77,9 @@ def load_config(
 
     Args:
         base: a file, the name of a shipped config such as quickstart, or a Config.
-        overrides: `section.key=value`, the value in YAML. `train.learning_rate` without
-            `train.muon_learning_rate` changes both, in the ratio that they have without it.
+        overrides: `section.key=value` as typed (see `typed_value`), or (key, value).
+            `train.learning_rate` without `train.muon_learning_rate` changes both, in the ratio
+            that they have without it.
         source: in place of `data.source`: a name or several.
         init_from: in place of `train.init_from`.
         inherit: gives the settings, as a tree, that take the place of defaults where the run of
@@ -50,9 +98,9 @@ def load_config(
 
     def origin(key: str) -> str:
         set_here = any(f"{other}.".startswith(f"{key}.") for other in overridden)
-        return "" if set_here or not isinstance(base, str | Path) else f"{base}: "
+        return "" if set_here or not isinstance(base, str | Path) else f"{shown(str(base))}: "
 
-    assignments = [_assignment(text) for text in overrides]
+    assignments = [assignment(override) for override in overrides]
     if source is not None:
         assignments.append(("data.source", source if isinstance(source, str) else [*source]))
     if init_from is not None:
@@ -68,8 +116,11 @@ def load_config(
     try:
         return Config.model_validate(_without_nulls(tree))
     except ValidationError as error:
-        mistakes = [f"{origin(key)}{message}" for key, message in explain(error)]
-        raise ConfigError("\n".join(mistakes)) from None
+        found = explain(error)
+        lines = [f"{origin(key)}{message}" for key, message in islice(found, MISTAKES_SHOWN)]
+        if (count := len(_mistakes(error))) > MISTAKES_SHOWN:
+            lines.append(f"{count:,} mistakes in all; these are the first {MISTAKES_SHOWN}")
+        raise ConfigError("\n".join(lines)) from None
 
 
 def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:
@@ -84,23 +135,71 @@ def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:
         train["muon_learning_rate"] = rates[0] * (rates[2] / rates[1])
 
 
-def keys_set_by(overrides: Sequence[str]) -> set[str]:
-    """The dotted keys to which these give a value. Raises ConfigError if one is not YAML."""
+def keys_set_by(overrides: Sequence[Override]) -> set[str]:
+    """Return the dotted keys to which `overrides` give a value.
+
+    Raises:
+        ConfigError: one has no key, or a value that is not valid YAML where it has to be.
+    """
     tree: dict[str, Any] = {}
-    for key, value in map(_assignment, overrides):
+    for key, value in map(assignment, overrides):
         _put(tree, key, value, lambda key: "")
     return {*_leaves(_without_nulls(tree))}
 
 
-def keys_given(base: Config | Path | str | None, overrides: Sequence[str]) -> set[str]:
+def keys_given(base: Config | Path | str | None, overrides: Sequence[Override]) -> set[str]:
     """Return the dotted keys of a config and its overrides, also those that are null."""
     if isinstance(base, Config):
         tree = base.model_dump(exclude_unset=True)
     else:
         tree = {} if base is None else read_yaml(_find(Path(base)))
-    for key, value in map(_assignment, overrides):
+    for key, value in map(assignment, overrides):
         _put(tree, key, value, lambda key: "")
     return {*_leaves(tree)}
+
+
+def check_effects(config: Config, given: Collection[str]) -> None:
+    """Raise ConfigError if one of the settings `given` has no effect in this config."""
+    data, train, every = config.data, config.train, config.train.eval_every
+    part = float(every.removesuffix(" %")) / 100 if isinstance(every, str) else every / train.steps
+    evaluations, patience = ceil(1 / part), train.patience or 0
+    most = LARGEST if train.max_steps is None else train.max_steps
+    for key, has_none, advice in (
+        (
+            "train.max_steps",
+            most < LARGEST and train.minutes is None and not train.plans,
+            "it limits the steps of a run of some minutes; set --minutes, or train.steps instead",
+        ),
+        (
+            "train.warmup_steps",
+            train.warmup_steps > most,
+            f"{train.warmup_steps} steps of warmup are more than train.max_steps ({most}) allows; "
+            f"set fewer",
+        ),
+        (
+            "train.muon_learning_rate",
+            train.optimizer == "adamw",
+            "train.optimizer is adamw; set train.learning_rate instead",
+        ),
+        (
+            "train.distill_weight",
+            train.distill is None,
+            "there is no train.distill; name the run to distill, or leave it out",
+        ),
+        (
+            "train.patience",
+            patience > evaluations,
+            f"the run has {evaluations} evaluations after the first, fewer than {patience}; set a "
+            f"smaller train.patience or train.eval_every",
+        ),
+        (
+            "data.val_fraction",
+            data.val_source is not None,
+            "all of data.val_source is val; leave out one of the two",
+        ),
+    ):
+        if has_none and key in given:
+            raise ConfigError(f"{key} has no effect: {advice}")
 
 
 def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
@@ -112,14 +211,14 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _find(path: Path) -> Path:
-    """The file at that path, else the shipped config of that name."""
-    if path.exists() and not (path.is_dir() and str(path) in _shipped()):
+    """Return the file at that path, else the shipped config of that name."""
+    if os.path.exists(path) and not (path.is_dir() and str(path) in _shipped()):  # noqa: PTH110 (no errors)
         return path
     if str(path) in _shipped():
         return SHIPPED / f"{path}.yaml"
     raise ConfigError(
-        f"{path}: no such config file; expected the path of one, or the name of a shipped config: "
-        f"{', '.join(_shipped())}"
+        f"{shown(str(path))}: no such config file; expected the path of one, or the name of a "
+        f"shipped config: {', '.join(_shipped())}"
     )
 
 
@@ -151,13 +250,63 @@ def _without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _assignment(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
+def assignment(override: Override) -> tuple[str, Any]:
+    """Return the key and the value of an override."""
+    if not isinstance(override, str):
+        return override
+    key, equals, text = override.partition("=")
     if not equals or not key:
         raise ConfigError(
-            f"--set {text}: expected SECTION.KEY=VALUE, such as --set train.steps=500"
+            f"--set {shown(override)}: expected SECTION.KEY=VALUE, such as --set train.steps=500"
         )
-    return key, parse(value, f"--set {text}")
+    return key, typed_value(key, text)
+
+
+def typed_value(key: str, text: str) -> Any:
+    """Return the value that `--set KEY=TEXT` gives to the setting `key`.
+
+    `null` is None: the default. A text in YAML's quotation marks, and a YAML list where the setting
+    takes one or where it has several values (a sweep), are read as YAML. Else a setting that takes
+    texts gets `text` as it is typed, with `\\n`, `\\r` and `\\t` as escapes in a separator or
+    column; any other setting gets a number, a boolean or a word.
+
+    Raises:
+        ConfigError: what has to be YAML is not, or has a comment, which is not part of the value.
+    """
+    of = kinds(key)
+    takes_text = str in of and int not in of
+    text = text if takes_text else text.strip()
+    origin = f"--set {shown(f'{key}={text}')}"
+    if text == "null":
+        return None
+    if _QUOTED.fullmatch(text):
+        return parse(text, origin)
+    if takes_text and text[:1] == "[" and text[-1:] == "]":
+        try:
+            values = _parsed(text, origin)
+        except ConfigError as error:
+            if tuple in of:
+                raise ConfigError(
+                    f"""{error}; put quotation marks around each text, as in ["*.md", "!a.md"]"""
+                ) from None
+        else:
+            if tuple in of or len(values) > 1:
+                return values
+    if takes_text:
+        escaped = key in _ESCAPED
+        return re.sub(r"\\[nrt]", lambda match: _ESCAPES[match[0]], text) if escaped else text
+    if text[:1] in ("[", "{"):
+        return _parsed(text, origin)
+    value = parse(text, origin) if _WORD.fullmatch(text) else None
+    return value if isinstance(value, bool | int | float) else text
+
+
+def _parsed(text: str, origin: str) -> Any:
+    """Return the value of a YAML text without comments, which would be lost silently."""
+    value = parse(text, origin)
+    if has_comment(text):
+        raise ConfigError(f"{origin}: expected no comment; put texts with # in quotation marks")
+    return value
 
 
 def _put(tree: dict[str, Any], key: str, value: Any, origin: Callable[[str], str]) -> None:
@@ -175,24 +324,34 @@ def _put(tree: dict[str, Any], key: str, value: Any, origin: Callable[[str], str
 
 
 def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
-    """(dotted key, message) for each mistake that the user made."""
-    for mistake in error.errors():
-        key, kind, got = ".".join(map(str, mistake["loc"])), mistake["type"], mistake["input"]
-        if kind == "default_factory_not_called":  # follows from another mistake
-            continue
-        if kind == "extra_forbidden" and any("." in str(name) for name in mistake["loc"]):
-            yield key, f"{key}: expected nested keys, {_nested(key)}, got one with a dot"
-        elif kind == "extra_forbidden":
-            yield key, f"{key}: unknown key; {_suggestion(key)}"
-        elif kind == "value_error":
-            told = str(mistake["ctx"]["error"])
-            by_itself = isinstance(got, dict) and told.startswith(key)  # of a cross-field check
-            yield key, told if by_itself else f"{key}: {told}, got {reprlib.repr(got)}"
-        elif kind in ("model_type", "model_attributes_type"):
-            yield key, f"{key}: expected keys below `{key}:`, got {reprlib.repr(got)}"
-        else:
-            expected = mistake["msg"].replace("Input should be", "expected")
-            yield key, f"{key}: {expected}, got {reprlib.repr(got)}"
+    """Yield the dotted key and the message of each mistake in a config."""
+    return ((_key(mistake), _message(mistake)) for mistake in _mistakes(error))
+
+
+def _mistakes(error: ValidationError) -> list[Any]:
+    """Return what pydantic found, without what follows from other mistakes."""
+    found = error.errors(include_url=False)
+    return [each for each in found if each["type"] != "default_factory_not_called"]
+
+
+def _key(mistake: Any) -> str:
+    return ".".join(map(str, mistake["loc"]))
+
+
+def _message(mistake: Any) -> str:
+    """Return what is wrong with a key, what was expected and what was found."""
+    key, kind, got = shown(_key(mistake)), mistake["type"], reprlib.repr(mistake["input"])
+    if kind == "extra_forbidden" and any("." in str(name) for name in mistake["loc"]):
+        return f"{key}: expected nested keys, {_nested(key)}, got one with a dot"
+    if kind == "extra_forbidden":
+        return f"{key}: unknown key; {_suggestion(key)}"
+    if kind == "value_error":
+        reason = str(mistake["ctx"]["error"])
+        is_cross_field = isinstance(mistake["input"], dict) and reason.startswith(key)
+        return reason if is_cross_field else f"{key}: {reason}, got {got}"
+    if kind in ("model_type", "model_attributes_type"):
+        return f"{key}: expected keys below `{key}:`, got {got}"
+    return f"{key}: {mistake['msg'].replace('Input should be', 'expected')}, got {got}"
 
 
 def _nested(key: str) -> str:
@@ -202,14 +361,33 @@ def _nested(key: str) -> str:
 
 
 def _suggestion(key: str) -> str:
-    known = [name for name, _, _ in fields(Config())]
-    section, _, leaf = key.rpartition(".")
-    by_leaf = {name.rpartition(".")[2]: name for name in known} | {
-        name: name for name in Config.model_fields
-    }
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.75)
-    near = near or [by_leaf[m] for m in difflib.get_close_matches(leaf, by_leaf, n=1)]
-    if near:
-        return f"did you mean {near[0]}?"
-    siblings = [name for name in known if name.startswith(f"{section}.")] if section else known
+    if near := nearest_setting(key):
+        return f"did you mean {near}?"
+    section = key.rpartition(".")[0]
+    known = [name for name, *_ in fields(Config())]
+    siblings = [name for name in known if name.startswith(f"{section}.")] if section else []
+    siblings = siblings or [*Config.model_fields]
+    if len(siblings) > FEW_KEYS:
+        return f"{command('train', '--help-all')} lists the keys"
     return f"the keys are {', '.join(siblings)}"
+
+
+def nearest_setting(name: str, cutoff: float = 0.6) -> str | None:
+    """Return the key that was probably meant by `name`, with or without a section; None if none.
+
+    Other projects' names are known: `n_embd` and `train.n_embd` are model.C.
+    """
+    known = [key for key, *_ in fields(Config())]
+    by_leaf = {key.rpartition(".")[2]: key for key in known}
+    by_leaf |= {name: name for name in Config.model_fields}
+    name = name[:LONGEST_KEY].replace("-", "_")
+    leaf = name.rpartition(".")[2]
+    if leaf in by_leaf:
+        return by_leaf[leaf]
+    for key, others in OTHER_NAMES.items():
+        if leaf.lower() in others.split():
+            return key
+    if near := difflib.get_close_matches(name, known, n=1, cutoff=max(cutoff, 0.75)):
+        return near[0]
+    near = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=cutoff)
+    return by_leaf[near[0]] if near else None

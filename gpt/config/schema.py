@@ -5,7 +5,8 @@ import json
 import re
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -22,16 +23,25 @@ def _thread_count(count: object) -> object:
     return count
 
 
-def _part(period: int | str) -> int | str:
-    if isinstance(period, str) and not (
-        re.fullmatch(r"\d{1,3}(\.\d{1,3})? %", period) and 0 < float(period[:-2]) <= 100
+def _is_count(value: object) -> bool:
+    """Return whether `value` is a positive integer; True is none."""
+    return type(value) is int and 0 < value <= LARGEST
+
+
+def _part(period: object) -> object:
+    if not _is_count(period) and not (
+        isinstance(period, str)
+        and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})? %", period)
+        and 0 < float(period[:-2]) <= 100
     ):
         raise ValueError("expected a number of steps, or a part of the run such as `10 %`")
     return period
 
 
-def _every(period: int | str) -> int | str:
-    if isinstance(period, str) and not re.fullmatch(r"[1-9]\d{0,5} min", period):
+def _every(period: object) -> object:
+    if not _is_count(period) and not (
+        isinstance(period, str) and re.fullmatch(r"[1-9][0-9]{0,5} min", period)
+    ):
         raise ValueError("expected a number of steps, or of minutes such as `10 min`")
     return period
 
@@ -44,7 +54,12 @@ def _first_steps(given: dict[str, Any]) -> int:
 
 def _plans(plans: object) -> object:
     if not isinstance(plans, list | tuple) or not all(
-        isinstance(plan, list | tuple) and len(plan) == 2 for plan in plans
+        isinstance(plan, list | tuple)
+        and len(plan) == 2
+        and type(plan[0]) is int
+        and 0 <= plan[0] <= LARGEST
+        and _is_count(plan[1])
+        for plan in plans
     ):
         raise ValueError("expected pairs of a step and a number of steps, [[0, 900], [400, 850]]")
     return tuple(map(tuple, plans))
@@ -58,8 +73,6 @@ def _text_name(name: str) -> str:
 
 def _text_names(source: object) -> object:
     """One name, or a tuple of several."""
-    if source == [None]:  # what YAML reads of `-`, standard input
-        source = "-"
     names = [source] if isinstance(source, str) else source
     if not isinstance(names, list | tuple) or not names:
         raise ValueError("expected the name of a text, or a list of names")
@@ -71,11 +84,20 @@ def _text_names(source: object) -> object:
 
 
 def _globs(include: object) -> object:
-    """A tuple of them."""
+    """Return a tuple of globs."""
     globs = [include] if isinstance(include, str) else include
     if not isinstance(globs, list | tuple) or not all(isinstance(each, str) for each in globs):
         raise ValueError("expected a glob for the names of files, or a list of globs")
-    return tuple(globs)
+    return tuple(map(_utf8, globs))
+
+
+def _utf8(text: str) -> str:
+    """Raise ValueError if `text` has bytes that no config file can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("expected a text in UTF-8") from None
+    return text
 
 
 def _encoding(name: str) -> str:
@@ -100,19 +122,22 @@ LARGEST_TABLE = 2**24  # rotary angles, which a model computes before it has any
 SMALLEST_OFFSET = 4  # channels of a head, of which half can be offset
 MUON_RATIO = 5  # default peak learning rate of Muon / peak learning rate of AdamW
 SHARPEST = 1000.0  # far beyond one-hot attention, and far from overflow
+LARGEST_RATE = 1000.0  # learning rate or weight decay; far beyond what trains, far from overflow
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
 Layers = Annotated[int, Field(gt=0, le=MOST_LAYERS)]
 Members = Annotated[int, Field(gt=0, le=MOST_MEMBERS)]
 NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
+LearningRate = Annotated[float, Field(gt=0, le=LARGEST_RATE)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
-Period = Annotated[PositiveInt | str, AfterValidator(_every)]
+Period = Annotated[int | str, BeforeValidator(_every)]
 TextNames = Annotated[str | tuple[str, ...], BeforeValidator(_text_names)]
 Globs = Annotated[tuple[str, ...], BeforeValidator(_globs)]
 Encoding = Annotated[str, AfterValidator(_encoding)]
-PartOrSteps = Annotated[PositiveInt | str, AfterValidator(_part)]
+PartOrSteps = Annotated[int | str, BeforeValidator(_part)]
 Plans = Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], BeforeValidator(_plans)]
+Text = Annotated[str, AfterValidator(_utf8)]
 TextName = Annotated[str, Field(min_length=1), AfterValidator(_text_name)]
 DeviceName = Annotated[str, AfterValidator(_device_name)]
 ThreadCount = Annotated[int | str, BeforeValidator(_thread_count)]
@@ -137,12 +162,15 @@ class DataConfig(Section):
         description="which files of a folder or archive are read: globs for their names or paths, "
         'such as ["*.md", "src/**/*.py"]; [] = all that are text',
     )
-    column: Annotated[str, Field(min_length=1)] | None = Field(
+    column: Annotated[Text, Field(min_length=1)] | None = Field(
         None,
         description="column of .jsonl, .csv, .tsv or .parquet whose values are the documents; "
         "null = the text is not such a table",
     )
-    separator: str = Field("\n\n", description="what stands between two documents")
+    separator: Text = Field(
+        "\n\n",
+        description="what stands between two documents; in --set, \\n is a line end and \\t a tab",
+    )
     encoding: Encoding = Field(
         "utf-8", description="encoding of the text's files, such as cp1252 or utf-16"
     )
@@ -317,15 +345,17 @@ class TrainConfig(Section):
     optimizer: Literal["muon", "adamw"] = Field(
         "muon", description="Muon for the blocks' matrices and AdamW for the rest, or AdamW for all"
     )
-    learning_rate: PositiveFloat = Field(
+    learning_rate: LearningRate = Field(
         4e-3, description="peak learning rate of AdamW; Muon's changes in proportion with it"
     )
-    muon_learning_rate: PositiveFloat = Field(
+    muon_learning_rate: LearningRate = Field(
         default_factory=lambda given: MUON_RATIO * given["learning_rate"],
         validate_default=True,
         description=f"peak learning rate of Muon; null = {MUON_RATIO} x train.learning_rate",
     )
-    weight_decay: NonNegativeFloat = Field(0.1, description="decoupled weight decay of matrices")
+    weight_decay: Annotated[float, Field(ge=0, le=LARGEST_RATE)] = Field(
+        0.1, description="decoupled weight decay of matrices"
+    )
     beta1: Fraction = Field(0.9, description="AdamW: decay of the gradient's running mean")
     beta2: Fraction = Field(0.99, description="AdamW: decay of the squared gradient's running mean")
     grad_clip: NonNegativeFloat = Field(
@@ -568,6 +598,33 @@ def fields(config: Section) -> Iterator[tuple[str, str, Any]]:
             yield name, f"{' | '.join(get_args(field.annotation))}: {description}", value
         else:
             yield name, description, value
+
+
+def kinds(key: str) -> set[object]:
+    """Return the types of value that the setting `key` takes; none if there is no such setting.
+
+    `tuple` stands for a list. A list of texts may also be given as one text: `str`.
+    """
+    *sections, name = key.split(".")
+    config: Section = Config()
+    for section in sections:
+        below = getattr(config, section, None)
+        if not isinstance(below, Section):
+            return set()
+        config = below
+    field = type(config).model_fields.get(name)
+    return _kinds(field.annotation) if field else set()
+
+
+def _kinds(annotation: Any) -> set[object]:
+    origin, of = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kinds(of[0])
+    if origin in (Union, UnionType):
+        return {kind for each in of for kind in _kinds(each)}
+    if origin is tuple:
+        return {tuple, *(_kinds(of[0]) & {str})}
+    return {annotation}
 
 
 def explicit(config: Section) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import yaml
 
 from gpt.config.schema import GROUPS, Config, fields
-from gpt.errors import ConfigError
+from gpt.errors import ConfigError, shown
 from gpt.files import read_bounded
 
 LONGEST_FILE = 2**20  # bytes
@@ -60,7 +60,11 @@ _Loader.add_implicit_resolver(
 
 
 def parse(text: str, origin: str) -> Any:
-    """The value of a YAML text. Raises ConfigError, which names its `origin`, for what is not."""
+    """Return the value of a YAML text.
+
+    Raises:
+        ConfigError: the text is not valid YAML; the message begins with `origin`.
+    """
     try:
         depth = 0
         for event in yaml.parse(text, Loader=_Loader):
@@ -68,9 +72,14 @@ def parse(text: str, origin: str) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if depth > DEEPEST:
                 raise ConfigError(f"{origin}: expected at most {DEEPEST} levels, got more")
+            refused = ""
             if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for gigabytes
+                refused = "aliases (*name) are not read here"
+            elif getattr(event, "tag", None) is not None:  # `!!int "010"` is 8 to PyYAML
+                refused = "explicit tags (!!int, !name) are not read here; leave them out"
+            if refused:
                 raise yaml.MarkedYAMLError(
-                    problem="aliases (*name) are not read here",
+                    problem=refused,
                     problem_mark=event.start_mark,  # type: ignore[arg-type]
                 )
         return yaml.load(text, Loader=_Loader)
@@ -80,9 +89,19 @@ def parse(text: str, origin: str) -> Any:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{origin}{place}: not valid YAML: {error.problem}") from None
-    except Exception as error:  # PyYAML's constructors fail in many ways on hostile tags
-        reason = str(error) or type(error).__name__
+    except Exception as error:  # control characters, numbers of thousands of digits
+        reason = shown(" ".join(str(error).split()) or type(error).__name__, 150)
         raise ConfigError(f"{origin}: not valid YAML: {reason}") from None
+
+
+def has_comment(text: str) -> bool:
+    """Return whether the YAML `text` has a comment: its value is not all that is written."""
+    end = 0
+    for token in yaml.scan(text, Loader=_Loader):
+        if "#" in text[end : token.start_mark.index]:
+            return True
+        end = token.end_mark.index
+    return "#" in text[end:]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

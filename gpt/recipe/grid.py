@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.load import explain
-from gpt.config.schema import Config, explicit, fields
-from gpt.config.yaml import as_flow, parse
-from gpt.errors import ConfigError, UsageError
+from gpt.config.load import Override, assignment, explain, typed_value
+from gpt.config.schema import Config, explicit, fields, kinds
+from gpt.config.yaml import as_flow
+from gpt.errors import ConfigError, UsageError, shown
 
 MOST_RUNS = 1000
 LONGEST_NAME = 60  # characters: it is to be read in a list, and typed
@@ -23,10 +23,10 @@ class Combination:
     """Values of the keys that have several, as they were written, and all changes of the config."""
 
     values: dict[str, str]
-    changes: list[str]
+    changes: list[Override]
 
 
-def combinations(changes: Sequence[str]) -> list[Combination]:
+def combinations(changes: Sequence[Override]) -> list[Combination]:
     """The product of all lists among the changes, `section.key=value` each, the last one fastest.
 
     A value is a list if the key does not take it as it stands, and it has commas or is one in YAML:
@@ -38,10 +38,10 @@ def combinations(changes: Sequence[str]) -> list[Combination]:
         UsageError: there are more than MOST_RUNS.
     """
     several: dict[str, list[str]] = {}
-    single: dict[str, str] = {}
+    single: dict[str, Override] = {}
     for change in changes:
-        key, _, text = change.partition("=")
-        values = _values(key, text)
+        key, value = assignment(change)
+        values = _values(key, value, change)
         several.pop(key, None)
         single.pop(key, None)
         if values is None:
@@ -109,30 +109,32 @@ def _check_count(runs: int) -> None:
         raise UsageError(f"expected at most {MOST_RUNS:,} runs, got {runs:,}")
 
 
-def _values(key: str, text: str) -> list[str] | None:
-    """The values of a list; None if it is none."""
-    value = parse(text, f"--set {key}={text}")
+def _values(key: str, value: Any, change: Override) -> list[str] | None:
+    """Return the values of a list, as they can be typed; None if the key has one value."""
     if isinstance(value, list):
+        if tuple in kinds(key) and not all(_takes(key, each) for each in value):
+            return None  # a list that the key takes, with a mistake
         texts = [as_flow(each) for each in value]
-    elif isinstance(value, str) and "," in text:
-        texts = [each.strip() for each in text.split(",")]
+    elif isinstance(change, str) and isinstance(value, str) and "," in value:
+        texts = [each.strip() for each in value.split(",")]
     else:
         return None
     if _takes(key, value):
         return None
+    origin = f"--set {key}={shown(', '.join(texts) or '[]')}"
     if not texts:
-        raise ConfigError(f"--set {key}={text}: expected a value, or several, got an empty list")
+        raise ConfigError(f"{origin}: expected a value, or several, got an empty list")
     if not all(texts):
-        raise ConfigError(f"--set {key}={text}: expected a value before and after each comma")
-    meant = [parse(each, f"--set {key}={each}") for each in texts]
+        raise ConfigError(f"{origin}: expected a value before and after each comma")
+    meant = [typed_value(key, each) for each in texts]
     for i, each in enumerate(meant):
         if each in meant[:i]:
-            raise ConfigError(f"--set {key}={text}: expected different values, got {each!r} twice")
+            raise ConfigError(f"{origin}: expected different values, got {each!r} twice")
     return texts
 
 
 def _takes(key: str, value: Any) -> bool:
-    """Whether a key takes a value, whatever the others are."""
+    """Return whether a key takes a value, whatever the others are."""
     tree = value
     for name in reversed(key.split(".")):
         tree = {name: tree}

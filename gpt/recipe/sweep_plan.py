@@ -9,9 +9,8 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_serializer
 
-from gpt.config.load import load_config
+from gpt.config.load import load_config, typed_value
 from gpt.config.schema import Config, settled
-from gpt.config.yaml import parse
 from gpt.device import select_device
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.files import read_bounded
@@ -110,7 +109,7 @@ def new_plan(
             shared = json.dumps({k: value for k, value in run.values.items() if k not in own})
             if shared not in chosen:
                 chosen[shared] = choose(_without(config, own))
-            set_here = [f"{k}={v}" for k, v in own.items() if parse(v, k) is not None]
+            set_here = [f"{k}={v}" for k, v in own.items() if typed_value(k, v) is not None]
             if "muon_learning_rate" in config.train.model_fields_set:  # set, so not in proportion
                 set_here.append(f"train.muon_learning_rate={config.train.muon_learning_rate}")
             config = load_config(chosen[shared], set_here)

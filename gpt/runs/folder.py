@@ -172,8 +172,21 @@ def is_run(folder: Path) -> bool:
     return (folder / "config.yaml").is_file() or has_checkpoint(folder)
 
 
+def find_to_delete(name: str) -> Path:
+    """Return the folder of a run or sweep, whatever its state, by its path or name in `runs/`.
+
+    Raises:
+        UsageError: there is none.
+    """
+    folders = (Path(name), RUNS / name)
+    found = find_sweep(name) or next((folder for folder in folders if is_run(folder)), None)
+    if found is None:
+        raise UsageError(f"{name}: expected the folder of a run, or its name in runs/")
+    return found
+
+
 def delete_run(name: str) -> Path:
-    """Delete what a run wrote, by its path or its name under `runs/`; returns its folder.
+    """Delete what a run wrote, by its path or its name under `runs/`; return its folder.
 
     The folder goes too, unless it has files of somebody else; and what only this run read from
     standard input. Of a sweep, all runs are deleted.
@@ -181,13 +194,11 @@ def delete_run(name: str) -> Path:
     Raises:
         UsageError: there is no such run, or it is being written.
     """
-    if (sweep := find_sweep(name)) is not None:
-        for deleted in delete_sweep(sweep):
+    run = find_to_delete(name)
+    if is_sweep(run):
+        for deleted in delete_sweep(run):
             forget_run(deleted)
-        return sweep
-    run = next((run for run in (Path(name), RUNS / name) if is_run(run)), None)
-    if run is None:
-        raise UsageError(f"{name}: expected the folder of a run, or its name in runs/")
+        return run
     _delete(run)
     forget_run(run)
     return run

@@ -2,11 +2,12 @@
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpt.errors import GPTError, Unreadable
+from gpt.errors import GPTError, Unreadable, UsageError, shown
 from gpt.model.shapes import parameter_count
 from gpt.runs.checkpoint import INDEX, read_summary
 from gpt.runs.folder import RUNS, has_checkpoint, is_run, is_running, run_folders
@@ -41,6 +42,33 @@ def list_runs() -> list[RunSummary]:
             nothing = (None,) * 7
             listed.append(RunSummary(_name(run), "unreadable", *nothing, bytes=0, age_s=0))
     return sorted(listed, key=lambda run: run.age_s)
+
+
+def find_run_of_text(names: Sequence[str]) -> Path:
+    """Return the newest run under `runs/` that was trained on the text of these names.
+
+    Raises:
+        UsageError: there is none.
+    """
+    wanted = [_absolute(name) for name in names]
+    found: dict[Path, float] = {}
+    for run in run_folders():
+        with suppress(OSError, GPTError):  # not a run, or damaged
+            source = read_summary(run, "last").config.data.source
+            if [
+                _absolute(name) for name in ([source] if isinstance(source, str) else source)
+            ] == wanted:
+                found[run] = (run / "checkpoints" / INDEX).stat().st_mtime
+    if not found:
+        raise UsageError(
+            f"no run under {RUNS}/ was trained on {shown(joined_name(names))}; train one without "
+            f"--resume, or name the run: --resume RUN (gpt runs lists them)"
+        )
+    return max(found, key=lambda run: found[run])
+
+
+def _absolute(name: str) -> str:
+    return str(Path(name).resolve()) if Path(name).exists() else name
 
 
 def _summarise(run: Path) -> RunSummary:

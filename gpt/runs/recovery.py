@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from gpt.config.schema import Config, fields
-from gpt.errors import CheckpointError, ConfigError
+from gpt.errors import CheckpointError, ConfigError, command
 from gpt.runs.checkpoint import (
     CheckpointData,
     TrainingState,
@@ -73,7 +73,7 @@ def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
             step_folder(folder, other).rename(aside)
         write_index(folder, data)
         return data, state
-    raise next(iter(damaged.values()), CheckpointError(f"{folder}: no checkpoint"))
+    raise _nothing_to_resume(run, damaged)
 
 
 def summary_to_resume(run: Path) -> CheckpointData:
@@ -83,15 +83,33 @@ def summary_to_resume(run: Path) -> CheckpointData:
         CheckpointError: there is none; it says what is wrong with the newest.
         UsageError: another process writes the run.
     """
-    damaged: list[CheckpointError] = []
+    damaged: dict[int, CheckpointError] = {}
     with locked(run):
         _finish_renames(run / "checkpoints")
         for step in reversed(steps_in(run / "checkpoints")):
             try:
                 return read_summary(run, step)
             except CheckpointError as error:
-                damaged.append(error)
-    raise next(iter(damaged), CheckpointError(f"{run / 'checkpoints'}: no checkpoint"))
+                damaged[step] = error
+    raise _nothing_to_resume(run, damaged)
+
+
+def _nothing_to_resume(run: Path, damaged: dict[int, CheckpointError]) -> CheckpointError:
+    """Return the error for a run of which every checkpoint is damaged."""
+    folder = run / "checkpoints"
+    if not damaged:
+        return CheckpointError(f"{folder}: no checkpoint")
+    step, error = next(iter(damaged.items()))
+    if error.__cause__ is None:  # of another format, say: it tells all
+        return error
+    reason = " ".join(str(error.__cause__).split())
+    again = command(
+        *("train", "--config", str(run / "config.yaml"), "--run-dir", str(run), "--overwrite")
+    )
+    return CheckpointError(
+        f"{run} cannot be resumed: none of its checkpoints is intact; step-{step} is damaged "
+        f"({reason:.300}). Copy {folder} from a backup, or train the run again: {again}"
+    )
 
 
 def _finish_renames(folder: Path) -> None:

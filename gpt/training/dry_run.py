@@ -13,6 +13,7 @@ import torch
 
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
+from gpt.errors import CheckpointError, TrainingError
 from gpt.evaluation.loss import evaluate
 from gpt.evaluation.units import val_units
 from gpt.model.ensemble import LanguageModel, make_model
@@ -92,10 +93,7 @@ def estimate(
         with phase("measuring an evaluation"):
             character_s = _time_evaluation(model, corpus, device, clock)
         with phase("measuring a sample and a checkpoint"):
-            sample = partial(
-                generate_text, model, corpus.vocabulary, length=SAMPLED_CHARACTERS, seed=0
-            )
-            sampled_s = _seconds(device, sample, clock) / SAMPLED_CHARACTERS
+            sampled_s = _time_sample(model, corpus, device, clock) / SAMPLED_CHARACTERS
             with tempfile.TemporaryDirectory() as folder:
                 data = CheckpointData(0, config, corpus.vocabulary, weights_of(model))
                 save = partial(write_checkpoint, Path(folder), data, update.state_dict())
@@ -176,6 +174,24 @@ def _time_evaluation(
         if taken >= TIMED_SECONDS or characters >= len(corpus.val):
             return taken / sum(scored)
         characters *= 4
+
+
+def _time_sample(
+    model: LanguageModel, corpus: Corpus, device: torch.device, clock: Callable[[], float]
+) -> float:
+    """Return the seconds that a sample takes.
+
+    Raises:
+        TrainingError: the first steps made the model's logits NaN or infinite.
+    """
+    sample = partial(generate_text, model, corpus.vocabulary, length=SAMPLED_CHARACTERS, seed=0)
+    try:
+        return _seconds(device, sample, clock)
+    except CheckpointError:  # its advice is about a run's checkpoints
+        raise TrainingError(
+            "the first steps of this config make the logits NaN or infinite; lower "
+            "train.learning_rate, train.muon_learning_rate or train.weight_decay"
+        ) from None
 
 
 def _checkpoint_steps(config: Config, seconds_per_step: float) -> range:

@@ -1,5 +1,6 @@
 """How many steps fit into `train.minutes`: planned at first, and again when the pace changes."""
 
+import logging
 import math
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +22,8 @@ from gpt.training.schedule import (
     window_length,
     with_plan,
 )
+
+log = logging.getLogger(__name__)
 
 MARGIN = 0.01  # of the time, which is left free
 AFTERWARDS_S = 3.0  # for what follows training: a picture, the sample that the command prints
@@ -154,9 +157,14 @@ class TimeBudget:
             return config
         config = self._with_short_evaluations(config)
         self._check_fits(0, config)
-        steps = self._end(0, config)
-        if "warmup_steps" in config.train.model_fields_set:  # else it follows from the steps
-            steps = max(steps, config.train.warmup_steps)
+        steps, warmup = self._end(0, config), config.train.warmup_steps
+        if "warmup_steps" in config.train.model_fields_set and steps < warmup:  # else it follows
+            log.warning(
+                "train.warmup_steps %d: about %d steps fit into train.minutes, so the learning "
+                "rate will not reach its peak; set fewer warmup steps, or more minutes",
+                *(warmup, steps),
+            )
+            steps = warmup
         return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
 
     def extend(self, step: int, config: Config) -> Config:

@@ -286,7 +286,11 @@ def _problem(line: CommandLine, code: Any, out: str, err: str) -> str:
         return f"exit code {code}, {len(messages)} messages: {err}"
     if visible(err) != err:
         return f"control characters: {err!r}"
-    if code == 0 and "--json" in line.arguments and "--help" not in line.arguments:
+    if (
+        code == 0
+        and "--json" in line.arguments
+        and not {"--help", "--help-all"} & {*line.arguments}
+    ):
         try:
             json.loads(out)
         except ValueError:
