@@ -8,7 +8,6 @@ import io
 import logging
 import os
 import sys
-import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, cast
@@ -20,7 +19,7 @@ from gpt.cli.attend import attend
 from gpt.cli.data import data
 from gpt.cli.explain import explain
 from gpt.cli.help import WIDEST_HELP, Commands, CommandWithSettings
-from gpt.cli.options import log, terminal_width
+from gpt.cli.options import log, wrapped
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
@@ -64,7 +63,7 @@ def main() -> NoReturn:
             raise
         message = f"gpt: {visible(_message(error))}"
         if is_first_to_fail(message):
-            typer.echo(_in_terminal(message), err=True)
+            typer.echo(wrapped(message, sys.stderr), err=True)
         sys.exit(getattr(error, "exit_code", 1))
 
 
@@ -112,16 +111,6 @@ def _nowhere(mode: str = "w") -> TextIO:
     return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
 
 
-def _in_terminal(text: str) -> str:
-    """The text with its lines broken between words, if a terminal shows it."""
-    if not sys.stderr.isatty():
-        return text
-    return "\n".join(
-        textwrap.fill(line, terminal_width(), break_long_words=False, break_on_hyphens=False)
-        for line in text.splitlines()
-    )
-
-
 def _message(error: Exception) -> str:
     if isinstance(error, GPTError):
         return str(error)
@@ -152,7 +141,7 @@ class _Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(_in_terminal(visible(record.getMessage())), file=sys.stderr)
+        tqdm.write(wrapped(visible(record.getMessage()), sys.stderr), file=sys.stderr)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.schema import Config, fields
+from gpt.config.schema import REPLACED_PENALTY, Config, fields
 from gpt.config.yaml import parse, read_yaml
 from gpt.errors import ConfigError
 
@@ -154,6 +154,13 @@ def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
             continue
         if kind == "extra_forbidden" and any("." in str(name) for name in mistake["loc"]):
             yield key, f"{key}: expected nested keys, {_nested(key)}, got one with a dot"
+        elif kind == "extra_forbidden" and mistake["loc"][-1] == REPLACED_PENALTY:
+            section = key.removesuffix(REPLACED_PENALTY)
+            yield (
+                key,
+                f"{key}: no longer exists; delete it, or use {section}presence_penalty or "
+                f"{section}frequency_penalty, which are subtracted from logits (0: no effect)",
+            )
         elif kind == "extra_forbidden":
             yield key, f"{key}: unknown key; {_suggestion(key)}"
         elif kind == "value_error":
