@@ -364,7 +364,7 @@ class Model:
 
 
 def _whole_number(name: str, value: object, least: int) -> int:
-    """Return the argument as an int. Raises UsageError unless it is whole and `least` or more."""
+    """Return the argument as an int. Raises UsageError unless it is one of `least` or more."""
     try:
         number = least - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
