@@ -851,6 +851,7 @@ from gpt.cli.main import main
 from gpt.sampling import parallel
 parallel.PARALLEL_BYTES, parallel.SAMPLES_EACH, parallel._threads = 0, 2, lambda: 3
 sys.argv = ["gpt", "sample", sys.argv[1], "--num-samples", "7", "--until-stop", "--stop", "jj"]
+sys.argv += ["--prompt", "fox\\n"]
 class Told(parallel.Popen):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -861,7 +862,7 @@ main()
     command = (sys.executable, "-c", script, trained)
     process = start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout
-    heading, *started = [process.stdout.readline() for _ in range(4)]
+    prompt, *started = [process.stdout.readline() for _ in range(4)]
     if after == "character":
         process.stdout.read(60)
     if how == signal.SIGINT:
@@ -869,7 +870,7 @@ main()
     else:
         process.kill()
     _, err = process.communicate(timeout=HANGS_S)  # until all that might write there are gone
-    assert (heading, started) == ("--- 1 of 7 ---\n", ["started\n"] * 3)
+    assert (prompt, started) == ("fox\n", ["started\n"] * 3)
     assert (process.returncode, "Traceback" in err) == (130 if how == signal.SIGINT else -9, False)
 
 
