@@ -5,12 +5,15 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import gpt
 from gpt.errors import ConfigError, UsageError
+from gpt.sampling.samples import collect
 from tests.conftest import PANGRAM, small
 
 
@@ -129,16 +132,90 @@ def test_what_is_wrong_is_raised_as_one_message(run: Path) -> None:
     ("options", "message"),
     [
         ({"length": -5}, "length: expected greater than or equal to 0, got -5"),
+        ({"length": "x"}, "length: expected a valid integer, got 'x'"),
+        ({"seed": True}, "seed: expected a whole number from 0 on, got True"),
+        ({"seed": 1.0}, "seed: expected a whole number from 0 on, got 1.0"),
+        ({"seed": "x"}, "seed: expected a whole number from 0 on, got 'x'"),
+        ({"seed": -1}, "seed: expected a whole number from 0 on, got -1"),
+        ({"stops": 3}, "stops: expected a str or a list of str, got 3"),
+        ({"stops": [3]}, "stops: expected a str or a list of str, got [3]"),
+        ({"stops": ""}, "stops: expected strings of at least one character, got ''"),
+        ({"until_stop": True}, "until_stop: expected stops, which end the samples, got none"),
+        ({"ban": 3}, "ban: expected a str or a list of str, got 3"),
+        ({"prompt": 3}, "prompts: expected a str or a list of str, got [3]"),
+        (
+            {"prompt": "9"},
+            "the text has characters outside the model's vocabulary: 9; leave them out, or pass "
+            "drop_unknown=True",
+        ),
         ({"top_k": 0}, "top_k: expected greater than 0, got 0"),
         ({"min_p": 7}, "min_p: expected less than or equal to 1, got 7"),
-        ({"temprature": 1}, "temprature: unknown key; did you mean sample.temperature?"),
+        ({"temperature": "x"}, "temperature: expected a valid number, got 'x'"),
     ],
 )
-def test_a_rule_that_cannot_be_is_refused(run: Path, options: dict[str, int], message: str) -> None:
-    """A negative length generated without end; top_k = 0 failed inside numpy."""
+def test_an_argument_that_cannot_be_is_refused(
+    run: Path, options: dict[str, Any], message: str
+) -> None:
+    """A negative length generated without end; top_k = 0 failed inside numpy.
+
+    Bug: seeds of any type were accepted, and wrong types ended in raw errors.
+    """
     with pytest.raises(UsageError) as refused:
-        next(gpt.load(run).generate("the ", **options))
+        gpt.load(run).generate(**options)
     assert str(refused.value) == message
+
+
+def test_numpy_numbers_are_numbers(run: Path) -> None:
+    model = gpt.load(run)
+    options: dict[str, Any] = {"length": np.int64(9), "seed": np.uint8(3), "top_k": np.int32(5)}
+    options |= {"temperature": np.float32(0.5)}
+    plain = {name: value.item() for name, value in options.items()}
+    assert "".join(model.generate("the ", **options)) == "".join(model.generate("the ", **plain))
+
+
+def test_one_stop_string_is_a_string_or_a_list_of_one(run: Path) -> None:
+    """Bug: stops="END" stopped at each of its letters; so was a str of prompts each letter."""
+    model = gpt.load(run)
+    whole = "".join(model.generate("the ", length=200, seed=3))
+    stop = whole[150:153]
+    text = "".join(model.generate("the ", length=200, seed=3, stops=stop))
+    assert text == whole[: whole.index(stop)]
+    assert not all(c not in text for c in stop)
+    chunks = list(model.sample("the ", length=9, seed=3))
+    assert ({chunk.sample for chunk in chunks}, chunks[-1].ended) == ({0}, True)
+
+
+def test_several_samples_are_those_of_sample_and_generate_streams_one(run: Path) -> None:
+    """Bug: generate(num_samples=2) mixed two texts character by character."""
+    model = gpt.load(run)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'num_samples'"):
+        model.generate("the ", num_samples=2)  # type: ignore[call-arg]
+    samples = collect(model.sample("the ", num_samples=2, length=9, seed=3), ["the "] * 2)
+    assert samples[0].text == "".join(model.generate("the ", length=9, seed=3))
+    assert samples[0].text != samples[1].text
+
+
+def test_logits_can_be_used_with_autograd(run: Path) -> None:
+    """Bug: they were an inference tensor, which no backward pass takes."""
+    logits = gpt.load(run).logits("the ")
+    scale = torch.ones(1, requires_grad=True)
+    (logits * scale).sum().backward()
+    assert scale.grad is not None
+    assert not logits.is_inference()
+
+
+def test_the_loss_of_a_text_with_unknown_characters(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: there was no way to leave them out, and to learn how many they are."""
+    model, text = gpt.load(run), "the 9 lazy 9Ω dogs"
+    with pytest.raises(UsageError, match=r"9 Ω; leave .* drop_unknown=True"):
+        model.loss(text)
+    assert model.loss(text, drop_unknown=True) == model.loss("the  lazy  dogs")
+    assert model.unknown_characters(text) == {"9": 2, "Ω": 1}
+    assert caplog.messages == [
+        "dropped 3 of 18 characters, which are outside the model's vocabulary: 9 Ω"
+    ]
 
 
 def test_one_setting_is_a_string_or_a_list_of_one(run: Path) -> None:

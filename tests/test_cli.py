@@ -511,23 +511,32 @@ def test_the_context_after_overflow_is_a_setting(gpt: Gpt, trained: Path) -> Non
         (["--top-p", "1.1"], 2, "--top-p"),
         (["--top-p", "nan"], 2, "--top-p"),
         (["--min-p", "-0.1"], 2, "--min-p"),
-        (["--repetition-penalty", "0"], 2, "--repetition-penalty"),
+        (["--presence-penalty", "nan"], 2, "--presence-penalty"),
+        (["--frequency-penalty", "101"], 2, "--frequency-penalty"),
+        (["--repetition-penalty", "2"], 2, "--frequency-penalty, --presence-penalty"),
+        (["--ban", "É"], 2, "characters to ban has characters outside the model's vocabulary: É"),
+        (["--prompts", "no.txt"], 2, "--prompts no.txt: cannot read it (No such file"),
+        (["--prompts", "empty.txt"], 2, "--prompts empty.txt: expected a prompt on each line"),
+        (["--prompt", "É"], 2, "vocabulary: É; leave them out, or add --unknown drop"),
+        (["--prompt", "\u00a0"], 2, r"vocabulary: '\xa0' (NO-BREAK SPACE); leave"),
         (["--num-samples", "0"], 2, "--num-samples"),
         (["--until-stop"], 2, "--until-stop: name with --stop the text that ends the sample"),
         (["--stop", ""], 2, "--stop: expected at least one character"),
         (["--prompt-file", "no.txt"], 2, "--prompt-file no.txt: cannot read it (No such file"),
         (["--prompt-file", "."], 2, "--prompt-file .: cannot read it (Is a directory)"),
         (["--prompt-file", "latin1.txt"], 2, "expected UTF-8 text, got byte 0xe9 at 3"),
-        (["--stop", "É"], 2, "vocabulary: É; a stop string with them would never come"),
+        (["--stop", "É"], 2, "stop string has characters outside the model's vocabulary: É; it"),
         (["--prompt-file", ""], 2, "--prompt-file : cannot read it"),
         (["--temperature", "inf"], 2, "temperature: expected a finite number, got inf"),
-        (["--interactive", "--json"], 2, "leave out --prompt, --prompt-file, --num-samples and"),
+        (["--interactive", "--json"], 2, "leave out --prompt, --prompts, --prompt-file, --num-"),
+        (["--interactive", "--prompts", "empty.txt"], 2, "leave out --prompt, --prompts, "),
     ],
 )
 def test_bad_input_of_sample(
     gpt: Gpt, trained: Path, arguments: list[str], code: int, message: str
 ) -> None:
     Path("latin1.txt").write_bytes(b"caf\xe9")
+    Path("empty.txt").write_text("\n\n")
     got, out, err = gpt("sample", *arguments)
     assert (got, out) == (code, "")
     assert message in err
@@ -535,8 +544,9 @@ def test_bad_input_of_sample(
 
 
 def test_unknown_characters_are_dropped_on_request(gpt: Gpt, trained: Path) -> None:
-    code, out, _ = gpt("sample", "--prompt", "Éfox!", "--unknown", "drop", "--length", 3)
+    code, out, err = gpt("sample", "--prompt", "Éfox!É", "--unknown", "drop", "--length", 3)
     assert (code, out[:3], len(out)) == (0, "fox", 7)
+    assert err.startswith("dropped 3 of 6 characters, which are outside the model's vocabulary: É")
 
 
 def test_sampling_on_a_cpu_needs_no_torch(trained: Path) -> None:
@@ -568,9 +578,59 @@ def test_several_samples_are_those_of_json(gpt: Gpt, trained: Path) -> None:
     seed = ("--seed", 3)
     arguments = ("sample", "--prompt", "the ", "--num-samples", 3, *seed)
     texts = [one["text"] for one in json.loads(gpt(*arguments, "--json")[1])["samples"]]
-    shown = "".join(f"--- {b} of 3 ---\nthe {text}\n" for b, text in enumerate(texts, start=1))
-    assert gpt(*arguments)[1] == shown
+    lines = [f"the {text}\n" for text in texts]
+    assert gpt(*arguments)[1] == "---\n".join(lines)
+    assert gpt(*arguments, "--separator", r"=\t\n")[1] == "=\t\n\n".join(lines)
+    assert gpt(*arguments, "--separator", "")[1] == "\n".join(lines)
     assert gpt("sample", "--prompt", "the ", *seed)[1] == f"the {texts[0]}\n"
+
+
+def test_typed_escapes_are_newlines_tabs_and_backslashes(
+    gpt: Gpt, config_file: Path, text_file: Path
+) -> None:
+    r"""Bug: \n in --prompt and --stop was a backslash and a letter, silently."""
+    text_file.write_text("a\tb\\n\n\n" * 400)
+    assert gpt("train", "--config", config_file)[0] == 0
+    arguments = ("sample", "--seed", 3, "--length", 40, "--json")
+
+    def prompt_and_stop(prompt: str, stop: str) -> tuple[str, str]:
+        _, out, _ = gpt(*arguments, "--temperature", 1, "--prompt", prompt, "--stop", stop)
+        (one,) = json.loads(out)["samples"]
+        return one["prompt"], one["stop"]
+
+    assert prompt_and_stop(r"a\tb\\n\n", r"\n") == ("a\tb\\n\n", "\n")
+    assert prompt_and_stop("a\tb\n", r"\t") == ("a\tb\n", "\t")
+    assert prompt_and_stop(r"b\b", "n") == (r"b\b", "n")
+    (one,) = json.loads(gpt(*arguments, "--ban", r"\n\\")[1])["samples"]
+    assert not {"\n", "\\"} & {*one["text"]}
+    assert {"a", "n"} <= {*one["text"]}
+
+
+def test_each_line_of_a_file_is_a_prompt(gpt: Gpt, trained: Path) -> None:
+    arguments = ("sample", "--seed", 3, "--length", 5)
+    Path("prompts.txt").write_bytes(b"\xef\xbb\xbfthe \r\n\nfox\\n")
+    typed = gpt(*arguments, "--prompt", "a", "--prompt", "the ", "--prompt", "fox\n")
+    assert gpt(*arguments, "--prompt", "a", "--prompts", "prompts.txt") == typed
+    result = json.loads(gpt(*arguments, "--prompts", "prompts.txt", "--json", "--num-samples=2")[1])
+    assert [one["prompt"] for one in result["samples"]] == ["the ", "the ", "fox\n", "fox\n"]
+
+
+def test_a_run_with_a_repetition_penalty_is_sampled_and_resumed(gpt: Gpt, trained: Path) -> None:
+    """Its stored config has a setting that presence_penalty and frequency_penalty replaced."""
+    expected = gpt("sample", "--seed", 3)
+    for penalty, notices in ((1.0, 0), (1.5, 1)):
+        for folder in (trained / "checkpoints").glob("step-*"):
+            config = json.loads((folder / "config.json").read_text())
+            config["sample"]["repetition_penalty"] = penalty
+            (folder / "config.json").write_text(json.dumps(config))
+            rehash(folder)
+        code, out, err = gpt("sample", "--seed", 3)
+        assert (code, out, err.count("\n")) == (0, expected[1], 1 + notices)
+        notice = "repetition_penalty, 1.5, has no effect any longer; use sample.presence_penalty or"
+        assert err.count(notice) == notices
+    code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
+    assert (code, err.count(notice)) == (0, 1)
+    assert "repetition_penalty" not in (trained / "checkpoints/step-13/config.json").read_text()
 
 
 def test_prompts_and_stop_strings_follow_the_line_ends_of_the_run(gpt: Gpt, trained: Path) -> None:
@@ -607,7 +667,8 @@ def test_until_stop_goes_on_past_the_length_of_the_config(gpt: Gpt, trained: Pat
 
 
 def test_each_sampling_rule_has_a_flag(gpt: Gpt, trained: Path) -> None:
-    flags = [(), ("--top-p", 0.5), ("--min-p", 0.95), ("--repetition-penalty", 3), ("--top-k", 2)]
+    flags = [(), ("--top-p", 0.5), ("--min-p", 0.95), ("--top-k", 2)]
+    flags += [("--presence-penalty", 3), ("--frequency-penalty", 1)]
     arguments = ("sample", "--length", 60, "--temperature", 1, "--seed", 3)
     plain, *ruled = (gpt(*arguments, *flag) for flag in flags)
     for code, out, _ in ruled:
@@ -942,6 +1003,7 @@ from gpt.cli.main import main
 from gpt.sampling import parallel
 parallel.PARALLEL_BYTES, parallel.SAMPLES_EACH, parallel._threads = 0, 2, lambda: 3
 sys.argv = ["gpt", "sample", sys.argv[1], "--num-samples", "7", "--until-stop", "--stop", "jj"]
+sys.argv += ["--prompt", "fox\\n"]
 class Told(parallel.Popen):
     def __init__(self, *arguments, **options):
         super().__init__(*arguments, **options)
@@ -952,7 +1014,7 @@ main()
     command = (sys.executable, "-c", script, trained)
     process = start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout
-    heading, *started = [process.stdout.readline() for _ in range(4)]
+    prompt, *started = [process.stdout.readline() for _ in range(4)]
     if after == "character":
         process.stdout.read(60)
     if how == signal.SIGINT:
@@ -960,7 +1022,7 @@ main()
     else:
         process.kill()
     _, err = process.communicate(timeout=HANGS_S)  # until all that might write there are gone
-    assert (heading, started) == ("--- 1 of 7 ---\n", ["started\n"] * 3)
+    assert (prompt, started) == ("fox\n", ["started\n"] * 3)
     assert (process.returncode, "Traceback" in err) == (130 if how == signal.SIGINT else -9, False)
 
 

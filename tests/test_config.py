@@ -69,6 +69,11 @@ def test_words_stay_words(name: str) -> None:
     ("content", "message"),
     [
         ("train: {lerning_rate: 1}", "train.lerning_rate: unknown key; did you mean train.learn"),
+        (
+            "sample: {repetition_penalty: 1.5}",
+            "sample.repetition_penalty: no longer exists; delete it, or use "
+            "sample.presence_penalty or sample.frequency_penalty",
+        ),
         ("modle: {T: 3}", "modle: unknown key; did you mean model?"),
         ("data: {T: 3}", "data.T: unknown key; did you mean model.T?"),
         ("sample: {zzzz: 3}", "the keys are sample.length, sample.temperature, sample.top_k"),

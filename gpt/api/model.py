@@ -1,6 +1,8 @@
 """A trained model to use: its samples, logits, loss and attention, of any text."""
 
 import logging
+import operator
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +33,7 @@ class Model:
         self.run, self.checkpoint, self.device = run, checkpoint, device
         self.step, self.config = checkpoint.step, checkpoint.config
         self.vocabulary = checkpoint.vocabulary
-        self._told = set[str]()  # characters that share the unknown id
+        self._told = set[str]()  # notices, and characters that share the unknown id
 
     def __repr__(self) -> str:
         return f"<gpt.Model {self.run.name}, step {self.step}>"
@@ -51,19 +53,39 @@ class Model:
         known += " per byte" if known and self.vocabulary.is_bytes else ""
         return f"{self.run}, step {self.step}{known}"
 
-    def prepare(self, prompt: str, *, drop_unknown: bool = False) -> str:
-        """The prompt as the model takes it, by the rules that the training text was read by.
+    def prepare(
+        self, prompt: str, *, drop_unknown: bool = False, advice: str = "leave them out"
+    ) -> str:
+        """Return the prompt in characters that the model has ids for.
 
-        Where the vocabulary has an id for all characters that it lacks, a notice lists those of the
-        prompt, each once.
+        The prompt is read by the rules of the training text (`data.newlines`, `data.normalize`,
+        `data.lowercase`). If the vocabulary lacks characters of the prompt but has them in the
+        other Unicode form (NFC or NFD), or lacks typographic quotes but has ASCII ones, those are
+        taken, with a notice. If an id stands for all characters that the vocabulary lacks, a
+        notice lists those of the prompt, each once.
+
+        Args:
+            prompt: any text.
+            drop_unknown: drop characters that the vocabulary lacks; a notice counts them.
+            advice: what the message says to do about characters without an id.
+
+        Returns:
+            The prepared prompt.
 
         Raises:
-            UsageError: it has characters without an id, unless they are to be dropped.
+            UsageError: the prompt is not a str, or has characters without an id.
         """
-        from gpt.sampling.prompt import check_prompt, listed
+        from gpt.sampling.prompt import check_known, listed
 
-        prompt = normalized(prompt, self.config.data)
-        prompt = check_prompt(prompt, self.vocabulary, drop_unknown=drop_unknown)
+        prompt = self._readable(prompt)
+        if drop_unknown:
+            if unknown := self.unknown_characters(prompt):
+                log.warning(
+                    "dropped %d of %d characters, which are outside the model's vocabulary: %s",
+                    *(unknown.total(), len(prompt), listed(unknown)),
+                )
+            return "".join(c for c in prompt if c not in unknown)
+        check_known(prompt, self.vocabulary, advice)
         if new := [c for c in self.vocabulary.outside(prompt) if c not in self._told]:
             self._told.update(new)
             log.warning(
@@ -71,56 +93,189 @@ class Model:
             )
         return prompt
 
-    def generate(self, prompt: str = "", **options: Any) -> Iterator[str]:
-        """Yield the text that the model writes after the prompt, as it comes.
+    def unknown_characters(self, text: str) -> Counter[str]:
+        """Count the characters of the text that the vocabulary lacks.
 
-        The options are those of `sample`.
+        Args:
+            text: any text; it is read as `prepare` reads it.
+
+        Returns:
+            How often each of these characters occurs.
+
+        Raises:
+            UsageError: the text is not a str.
         """
-        for chunk in self.sample([prompt], **options):
-            yield chunk.text
+        text = self._readable(text)
+        outside = set(self.vocabulary.outside(text))
+        return Counter(c for c in text if c in outside)
+
+    def _readable(self, text: str) -> str:
+        """Return the text as the training text was read, in characters of the model if it can."""
+        from gpt.sampling.prompt import with_known_characters
+
+        if not isinstance(text, str):
+            raise UsageError(f"text: expected a str, got {text!r:.100}")
+        text = normalized(text, self.config.data)
+        text, notices = with_known_characters(text, self.vocabulary)
+        for notice in notices:
+            if notice not in self._told:
+                self._told.add(notice)
+                log.warning("%s", notice)
+        return text
+
+    def generate(
+        self,
+        prompt: str = "",
+        *,
+        length: int | None = None,
+        seed: int | None = None,
+        stops: str | Sequence[str] = (),
+        until_stop: bool = False,
+        ban: str = "",
+        drop_unknown: bool = False,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        context_after_overflow: int | None = None,
+    ) -> Iterator[str]:
+        """Return an iterator over the text after the prompt, which yields it as it is generated.
+
+        `generate` writes one text; `sample` writes several, or several prompts' texts, at once.
+
+        Args:
+            prompt: the text to continue, taken literally.
+            length: as for `sample`, like all arguments from here on.
+            seed: the seed of the draws.
+            stops: strings that end the text.
+            until_stop: ignore `sample.length`.
+            ban: characters that are never sampled.
+            drop_unknown: drop characters that the vocabulary lacks.
+            temperature: above 1 more random, below 1 more predictable.
+            top_k: sample only from the `top_k` likeliest characters.
+            top_p: sample only from the likeliest characters that make up this probability.
+            min_p: drop characters less likely than `min_p` times the likeliest.
+            presence_penalty: subtracted from the logits of recent characters.
+            frequency_penalty: the same, for each time that they occur.
+            context_after_overflow: characters of context left when a text outgrows `model.T`.
+
+        Returns:
+            An iterator over parts of the text.
+
+        Raises:
+            GPTError: see `sample`.
+        """
+        chunks = self.sample(
+            [prompt],
+            length=length,
+            seed=seed,
+            stops=stops,
+            until_stop=until_stop,
+            ban=ban,
+            drop_unknown=drop_unknown,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            context_after_overflow=context_after_overflow,
+        )
+        return (chunk.text for chunk in chunks)
 
     def sample(
         self,
-        prompts: Sequence[str],
+        prompts: str | Sequence[str],
         *,
         num_samples: int = 1,
         length: int | None = None,
         seed: int | None = None,
-        stops: Sequence[str] = (),
+        stops: str | Sequence[str] = (),
         until_stop: bool = False,
+        ban: str = "",
         drop_unknown: bool = False,
-        **rules: float | None,
+        temperature: float | None = None,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        min_p: float | None = None,
+        presence_penalty: float | None = None,
+        frequency_penalty: float | None = None,
+        context_after_overflow: int | None = None,
     ) -> Iterator["Chunk"]:
-        """Yield chunks of `num_samples` samples of each prompt as they are generated, side by side.
+        """Return an iterator over chunks of all samples, which are generated side by side.
+
+        `Chunk.sample` counts the samples from 0: first all samples of the first prompt.
+        `gpt.sampling.samples.collect` joins the chunks of each.
 
         Args:
-            length: characters of a sample; default `sample.length` of the run's config.
-            seed: the draws follow from it, and from each sample's index; default the run's seed.
-            stops: strings that end a sample, and are not part of it.
-            until_stop: continue until a stop string, however long that takes, or to `length`.
-            drop_unknown: whether to leave out characters that the vocabulary lacks.
-            rules: temperature, top_k, top_p, min_p, repetition_penalty, context_after_overflow;
-                None is the config's.
+            prompts: the texts to continue, taken literally; a str is one prompt.
+            num_samples: samples of each prompt.
+            length: characters of a sample; None: `sample.length` of the run's config.
+            seed: the draws follow from it and from each sample's index; None: the run's seed.
+            stops: strings that end a sample and are not part of it; a str is one stop string.
+            until_stop: ignore `sample.length`: a sample ends only before a stop string, or at
+                `length` if that is given.
+            ban: characters that are never sampled.
+            drop_unknown: drop characters of the prompts that the vocabulary lacks.
+            temperature: above 1 more random, below 1 more predictable, 0: always the likeliest.
+                For this and all that follow, None takes the value in the run's config.
+            top_k: sample only from the `top_k` likeliest characters.
+            top_p: sample only from the likeliest characters that make up this probability.
+            min_p: drop characters less likely than `min_p` times the likeliest.
+            presence_penalty: subtracted from the logit of each character among the last 64 of
+                prompt and sample.
+            frequency_penalty: subtracted from a character's logit for each time that it is among
+                the last 64.
+            context_after_overflow: characters of context left when a text outgrows `model.T`.
+
+        Returns:
+            An iterator over chunks: `text`, its `log_probabilities`, whether the sample `ended`.
 
         Raises:
-            UsageError: a prompt or stop string has characters that the vocabulary lacks; or a rule
-                or the length has a value that it cannot have.
+            UsageError: an argument has a wrong type or value, or a text has characters that the
+                vocabulary lacks.
             DeviceError: there is no such device.
             OutOfMemory: so many samples would take more memory than is free.
         """
         from gpt.sampling.memory import check_sampling_memory
         from gpt.sampling.parallel import generate_samples
-        from gpt.sampling.prompt import check_known, encode_prompt
+        from gpt.sampling.prompt import banned_ids, check_known, encode_prompt
         from gpt.sampling.sampler import SamplingRules
 
         defaults = self.config.sample
-        prompts = [self.prepare(prompt, drop_unknown=drop_unknown) for prompt in prompts]
-        stops = [normalized(text, self.config.data) for text in stops]
+        rules = SamplingRules.from_config(
+            defaults,
+            length=length,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+            context_after_overflow=context_after_overflow,
+        )
+        num_samples = _whole_number("num_samples", num_samples, 1)
+        seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
+        stops = [self._readable(text) for text in _texts("stops", stops)]
+        ban = "".join(_texts("ban", ban))
         for text in stops:
-            advice = "a stop string with them would never come"
-            check_known(text, self.vocabulary, advice, shared=False)
+            advice = "it would never come, so leave it out"
+            check_known(text, self.vocabulary, advice, what="the stop string", shared=False)
+        if "" in stops:
+            raise UsageError("stops: expected strings of at least one character, got ''")
+        if until_stop and not stops:
+            raise UsageError("until_stop: expected stops, which end the samples, got none")
+        banned_ids(ban, self.vocabulary)  # raises UsageError
+        advice = "leave them out, or pass drop_unknown=True"
+        prompts = [
+            self.prepare(prompt, drop_unknown=drop_unknown, advice=advice)
+            for prompt in _texts("prompts", prompts)
+        ]
         encoded = [encode_prompt(prompt, self.vocabulary) for prompt in prompts]
         length = defaults.length if length is None and not until_stop else length
+        length = None if length is None else int(length)  # from a numpy scalar, say
         B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)
         check_sampling_memory(self.checkpoint, self.device, B, longest, length)
         return generate_samples(
@@ -129,9 +284,10 @@ class Model:
             [ids for ids in encoded for _ in range(num_samples)],
             indices=[index for _ in encoded for index in range(num_samples)],
             length=length,
-            seed=self.config.seed if seed is None else seed,
+            seed=seed,
             stops=stops,
-            rules=SamplingRules.from_config(defaults, length=length, **rules),
+            rules=rules,
+            ban=ban,
         )
 
     def logits(self, text: str) -> "Tensor":
@@ -152,14 +308,22 @@ class Model:
                 f"expected a text of 1 to model.T = {self.config.model.T} "
                 f"{self.vocabulary.unit}s, got {len(ids)}"
             )
-        with torch.inference_mode():
+        with torch.no_grad():  # inference tensors could not be used with autograd
             logits: Tensor = self.module(ids[None].to(self._torch_device))[0]
         return logits.float().cpu()
 
-    def loss(self, text: str) -> float:
-        """The model's loss on a text of any length, in nats per character, but for the first.
+    def loss(self, text: str, *, drop_unknown: bool = False) -> float:
+        """Return the mean loss of all characters of a text but the first, in nats per character.
 
         The text is cut into consecutive windows of `model.T` ids, as for `val_loss`.
+
+        Args:
+            text: a text of any length.
+            drop_unknown: drop characters that the vocabulary lacks; a notice counts them, and
+                `unknown_characters` returns the counts.
+
+        Returns:
+            The loss.
 
         Raises:
             UsageError: the text has fewer than two characters, or unknown ones.
@@ -167,7 +331,8 @@ class Model:
         from gpt.evaluation.loss import evaluate
         from gpt.evaluation.units import scored_ids, units_of
 
-        text = self.prepare(text)
+        advice = "leave them out, or pass drop_unknown=True"
+        text = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
         if len(text) < 2:
             raise UsageError(f"expected a text of at least 2 characters, got {len(text)}")
         loss = evaluate(self.module, scored_ids(text, self.vocabulary), self.vocabulary)
@@ -212,6 +377,25 @@ class Model:
     @property
     def _torch_device(self) -> Any:
         return next(self.module.parameters()).device
+
+
+def _whole_number(name: str, value: object, least: int) -> int:
+    """Return the argument as an int. Raises UsageError unless it is one of `least` or more."""
+    try:
+        number = least - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if number < least:
+        raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
+    return number
+
+
+def _texts(name: str, texts: object) -> list[str]:
+    """Return one text or several as a list. Raises UsageError for anything else."""
+    several = [texts] if isinstance(texts, str) else texts
+    if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
+        raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")
+    return list(several)
 
 
 def load(

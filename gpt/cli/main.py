@@ -8,7 +8,6 @@ import io
 import logging
 import os
 import sys
-import textwrap
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, cast
@@ -20,7 +19,7 @@ from gpt.cli.attend import attend
 from gpt.cli.data import data
 from gpt.cli.explain import explain
 from gpt.cli.help import WIDEST_HELP, Commands, CommandWithSettings, meant_by
-from gpt.cli.options import log, terminal_width
+from gpt.cli.options import log, terminal_width, wrapped
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
@@ -64,7 +63,7 @@ def main() -> NoReturn:
             raise
         message = f"gpt: {visible(_message(error))}"
         if is_first_to_fail(message):
-            typer.echo(_in_terminal(message), err=True)
+            typer.echo(wrapped(message, sys.stderr), err=True)
         sys.exit(getattr(error, "exit_code", 1))
 
 
@@ -110,16 +109,6 @@ def _with_resumed_run(arguments: list[str]) -> list[str]:
 
 def _nowhere(mode: str = "w") -> TextIO:
     return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
-
-
-def _in_terminal(text: str) -> str:
-    """The text with its lines broken between words, if a terminal shows it."""
-    if not sys.stderr.isatty():
-        return text
-    return "\n".join(
-        textwrap.fill(line, terminal_width(), break_long_words=False, break_on_hyphens=False)
-        for line in text.splitlines()
-    )
 
 
 def _message(error: Exception) -> str:
@@ -170,7 +159,7 @@ class _Notices(logging.Handler):
                 sys.stderr.write("\r\x1b[K")
                 self._shows_status = False
             if record.name != status.log.name or not (in_terminal or ended):
-                tqdm.write(_in_terminal(text), file=sys.stderr)
+                tqdm.write(wrapped(text, sys.stderr), file=sys.stderr)
             elif not ended:
                 sys.stderr.write(f"\r{disp_trim(text, terminal_width() - 1)}\x1b[K")
                 self._shows_status = True

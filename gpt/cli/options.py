@@ -3,11 +3,13 @@
 import enum
 import logging
 import os
+import re
 import shlex
 import shutil
 import sys
+import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -68,6 +70,22 @@ def one_run(argument: str | None, option: str | None) -> str | None:
 def terminal_width() -> int:
     """Columns to write in: those of the terminal, at most 100; 80 where there is none."""
     return min(shutil.get_terminal_size().columns, 100)
+
+
+def wrapped(text: str, stream: TextIO) -> str:
+    """Break the text's lines between words if `stream` is a terminal."""
+    if not stream.isatty():
+        return text
+    return "\n".join(
+        textwrap.fill(line, terminal_width(), break_long_words=False, break_on_hyphens=False)
+        for line in text.splitlines()
+    )
+
+
+def unescaped(text: str) -> str:
+    r"""Replace `\n` by a newline, `\t` by a tab and `\\` by a backslash; keep all other text."""
+    characters = {"n": "\n", "t": "\t", "\\": "\\"}
+    return re.sub(r"\\([nt\\])", lambda match: characters[match[1]], text)
 
 
 def terminal_colour() -> bool:

@@ -1,19 +1,22 @@
 """A prompt loop: type the beginning of a text, see it continued, change a rule, again."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpt import api
+from gpt.cli.options import unescaped, wrapped
 from gpt.config.schema import SampleConfig
 from gpt.errors import GPTError, UsageError
 
-HELP = """Type the beginning of a text; the model continues it.
+HELP = r"""Type the beginning of a text; the model continues it.
+  \n, \t, \\       in a text: a newline, a tab, a backslash
   /continue        continue the last text
   /temperature X   above 1: more random; below: more predictable; 0: likeliest
   /top-k N         only from the N likeliest characters; none: from all
   /top-p X         only from the likeliest, whose probabilities sum to X
-  /min-p X         only characters X times as likely as the likeliest
+  /min-p X         drop characters less likely than X times the most likely one
   /length N        characters to generate
   /seed N          the seed of the next text; the one after it takes N + 1
   /run NAME        another run
@@ -44,9 +47,10 @@ class Repl:
         *,
         stops: Sequence[str] = (),
         until_stop: bool = False,
+        ban: str = "",
         drop_unknown: bool = False,
     ) -> None:
-        self.model, self.seed, self.rules = model, seed, rules
+        self.model, self.seed, self.rules, self.ban = model, seed, rules, ban
         self.stops, self.until_stop, self.drop_unknown = stops, until_stop, drop_unknown
         self.text: str | None = None
 
@@ -69,11 +73,12 @@ class Repl:
                 elif line.startswith("/") and not line.startswith("//"):
                     show(f"{self._obey(command.removeprefix('/'), value.strip())}\n")
                 else:
-                    self._start(line.removeprefix("/") if line.startswith("//") else line, show)
+                    text = line.removeprefix("/") if line.startswith("//") else line
+                    self._start(unescaped(text), show)
             except KeyboardInterrupt:
                 show("\n")
             except GPTError as error:
-                show(f"{error}\n")
+                show(f"{wrapped(str(error), sys.stdout)}\n")
             except EOFError:
                 show("\n")
                 return
@@ -96,7 +101,7 @@ class Repl:
             seed=self.seed,
             stops=self.stops,
             until_stop=self.until_stop,
-            drop_unknown=self.drop_unknown,
+            ban=self.ban,
             **rules,
         )
         self.seed += 1
@@ -136,6 +141,6 @@ class Repl:
                 raise UsageError(f"/{command}: expected {expected}, got {value}") from None
             self.until_stop &= command != "length"
         if command == "length" and self.until_stop:
-            return "length: until a --stop"
+            return "length: until a stop string"
         now = getattr(self.rules, key)
         return f"{command} {'none' if now is None else now}"

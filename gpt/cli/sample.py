@@ -20,6 +20,7 @@ from gpt.cli.options import (
     WhichCheckpoint,
     one_run,
     show,
+    unescaped,
 )
 from gpt.errors import UsageError
 from gpt.files import read_bounded
@@ -34,9 +35,19 @@ def sample(
         list[str] | None,
         typer.Option(metavar="TEXT", help="The text to continue; repeat for more."),
     ] = None,
+    prompts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Continue each line of this file, without its line end; empty lines are skipped; "
+            "- is standard input.",
+        ),
+    ] = None,
     prompt_file: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Continue what is in this file; - is standard input."),
+        typer.Option(
+            metavar="FILE", help="Continue the whole text of this file; - is standard input."
+        ),
     ] = None,
     length: Annotated[
         int | None,
@@ -44,20 +55,26 @@ def sample(
     ] = None,
     stop: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="End a sample where this text would follow; repeat for more."
-        ),
+        typer.Option(metavar="TEXT", help="End a sample before this text; repeat for more."),
     ] = None,
     until_stop: Annotated[
         bool,
         typer.Option(
-            "--until-stop", help="Continue until a --stop, however long that takes, or to --length."
+            "--until-stop",
+            help="Ignore sample.length: a sample ends only before a --stop, or at --length if that "
+            "is given.",
         ),
     ] = False,
+    ban: Annotated[
+        str, typer.Option(metavar="CHARACTERS", help="Never sample any of these characters.")
+    ] = "",
     num_samples: Annotated[
         int,
         typer.Option(metavar="N", min=1, help="Samples of each prompt, generated side by side."),
     ] = 1,
+    separator: Annotated[
+        str, typer.Option(metavar="TEXT", help="The line between two samples.")
+    ] = "---",
     temperature: Annotated[
         float | None,
         typer.Option(
@@ -91,18 +108,28 @@ def sample(
             metavar="X",
             min=0,
             max=1,
-            help="Sample only characters this many times as likely as the likeliest; default "
+            help="Drop characters less likely than X times the most likely one; default "
             "sample.min_p.",
         ),
     ] = None,
-    repetition_penalty: Annotated[
+    presence_penalty: Annotated[
         float | None,
         typer.Option(
             metavar="X",
-            min=0.01,
+            min=-100,
             max=100,
-            help="Above 1, characters among the last 64 become less likely; default "
-            "sample.repetition_penalty.",
+            help="Subtract X from the logit of each character among the last 64 of prompt and "
+            "sample; default sample.presence_penalty.",
+        ),
+    ] = None,
+    frequency_penalty: Annotated[
+        float | None,
+        typer.Option(
+            metavar="X",
+            min=-100,
+            max=100,
+            help="Subtract X from a character's logit for each time that it is among the last 64: "
+            "3 times and X = 0.2 are 0.6; default sample.frequency_penalty.",
         ),
     ] = None,
     context_after_overflow: Annotated[
@@ -137,24 +164,31 @@ def sample(
     run_option: RunOption = None,
     debug: DebugFlag = False,
 ) -> None:
-    """Sample text from a trained model, shown as it is generated.
+    r"""Sample text from a trained model, shown as it is generated.
 
-    The run, step, val loss and seed go to stderr.
+    The run, step, val loss and seed go to stderr. In --prompt, --stop, --ban, --separator and the
+    lines of --prompts, \n is a newline, \t a tab and \\ a backslash.
     """
     run = one_run(run, run_option)
+    prompt, stop = ([unescaped(text) for text in texts or []] for texts in (prompt, stop))
     if until_stop and not stop:
         raise UsageError("--until-stop: name with --stop the text that ends the sample")
-    if "" in (stop or []):
+    if "" in stop:
         raise UsageError("--stop: expected at least one character, got none")
-    has_prompt = prompt is not None or prompt_file is not None
+    has_prompt = prompt or prompts is not None or prompt_file is not None
     if interactive and (has_prompt or as_json or num_samples > 1):
         raise UsageError(
             "--interactive asks for prompts and shows one sample of each; leave out --prompt, "
-            "--prompt-file, --num-samples and --json"
+            "--prompts, --prompt-file, --num-samples and --json"
         )
-    prompts = prompt or []
+    texts = prompt
+    if prompts is not None:
+        lines = _read("--prompts", prompts).replace("\r\n", "\n").split("\n")
+        texts += [unescaped(line) for line in lines if line]
+        if not any(lines):
+            raise UsageError(f"--prompts {prompts}: expected a prompt on each line, got no text")
     if prompt_file is not None:
-        prompts = [*prompts, _read_prompt(prompt_file)]
+        texts.append(_read("--prompt-file", prompt_file))
 
     from gpt import api
 
@@ -166,7 +200,8 @@ def sample(
         "top_k": top_k,
         "top_p": top_p,
         "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
+        "presence_penalty": presence_penalty,
+        "frequency_penalty": frequency_penalty,
         "context_after_overflow": context_after_overflow,
     }
     drop = unknown is Unknown.drop
@@ -179,19 +214,22 @@ def sample(
             model,
             seed,
             model.config.sample.model_copy(update=given),
-            stops=stop or [],
+            stops=stop,
             until_stop=until_stop and length is None,
+            ban=unescaped(ban),
             drop_unknown=drop,
         ).run(input, show)
         return
-    prompts = [model.prepare(text, drop_unknown=drop) for text in prompts or [""]]
+    advice = "leave them out, or add --unknown drop"
+    texts = [model.prepare(text, drop_unknown=drop, advice=advice) for text in texts or [""]]
     chunks = model.sample(
-        prompts,
+        texts,
         num_samples=num_samples,
         length=length,
         seed=seed,
-        stops=stop or [],
+        stops=stop,
         until_stop=until_stop,
+        ban=unescaped(ban),
         **rules,
     )
     repeats = f" (--seed {seed} repeats this)" if new else ""
@@ -199,22 +237,23 @@ def sample(
 
     from gpt.sampling.samples import collect, in_order
 
-    prompts = [text for text in prompts for _ in range(num_samples)]
+    texts = [text for text in texts for _ in range(num_samples)]
     if as_json:
         result = {
             "run": str(model.run),
             "step": model.step,
             "val_loss": model.checkpoint.val_loss,
             "seed": seed,
-            "samples": [asdict(sample) for sample in collect(chunks, prompts)],
+            "samples": [asdict(sample) for sample in collect(chunks, texts)],
         }
         typer.echo(json.dumps(result))
     else:
-        for text in in_order(chunks, prompts):
+        for text in in_order(chunks, texts, unescaped(separator)):
             show(text)
 
 
-def _read_prompt(file: str) -> str:
+def _read(option: str, file: str) -> str:
+    """Return the text of a file that is given by the option; `-` is standard input."""
     try:
         if file == "-":
             content = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
@@ -222,18 +261,18 @@ def _read_prompt(file: str) -> str:
             content = read_bounded(Path(file), LONGEST_PROMPT)
         if len(content) > LONGEST_PROMPT:
             raise UsageError(
-                f"--prompt-file {file}: expected at most {LONGEST_PROMPT:,} bytes, got more; the "
+                f"{option} {file}: expected at most {LONGEST_PROMPT:,} bytes, got more; the "
                 f"model sees the last model.T characters of a prompt"
             )
         return content.decode("utf-8").removeprefix("\ufeff")  # some editors begin files with it
     except OSError as error:
-        advice = "; what takes longer is read from stdin: --prompt-file -"
+        advice = f"; what takes longer is read from stdin: {option} -"
         raise UsageError(
-            f"--prompt-file {file}: cannot read it ({error.strerror})"
+            f"{option} {file}: cannot read it ({error.strerror})"
             f"{advice if error.errno == errno.ETIMEDOUT else ''}"
         ) from None
     except UnicodeDecodeError as error:
         raise UsageError(
-            f"--prompt-file {file}: expected UTF-8 text, got byte 0x{content[error.start]:02x} at "
+            f"{option} {file}: expected UTF-8 text, got byte 0x{content[error.start]:02x} at "
             f"{error.start}"
         ) from None

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.schema import LARGEST, Config, TrainConfig, fields, kinds
+from gpt.config.schema import LARGEST, REPLACED_PENALTY, Config, TrainConfig, fields, kinds
 from gpt.config.yaml import has_comment, parse, read_yaml
 from gpt.errors import ConfigError, command, shown
 
@@ -343,6 +343,12 @@ def _message(mistake: Any) -> str:
     key, kind, got = shown(_key(mistake)), mistake["type"], reprlib.repr(mistake["input"])
     if kind == "extra_forbidden" and any("." in str(name) for name in mistake["loc"]):
         return f"{key}: expected nested keys, {_nested(key)}, got one with a dot"
+    if kind == "extra_forbidden" and mistake["loc"][-1] == REPLACED_PENALTY:
+        section = key.removesuffix(REPLACED_PENALTY)
+        return (
+            f"{key}: no longer exists; delete it, or use {section}presence_penalty or "
+            f"{section}frequency_penalty, which are subtracted from logits (0: no effect)"
+        )
     if kind == "extra_forbidden":
         return f"{key}: unknown key; {_suggestion(key)}"
     if kind == "value_error":

@@ -8,7 +8,15 @@ from itertools import pairwise
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    model_validator,
+)
 
 
 def _device_name(name: str) -> str:
@@ -121,6 +129,7 @@ MOST_MEMBERS = 64
 LARGEST_TABLE = 2**24  # rotary angles, which a model computes before it has any weight
 SMALLEST_OFFSET = 4  # channels of a head, of which half can be offset
 MUON_RATIO = 5  # default peak learning rate of Muon / peak learning rate of AdamW
+REPLACED_PENALTY = "repetition_penalty"  # by presence_penalty and frequency_penalty
 SHARPEST = 1000.0  # far beyond one-hot attention, and far from overflow
 LARGEST_RATE = 1000.0  # learning rate or weight decay; far beyond what trains, far from overflow
 PositiveInt = Annotated[int, Field(gt=0, le=LARGEST)]
@@ -130,6 +139,7 @@ NonNegativeInt = Annotated[int, Field(ge=0, le=LARGEST)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 LearningRate = Annotated[float, Field(gt=0, le=LARGEST_RATE)]
+Penalty = Annotated[float, Field(ge=-100, le=100)]  # of a logit
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Period = Annotated[int | str, BeforeValidator(_every)]
 TextNames = Annotated[str | tuple[str, ...], BeforeValidator(_text_names)]
@@ -494,16 +504,29 @@ class SampleConfig(Section):
         1.0, description="sample only from the likeliest characters, which make up this probability"
     )
     min_p: Annotated[float, Field(ge=0, le=1)] = Field(
-        0.0, description="sample only characters this many times as likely as the likeliest"
+        0.0, description="drop characters less likely than this times the most likely one"
     )
-    repetition_penalty: Annotated[float, Field(ge=0.01, le=100)] = Field(
-        1.0, description="above 1, characters among the last 64 become less likely"
+    presence_penalty: Penalty = Field(
+        0.0, description="subtracted from the logit of each character among the last 64"
+    )
+    frequency_penalty: Penalty = Field(
+        0.0,
+        description="subtracted from a character's logit for each time it is among the last 64",
     )
     context_after_overflow: PositiveInt | None = Field(
         None,
         description="characters of context that are left when a text outgrows model.T; "
         "null = model.T // 2",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_repetition_penalty(cls, tree: Any, info: ValidationInfo) -> Any:
+        """Drop a setting of older versions from a stored config; `info.context` collects it."""
+        if info.context is None or not isinstance(tree, dict) or REPLACED_PENALTY not in tree:
+            return tree
+        info.context[REPLACED_PENALTY] = tree[REPLACED_PENALTY]
+        return {key: value for key, value in tree.items() if key != REPLACED_PENALTY}
 
 
 class Config(Section):

@@ -132,7 +132,7 @@ def attend_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Atte
     attention = attend(model, ids)
     if not (attention.weights.isfinite().all() and attention.probabilities.isfinite().all()):
         raise CheckpointError(
-            "the model's logits are NaN or infinite; take another checkpoint "
-            "(--checkpoint best or last)"
+            "the model's logits are NaN or infinite; load another checkpoint of the run (best, "
+            "last or a step)"
         )
     return attention

@@ -158,7 +158,8 @@ def read_plan(folder: Path) -> Plan:
     """
     path = folder / SWEEP
     try:
-        return Plan.model_validate(json.loads(read_bounded(path, LONGEST_PLAN)))
+        content = json.loads(read_bounded(path, LONGEST_PLAN))
+        return Plan.model_validate(content, context={})  # drop settings of older versions
     except OSError as error:
         raise GPTError(f"{path}: cannot read it ({error.strerror})") from None
     except (ValueError, RecursionError) as error:  # ValidationError is a ValueError

@@ -18,6 +18,7 @@ implies: a stranger can compute hashes too. Nothing in it can execute code.
 import errno
 import hashlib
 import json
+import logging
 import math
 import re
 import shutil
@@ -33,12 +34,14 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from gpt.config.schema import Config
+from gpt.config.schema import REPLACED_PENALTY, Config
 from gpt.errors import CheckpointError, Unreadable, UsageError
 from gpt.files import sync_folder, write_atomically, write_synced
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
 from gpt.text.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
 
 FORMAT = 2  # 1 was a pickled training_state.pt, config.yaml and SHA256SUMS
 MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
@@ -326,7 +329,8 @@ def _read(
     _check_format(folder)
     try:
         hashes = _hashes(folder)
-        config = _parse(Config, CONFIG, _verified(folder, CONFIG, hashes))
+        dropped: dict[str, Any] = {}
+        config = _parse(Config, CONFIG, _verified(folder, CONFIG, hashes), dropped)
         vocabulary = Vocabulary.from_json(_verified(folder, VOCABULARY, hashes).decode("utf-8"))
         training = _parse(_Training, TRAINING, _verified(folder, TRAINING, hashes))
         if step not in (None, training.step):
@@ -336,6 +340,12 @@ def _read(
         weights, tensors = Tensors(), Tensors()
         if MODEL in tensor_files:
             weights = _read_tensors(folder, MODEL, hashes, size, shapes)
+            if dropped.get(REPLACED_PENALTY, 1) != 1:
+                log.warning(
+                    "%s: its sample.repetition_penalty, %s, has no effect any longer; use "
+                    "sample.presence_penalty or sample.frequency_penalty",
+                    *(folder, dropped[REPLACED_PENALTY]),
+                )
         if OPTIMIZER in tensor_files:
             tensors = _read_tensors(folder, OPTIMIZER, hashes, 4 * size)
     except _DAMAGES as error:
@@ -409,11 +419,21 @@ def _verified(folder: Path, name: str, hashes: dict[str, str]) -> bytes:
     return content
 
 
-def _parse(model: type[M], name: str, content: bytes) -> M:
-    """JSON without NaN or infinity, as this model. Raises ValueError."""
+def _parse(model: type[M], name: str, content: bytes, dropped: dict[str, Any] | None = None) -> M:
+    """Parse JSON without NaN or infinity.
+
+    Args:
+        model: the model to validate the JSON as.
+        name: the name of the file, for messages.
+        content: the content of the file.
+        dropped: receives the settings of older versions, which are dropped from a Config.
+
+    Raises:
+        ValueError: the content is not valid.
+    """
     try:
         tree = json.loads(content, parse_float=_finite, parse_constant=_finite)
-        return model.model_validate(tree)
+        return model.model_validate(tree, context=dropped)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))

@@ -43,7 +43,8 @@ SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "sample.top_k",
     "sample.top_p",
     "sample.min_p",
-    "sample.repetition_penalty",
+    "sample.presence_penalty",
+    "sample.frequency_penalty",
     "sample.context_after_overflow",
 )
 

@@ -11,7 +11,7 @@ import numpy as np
 from gpt.errors import CheckpointError, UsageError
 from gpt.sampling.detokenizer import Detokenizer
 from gpt.sampling.engine import Engine, engine_of
-from gpt.sampling.prompt import encode_prompt
+from gpt.sampling.prompt import banned_ids, encode_prompt
 from gpt.sampling.sampler import (
     NEVER,
     PENALTY_CHARACTERS,
@@ -40,7 +40,7 @@ class Generator:
     has from that many to T characters of context, and costs on average what any other costs.
 
     The draws of a text follow from (seed, step, its index): the texts beside it change nothing.
-    `unknown_id`, if there is one, is never drawn. (A character here is an id, also of a byte.)
+    The `banned` ids are never drawn. (A character here is an id, also of a byte.)
 
     Raises:
         UsageError: `rules.context_after_overflow` is not in 1 to T.
@@ -55,10 +55,10 @@ class Generator:
         seed: int,
         step: int,
         indices: Sequence[int],
-        unknown_id: int | None = None,
+        banned: Sequence[int] = (),
     ) -> None:
         self.engine, self.T, self.rules = engine, engine.T, rules
-        self.unknown_id = unknown_id
+        self.banned = list(banned)
         left = rules.context_after_overflow
         self.context_after_overflow = max(self.T // 2, 1) if left is None else left
         if not 1 <= self.context_after_overflow <= self.T:
@@ -96,12 +96,11 @@ class Generator:
         logits = self.engine.decode([ids[-1] for ids in self.contexts]).astype(np.float64)
         if not np.isfinite(logits).all():
             raise CheckpointError(
-                "the model predicts nothing: its logits are NaN or infinite; take another "
-                "checkpoint (--checkpoint best or last)"
+                "the model predicts nothing: its logits are NaN or infinite; load another "
+                "checkpoint of the run (best, last or a step)"
             )
         log_probabilities = log_softmax(logits)
-        if self.unknown_id is not None:
-            logits[:, self.unknown_id] = NEVER
+        logits[:, self.banned] = NEVER
         chosen = choose(logits, self.draws[:, self.draws_used], self.rules, self.recent)
         self.draws_used += 1
         for context, recent, id_ in zip(self.contexts, self.recent, chosen.tolist(), strict=True):
@@ -137,6 +136,7 @@ def generate(
     seed: int,
     rules: SamplingRules | None = None,
     stops: Sequence[str] = (),
+    ban: str = "",
     indices: Sequence[int] | None = None,
     step: int = 0,
 ) -> Iterator[Chunk]:
@@ -146,6 +146,18 @@ def generate(
     back. The chunks of all samples come as they are generated. The draws of a sample follow from
     (seed, step, its index), by default 0, 1, 2 and so on: neither the length, nor the stop
     strings, nor other samples change them.
+
+    Args:
+        engine: an engine for as many texts as there are prompts.
+        vocabulary: the model's vocabulary.
+        prompts: the ids of each prompt.
+        length: the characters of a sample; None: only a stop string ends it.
+        seed: the seed of the draws.
+        rules: how to sample; by default from all characters, at temperature 1.
+        stops: strings that end a sample.
+        ban: characters that are never sampled.
+        indices: the index of each sample.
+        step: the step of the model in training.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
@@ -164,7 +176,7 @@ def generate(
         seed=seed,
         step=step,
         indices=indices,
-        unknown_id=vocabulary.unknown_id,
+        banned=banned_ids(ban, vocabulary),
     )
     samples = [
         (Detokenizer(vocabulary, prompt), buffer)

@@ -34,9 +34,8 @@ def check_sampling_memory(
         import torch
 
         free = torch.cuda.mem_get_info(device)[0]
-    check_memory(
-        f"sampling {counted(B, 'text')}", parts, "use fewer --num-samples, or a smaller model", free
-    )
+    advice = "generate fewer samples at once, or use a smaller model"
+    check_memory(f"sampling {counted(B, 'text')}", parts, advice, free)
 
 
 def sampling_bytes(

@@ -101,7 +101,8 @@ def _in_processes(
     except (OSError, ValueError) as error:  # or half a line
         raise GPTError(
             f"a process for some of the samples cannot start, or was ended ({error}), perhaps for "
-            f"want of memory; use fewer --num-samples, or OMP_NUM_THREADS=1 to use one process"
+            f"want of memory; generate fewer samples at once, or set OMP_NUM_THREADS=1 to use one "
+            f"process"
         ) from error
     finally:
         for worker in workers:

@@ -1,48 +1,116 @@
 """Prompts: characters that the vocabulary has ids for."""
 
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Collection
 
 from gpt.errors import UsageError
 from gpt.text.vocabulary import Vocabulary
 
+LISTED_CHARACTERS = 20  # in a message; the others are counted
+QUOTES = dict.fromkeys("\u2018\u2019\u201a\u201b\u2039\u203a", "'") | dict.fromkeys(
+    "\u201c\u201d\u201e\u201f\u00ab\u00bb", '"'
+)
+
 
 def check_known(
-    text: str, vocabulary: Vocabulary, advice: str = "leave them out", *, shared: bool = True
+    text: str,
+    vocabulary: Vocabulary,
+    advice: str = "leave them out",
+    *,
+    what: str = "the text",
+    shared: bool = True,
 ) -> None:
-    """Raises UsageError, with their list, if the text has characters without an id.
+    """Check that the vocabulary has an id for each character.
 
-    `shared`: whether the unknown id, if there is one, is one for all the others. (Not for
-    surrogates, which are no characters: no text can be written with them.)
+    Args:
+        text: the characters.
+        vocabulary: the model's vocabulary.
+        advice: what the user can do, for the message.
+        what: what the text is, for the message.
+        shared: accept characters that share the unknown id. Surrogates are never accepted: no
+            text can be written with them.
+
+    Raises:
+        UsageError: characters have no id; the message lists them.
     """
     unknown = vocabulary.outside(text)
     if shared and vocabulary.unknown_id is not None:
         unknown = "".join(c for c in unknown if "\ud800" <= c <= "\udfff")
     if unknown:
         raise UsageError(
-            f"the text has characters outside the model's vocabulary: {listed(unknown)}; {advice}"
+            f"{what} has characters outside the model's vocabulary: {listed(unknown)}; {advice}"
         )
 
 
-def check_prompt(prompt: str, vocabulary: Vocabulary, *, drop_unknown: bool = False) -> str:
-    """The prompt, in characters that have an id.
+def with_known_characters(text: str, vocabulary: Vocabulary) -> tuple[str, list[str]]:
+    """Replace characters outside the vocabulary where it has the same ones in another form.
 
-    Raises:
-        UsageError: the prompt has others, unless those without an id of their own are to be
-            dropped.
+    The whole text is converted to NFC or NFD if fewer of its characters are then outside.
+    Typographic quotes that are outside become ASCII quotes if the vocabulary has those. A
+    vocabulary with an unknown id has an id for every character, so the text stays as it is.
+
+    Returns:
+        The text, and a notice for each kind of replacement.
     """
-    if drop_unknown:
-        outside = set(vocabulary.outside(prompt))
-        return "".join(c for c in prompt if c not in outside)
-    check_known(prompt, vocabulary, "leave them out (gpt sample: --unknown drop)")
-    return prompt
+    notices: list[str] = []
+    if vocabulary.unknown_id is not None:
+        return text, notices
+    for form in ("NFC", "NFD"):
+        converted = unicodedata.normalize(form, text)
+        if len(vocabulary.outside(converted)) < len(vocabulary.outside(text)):
+            text = converted
+            notices.append(f"the text is converted to {form}, the form of the model's characters")
+    ascii_known = {c for c in "'\"" if not vocabulary.outside(c)}
+    quotes = [c for c in vocabulary.outside(text) if QUOTES.get(c) in ascii_known]
+    if quotes:
+        text = text.translate({ord(c): QUOTES[c] for c in quotes})
+        told = " ".join(quotes)
+        notices.append(f"typographic quotes become ASCII quotes, which the model has: {told}")
+    return text, notices
 
 
 def encode_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
-    """The prompt's ids; an empty one is a new line, or else the vocabulary's first character."""
+    """Return the prompt's ids; an empty prompt is a newline, or else the first character."""
     start = vocabulary.characters[0] if vocabulary.outside("\n") else "\n"
     return vocabulary.encode(prompt or start).tolist()
 
 
-def listed(characters: Iterable[str]) -> str:
-    """Characters one by one, those that cannot be printed spelled out."""
-    return " ".join(c if c.isprintable() else ascii(c) for c in characters)
+def banned_ids(characters: str, vocabulary: Vocabulary) -> list[int]:
+    """Return the ids that are never sampled: those of `characters`, and the unknown id.
+
+    Raises:
+        UsageError: the vocabulary lacks a character, nothing would be left to sample, or the
+            model predicts bytes and a character is not ASCII.
+    """
+    shared = [c for c in characters if not c.isascii()] if vocabulary.is_bytes else []
+    if shared:
+        raise UsageError(
+            f"the characters to ban: expected ASCII, because this model predicts bytes and other "
+            f"characters share theirs, got {listed(shared)}"
+        )
+    advice = "they are never sampled, so leave them out"
+    check_known(characters, vocabulary, advice, what="the list of characters to ban", shared=False)
+    banned = {*vocabulary.encode(characters).tolist()}
+    if vocabulary.unknown_id is not None:
+        banned.add(vocabulary.unknown_id)
+    if len(banned) == len(vocabulary):
+        raise UsageError(
+            "the characters to ban: expected at least one character that stays, got all of the "
+            "model's vocabulary; ban fewer"
+        )
+    return sorted(banned)
+
+
+def listed(characters: Collection[str]) -> str:
+    """List characters; those that show nothing by themselves as ASCII, with their names."""
+    shown = [_shown(c) for c in [*characters][:LISTED_CHARACTERS]]
+    if others := len(characters) - len(shown):
+        shown.append(f"and {others:,} more")
+    return " ".join(shown)
+
+
+def _shown(character: str) -> str:
+    if character.isprintable() and unicodedata.category(character)[0] not in "MZ":
+        return character
+    name = unicodedata.name(character, "")
+    return ascii(character) + (f" ({name})" if name else "")

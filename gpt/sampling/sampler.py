@@ -14,7 +14,7 @@ from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 
 NEVER = -np.inf
-PENALTY_CHARACTERS = 64  # the last ones of a text, which a repetition penalty is for
+PENALTY_CHARACTERS = 64  # the last ones of prompt and sample, which the penalties count
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int_]
@@ -29,7 +29,8 @@ class SamplingRules:
     Raises UsageError for a temperature that is negative, NaN or infinite.
     """
 
-    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float = 1.0
@@ -42,11 +43,16 @@ class SamplingRules:
 
     @classmethod
     def from_config(cls, config: SampleConfig, **changes: float | None) -> "SamplingRules":
-        """Those of the config, but for the changes that are not None.
+        """Return the rules of the config with the changes that are not None.
 
-        Raises UsageError for a value that the config could not have.
+        Raises:
+            UsageError: a value is not allowed; the message names its keyword.
         """
-        given = {key: value for key, value in changes.items() if value is not None}
+        given = {
+            key: value.item() if isinstance(value, np.generic) else value
+            for key, value in changes.items()
+            if value is not None
+        }
         try:
             rules = SampleConfig.model_validate(config.model_dump() | given)
         except ValidationError as error:
@@ -61,15 +67,29 @@ def log_softmax(logits: Floats) -> Floats:
     return logits - np.log(sums)
 
 
-def penalize_repetition(logits: Floats, recent: list[list[int]], penalty: float) -> Floats:
-    """The log-probability of every character among a row's recent ones, times the penalty.
+def apply_penalties(
+    logits: Floats, recent: list[list[int]], presence: float, frequency: float
+) -> Floats:
+    """Subtract penalties from the logits of the ids that occur in each row's `recent` ids.
 
-    CTRL (arXiv:1909.05858, section 4.1) divides logits, whose zero means nothing: here the same is
-    done to log-probabilities, so a penalty above 1 always makes a character rarer.
+    An id that occurs count > 0 times loses presence + count * frequency, as in the OpenAI API.
+    Example: `e` has the logit 5.0 and occurs 3 times. With presence 0.5 and frequency 0.2 its
+    logit becomes 5.0 - 0.5 - 3 * 0.2 = 3.9, so its odds to any id that does not occur are
+    exp(1.1) = 3.0 times smaller, however certain `e` was.
+
+    Args:
+        logits: (B, V).
+        recent: the ids of each row to count, B lists.
+        presence: subtracted once from each id that occurs.
+        frequency: subtracted for each time that an id occurs.
+
+    Returns:
+        New logits (B, V).
     """
-    logits = log_softmax(logits)
+    logits = logits.copy()
     for row, ids in enumerate(recent):
-        logits[row, list(set(ids))] *= penalty
+        occurring, counts = np.unique(np.array(ids, np.intp), return_counts=True)
+        logits[row, occurring] -= presence + counts * frequency
     return logits
 
 
@@ -102,7 +122,7 @@ def keep_top_p(logits: Floats, p: float) -> Floats:
 
 
 def keep_min_p(logits: Floats, p: float) -> Floats:
-    """The characters at least p times as likely as the likeliest (arXiv:2407.01082, section 3)."""
+    """Drop characters less likely than p times the likeliest (arXiv:2407.01082, section 3)."""
     with np.errstate(divide="ignore"):  # all are at least 0 times as likely
         return np.where(logits - logits.max(-1, keepdims=True) < np.log(p), NEVER, logits)
 
@@ -124,13 +144,20 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
 def choose(
     logits: Floats, uniforms: Floats, rules: SamplingRules, recent: list[list[int]] | None = None
 ) -> Ints:
-    """The ids (B,) that follow: the rules applied to logits (B, V), then a draw for each row.
+    """Apply the rules to logits (B, V), then draw an id for each row.
 
-    Temperature 0 takes the likeliest (greedy). `recent`, ids of each row, is for a repetition
-    penalty.
+    Args:
+        logits: (B, V).
+        uniforms: a number in [0, 1) for each row, (B,).
+        rules: how to sample; temperature 0 takes the likeliest (greedy).
+        recent: the ids of each row that the penalties count.
+
+    Returns:
+        The ids (B,).
     """
-    if rules.repetition_penalty != 1 and recent is not None:
-        logits = penalize_repetition(logits, recent, rules.repetition_penalty)
+    penalties = rules.presence_penalty, rules.frequency_penalty
+    if recent is not None and any(penalties):
+        logits = apply_penalties(logits, recent, *penalties)
     if rules.temperature == 0:
         likeliest: Ints = logits.argmax(-1)
         return likeliest

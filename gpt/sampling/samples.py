@@ -30,15 +30,17 @@ def collect(chunks: Iterable[Chunk], prompts: list[str]) -> list[Sample]:
     return samples
 
 
-def in_order(chunks: Iterable[Chunk], prompts: list[str]) -> Iterator[str]:
-    """Each prompt and its sample: the first as it is generated, the others after it.
+def in_order(chunks: Iterable[Chunk], prompts: list[str], separator: str = "---") -> Iterator[str]:
+    """Yield each prompt and its sample: the first as it is generated, the others after it.
 
-    Each has a heading if there are several.
+    Args:
+        chunks: the chunks of all samples.
+        prompts: the prompt of each sample.
+        separator: a line between two samples.
     """
     n, showing = len(prompts), 0
-    headings = [f"--- {b + 1} of {n} ---\n" if n > 1 else "" for b in range(n)]
     waiting, ended = [""] * n, [False] * n
-    yield headings[0] + prompts[0]
+    yield prompts[0]
     for chunk in chunks:
         ended[chunk.sample] = chunk.ended
         if chunk.sample != showing:
@@ -49,4 +51,4 @@ def in_order(chunks: Iterable[Chunk], prompts: list[str]) -> Iterator[str]:
             yield "\n"
             showing += 1
             if showing < n:
-                yield headings[showing] + prompts[showing] + waiting[showing]
+                yield f"{separator}\n{prompts[showing]}{waiting[showing]}"
