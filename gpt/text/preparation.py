@@ -177,7 +177,7 @@ class Task:
         data = self.data
         if data.split == "tail":
             return [Part(source, data) for source in self.sources]
-        lengths = _document_lengths(Part(self.source, data))
+        lengths = document_lengths(Part(self.source, data))
         if len(lengths) < 2:
             raise TextError(
                 f"{self.source.name}: data.split documents holds out whole documents: expected at "
@@ -290,7 +290,7 @@ def _hash(tree: Any) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
-def _document_lengths(part: Part) -> list[int]:
+def document_lengths(part: Part) -> list[int]:
     """Return the characters of each document."""
     lengths, length, separator = [], 0, separator_bytes(part.data)
     for file in part.source.documents():
