@@ -533,7 +533,7 @@ BAD = {  # a bad record in the middle of a table, what is said of it, and how it
     "t.csv": (b"id,text\n1,a\n2\n3,b\n", ":3: expected 2 columns, as", "with too few columns"),
     "u.csv": (
         b"text\na\nhello, world\nb\n",
-        ":3: expected 1 columns, as the first row has, got 2",
+        ":3: expected 1 column, as in the first row, got 2",
         "with too many columns",
     ),
     "v.csv": (
@@ -602,6 +602,10 @@ def test_two_columns_of_the_name_that_is_asked_for_are_refused() -> None:
     write(b"text,id,text\na,1,b", "t.csv")
     assert refusal("t.csv", column="text") == f"t.csv: {told}"
     assert documents("t.csv", column="id") == {"t.csv:2": "1"}
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    table = arrow.Table.from_arrays([arrow.array(["a"]), arrow.array(["b"])], ["text", "text"])
+    parquet.write_table(table, "t.parquet")
+    assert refusal("t.parquet", column="text") == f"t.parquet: {told}"
 
 
 COLUMNS: list[tuple[str, Any, str | None]] = [
@@ -793,7 +797,7 @@ def test_a_null_is_left_out_and_a_table_without_a_column_is_plain_text() -> None
         (
             "t.jsonl",
             b'{"text": "x"}\n{"text": {"a": "x"}}',
-            ":2: expected text or a number in column text, got {'a': 'x'}; correct it, or skip",
+            ":2: expected text or a number in column text, got {'a': 'x'}; correct this record",
         ),
         (
             "t.jsonl",
@@ -814,7 +818,7 @@ def test_a_null_is_left_out_and_a_table_without_a_column_is_plain_text() -> None
         ),
         ("t.csv", b"id;body\n1;a", "t.csv: expected a column text (data.column), got id, body"),
         ("t.csv", b"", "t.csv: expected a column text (data.column), got none"),
-        ("t.csv", b"id,text\n1,a\n2", "t.csv:3: expected 2 columns, as the first row has, got 1"),
+        ("t.csv", b"id,text\n1,a\n2", "t.csv:3: expected 2 columns, as in the first row, got 1"),
         ("t.csv", b'text\n"a\nb', "t.csv:2: a quotation mark is opened and never closed"),
         ("t.csv", b"text\n", "t.csv: expected some text, got none"),
         (

@@ -31,6 +31,7 @@ MAX_CUT_CHARACTERS = 16  # of an escape or a literal (`-Infinity`) that the end 
 MAX_LISTED_COLUMNS = 20  # column names in a message
 BATCH_ROWS = 1024  # rows of a Parquet file to decode at a time, at most
 BATCH_BYTES = 1 << 24  # bytes of a Parquet file to decode at a time, unless a row has more
+QUOTED = re.compile(r'((?:[^"]++|"")*+)("?)')  # the rest of a quoted field on its line, and its end
 GAP = re.compile(r"[ \t\r\n,]*")  # between two values of a .json
 
 Read = Document | Skipped | Notice
@@ -159,7 +160,7 @@ def _documents(
             bad = error if isinstance(error, BadRecord) else BadRecord(_TOO_DEEP, _TOO_DEEP)
             if not skip_bad:
                 raise TextError(
-                    f"{place}: {bad}; correct it, or skip and count such records: "
+                    f"{place}: {bad}; correct this record, or skip and count such records: "
                     f"--set data.bad_records=skip"
                 ) from None
             yield Skipped(place, bad.reason)
@@ -176,16 +177,8 @@ def _document(text: str, name: str) -> Document:
 
 def _text(record: Any, column: str) -> str | None:
     """Return the text of a record, None if all its values are null. Raises BadRecord."""
-    parts = record if isinstance(record, list) else [record]
-    if not all(isinstance(part, dict) for part in parts):
-        raise BadRecord("not a JSON object", f"expected a JSON object, got {record!r:.40}")
-    found = [_values(record, key) for key in _keys(column, record)]
-    texts = []
-    for values in found:
-        if values is None:
-            names = record if isinstance(record, dict) else ["a list"]
-            raise BadRecord("without data.column", _expected_column(column, names))
-        texts += [_as_text(value, column) for value in values]
+    value = record.get(column) if isinstance(record, dict) else None
+    texts = [value] if isinstance(value, str) else _texts(record, column)
     text = "\n".join(texts)
     try:
         text.encode()
@@ -193,6 +186,19 @@ def _text(record: Any, column: str) -> str | None:
         message = f"column {column} holds half of a surrogate pair"
         raise BadRecord("with half of a surrogate pair", message) from None
     return text if texts else None
+
+
+def _texts(record: Any, column: str) -> list[str]:
+    parts = record if isinstance(record, list) else [record]
+    if not all(isinstance(part, dict) for part in parts):
+        raise BadRecord("not a JSON object", f"expected a JSON object, got {record!r:.40}")
+    texts = []
+    for key in _keys(column, record):
+        if (values := _values(record, key)) is None:
+            names = record if isinstance(record, dict) else ["a list"]
+            raise BadRecord("without data.column", _expected_column(column, names))
+        texts += [_as_text(value, column) for value in values]
+    return texts
 
 
 def _keys(column: str, names: Iterable[str]) -> list[str]:
@@ -364,7 +370,7 @@ class _Table:
                     number,
                     BadRecord(
                         f"with too {many} columns",
-                        f"expected {size} columns, as the first row has, got {len(row)}",
+                        f"expected {size} column{'s' * (size != 1)}, as in the first row, got {len(row)}",
                     ),
                 )
 
@@ -421,21 +427,18 @@ class _Table:
     def _quoted(self, line: str, at: int) -> tuple[str, str, int]:
         """Return the quoted field from `at` on, the line on which it ends, and its end there."""
         parts, size = list[str](), 0
-        while True:
-            end = line.find('"', at)
-            if end < 0:
-                parts.append(line[at:])
-                size += len(line) - at
-                line, at = self._next(), 0
-                self._taken.append(line)
-                if not line or size > MAX_FIELD_CHARACTERS:
-                    message = "a quotation mark is opened and never closed"
-                    raise BadRecord("with a quotation mark that is never closed", message)
-            elif line.startswith('"', end + 1):  # two stand for one
-                parts.append(line[at : end + 1])
-                at = end + 2
-            else:
-                return "".join([*parts, line[at:end]]), line, end + 1
+        while match := QUOTED.match(line, at):
+            content, closing = match.groups()
+            parts.append(content)
+            if closing:
+                return "".join(parts).replace('""', '"'), line, match.end()
+            size += len(content)
+            line, at = self._next(), 0
+            self._taken.append(line)
+            if not line or size > MAX_FIELD_CHARACTERS:
+                break
+        message = "a quotation mark is opened and never closed"
+        raise BadRecord("with a quotation mark that is never closed", message)
 
 
 class _Stream(io.RawIOBase):
