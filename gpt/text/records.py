@@ -365,12 +365,12 @@ class _Table:
             if len(row) == size:
                 yield number, {name: row[i] for name, i in places}
             else:
-                many = "few" if len(row) < size else "many"
+                many, s = "few" if len(row) < size else "many", "s" * (size != 1)
                 yield (
                     number,
                     BadRecord(
                         f"with too {many} columns",
-                        f"expected {size} column{'s' * (size != 1)}, as in the first row, got {len(row)}",
+                        f"expected {size} column{s}, as in the first row, got {len(row)}",
                     ),
                 )
 
