@@ -20,12 +20,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.text.cache import cache_dir, clear
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Document, Source
 from gpt.text.pipeline import Behind, ahead
+from gpt.text.preparation import Part, document_lengths
 from gpt.text.rules import Normalizer, normalized
 from gpt.text.sources import open_source
 from gpt.text.utf8 import byte_offset, character_count, non_ascii, whole_characters
@@ -251,6 +253,68 @@ def test_whole_documents_can_be_val() -> None:
     assert len(chosen) == 5
     with pytest.raises(TextError, match="expected at least 2, got 1"):
         load_corpus(source_of(["abc"]), data)
+
+
+@given(
+    texts=st.lists(st.text("ab\né-"), min_size=1, max_size=4),
+    documents=st.sampled_from(["lines", "separator"]),
+    separator=st.sampled_from(["-", "--", "é", "-é-", "\n\n", "a\n"]),
+    size=st.integers(1, 4),
+)
+def test_a_text_is_divided_into_lines_or_by_the_separator_wherever_a_chunk_ends(
+    texts: list[str], documents: Any, separator: str, size: int
+) -> None:
+    data = DataConfig(documents=documents, separator=separator, split="documents")
+    source = source_of(*(cut(text, size) for text in texts))
+    if documents == "lines":
+        oracle = [re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts]
+    else:
+        oracle = [text.split(separator) for text in texts]
+    lengths = document_lengths(Part(source, data))
+    assert lengths == [len(document) for file in oracle for document in file]
+    for chosen in (np.ones(len(lengths), bool), np.arange(len(lengths)) % 2 == 1):
+        kept, index = [], 0
+        for file in oracle:
+            own = [each for i, each in enumerate(file, index) if chosen[i]]
+            index += len(file)
+            if own:
+                kept.append(("" if documents == "lines" else separator).join(own))
+        text = b"".join(Part(source, data, chosen).chunks()).decode()
+        assert text == separator.join(kept)
+
+
+@pytest.mark.parametrize(
+    ("documents", "separator", "unit"), [("lines", "\n\n", "\n"), ("separator", "---", "---")]
+)
+def test_lines_or_what_a_separator_divides_can_be_held_out(
+    documents: Any, separator: str, unit: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: only whole files could be held out, not the lines of a file."""
+    caplog.set_level("INFO", "gpt")
+    content = "".join(f"{i:04}{unit}" for i in range(500)).encode()
+    whole = load(content, documents=documents, separator=separator)
+    assert caplog.messages == [
+        f"data.documents={documents} has no effect with data.split=tail; to hold out whole "
+        f"documents: --set data.split=documents"
+    ]
+    assert whole.sha256 == hashlib.sha256(content).hexdigest()
+    data = {"documents": documents, "separator": separator, "split": "documents"}
+    with pytest.raises(TextError, match=r"got 1; use data\.documents=lines, by which each line"):
+        load(content, **data | {"documents": "files"})
+    corpus = load(content, **data)
+    train, val = (
+        [*filter(None, corpus.vocabulary.decode(ids).split(unit))]
+        for ids in (corpus.train, corpus.val)
+    )
+    assert sorted(train + val) == [f"{i:04}" for i in range(500)]
+    assert (train, val) == (sorted(train), sorted(val))
+    assert 48 <= len(val) <= 52
+    assert val[0] < train[-1]
+
+
+def test_a_separator_of_nothing_divides_nothing() -> None:
+    with pytest.raises(ConfigError, match=r"data\.separator: expected the text between two docu"):
+        load_config(None, ["data.separator=''", "data.documents=separator"])
 
 
 def test_an_empty_document_is_not_what_is_held_out() -> None:

@@ -95,8 +95,14 @@ def resolve(
             )
         changes += ["train.minutes=null", "train.plans=null"]
         changes += [] if "train.max_steps" in given else ["train.max_steps=null"]
-    texts = [text] if isinstance(text, str | Path) else text or []
-    return load_config(config, changes, [str(name) for name in texts] or None, **fine_tuning)
+    texts = [text] if isinstance(text, str | Path) else text
+    if texts is not None and not len(texts):
+        raise UsageError(
+            "text: expected the name of a text, or a list of names, got an empty list; leave text "
+            "out to read data.source"
+        )
+    names = None if texts is None else [str(name) for name in texts]
+    return load_config(config, changes, names, **fine_tuning)
 
 
 def as_changes(settings: Settings) -> "list[Override]":

@@ -170,16 +170,29 @@ class DataConfig(Section):
     include: Globs = Field(
         (),
         description="which files of a folder or archive are read: globs for their names or paths, "
-        'such as ["*.md", "src/**/*.py"]; [] = all that are text',
+        'such as ["*.md", "src/**/*.py"]; one that begins with ! excludes; [] = all that are text',
+    )
+    exclude: Globs = Field(
+        (), description="which of them are not read: globs for files or folders, such as drafts"
     )
     column: Annotated[Text, Field(min_length=1)] | None = Field(
         None,
-        description="column of .jsonl, .csv, .tsv or .parquet whose values are the documents; "
-        "null = the text is not such a table",
+        description="column of .jsonl, .json, .csv, .tsv or .parquet whose values are the "
+        "documents, such as text, title,text or messages.content; null = read them as plain text",
+    )
+    bad_records: Literal["refuse", "skip"] = Field(
+        "refuse",
+        description="refuse a table with a record that cannot be read, such as a row with too few "
+        "columns, or skip and count such records",
     )
     separator: Text = Field(
         "\n\n",
         description="what stands between two documents; in --set, \\n is a line end and \\t a tab",
+    )
+    documents: Literal["files", "lines", "separator"] = Field(
+        "files",
+        description="documents that data.split documents can hold out: files (or the records of "
+        "a table), lines, or what data.separator separates in a file; the text stays the same",
     )
     encoding: Encoding = Field(
         "utf-8", description="encoding of the text's files, such as cp1252 or utf-16"
@@ -210,6 +223,20 @@ class DataConfig(Section):
         description="most ids: the rarest characters share one of them, which is never sampled; "
         "null = one for each character",
     )
+
+    @property
+    def globs(self) -> tuple[str, ...]:
+        """`include` and `exclude` as one list, in which `!` begins the globs that exclude."""
+        return (*self.include, *(f"!{glob}" for glob in self.exclude))
+
+    @model_validator(mode="after")
+    def _documents_fit(self) -> Self:
+        if self.documents == "separator" and not self.separator:
+            raise ValueError(
+                "data.separator: expected the text between two documents with data.documents "
+                "separator, got none"
+            )
+        return self
 
     @model_validator(mode="after")
     def _vocabulary_fits(self) -> Self:

@@ -86,5 +86,7 @@ def _split(config: Config) -> dict[str, Any]:
     data = config.data
     if data.val_source is not None:
         return {"data.val_source": data.val_source}
-    of_documents = {"seed": config.seed} if data.split == "documents" else {}
+    of_documents = (
+        {"data.documents": data.documents, "seed": config.seed} if data.split == "documents" else {}
+    )
     return {"data.split": data.split, "data.val_fraction": data.val_fraction} | of_documents

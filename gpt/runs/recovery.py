@@ -24,7 +24,8 @@ SAFE_TO_CHANGE = (  # on resume: the past stays what it was
     "device",
     "threads",
     *("data.source", "data.val_source"),
-    *("data.include", "data.column", "data.encoding"),  # the text has its hash
+    *("data.include", "data.exclude", "data.column", "data.bad_records"),  # the text has its hash
+    "data.encoding",
     "train.distill",  # so is its model
     *("train.steps", "train.minutes", "train.max_steps", "train.plans"),
     "train.rewarm_steps",

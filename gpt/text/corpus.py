@@ -136,6 +136,11 @@ def load_corpus(
             read; or the cache cannot be written.
     """
     task = Task(source, val_source, data or DataConfig(), vocabulary, extends, seed)
+    if task.data.documents != "files" and task.data.split != "documents":
+        log.info(
+            f"data.documents={task.data.documents} has no effect with data.split="
+            f"{task.data.split}; to hold out whole documents: --set data.split=documents"
+        )
     folder = corpora_dir() / task.key()
     try:
         with _locked(folder, source.name), phase(f"preparing {source.name}"):
@@ -188,6 +193,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
         "vocabulary": counts.vocabulary.to_json(),
         "characters": counts.characters,
         "val_characters": counts.characters - counts.train_characters,
+        "notices": [notice for source in task.sources for notice in source.notices()],
         "line_ends": sum(part.line_ends for part in parts),
     }
     write_atomically(folder / RECORD, [json.dumps(record, indent=2).encode()])
@@ -206,6 +212,8 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
         known = (record["format"], record["fingerprint"], record["sampled_sha256"])
         if known != (FORMAT, fingerprint, sampled_sha256([path])):
             return None
+        for notice in record["notices"]:
+            log.info(notice)
         if record["line_ends"]:
             log.info(
                 f"{name}: line ends read as LF that were CRLF or CR: {record['line_ends']:,}; "

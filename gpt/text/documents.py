@@ -27,6 +27,14 @@ class Skipped:
     reason: str
 
 
+@dataclass(frozen=True)
+class Notice:
+    """A file that is read in a way that the user did not ask for."""
+
+    name: str
+    text: str
+
+
 def joined_name(names: Sequence[str]) -> str:
     """What several texts together are called."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
@@ -38,12 +46,14 @@ class Source:
 
     The documents come in the same order each time. `name` is what the user typed; `files` are
     those that are read from the disk. `find_skipped` looks through archives for `skipped`.
+    `notices` returns what is to be reported once all documents have been read.
     """
 
     name: str
     documents: Callable[[], Iterator[Document]]
     files: tuple[Path, ...] = ()
     find_skipped: Callable[[], tuple[Skipped, ...]] = tuple
+    notices: Callable[[], tuple[str, ...]] = tuple
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:

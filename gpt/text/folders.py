@@ -13,8 +13,8 @@ from gpt.text.documents import Skipped
 OF_A_RUN = {"config.yaml", "checkpoints"}  # by which the folder of a run is known
 
 
-def find_files(start: Path, include: Sequence[str]) -> Iterator[Path | Skipped]:
-    """The files in a folder and in those below it that `include` names, or the file itself.
+def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
+    """Yield the files in a folder and in those below it that `globs` include, or the file itself.
 
     Sorted by their paths, part by part. Hidden names are left out, links are followed, and what
     was found before by another path is skipped, so that a loop of links ends; and so are runs,
@@ -42,7 +42,7 @@ def find_files(start: Path, include: Sequence[str]) -> Iterator[Path | Skipped]:
                     pending += sorted(below, key=lambda entry: entry.name, reverse=True)
             elif not stat.S_ISREG(status.st_mode):
                 yield Skipped(str(path), "pipe or device")
-            elif path == start or is_included(path.parts[depth:], include):
+            elif path == start or is_included(path.parts[depth:], globs):
                 yield path
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ELOOP) or not path.is_symlink():
@@ -61,16 +61,32 @@ def is_glob(name: str) -> bool:
     return glob.has_magic(name)
 
 
-def is_included(parts: Sequence[str], include: Iterable[str]) -> bool:
-    """Whether a path is named by a glob of `data.include`; by none, each path is.
+def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
+    """Return whether a path is read: it matches a glob, if there are any, and none that excludes.
 
     As in a .gitignore: a glob with a slash is for the path, one without for the last name in it,
-    and `**` stands for any number of folders.
+    `**` stands for any number of folders, and one that ends in a slash for what is in a folder.
+    One that begins with `!` excludes files, and folders with what is in them.
     """
-    globs = [pattern.split("/") for pattern in include]
-    return not globs or any(
-        _matches(parts, each if len(each) > 1 else ["**", *each]) for each in globs
+    including = [_parts(glob) for glob in globs if not glob.startswith("!")]
+    return not is_excluded(parts, globs) and (
+        not including or any(_matches(parts, each) for each in including)
     )
+
+
+def is_excluded(parts: Sequence[str], globs: Iterable[str]) -> bool:
+    """Return whether a glob that begins with `!` matches a path or a folder that it is in."""
+    excluding = [_parts(glob[1:]) for glob in globs if glob.startswith("!")]
+    return any(
+        _matches(parts[:end], each) for each in excluding for end in range(1, len(parts) + 1)
+    )
+
+
+def _parts(glob: str) -> list[str]:
+    parts = glob.split("/")
+    anywhere = len(parts) == 1 or parts[1:] == [""]  # `name` or `name/`
+    parts = [part for part in parts[:-1] if part] + [parts[-1] or "**"]
+    return ["**", *parts] if anywhere else parts
 
 
 def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:

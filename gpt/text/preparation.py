@@ -17,7 +17,7 @@ from gpt.errors import TextError
 from gpt.files import sync
 from gpt.seeds import uniforms
 from gpt.text.cache import sampled_sha256
-from gpt.text.documents import Document, Source
+from gpt.text.documents import Source
 from gpt.text.pipeline import Behind, ahead
 from gpt.text.rules import Normalizer, normalized
 from gpt.text.utf8 import byte_offset, character_count
@@ -34,7 +34,7 @@ Progress = Callable[[int], object]
 class Part:
     """Documents of a source that become the text from which windows are cut.
 
-    `chosen`: which of them, by their index; None = all.
+    `chosen` says which of the documents, as `data.documents` divides the source; None = all.
     """
 
     source: Source
@@ -42,26 +42,76 @@ class Part:
     chosen: NDArray[np.bool_] | None = None
     line_ends: int = 0  # that were changed, once the chunks have been read
 
-    def documents(self) -> Iterator[Document]:
-        """The documents in their order."""
-        for index, document in enumerate(self.source.documents()):
-            if self.chosen is None or self.chosen[index]:
-                yield document
-
     def chunks(self) -> Iterator[bytes]:
-        """The text, normalised, in chunks of strict UTF-8: documents joined by the separator."""
+        """Yield the text, normalised, in chunks of strict UTF-8.
+
+        Files and records are joined by the separator. Without `chosen`, `data.documents` makes no
+        difference: what it divides is joined as it was.
+        """
         normalizer = Normalizer(self.data)
-        separator = normalized(self.data.separator, self.data).encode()
+        separator, documents = separator_bytes(self.data), self.data.documents
 
         def joined() -> Iterator[bytes]:
-            between = b""
-            for document in self.documents():
-                yield between
-                yield from normalizer(document.chunks())
-                between = separator
+            index, is_first = 0, True
+            for file in self.source.documents():
+                between, begins = b"" if is_first else separator, True
+                chunks = normalizer(file.chunks())
+                if self.chosen is None:
+                    yield between
+                    yield from chunks
+                    is_first = False
+                    continue
+                for fragment, ends in divided(chunks, documents, separator):
+                    if self.chosen[index]:
+                        if begins:
+                            yield between
+                        yield fragment
+                        is_first, between = False, b"" if documents == "lines" else separator
+                    begins = ends
+                    index += ends
 
         yield from _of_size(joined(), JOINED_BYTES)
         self.line_ends = normalizer.line_ends
+
+
+def separator_bytes(data: DataConfig) -> bytes:
+    """Return what stands between two documents, normalised as they are."""
+    return normalized(data.separator, data).encode()
+
+
+def divided(
+    chunks: Iterable[bytes], documents: str, separator: bytes
+) -> Iterator[tuple[bytes, bool]]:
+    """Divide a file or record into documents.
+
+    Args:
+        chunks: its text, in whole characters.
+        documents: `data.documents`. A line has its line end, the last one only if there is one;
+            the separator belongs to no document.
+        separator: what divides it, if `documents` is `separator`.
+
+    Yields:
+        A fragment of a document, and whether the document ends with it.
+    """
+    if documents == "files":
+        yield from ((chunk, False) for chunk in chunks)
+        yield b"", True
+        return
+    are_lines = documents == "lines"
+    end, line_end = (b"\n", b"\n") if are_lines else (separator, b"")
+    pending, is_open = b"", not are_lines
+    for chunk in chunks:
+        *whole, last = (pending + chunk).split(end)
+        yield from ((document + line_end, True) for document in whole)
+        cut = max(len(last) - len(end) + 1, 0)  # what follows may be the start of a separator
+        while cut < len(last) and last[cut] & 0xC0 == 0x80:  # in the middle of a character
+            cut -= 1
+        pending = last[cut:]
+        if cut:
+            yield last[:cut], False
+        is_open = not are_lines or bool(last) or (is_open and not whole)
+    if is_open:
+        yield pending, True
 
 
 @dataclass(frozen=True)
@@ -104,7 +154,7 @@ class Task:
         """The name under which the ids are kept: the same again for the same text, if changed."""
         places = [
             (source.name, [str(path.absolute()) for path in source.files[:1]])
-            for source in self._sources()
+            for source in self.sources
         ]
         return _hash([places, self._rules()])[:32]
 
@@ -114,7 +164,7 @@ class Task:
         Raises TextError if the text cannot be read.
         """
         try:
-            files = [sampled_sha256(source.files) for source in self._sources()]
+            files = [sampled_sha256(source.files) for source in self.sources]
         except OSError as error:
             raise TextError(f"{error.filename}: cannot read the text: {error.strerror}") from None
         return _hash([files, self._rules()])
@@ -126,18 +176,20 @@ class Task:
         """
         data = self.data
         if data.split == "tail":
-            return [Part(source, data) for source in self._sources()]
-        lengths = _document_lengths(Part(self.source, data))
+            return [Part(source, data) for source in self.sources]
+        lengths = document_lengths(Part(self.source, data))
         if len(lengths) < 2:
             raise TextError(
                 f"{self.source.name}: data.split documents holds out whole documents: expected at "
-                f"least 2, got {len(lengths)}; use data.split=tail, with a data.val_source or "
-                f"without"
+                f"least 2, got {len(lengths)}; use data.documents=lines, by which each line is a "
+                f"document, or data.split=tail"
             )
         held_out = _held_out(lengths, data.val_fraction, self.seed)
         return [Part(self.source, data, ~held_out), Part(self.source, data, held_out)]
 
-    def _sources(self) -> list[Source]:
+    @property
+    def sources(self) -> list[Source]:
+        """The text, and that of val if it has one of its own."""
         return [self.source] if self.val_source is None else [self.source, self.val_source]
 
     def _rules(self) -> dict[str, Any]:
@@ -238,11 +290,17 @@ def _hash(tree: Any) -> str:
     return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
 
 
-def _document_lengths(part: Part) -> list[int]:
-    return [
-        sum(map(character_count, Normalizer(part.data)(document.chunks())))
-        for document in part.documents()
-    ]
+def document_lengths(part: Part) -> list[int]:
+    """Return the characters of each document."""
+    lengths, length, separator = [], 0, separator_bytes(part.data)
+    for file in part.source.documents():
+        chunks = Normalizer(part.data)(file.chunks())
+        for fragment, ends in divided(chunks, part.data.documents, separator):
+            length += len(fragment.decode())  # faster than character_count for short ones
+            if ends:
+                lengths.append(length)
+                length = 0
+    return lengths
 
 
 def _held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
@@ -250,7 +308,9 @@ def _held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool
     wanted, held = fraction * sum(lengths), 0
     held_out = np.zeros(len(lengths), bool)
     for index in uniforms(seed, "held-out documents", 0).permutation(len(lengths)):
-        if held < wanted and lengths[index] and held + lengths[index] <= LARGEST_VAL * wanted:
+        if held >= wanted:
+            break
+        if lengths[index] and held + lengths[index] <= LARGEST_VAL * wanted:
             held_out[index] = True
             held += lengths[index]
     if not held:  # each is longer than that, or empty

@@ -1,122 +1,444 @@
-"""One column of .jsonl, .csv, .tsv or .parquet (`data.column`): each record is a document."""
+"""Read one document from each record of a .jsonl, .json, .csv, .tsv or .parquet file.
 
-import csv
+`data.column` names the values that make up the document: a column, or several with commas between
+them, or a key of nested objects (`post.text`). A key of a list stands for that key of each element
+(`messages.content`, also written `messages[].content`). Several values are joined by line ends,
+numbers are read as text, and nulls are left out. A name that exists as it is typed comes first.
+"""
+
 import io
 import json
-from collections.abc import Iterable, Iterator
-from functools import partial
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.errors import TextError, counted
-from gpt.text.documents import Document
-from gpt.text.reading import CHUNK_BYTES, telling
+from gpt.errors import TextError
+from gpt.text.documents import Document, Notice, Skipped
+from gpt.text.reading import CHUNK_BYTES, ExpansionLimit, telling
 
 if TYPE_CHECKING:
     import pyarrow.parquet
 
-RECORDS = (".jsonl", ".ndjson", ".csv", ".tsv")  # text, of which each line or row is a record
+RECORDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # the formats that are text
 PARQUET = ".parquet"
-KINDS = ".jsonl, .csv, .tsv and .parquet"  # for messages
-LONGEST_FIELD = 1 << 28  # characters; a quote that is never closed makes one of all that follows
-ROWS = 1024  # of a Parquet file, decoded at a time
+KINDS = ".jsonl, .json, .csv, .tsv and .parquet"  # for messages
+DELIMITERS = ",;\t|"  # of .csv files, the most usual first
+MAX_FIELD_CHARACTERS = 1 << 28  # of a quoted field, or of a value in a .json
+MAX_CUT_CHARACTERS = 16  # of an escape or a literal (`-Infinity`) that the end of a chunk cuts
+MAX_LISTED_COLUMNS = 20  # column names in a message
+BATCH_ROWS = 1024  # rows of a Parquet file to decode at a time, at most
+BATCH_BYTES = 1 << 24  # bytes of a Parquet file to decode at a time, unless a row has more
+QUOTED = re.compile(r'((?:[^"]++|"")*+)("?)')  # the rest of a quoted field on its line, and its end
+GAP = re.compile(r"[ \t\r\n,]*")  # between two values of a .json
+
+Read = Document | Skipped | Notice
 
 
-def read_records(chunks: Iterable[bytes], kind: str, name: str, column: str) -> Iterator[Document]:
-    """The column of a .jsonl, .csv or .tsv in UTF-8; a record without a value (null) is left out.
+class BadRecord(Exception):
+    """A record that cannot be read: `reason` is for a list of what was skipped."""
 
-    Raises TextError for what is not that format, and where there is no such column.
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+def read_records(
+    chunks: Iterable[bytes], kind: str, name: str, column: str, *, skip_bad: bool
+) -> Iterator[Read]:
+    """Yield a document for each record of a text file.
+
+    Args:
+        chunks: the file in UTF-8.
+        kind: one of RECORDS.
+        name: the file's name, for messages.
+        column: `data.column`.
+        skip_bad: whether to skip bad records, which are yielded as Skipped.
+
+    Raises:
+        TextError: the file is not in that format or has no such column; or a record is bad, unless
+            `skip_bad`.
     """
-    read = _json_lines if kind in (".jsonl", ".ndjson") else partial(_rows, kind=kind)
-    lines = io.TextIOWrapper(io.BufferedReader(_Stream(chunks)), "utf-8", newline="")
-    for number, value in read(lines, name=name, column=column):
-        yield _document(value, f"{name}:{number}", column)
+    text = io.TextIOWrapper(io.BufferedReader(_Stream(chunks)), "utf-8", newline="")
+    if kind == ".json":
+        records = _json_values(text, name)
+    elif kind in (".csv", ".tsv"):
+        table = _Table(text, kind, name, column)
+        if table.delimiter != ("\t" if kind == ".tsv" else ","):
+            yield Notice(name, f"columns are separated by {table.delimiter!r}")
+        records = table.records()
+    else:
+        records = _json_lines(text)
+    yield from _documents(records, name, column, skip_bad)
 
 
-def read_parquet(path: Path, column: str | None) -> Iterator[Document]:
-    """The column of a Parquet file, some rows at a time.
+def read_parquet(path: Path, column: str | None, *, skip_bad: bool) -> Iterator[Read]:
+    """Yield a document for each row of a Parquet file, which is decoded some rows at a time.
 
-    Raises TextError, with the names of its columns, if there is none of that name.
+    Raises:
+        TextError: there is no such column (the message lists those that there are), the file is
+            damaged or a decompression bomb; or a row is bad, unless `skip_bad`.
     """
     with telling(str(path)):
         file = _open_parquet(path)
-        columns = file.schema_arrow.names
-        if column is None or column not in columns:
-            raise TextError(_no_column(str(path), column, columns))
-        batches = file.iter_batches(ROWS, columns=[column], use_threads=False)
-        values = (value for batch in batches for value in batch.column(0).to_pylist())
-        for number, value in enumerate(values, start=1):
-            if value is not None:
-                yield _document(value, f"{path}:{number}", column)
+        names = file.schema_arrow.names
+        if column is None:
+            raise TextError(_no_column(str(path), column, names))
+        wanted = [
+            key if key in names else key.partition(".")[0].removesuffix("[]")
+            for key in _keys(column, names)
+        ]
+        _check_columns(str(path), column, wanted, names)
+        yield from _documents(_parquet_rows(path, file, wanted), str(path), column, skip_bad)
 
 
-def _open_parquet(path: Path) -> "pyarrow.parquet.ParquetFile":
+def _open_parquet(path: Path, **options: Any) -> "pyarrow.parquet.ParquetFile":
     try:
         import pyarrow.parquet
     except ImportError:
         raise TextError(
             f"{path}: Parquet is read with pyarrow, which is not installed: pip install pyarrow"
         ) from None
-    return pyarrow.parquet.ParquetFile(path, buffer_size=CHUNK_BYTES)
+    return pyarrow.parquet.ParquetFile(path, buffer_size=CHUNK_BYTES, **options)
 
 
-def _json_lines(lines: Iterable[str], name: str, column: str) -> Iterator[tuple[int, Any]]:
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+def _parquet_rows(
+    path: Path, file: "pyarrow.parquet.ParquetFile", columns: list[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield the number and the values of each row, within the limit of expansion.
+
+    A repeated value is kept once (`read_dictionary`): a row is expanded only when it is yielded.
+    """
+    metadata, number = file.metadata, 0
+    leaves = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    below = tuple(f"{column}." for column in columns)
+    used = [i for i, leaf in enumerate(leaves) if f"{leaf}.".startswith(below)]
+    file = _open_parquet(path, metadata=metadata, read_dictionary=[leaves[i] for i in used])
+    stored, expanded = ExpansionLimit(path), ExpansionLimit(path)
+    for group in range(metadata.num_row_groups):
+        chunks = [metadata.row_group(group).column(i) for i in used]
+        size = sum(max(chunk.total_uncompressed_size, chunk.num_values) for chunk in chunks)
+        stored.count(size)
+        rows = metadata.row_group(group).num_rows
+        at_once = min(max(rows * BATCH_BYTES // max(size, 1), 1), BATCH_ROWS)
+        for batch in file.iter_batches(at_once, [group], columns=columns, use_threads=False):
+            expanded.count(len(batch) + sum(map(_expanded_bytes, batch.columns)))
+            for values in zip(*(batch.column(name) for name in columns), strict=True):
+                number += 1
+                yield number, {n: v.as_py() for n, v in zip(columns, values, strict=True)}
+
+
+def _expanded_bytes(array: Any) -> int:
+    """Return the bytes of an Arrow array if it kept each repetition of a value."""
+    import pyarrow.compute
+    from pyarrow import types
+
+    if types.is_dictionary(array.type):
+        sizes = pyarrow.compute.binary_length(array.dictionary).take(array.indices)
+        return pyarrow.compute.sum(sizes).as_py() or 0
+    if types.is_struct(array.type):
+        return sum(map(_expanded_bytes, array.flatten()))
+    return _expanded_bytes(array.flatten()) if types.is_nested(array.type) else int(array.nbytes)
+
+
+_TOO_DEEP = "with too many levels of lists"
+
+
+def _documents(
+    records: Iterable[tuple[int, Any]], name: str, column: str, skip_bad: bool
+) -> Iterator[Document | Skipped]:
+    """Yield a document for each numbered record that has a text."""
+    for number, record in records:
+        place = f"{name}:{number}"
         try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise TextError(
-                f"{name}:{number}: expected a JSON object on each line, got {error}"
-            ) from None
-        if not isinstance(record, dict):
-            raise TextError(
-                f"{name}:{number}: expected a JSON object on each line, got {line.strip():.40}"
-            )
-        if column not in record:
-            raise TextError(_no_column(f"{name}:{number}", column, record))
-        if record[column] is not None:
-            yield number, record[column]
-
-
-def _rows(lines: Iterable[str], name: str, column: str, kind: str) -> Iterator[tuple[int, str]]:
-    csv.field_size_limit(LONGEST_FIELD)
-    rows = csv.reader(lines, delimiter="\t" if kind == ".tsv" else ",", strict=True)
-    try:
-        columns = next(rows, [])
-        if column not in columns:
-            raise TextError(_no_column(name, column, columns))
-        index = columns.index(column)
-        for number, row in enumerate(rows, start=2):
-            if row and index >= len(row):
+            if isinstance(record, BadRecord):
+                raise record
+            text = _text(record, column)
+        except (BadRecord, RecursionError) as error:
+            bad = error if isinstance(error, BadRecord) else BadRecord(_TOO_DEEP, _TOO_DEEP)
+            if not skip_bad:
                 raise TextError(
-                    f"{name}:{number}: expected {counted(len(columns), 'column')}, as the first "
-                    f"row has, got {len(row)}"
-                )
-            if row:
-                yield number, row[index]
-    except csv.Error as error:
-        raise TextError(f"{name}: not read as {kind} after line {rows.line_num}: {error}") from None
+                    f"{place}: {bad}; correct this record, or skip and count such records: "
+                    f"--set data.bad_records=skip"
+                ) from None
+            yield Skipped(place, bad.reason)
+        else:
+            if text is not None:
+                yield _document(text, place)
 
 
-def _no_column(name: str, column: str | None, columns: Iterable[object]) -> str:
-    there = ", ".join(map(str, columns)) or "none"
-    if column is None:
-        return f"{name}: name the column to read by --set data.column=COLUMN; there are {there}"
-    return f"{name}: expected a column {column} (data.column), got {there}"
+def _document(text: str, name: str) -> Document:
+    size = CHUNK_BYTES // 4  # a character has at most 4 bytes
+    parts = range(0, len(text), size)
+    return Document(name, lambda: (text[i : i + size].encode() for i in parts))
 
 
-def _document(value: Any, name: str, column: str) -> Document:
-    if not isinstance(value, str):
-        raise TextError(f"{name}: expected text in column {column}, got {value!r:.40}")
+def _text(record: Any, column: str) -> str | None:
+    """Return the text of a record, None if all its values are null. Raises BadRecord."""
+    value = record.get(column) if isinstance(record, dict) else None
+    texts = [value] if isinstance(value, str) else _texts(record, column)
+    text = "\n".join(texts)
     try:
-        value.encode()
+        text.encode()
     except UnicodeEncodeError:
-        raise TextError(f"{name}: column {column} holds half of a surrogate pair") from None
-    size = CHUNK_BYTES // 4  # a character has at most so many bytes
-    parts = range(0, len(value), size)
-    return Document(name, lambda: (value[i : i + size].encode() for i in parts))
+        message = f"column {column} holds half of a surrogate pair"
+        raise BadRecord("with half of a surrogate pair", message) from None
+    return text if texts else None
+
+
+def _texts(record: Any, column: str) -> list[str]:
+    parts = record if isinstance(record, list) else [record]
+    if not all(isinstance(part, dict) for part in parts):
+        raise BadRecord("not a JSON object", f"expected a JSON object, got {record!r:.40}")
+    texts = []
+    for key in _keys(column, record):
+        if (values := _values(record, key)) is None:
+            names = record if isinstance(record, dict) else ["a list"]
+            raise BadRecord("without data.column", _expected_column(column, names))
+        texts += [_as_text(value, column) for value in values]
+    return texts
+
+
+def _keys(column: str, names: Iterable[str]) -> list[str]:
+    """Return the names that `column` lists, or itself if there is a column of that name."""
+    return [column] if column in names else [key.strip() for key in column.split(",")]
+
+
+def _values(value: Any, key: str) -> list[Any] | None:
+    """Return the values at a key such as `a.b`, those that are null left out.
+
+    A list stands for its elements; those without the key are left out if any has it.
+
+    Returns:
+        The values; None if there is no such key.
+    """
+    if value is None:
+        return []
+    if isinstance(value, list):
+        found = [inner for each in value if (inner := _values(each, key)) is not None]
+        return [*chain.from_iterable(found)] if found or not value else None
+    if not key:
+        return [value]
+    if not isinstance(value, dict):
+        return None
+    if key in value:
+        return _values(value[key], "")
+    first, _, rest = key.partition(".")
+    first = first.removesuffix("[]")
+    return _values(value[first], rest) if first in value else None
+
+
+def _as_text(value: Any, column: str) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict | tuple | bytes):
+        message = f"expected text or a number in column {column}, got {value!r:.40}"
+        raise BadRecord("without text in data.column", message)
+    return str(value)
+
+
+def _no_column(name: str, column: str | None, columns: Iterable[str]) -> str:
+    if column is None:
+        there = _listed(columns)
+        return f"{name}: name the column to read by --set data.column=COLUMN; there are {there}"
+    return f"{name}: {_expected_column(column, columns)}"
+
+
+def _expected_column(column: str, columns: Iterable[str]) -> str:
+    return f"expected a column {column} (data.column), got {_listed(columns)}"
+
+
+def _listed(columns: Iterable[str]) -> str:
+    names = [*columns]
+    listed = ", ".join(names[:MAX_LISTED_COLUMNS]) or "none"
+    return f"{listed}, ..." if len(names) > MAX_LISTED_COLUMNS else listed
+
+
+def _check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
+    """Raise TextError unless each column that is wanted exists, once."""
+    for each in wanted:
+        if each not in names:
+            raise TextError(_no_column(name, column, names))
+        if names.count(each) > 1:
+            raise TextError(
+                f"{name}: expected one column {each} (data.column), got {names.count(each)} of "
+                f"that name; rename all but one"
+            )
+
+
+# --- JSON ---
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("two keys of one name")
+    return found
+
+
+# Numbers stay text, as they are written: 1.50 is not 1.5.
+DECODER = json.JSONDecoder(
+    object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=str
+)
+
+
+def _json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                yield number, DECODER.decode(line)
+            except (ValueError, RecursionError) as error:
+                message = f"expected a JSON object on each line, got {error}"
+                yield number, BadRecord("not JSON", message)
+
+
+def _json_values(file: io.TextIOWrapper, name: str) -> Iterator[tuple[int, Any]]:
+    """Yield the elements of an array, or the values that stand one after the other.
+
+    Raises TextError for what is not JSON.
+    """
+    text = file.read(CHUNK_BYTES).lstrip()
+    is_array = text.startswith("[")
+    at, number, is_all = int(is_array), 0, False
+    while True:
+        at += len(GAP.match(text, at)[0])  # type: ignore[index]  # it matches the empty string
+        if is_all and (text[at:].strip() == "]" if is_array else at == len(text)):
+            return
+        try:
+            value, end = DECODER.raw_decode(text, at)
+            error, may_be_cut = "", end == len(text)  # 12 may be the start of 123
+        except (ValueError, RecursionError) as caught:
+            error, position = str(caught), getattr(caught, "pos", -1)
+            may_be_cut = position > len(text) - MAX_CUT_CHARACTERS or "Unterminated" in error
+        if error and (is_all or not may_be_cut or len(text) - at > MAX_FIELD_CHARACTERS):
+            raise TextError(f"{name}: expected JSON, got {error} (after {number:,} records)")
+        if error or (may_be_cut and not is_all):
+            block = file.read(max(CHUNK_BYTES, len(text) - at))
+            text, at, is_all = text[at:] + block, 0, not block
+        else:
+            number, at = number + 1, end
+            yield number, value
+
+
+# --- rows ---
+
+
+class _Table:
+    """The rows of a .csv (RFC 4180) or a .tsv, which has no quotation marks.
+
+    The csv module is not used: its limit of a field's length is one for all threads.
+    """
+
+    def __init__(self, lines: Iterable[str], kind: str, name: str, column: str) -> None:
+        self._lines, self._taken, self._put_back = iter(lines), list[str](), list[str]()
+        self._has_quotes, self._number = kind == ".csv", 1
+        first = next(self._lines, "")
+        self.delimiter = "\t"
+        if kind == ".csv" and (declared := re.fullmatch(r"sep=(.)\s*", first)):  # by Excel
+            self.delimiter, self._number, first = declared[1], 2, next(self._lines, "")
+        elif kind == ".csv":
+            self.delimiter = self._find_delimiter(first, column)
+        try:
+            self.columns = self._split(first, self.delimiter)
+        except BadRecord as bad:
+            raise TextError(f"{name}:{self._number}: {bad}; correct the names of columns") from None
+        self._wanted = _keys(column, self.columns)
+        _check_columns(name, column, self._wanted, self.columns)
+
+    def records(self) -> Iterator[tuple[int, dict[str, str] | BadRecord]]:
+        """Yield the number of each row in the file, and its values."""
+        places = [(name, self.columns.index(name)) for name in self._wanted]
+        size = len(self.columns)
+        while line := self._next():
+            self._number += 1
+            number = self._number
+            if not line.strip("\r\n"):
+                continue
+            try:
+                row = self._split(line, self.delimiter)
+            except BadRecord as bad:
+                self._return_taken()
+                yield number, bad
+                continue
+            if len(row) == size:
+                yield number, {name: row[i] for name, i in places}
+            else:
+                many, s = "few" if len(row) < size else "many", "s" * (size != 1)
+                yield (
+                    number,
+                    BadRecord(
+                        f"with too {many} columns",
+                        f"expected {size} column{s}, as in the first row, got {len(row)}",
+                    ),
+                )
+
+    def _next(self) -> str:
+        return self._put_back.pop() if self._put_back else next(self._lines, "")
+
+    def _return_taken(self) -> None:
+        """Let the lines after the first one of the last row be read again."""
+        self._put_back += reversed(self._taken)
+        self._taken = []
+
+    def _find_delimiter(self, line: str, column: str) -> str:
+        """Return the delimiter by which the first row has the columns that are asked for.
+
+        If there is none, return the one that makes the most columns.
+        """
+        columns = dict[str, list[str]]()
+        for delimiter in DELIMITERS:
+            columns[delimiter] = []
+            with suppress(BadRecord):
+                columns[delimiter] = self._split(line, delimiter)
+            self._return_taken()
+        fitting = (d for d, names in columns.items() if {*_keys(column, names)} <= {*names})
+        return next(fitting, None) or max(columns, key=lambda d: len(columns[d]))
+
+    def _split(self, line: str, delimiter: str) -> list[str]:
+        """Return the fields of the row that begins with `line`.
+
+        Raises BadRecord for a misplaced quotation mark.
+        """
+        self._taken = []
+        if not self._has_quotes or '"' not in line:
+            return line.rstrip("\r\n").split(delimiter)
+        fields, at = list[str](), 0
+        while True:
+            if line.startswith('"', at):
+                field, line, at = self._quoted(line, at + 1)
+            else:
+                end = line.find(delimiter, at)
+                end = len(line.rstrip("\r\n")) if end < 0 else end
+                field, at = line[at:end], end
+            fields.append(field)
+            if line.startswith(delimiter, at):
+                at += 1
+            elif line[at:].strip("\r\n"):
+                raise BadRecord(
+                    "with a misplaced quotation mark",
+                    f"expected {delimiter} or a line end after a closing quotation mark, got "
+                    f"{line[at : at + 20]!r}",
+                )
+            else:
+                return fields
+
+    def _quoted(self, line: str, at: int) -> tuple[str, str, int]:
+        """Return the quoted field from `at` on, the line on which it ends, and its end there."""
+        parts, size = list[str](), 0
+        while match := QUOTED.match(line, at):
+            content, closing = match.groups()
+            parts.append(content)
+            if closing:
+                return "".join(parts).replace('""', '"'), line, match.end()
+            size += len(content)
+            line, at = self._next(), 0
+            self._taken.append(line)
+            if not line or size > MAX_FIELD_CHARACTERS:
+                break
+        message = "a quotation mark is opened and never closed"
+        raise BadRecord("with a quotation mark that is never closed", message)
 
 
 class _Stream(io.RawIOBase):

@@ -12,16 +12,16 @@ from gpt.config.schema import DataConfig
 from gpt.errors import TextError
 from gpt.text.archives import ARCHIVES, members
 from gpt.text.decoding import is_wide, marked_encoding, utf8_chunks
-from gpt.text.documents import Document, Skipped, Source, joined_name
-from gpt.text.folders import find_files, find_matches, is_glob, is_included
+from gpt.text.documents import Document, Notice, Skipped, Source, joined_name
+from gpt.text.folders import find_files, find_matches, is_excluded, is_glob, is_included
 from gpt.text.named import NAMED, open_named
 from gpt.text.reading import Entry, file_entry, split_suffixes
-from gpt.text.records import KINDS, PARQUET, RECORDS, read_parquet, read_records
+from gpt.text.records import KINDS, PARQUET, RECORDS, Read, read_parquet, read_records
 from gpt.text.standard_input import KEPT, STDIN, keep_standard_input, kept_file
 
 log = logging.getLogger(__name__)
 
-FEW = 3  # names of what was skipped, for a notice
+FEW = 3  # names of files or records, in a notice
 
 
 def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> Source:
@@ -47,6 +47,7 @@ def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> 
         lambda: chain.from_iterable(each.documents() for each in opened),
         files,
         lambda: tuple(chain.from_iterable(each.skipped for each in opened)),
+        lambda: tuple(chain.from_iterable(each.notices() for each in opened)),
     )
 
 
@@ -60,17 +61,17 @@ def _open(name: str, data: DataConfig) -> Source:
     path = kept_file(name) if name.startswith(KEPT) else Path(name)
     mode = _mode(path)
     if stat.S_ISDIR(mode):
-        return _of_found(name, [*find_files(path, data.include)], data)
+        return _of_found(name, [*find_files(path, data.globs)], data)
     if stat.S_ISREG(mode):
-        files = _Files(name, [path], [], data)
-        return Source(name, files.documents, (path,), files.skipped)
+        return _Files(name, [path], [], data).source()
     if mode:
         raise TextError(
             f"{name}: expected a file or folder, got a pipe or device; pipe it in: "
             f"gpt train - < {name}"
         )
     if is_glob(name):
-        found = (find_files(path, data.include) for path in find_matches(name))
+        matches = (path for path in find_matches(name) if not is_excluded(path.parts, data.globs))
+        found = (find_files(path, data.globs) for path in matches)
         return _of_found(name, [*chain.from_iterable(found)], data)
     raise TextError(
         f"{name}: no such text; expected {', '.join(NAMED)}, the path of a file or folder, a glob "
@@ -104,12 +105,15 @@ def _of_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> S
         else:
             paths.append(each)
     if not paths:
-        included = f" that data.include ({', '.join(data.include)}) names" if data.include else ""
-        raise TextError(f"{name}: expected text files{included}, got none{_told(skipped)}")
+        chosen = {"include": data.include, "exclude": data.exclude}
+        by = " and ".join(f"data.{key} ({', '.join(each)})" for key, each in chosen.items() if each)
+        chosen_by = f" chosen by {by}" if by else ""
+        raise TextError(f"{name}: expected text files{chosen_by}, got none{_told(skipped)}")
     log.info(f"{name}: {_counted(paths)}{_told(skipped)}")
-    # data.include has chosen the archives; of their members it chooses where one is the text
-    files = _Files(name, paths, skipped, data.model_copy(update={"include": ()}))
-    return Source(name, files.documents, tuple(paths), files.skipped)
+    # data.include has chosen the archives; it chooses among the members of an archive that is TEXT
+    excluding = tuple(glob for glob in data.include if glob.startswith("!"))
+    in_archives = data.model_copy(update={"include": excluding})
+    return _Files(name, paths, skipped, in_archives).source()
 
 
 class _Files:
@@ -119,69 +123,73 @@ class _Files:
         self, name: str, paths: list[Path], skipped: list[Skipped], data: DataConfig
     ) -> None:
         self._name, self._paths, self._skipped, self._data = name, paths, skipped, data
-        self._told = not any(split_suffixes(path.name)[0] in ARCHIVES for path in paths)
+        self._notices: tuple[str, ...] = ()
+
+    def source(self) -> Source:
+        """Return the source of these files."""
+        paths = tuple(self._paths)
+        return Source(self._name, self.documents, paths, self.skipped, lambda: self._notices)
 
     def documents(self) -> Iterator[Document]:
-        """Those of each file in turn."""
-        skipped, count = list[Skipped](), 0
-        for read in self._read():
+        """Yield the documents of each file in turn."""
+        skipped, notices, count = list[Skipped](), dict[str, list[str]](), 0
+        for read in chain.from_iterable(_read_file(path, self._data) for path in self._paths):
             if isinstance(read, Skipped):
                 skipped.append(read)
+            elif isinstance(read, Notice):
+                notices.setdefault(read.text, []).append(read.name)
             else:
                 count += 1
                 yield read
         if not count:
             raise TextError(f"{self._name}: expected some text, got none{_told(skipped)}")
-        if not self._told:
-            log.info(f"{self._name}: {count:,} document{'s' * (count != 1)}{_told(skipped)}")
-            self._told = True
+        self._notices = tuple(f"{_listed(names)}: {text}" for text, names in notices.items())
+        if skipped or any(map(_is_archive, self._paths)):
+            counted = f"{self._name}: {count:,} document{'s' * (count != 1)}{_told(skipped)}"
+            self._notices += (counted,)
 
     def skipped(self) -> tuple[Skipped, ...]:
-        """What was found and is not read."""
-        in_archives = (path for path in self._paths if split_suffixes(path.name)[0] in ARCHIVES)
-        return (
-            *self._skipped,
-            *(
-                read
-                for path in in_archives
-                for read in _read_file(path, self._data)
-                if isinstance(read, Skipped)
-            ),
-        )
-
-    def _read(self) -> Iterator[Document | Skipped]:
-        return chain.from_iterable(_read_file(path, self._data) for path in self._paths)
+        """Return what was found and is not read."""
+        skips_records = self._data.column is not None and self._data.bad_records == "skip"
+        paths = (path for path in self._paths if skips_records or _is_archive(path))
+        read = chain.from_iterable(_read_file(path, self._data) for path in paths)
+        return (*self._skipped, *(each for each in read if isinstance(each, Skipped)))
 
 
-def _read_file(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
+def _is_archive(path: Path) -> bool:
+    return split_suffixes(path.name)[0] in ARCHIVES
+
+
+def _read_file(path: Path, data: DataConfig) -> Iterator[Read]:
     kind, _ = split_suffixes(path.name)
     if kind in ARCHIVES:
         yield from _read_archive(path, data)
     elif kind == PARQUET:
-        yield from read_parquet(path, data.column)
+        yield from read_parquet(path, data.column, skip_bad=data.bad_records == "skip")
     elif data.column is not None and kind not in RECORDS:
         raise TextError(f"{path}: {_NO_COLUMNS}")
     else:
         yield from _read_entry(file_entry(path), data)
 
 
-def _read_archive(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
+def _read_archive(path: Path, data: DataConfig) -> Iterator[Read]:
     for name, entry in members(path):
-        if is_included(name.split("/"), data.include):
+        if is_included(name.split("/"), data.globs):
             if reason := _why_skipped(entry, data, in_archive=True):
                 yield Skipped(entry.name, reason)
             else:
                 yield from _read_entry(entry, data)
 
 
-def _read_entry(entry: Entry, data: DataConfig) -> Iterator[Document]:
-    """A document, or one for each record."""
+def _read_entry(entry: Entry, data: DataConfig) -> Iterator[Read]:
+    """Yield a document, or one for each record."""
     chunks = partial(_chunks, entry, data)
     if data.column is None:
         yield Document(entry.name, chunks)
     else:
         kind, _ = split_suffixes(entry.name)
-        yield from read_records(chunks(), kind, entry.name, data.column)
+        skip_bad = data.bad_records == "skip"
+        yield from read_records(chunks(), kind, entry.name, data.column, skip_bad=skip_bad)
 
 
 def _chunks(entry: Entry, data: DataConfig) -> Iterator[bytes]:
@@ -220,8 +228,9 @@ def _told(skipped: Iterable[Skipped]) -> str:
         by_reason.setdefault(each.reason, []).append(each.name)
     if not by_reason:
         return ""
-    lists = (
-        f"{len(names):,} {reason} ({', '.join(names[:FEW])}{', ...' if len(names) > FEW else ''})"
-        for reason, names in by_reason.items()
-    )
+    lists = (f"{len(names):,} {reason} ({_listed(names)})" for reason, names in by_reason.items())
     return f"; skipped {', '.join(lists)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join([*names[:FEW], *["..."][: len(names) > FEW]])
