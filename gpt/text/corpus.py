@@ -185,6 +185,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
         "characters": counts.characters,
         "val_characters": counts.characters - counts.train_characters,
         "line_ends": sum(part.line_ends for part in parts),
+        "notices": [*dict.fromkeys(line for part in parts for line in part.source.notices())],
     }
     write_atomically(folder / RECORD, [json.dumps(record, indent=2).encode()])
     for old in set(folder.glob("ids-*.npy")) - {ids}:
@@ -202,6 +203,8 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
         known = (record["format"], record["fingerprint"], record["sampled_sha256"])
         if known != (FORMAT, fingerprint, sampled_sha256([path])):
             return None
+        for notice in record["notices"]:
+            log.info(notice)
         if record["line_ends"]:
             log.info(
                 f"{name}: line ends read as LF that were CRLF or CR: {record['line_ends']:,}; "

@@ -12,11 +12,12 @@ class Document:
 
     `chunks()` yields it from its beginning as strict UTF-8, in chunks of whole characters and of
     bounded size, without a byte-order mark; line ends are kept as they stand. It is read before
-    the next document is asked for.
+    the next document is asked for. `raw`: the chunks are any bytes, and no rule changes them.
     """
 
     name: str
     chunks: Callable[[], Iterator[bytes]]
+    raw: bool = False
 
 
 @dataclass(frozen=True)
@@ -38,12 +39,14 @@ class Source:
 
     The documents come in the same order each time. `name` is what the user typed; `files` are
     those that are read from the disk. `find_skipped` looks through archives for `skipped`.
+    `notices` are about the documents that have been read.
     """
 
     name: str
     documents: Callable[[], Iterator[Document]]
     files: tuple[Path, ...] = ()
     find_skipped: Callable[[], tuple[Skipped, ...]] = tuple
+    notices: Callable[[], tuple[str, ...]] = tuple
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:

@@ -57,7 +57,7 @@ class Part:
             between = b""
             for document in self.documents():
                 yield between
-                yield from normalizer(document.chunks())
+                yield from document.chunks() if document.raw else normalizer(document.chunks())
                 between = separator
 
         yield from _of_size(joined(), JOINED_BYTES)

@@ -208,7 +208,7 @@ class CharacterCounts:
             ascii_counts = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256)[: len(ASCII)]
             self.counts[: len(ASCII)] += ascii_counts
         if new := chunk.translate(None, ASCII if self.exact else self._seen):
-            codes = code_points(new.decode())
+            codes = code_points(new.decode(errors="replace"))  # of raw bytes, nobody asks for them
             if self.exact:
                 times = np.bincount(codes)
                 self.counts[: len(times)] += times
