@@ -99,7 +99,7 @@ DIRTY = {  # a text, and the kind and the findings in it
         {"p\u0430ypal": 2, "payp\u0430l": 2},
     ),
     "cafÃ© au lait, cafÃ©": ("mojibake", {"Ã©": 2}),
-    "itâ€™s": ("mojibake", {"â€": 1}),
+    "itâ€™s": ("mojibake", {"â€™": 1}),
     "Ð¿Ñ€": ("mojibake", {"Ð¿": 1, "Ñ€": 1}),
 }
 
@@ -135,7 +135,7 @@ def test_texts_in_order_are_not_suspicious(text: str) -> None:
 
 def test_the_meant_character_of_mojibake_is_told() -> None:
     (suspicion,) = find_suspicious(counted("naÃ¯ve"))
-    assert suspicion.findings[0].name == "was ï"
+    assert suspicion.findings[0].name == "was ï (UTF-8 read as cp1252)"
 
 
 # --- n-grams ---

@@ -29,8 +29,8 @@ from gpt.errors import ConfigError, TextError
 from gpt.text import reading
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.likely_encoding import likely_encoding
 from gpt.text.documents import Skipped
+from gpt.text.likely_encoding import likely_encoding
 from gpt.text.reading import CHUNK_BYTES
 from gpt.text.sources import open_source
 from gpt.text.standard_input import keep_input
@@ -425,8 +425,8 @@ def test_what_is_no_text_in_an_archive_is_skipped_and_told(
     }
     notice = (
         "4 documents; skipped 2 binary (texts.zip!b.png, texts.zip!i.png), 1 empty "
-        "(texts.zip!d.txt), 1 archive or compressed file in an archive (texts.zip!j.gz), 1 Parquet without data.column "
-        "(texts.zip!k.parquet)"
+        "(texts.zip!d.txt), 1 archive or compressed file in an archive (texts.zip!j.gz), "
+        "1 Parquet without data.column (texts.zip!k.parquet)"
     )
     source = open_source(zipped(members | {"h.txt": b"h", "i.png": PNG}))
     for _ in range(2):

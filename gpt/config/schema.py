@@ -148,8 +148,8 @@ class DataConfig(Section):
     separator: str = Field("\n\n", description="what stands between two documents")
     encoding: Encoding = Field(
         "utf-8",
-        description="encoding of files without a byte-order mark, such as cp1252; of several files, "
-        "those that are UTF-8 are read as UTF-8",
+        description="encoding of files without a byte-order mark, such as cp1252; of several "
+        "files, those that are UTF-8 are read as UTF-8",
     )
     errors: Literal["strict", "replace"] = Field(
         "strict",

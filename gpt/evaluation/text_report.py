@@ -29,7 +29,7 @@ LISTED_PASSAGES = 20
 MANY_DUPLICATES, MANY_UNSEEN = 0.01, 0.001  # of the val split
 ADVICE = {  # for what is almost always damage
     REPLACED: "some program could not decode the text; convert the original again",
-    MOJIBAKE: "UTF-8 was decoded as Windows-1252 or Latin-1; convert the original again",
+    MOJIBAKE: "the text was decoded in another encoding than its own; convert the original again",
     "unassigned": "not characters of this Python's Unicode; the text may be damaged",
 }
 EXCERPT_CHARACTERS = 200

@@ -87,7 +87,7 @@ MAGIC: dict[tuple[int, bytes], Format] = {
     (0, b"wOF2"): Format("font"),
 }
 NOTICES = {  # what a model learns of text formats that hold more than the text
-    "table": "its delimiters and all its columns are learnt; to learn one: --set data.column=COLUMN",
+    "table": "its delimiters and all columns are learnt; to learn one: --set data.column=COLUMN",
     "subtitles": "its numbers and times are learnt; to leave them out: "
     r"grep -vE '^[0-9]+\s*$|-->|^WEBVTT' FILE > text.txt",
     "HTML": "its tags are learnt; for the text alone: pandoc -t plain --wrap=none FILE -o text.txt",

@@ -1,7 +1,7 @@
 """Guess the encoding of bytes that are not UTF-8: by their zero bytes, or by the letters they make.
 
-A candidate encoding is scored by the letters beyond ASCII that it decodes: each should belong to one
-language's alphabet, be a frequent letter of it, and stand in a word of its script and case.
+A candidate encoding is scored by the letters beyond ASCII that it decodes. They should belong to
+the alphabet of one language, be frequent in it, and stand in words of their script and case.
 """
 
 import codecs
@@ -65,13 +65,12 @@ def likely_encoding(sample: bytes) -> Guess | None:
         return Guess((wide,), clear=True)
     if b"\0" in sample or sample.isascii():
         return None
-    padded = b" " + sample + b" "
-    triples = Counter(padded[i - 1 : i + 2] for i, byte in enumerate(padded) if byte >= 0x80)
+    triples = _triples(sample)
     found = dict[str, tuple[float, str]]()  # by the decoded text: its score and encoding
     for encoding in SINGLE_BYTE:
         with suppress(UnicodeDecodeError):
             text = sample.decode(encoding)
-            if text not in found and (score := plausibility(triples, encoding)) > LEAST_SCORE:
+            if text not in found and (score := _score(triples, encoding)) > LEAST_SCORE:
                 found[text] = (score, encoding)
     ranked = sorted(found.values(), key=lambda each: -each[0])
     best = ranked[0][0] if ranked else 0
@@ -86,25 +85,35 @@ def likely_encoding(sample: bytes) -> Guess | None:
     return Guess(tuple(near[:MOST_EXAMPLES]), clear)
 
 
-def plausibility(triples: Mapping[bytes, int], encoding: str) -> float:
-    """Return how well the characters beyond ASCII fit one language in `encoding`, from -1 to 1.
+def plausibility(sample: bytes, encoding: str) -> float:
+    """Return how well the characters beyond ASCII fit one language, from -1 to 1.
 
     Letters count by their frequency in the language, capitals less. A letter of another alphabet, a
     capital after a small letter, and a symbol inside a word count -1.
 
     Args:
-        triples: how often each byte beyond ASCII occurs between its two neighbours.
-        encoding: a single-byte encoding, in which all these bytes are defined.
+        sample: a text with characters beyond ASCII.
+        encoding: a single-byte encoding, in which all its bytes are defined.
     """
+    return _score(_triples(sample), encoding)
+
+
+def _triples(sample: bytes) -> Counter[bytes]:
+    """Count each byte beyond ASCII with its two neighbours."""
+    padded = b" " + sample + b" "
+    return Counter(padded[i - 1 : i + 2] for i, byte in enumerate(padded) if byte >= 0x80)
+
+
+def _score(triples: Mapping[bytes, int], encoding: str) -> float:
     counts = Counter[tuple[str, float]]()  # of letters, each with a weight; "" is no letter
     for triple, count in triples.items():
         before, c, after = triple.decode(encoding)
         if c in TYPOGRAPHIC:
             inside = before.isalpha() and after.isalpha() and c != "’"
             counts["", -1 if inside else 0.5] += count
-        elif not c.isalpha() and unicodedata.category(c) != "Mn":
-            counts["", -1] += count
-        elif c.isupper() and before.islower():
+        elif (not c.isalpha() and unicodedata.category(c) != "Mn") or (
+            c.isupper() and before.islower()
+        ):
             counts["", -1] += count
         else:
             beside_ascii = "a" <= before.lower() <= "z" or "a" <= after.lower() <= "z"
@@ -173,9 +182,11 @@ def _likely_multibyte(sample: bytes) -> str | None:
 
 def excerpt(sample: bytes, encoding: str) -> str:
     """Return the first words with characters beyond ASCII, as `encoding` reads them."""
-    text = " ".join(sample.decode(encoding, "replace").split())
+    text = sample.decode(encoding, "replace")
     first = next((i for i, c in enumerate(text) if c >= "\x80"), 0)
-    return text[max(0, text.rfind(" ", 0, max(first - 4, 0)) + 1) :][:EXCERPT].strip()
+    line = text[text.rfind("\n", 0, first) + 1 :].partition("\n")[0]
+    start = text[:first].rpartition("\n")[2].rfind(" ") + 1
+    return line[start:][:EXCERPT].strip()
 
 
 def described(sample: bytes, guess: Guess) -> str:

@@ -194,8 +194,8 @@ class ExpansionLimit:
         self.bytes += size
         if self.bytes > self.most:
             raise TextError(
-                f"{in_message(self.path)}: expands to more than {LARGEST_EXPANSION} times its size, as a "
-                f"decompression bomb does and no text; if it is one, decompress it yourself"
+                f"{in_message(self.path)}: expands to more than {LARGEST_EXPANSION} times its "
+                f"size, as a decompression bomb does; if it is a text, decompress it yourself"
             )
 
 

@@ -191,7 +191,7 @@ class _Reader:
         if named and found:
             raise TextError(
                 f"{entry.name}: expected plain text, got {found.name}; "
-                f"{found.advice(str(path)) or _READ_BYTES}"
+                f"{found.advice(str(path)) or READ_BYTES}"
             )
         if named or kind in ARCHIVES:
             return kind
@@ -288,12 +288,12 @@ class _Reader:
             counts = {name: getattr(each, attribute) for name, each in self._decoded.items()}
             if names := [name for name, count in counts.items() if count]:
                 lines.append(f"{_listed(names)}: {sum(counts.values()):,} {said}")
-        for found, members in self._formats.items():
-            lines.append(f"{_listed([*members])}: {found} read as plain text: {NOTICES[found]}")
+        for found, files in self._formats.items():
+            lines.append(f"{_listed([*files])}: {found} read as plain text: {NOTICES[found]}")
         return tuple(lines)
 
 
-_READ_BYTES = "its bytes are read by --set data.vocabulary=bytes"
+READ_BYTES = "its bytes are read by --set data.vocabulary=bytes"
 _SKIP = "to skip this file: --set 'data.exclude={}'"
 _COUNTED = {
     "replaced": "times U+FFFD in place of bytes that are not in the encoding (data.errors=replace)",
