@@ -293,7 +293,7 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
         (["--set", "train.stepz=3"], 2, "train.stepz: unknown key; did you mean train.steps?"),
         (["--set", "model.T=long"], 2, "model.T: expected a valid integer, got 'long'"),
         (["empty.txt"], 1, "empty.txt: expected some text, got an empty file"),
-        (["short.txt"], 2, "model.T: expected fewer than the 2 characters"),
+        (["short.txt"], 1, "characters are too few to learn from; some thousands are needed"),
         (["latin.txt"], 1, "latin.txt: expected UTF-8 text, got byte 0xe9 at offset 3"),
         (["nowhere.txt"], 1, "nowhere.txt: no such text"),
         (["full"], 1, "full: expected text files, got none; skipped 1 empty (full/file)"),

@@ -128,7 +128,7 @@ def name_of(character: str) -> str:
 
 
 def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
-    """How many distinct characters occur fewer than RARE times, and the rarest LISTED of them."""
-    rare = [i for i, count in enumerate(text.counts.tolist()) if 0 < count < RARE]
-    rare.sort(key=lambda i: int(text.counts[i]))
-    return len(rare), text.characters_found(rare[:LISTED])
+    """Count the characters that occur fewer than RARE times, and find the rarest LISTED of them."""
+    rare = np.flatnonzero((text.counts > 0) & (text.counts < RARE))
+    rarest = rare[np.argsort(text.counts[rare], kind="stable")][:LISTED]
+    return len(rare), text.characters_found(rarest.tolist())

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from gpt.evaluation import characters
 from gpt.evaluation.characters import LISTED, CountedText, Finding
 from gpt.evaluation.spread import spread_slices
-from gpt.text.likely_encoding import SINGLE_BYTE, likely_encoding, plausibility
+from gpt.text.likely_encoding import SINGLE_BYTE, TYPOGRAPHIC, likely_encoding, plausibility
+from gpt.text.vocabulary import code_points
 
 COUNTED_PLACES = 10_000  # of words, to count each of them
 LONGEST_WORD = 30  # characters, to either side
@@ -48,7 +49,8 @@ CYRILLIC = re.compile("[\u0400-\u045f]")  # likewise, where its first byte is a 
 RUNS = 0.2  # fraction of misread characters beside another one, in scripts other than Latin
 RECODED = ("cp1252", "cp1251", "koi8_r", "mac_roman", "cp850", "cp866")
 CJK = ("gbk", "big5", "cp932", "euc_jp", "cp949")
-IMPLAUSIBLE, CLEARLY = 0.45, 0.3  # plausibility of the wrong encoding; by which the right has more
+CLEARLY = 0.3  # by which the right encoding is more plausible than the wrong one
+LETTERS = 0.4  # of the characters beyond ASCII, in text that was decoded in a wrong encoding
 FEW = 20  # characters beyond ASCII, by which an encoding is not recognised
 UTF8_BYTES = 0.7  # of the bytes beyond ASCII, in UTF-8 that was read in one of CJK
 REPLACED_TWICE = {  # U+FFFD in UTF-8, twice, read in a CJK encoding; and memory that was never set
@@ -96,7 +98,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
         for kind, ids in by_kind.items()
     ]
     mojibake = (_misread(text), _replaced_twice(text), _recoded(text))
-    found.append(max(mojibake, key=lambda each: each.count))
+    found.append(max(mojibake, key=lambda each: sum(len(f.text) * f.count for f in each.findings)))
     found.append(_words(text, MIXED, _mixed(text), lambda at: _word(text, at), _scripts))
     return sorted(
         (suspicion for suspicion in found if suspicion.count),
@@ -148,7 +150,13 @@ def _misread(text: CountedText) -> Suspicion:
     """
     best = Suspicion(MOJIBAKE, 0, 0, [])
     names = {encoding: _byte_of(encoding) for encoding in MISREAD_AS}
-    values = np.array([[b.get(c, 0) for b in names.values()] for c in text.characters], np.uint8)
+    codes = code_points(text.characters)  # sorted
+    values = np.zeros((len(codes), len(names)), np.uint8)
+    for column, bytes_of in enumerate(names.values()):
+        wanted = code_points("".join(bytes_of))
+        at = np.searchsorted(codes, wanted).clip(max=len(codes) - 1)
+        there = codes[at] == wanted
+        values[at[there], column] = np.array([*bytes_of.values()])[there]
     continues = _packed((values & 0xC0) == 0x80)
     leads = {
         n: _packed((values >= low) & (values < high))
@@ -245,7 +253,10 @@ def _recoded(text: CountedText) -> Suspicion:
     """Find text that was decoded in another encoding than its own, by recoding a sample."""
     parts = spread_slices(len(text.ids), SAMPLE, SAMPLE // 8)
     sample = "".join(text.text(part.start, part.stop) for part in parts)
+    sample = sample.translate(dict.fromkeys(map(ord, TYPOGRAPHIC)))
     beyond = sum(c > "\x7f" for c in sample)
+    if sum(c > "\x7f" and c.isalpha() for c in sample) < LETTERS * beyond:
+        beyond = 0
     for encoding in (*RECODED, *CJK) if beyond >= FEW else ():
         content = sample.encode(encoding, "ignore")
         if len(content.decode(encoding, "ignore")) < len(sample) - 0.1 * beyond:
@@ -269,11 +280,9 @@ def _meant(content: bytes, encoding: str) -> str | None:
     )
     if not all_bytes or valid >= UTF8_BYTES * all_bytes:
         return "utf-8" if all_bytes and encoding in CJK else None  # the others: see _misread
-    if encoding in CJK or (own := plausibility(content, encoding)) > IMPLAUSIBLE:
+    if encoding in CJK or not (guess := likely_encoding(content)):
         return None
-    if not (guess := likely_encoding(content)):
-        return None
-    meant = guess.encodings[0]
+    meant, own = guess.encodings[0], plausibility(content, encoding)
     if meant not in SINGLE_BYTE:
         return meant if encoding == "cp1252" and own < 0 else None
     return meant if plausibility(content, meant) > own + CLEARLY else None

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from gpt.config.schema import DataConfig
 from gpt.evaluation.characters import CountedText, Finding, rare_characters
 from gpt.evaluation.compression import SAMPLE_BYTES, Compression, compress
@@ -195,11 +197,10 @@ def _compressed_sample(counted: CountedText) -> str:
 
 
 def _only_in_val(counted: CountedText, text: Corpus) -> dict[str, int]:
-    in_val = CountedText(text.val, counted.characters)
-    missing = in_val.counts == counted.counts
-    return {
-        c: n for c, n in in_val.frequencies.items() if n and missing[counted.characters.index(c)]
-    }
+    in_val = CountedText(text.val, counted.characters).counts
+    only = np.flatnonzero((in_val == counted.counts) & (in_val > 0))
+    order = only[np.argsort(-in_val[only], kind="stable")].tolist()
+    return {counted.characters[i]: int(in_val[i]) for i in order}
 
 
 def _ngram_loss(corpus: Corpus, n: int) -> NgramLoss:
@@ -244,7 +245,7 @@ def _warnings(
     duplicates: Duplication,
 ) -> Iterator[str]:
     if min(size.train, size.val) < SHORTEST_SPLIT:
-        yield "the text is too short to train on: use one of at least 11 characters"
+        yield f"{size.characters:,} characters are too few to learn from; some thousands are needed"
         return
     if duplicates.share >= MANY_DUPLICATES:
         yield (

@@ -145,9 +145,9 @@ class Vocabulary:
                     unknown = 0
                 case _:
                     raise ValueError
-            if rest or not characters or characters != "".join(sorted(set(characters))):
-                raise ValueError
             characters.encode()  # raises ValueError for surrogates: no text can have them
+            if rest or not characters or (np.diff(code_points(characters).astype(int)) <= 0).any():
+                raise ValueError
         except (ValueError, RecursionError):
             raise CheckpointError(
                 'not a vocabulary: expected {"characters": "..."} with sorted, distinct '
