@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 import numpy as np
@@ -212,7 +213,10 @@ def _byte_of(encoding: str) -> dict[str, int]:
 
 def _packed(bits: NDArray[np.bool_]) -> NDArray[np.uint16]:
     """Return (V,) of (V, N): a bit for each of at most 16 columns."""
-    return (bits << np.arange(bits.shape[1], dtype=np.uint16)).sum(axis=1).astype(np.uint16)
+    packed: NDArray[np.uint16] = np.bitwise_or.reduce(
+        bits << np.arange(bits.shape[1], dtype=np.uint16), axis=1
+    )
+    return packed
 
 
 def _is_likely(meant: str, word: str, before: str, *, latin: bool) -> bool:
@@ -238,7 +242,7 @@ def _replaced_twice(text: CountedText) -> Suspicion:
         count, first = 0, -1
         if min(ids) < 0:
             continue
-        for start, part in text.parts(lambda occurring, ids=ids: occurring[ids].all(), overlap=2):
+        for start, part in text.parts(partial(_all_occur, ids), overlap=2):
             same = [part[i : len(part) - len(ids) + i + 1] == id for i, id in enumerate(ids)]
             places = np.flatnonzero(np.logical_and.reduce(same))
             first = start + int(places[0]) if len(places) and first < 0 else first
@@ -247,6 +251,10 @@ def _replaced_twice(text: CountedText) -> Suspicion:
             findings.append(text.finding(word, name, count, first))
     total = sum(finding.count for finding in findings)
     return Suspicion(MOJIBAKE, total, len(findings), findings)
+
+
+def _all_occur(ids: list[int], occurring: NDArray[np.bool_]) -> bool:
+    return bool(occurring[ids].all())
 
 
 def _recoded(text: CountedText) -> Suspicion:

@@ -33,8 +33,8 @@ Errors = Literal["strict", "replace", "raw"]
 class Decoded:
     """How a text was decoded; complete once all its chunks have been read.
 
-    `replaced` counts the U+FFFD that stand for wrong bytes. `marks_dropped` counts U+FEFF at the
-    start of a line but the first, `marks_kept` those elsewhere.
+    `replaced` counts the U+FFFD that stand for wrong bytes, or would. `marks_dropped` counts U+FEFF
+    at the start of a line but the first, `marks_kept` those elsewhere.
     """
 
     encoding: str = "utf-8"
@@ -191,10 +191,8 @@ class _Utf8:
                 raise
             text, end = codecs.utf_8_decode(block, "replace", final)
             self.pending = block[end:]
-            if self.errors == "raw":
-                return block[:end]
             self.replaced += text.count("\ufffd") - block[:end].count("\ufffd".encode())
-            return text.encode()
+            return block[:end] if self.errors == "raw" else text.encode()
         self.pending = block[end:]
         return block[:end]
 
@@ -267,7 +265,7 @@ class _Wrong:
         """Yield what the bytes may be, and what to do."""
         if found := binary_format(self.head, self.name):
             yield f"it is not plain text but {found.name}"
-            yield found.advice(self.name) or "its bytes are read by --set data.vocabulary=bytes"
+            yield found.advice(self.name)
             return
         if self.wanted != "UTF-8":
             yield from self._advice_on_other()

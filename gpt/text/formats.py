@@ -27,8 +27,11 @@ class Format:
 
     def advice(self, name: str) -> str:
         """Return what to do with the file of this name."""
+        if not self.how:
+            return "its bytes are read by --set data.vocabulary=bytes"
         text = f"{PurePath(name).stem}.txt"
-        return self.how.format(file=shlex.quote(name), text=shlex.quote(text))
+        how = self.how.format(file=shlex.quote(name), text=shlex.quote(text))
+        return f"convert it to text: {how}" if "{file}" in self.how else how
 
     @property
     def reason(self) -> str:
@@ -44,6 +47,7 @@ XLSX, ODS = Format("XLSX", SPREADSHEET), Format("ODS", SPREADSHEET)
 IN_ZIP = {  # parts of the first bytes or of the members' names
     b"application/epub+zip": EPUB,
     b"META-INF/container.xml": EPUB,
+    b"OEBPS/": EPUB,
     b"opendocument.text": ODT,
     b"opendocument.spreadsheet": ODS,
     b"opendocument.presentation": Format("ODP", OFFICE.replace("txt:Text", "pdf")),

@@ -17,6 +17,7 @@ LEAST_CJK_BYTES = 100
 LEAST_WIDE = 8  # characters of UTF-16 or UTF-32, which fewer could be by chance
 CJK_PAGES = {0x30, *range(0x4E, 0xA0), *range(0xAC, 0xD8), 0xFF}  # high bytes of UTF-16
 CLEAR_SCORE, CLEAR_LEAD, CLEAR_LETTERS = 0.5, 0.04, 20  # from which a guess is stated without doubt
+FEW_LEAD = 0.3  # of fewer letters than CLEAR_LETTERS
 MULTIBYTE_SCORE = 0.55  # a single-byte encoding that scores higher is preferred to a CJK one
 MOST_EXAMPLES = 3
 EXCERPT = 24  # characters
@@ -79,9 +80,12 @@ def likely_encoding(sample: bytes) -> Guess | None:
         return Guess((cjk,), clear=len(sample) > LEAST_CJK_BYTES)
     if not ranked:
         return None
-    near = [encoding for score, encoding in ranked if score > best - CLEAR_LEAD]
-    letters = sum(byte >= 0x80 for byte in sample)
-    clear = len(near) == 1 and best >= CLEAR_SCORE and letters >= CLEAR_LETTERS
+    few = sum(byte >= 0x80 for byte in sample) < CLEAR_LETTERS
+    lead = FEW_LEAD if few else CLEAR_LEAD
+    near = [encoding for score, encoding in ranked if score > best - lead]
+    if few:  # by which the more frequent letter is no better than the more frequent encoding
+        near.sort(key=SINGLE_BYTE.index)
+    clear = len(near) == 1 and best >= CLEAR_SCORE and not few
     return Guess(tuple(near[:MOST_EXAMPLES]), clear)
 
 
@@ -107,7 +111,7 @@ def _triples(sample: bytes) -> Counter[bytes]:
 def _score(triples: Mapping[bytes, int], encoding: str) -> float:
     counts = Counter[tuple[str, float]]()  # of letters, each with a weight; "" is no letter
     for triple, count in triples.items():
-        before, c, after = triple.decode(encoding)
+        before, c, after = [*triple.decode(encoding)]
         if c in TYPOGRAPHIC:
             inside = before.isalpha() and after.isalpha() and c != "’"
             counts["", -1 if inside else 0.5] += count
@@ -155,7 +159,11 @@ def likely_wide(sample: bytes, *, zeros: bool = True) -> str | None:
         ascii_only = pages.pop(0, 0)
         common = ascii_only + max(pages.values(), default=0)  # characters of an alphabet and ASCII
         cjk = ascii_only + sum(n for page, n in pages.items() if page in CJK_PAGES)
-        is_wide = common > 0.6 * len(text) if zeros else cjk > 0.9 * len(text)
+        if zeros:  # at every other place: a NUL may stand in UTF-8, too
+            low = sum(ord(c) & 0xFF == 0 for c in text)
+            is_wide = common > 0.6 * len(text) and low <= 0.1 * ascii_only
+        else:
+            is_wide = cjk > 0.9 * len(text)
         if is_wide or (cjk > 0.9 * len(text) and not _is_utf8(sample)):
             found.append((max(common, cjk), encoding))
     return max(found)[1] if found else None

@@ -66,7 +66,9 @@ def _open(name: str, data: DataConfig, *, among_others: bool) -> Source:
         return _of_found(name, [*find_files(path, data.include)], data)
     if stat.S_ISREG(mode):
         reader = _Reader(data, among_others=among_others)
-        files = _Files(name, {path: reader.kind(path, named=True)}, [], reader)
+        kind = reader.kind(path, named=True)
+        assert isinstance(kind, str)
+        files = _Files(name, {path: kind}, [], reader)
         return Source(name, files.documents, (path,), files.skipped, reader.notices)
     if mode:
         raise TextError(
@@ -188,10 +190,9 @@ class _Reader:
                 return ".zip"
         else:
             found = None if self._raw else binary_format(head, path.name)
-        if named and found:
+        if named and found and self._data.errors == "strict":
             raise TextError(
-                f"{entry.name}: expected plain text, got {found.name}; "
-                f"{found.advice(str(path)) or READ_BYTES}"
+                f"{entry.name}: expected plain text, got {found.name}; {found.advice(str(path))}"
             )
         if named or kind in ARCHIVES:
             return kind
@@ -284,7 +285,8 @@ class _Reader:
             if each.encoding != self._data.encoding:
                 encodings.setdefault(each.encoding.upper(), []).append(name)
         lines = [f"{_listed(names)}: read as {name}" for name, names in encodings.items()]
-        for attribute, said in _COUNTED.items():
+        raw = self._raw and self._data.errors == "strict"
+        for attribute, said in (_COUNTED | (_KEPT_AS_BYTES if raw else {})).items():
             counts = {name: getattr(each, attribute) for name, each in self._decoded.items()}
             if names := [name for name, count in counts.items() if count]:
                 lines.append(f"{_listed(names)}: {sum(counts.values()):,} {said}")
@@ -293,13 +295,13 @@ class _Reader:
         return tuple(lines)
 
 
-READ_BYTES = "its bytes are read by --set data.vocabulary=bytes"
 _SKIP = "to skip this file: --set 'data.exclude={}'"
 _COUNTED = {
     "replaced": "times U+FFFD in place of bytes that are not in the encoding (data.errors=replace)",
     "marks_dropped": "byte-order marks (U+FEFF) at the start of lines dropped",
     "marks_kept": "U+FEFF inside lines kept: invisible characters, which are learnt",
 }
+_KEPT_AS_BYTES = {"replaced": "places that are not UTF-8, learnt as they are"}
 
 
 def _listed(names: Sequence[str]) -> str:
