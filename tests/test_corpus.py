@@ -71,7 +71,7 @@ def test_line_ends_become_LF_wherever_a_chunk_ends(text: str, size: int) -> None
     assert normalizer.line_ends == len(re.findall(r"\r\n?", text))
 
 
-@pytest.mark.parametrize("form", ["none", "NFC", "NFKC"])
+@pytest.mark.parametrize("form", ["none", "NFC", "NFD", "NFKC"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @given(text=words, size=st.integers(1, 5))
 def test_a_text_is_normalised_as_a_whole_wherever_a_chunk_ends(

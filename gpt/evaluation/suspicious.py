@@ -267,7 +267,7 @@ def _recoded(text: CountedText) -> Suspicion:
         beyond = 0
     for encoding in (*RECODED, *CJK) if beyond >= FEW else ():
         content = sample.encode(encoding, "ignore")
-        if len(content.decode(encoding, "ignore")) < len(sample) - 0.1 * beyond:
+        if len(content.decode(encoding, "ignore")) < len(sample) - 0.2 * beyond:
             continue
         meant = _meant(content, encoding)
         if meant and content.decode(meant, "ignore") != content.decode(encoding, "ignore"):
