@@ -134,7 +134,7 @@ def test_words_stay_words(name: str) -> None:
         ("model: {n_embd: 8}", "model.n_embd: unknown key; did you mean model.C?"),
         ("max_iters: 8", "max_iters: unknown key; did you mean train.steps?"),
         ("batch_size: 8", "batch_size: unknown key; did you mean train.batch_size?"),
-        ('data: {source: "a\\nb"}', "data.source: expected a name in printable characters"),
+        ('data: {source: "a\\nb"}', "data.source: expected a name in UTF-8 without control"),
         ("model: {C: 1000000000000}", "model.C: expected less than or equal to 1000000000"),
         ("train: {steps: 9, warmup_steps: 10}", "train.warmup_steps: expected at most train.steps"),
         ("train: {plans: [[0, 9]]}", "train.plans: expected the last to be of train.steps (2000)"),

@@ -73,7 +73,7 @@ def test_line_ends_become_LF_wherever_a_chunk_ends(text: str, size: int) -> None
     assert normalizer.line_ends == len(re.findall(r"\r\n?", text))
 
 
-@pytest.mark.parametrize("form", ["none", "NFC", "NFKC"])
+@pytest.mark.parametrize("form", ["none", "NFC", "NFD", "NFKC"])
 @pytest.mark.parametrize("lowercase", [False, True])
 @given(text=words, size=st.integers(1, 5))
 def test_a_text_is_normalised_as_a_whole_wherever_a_chunk_ends(
@@ -468,16 +468,22 @@ def test_clearing_the_cache_says_what_it_frees_and_leaves_what_cannot_be_made_ag
 @pytest.mark.parametrize("length", [1, 2, 10])
 def test_a_text_too_short_for_any_T_is_refused(length: int) -> None:
     """Of a text of one character it said: expected fewer than 0."""
-    with pytest.raises(TextError, match=r"text\.txt: expected at least 2 characters in each split"):
+    with pytest.raises(TextError, match=rf"text\.txt: {length} characters are too few to learn fr"):
         load(b"a" * length).check_fits(1)
     load(b"a" * 11).check_fits(1)
 
 
 def test_T_must_fit_into_the_shorter_split() -> None:
-    corpus = load(b"ab" * 55)  # 99 train, 11 val
-    corpus.check_fits(10)
-    with pytest.raises(ConfigError, match=r"model\.T: .* the 11 .* val .*use model\.T=10"):
-        corpus.check_fits(11)
+    corpus = load(b"ab" * 555)  # 999 train, 111 val
+    corpus.check_fits(110)
+    with pytest.raises(ConfigError, match=r"model\.T: .* the 111 .* val .*use model\.T=110"):
+        corpus.check_fits(111)
+
+
+def test_a_text_far_too_short_is_refused_for_its_length() -> None:
+    """Bug: 32 characters were refused with the advice to use model.T=3."""
+    with pytest.raises(TextError, match="32 characters are too few to learn from; some thousands"):
+        load(b"ab" * 16).check_fits(4)
 
 
 def test_what_a_killed_process_had_begun_to_write_is_removed(text_file: Path) -> None:

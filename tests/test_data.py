@@ -99,7 +99,7 @@ DIRTY = {  # a text, and the kind and the findings in it
         {"p\u0430ypal": 2, "payp\u0430l": 2},
     ),
     "cafÃ© au lait, cafÃ©": ("mojibake", {"Ã©": 2}),
-    "itâ€™s": ("mojibake", {"â€": 1}),
+    "itâ€™s": ("mojibake", {"â€™": 1}),
     "Ð¿Ñ€": ("mojibake", {"Ð¿": 1, "Ñ€": 1}),
 }
 
@@ -127,15 +127,67 @@ def test_what_is_suspicious_is_counted_by_kind(
         "これはTシャツとDNAのβ線です。\u3000漢字かな",  # written without spaces
         "Un café à Zürich, à « L'ÎLE », ça coûte 3 €. ÀÂÃ",
         "आपका स्वागत है",
+        "👩\u200d👩\u200d👧 and ❤\ufe0f\u200d🔥",  # joiners between emoji
+        "2√π r, ∞; CAFÉ» «ÉTÉ»; “École” — «СССР»… Рівне, мёд; Рјечник; ├── a\n│   └── b",
+        "吾輩は猫である。名前はまだ無い。どこで生れたかとんと見当がつかぬ。" * 5,
+        "我们都是中国人，今天天气很好。学而时习之，不亦说乎？" * 5,
     ],
 )
 def test_texts_in_order_are_not_suspicious(text: str) -> None:
     assert find_suspicious(counted(text)) == []
 
 
+RUSSIAN = "Все счастливые семьи похожи друг на друга, каждая несчастливая. " * 3
+GERMAN = "Die Würde des Menschen ist unantastbar. Straße größer schön. " * 3
+CHINESE = "我们都是中国人，今天天气很好。学而时习之，不亦说乎？" * 5
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "read"),
+    [
+        (RUSSIAN, "utf-8", "cp1251"),
+        (RUSSIAN, "utf-8", "koi8_r"),
+        (RUSSIAN, "utf-8", "cp866"),
+        (RUSSIAN, "utf-8", "gbk"),
+        (RUSSIAN, "cp1251", "cp1252"),
+        (RUSSIAN, "koi8_r", "cp1251"),
+        (RUSSIAN, "cp866", "cp1251"),
+        (GERMAN, "utf-8", "mac_roman"),
+        (GERMAN, "utf-8", "cp1250"),
+        (GERMAN, "utf-8", "cp850"),
+        (GERMAN, "utf-8", "cp1251"),
+        (CHINESE, "utf-8", "gbk"),
+        (CHINESE, "gbk", "latin-1"),
+        ("\ufffd\ufffd and \ufffd\ufffd", "utf-8", "gbk"),
+        ("\ufffd\ufffd and \ufffd\ufffd", "utf-8", "cp1252"),
+        ("\ufffd\ufffd and \ufffd\ufffd", "utf-8", "cp1251"),
+    ],
+)
+def test_text_decoded_in_another_encoding_is_found(text: str, written: str, read: str) -> None:
+    """Bug: of mojibake in Cyrillic, MacRoman or GBK it was said: nothing was found."""
+    found = find_suspicious(counted(text.encode(written).decode(read, "replace")))
+    (mojibake,) = (suspicion for suspicion in found if suspicion.kind == "mojibake")
+    assert mojibake.findings[0].name.startswith("was ")
+    assert [s for s in find_suspicious(counted(text)) if s.kind == "mojibake"] == []
+
+
+def test_a_joiner_elsewhere_is_suspicious() -> None:
+    (suspicion,) = find_suspicious(counted("pay\u200dpal 👩\u200d👧"))
+    assert (suspicion.kind, suspicion.count) == ("invisible or direction", 2)
+
+
+def test_a_text_of_ever_new_characters_is_described(gpt: Gpt) -> None:
+    """Bug: each distinct character took as long as all of them: 90 s of 1.1 million."""
+    text = "".join(chr(c) for c in range(0x3400, 0x3400 + 6500))
+    code, out, _ = gpt("data", write(text + text[:5000]), "--json")
+    report = json.loads(out)
+    assert (code, report["size"]["distinct"], report["only_in_val"]) == (0, 6500, {})
+    assert counted(text[::-1]).first.tolist() == [*range(6500)][::-1]
+
+
 def test_the_meant_character_of_mojibake_is_told() -> None:
     (suspicion,) = find_suspicious(counted("naÃ¯ve"))
-    assert suspicion.findings[0].name == "was ï"
+    assert suspicion.findings[0].name == "was ï (UTF-8 read as cp1252)"
 
 
 # --- n-grams ---

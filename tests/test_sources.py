@@ -26,13 +26,14 @@ from hypothesis import strategies as st
 from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import DataConfig
+from gpt.config.yaml import to_yaml
 from gpt.errors import ConfigError, TextError, UsageError
 from gpt.text import reading
 from gpt.text import records as records_module
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.decoding import likely_encoding
 from gpt.text.documents import Skipped
+from gpt.text.likely_encoding import likely_encoding
 from gpt.text.reading import CHUNK_BYTES
 from gpt.text.sources import open_source
 from gpt.text.standard_input import keep_input
@@ -68,6 +69,11 @@ def read(source: str, **data: Any) -> str:
     """The only document of a source."""
     (text,) = documents(source, **data).values()
     return text
+
+
+def without_marks(text: str) -> str:
+    """The text without U+FEFF at the start of its lines."""
+    return re.sub(r"(^|(?<=[\r\n]))\ufeff+", "", text)
 
 
 def refusal(source: str | tuple[str, ...], **data: Any) -> str:
@@ -116,12 +122,12 @@ def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int) ->
     write(text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)
-        assert read("text.txt") == text.removeprefix("\ufeff")
+        assert read("text.txt") == without_marks(text)
 
 
 def test_a_file_is_read_with_its_line_ends_and_without_its_byte_order_mark() -> None:
-    write("\ufeffa\r\nb\rc\n\ufeff".encode())
-    assert read("text.txt") == "a\r\nb\rc\n\ufeff"
+    write("\ufeffa\r\nb\rc\n".encode())
+    assert read("text.txt") == "a\r\nb\rc\n"
 
 
 def test_a_line_without_end_is_read_in_chunks() -> None:
@@ -155,12 +161,11 @@ def test_bytes_that_are_no_utf8_are_told_with_their_offset(
 @pytest.mark.parametrize(
     ("content", "advice"),
     [
-        ("hello".encode("utf-16"), "it looks like UTF-16: --set data.encoding=utf-16"),
-        ("hello".encode("utf-32"), "it looks like UTF-32: --set data.encoding=utf-32"),
-        (b"gr\xfcn", "it may be cp1252: --set data.encoding=cp1252"),
+        (b"gr\xfcn ist gut", 'ün ist gut"): --set data.encoding=cp1252, or convert'),
         ("\U0001f600\U0001f600".encode()[:-1], "it ends in the middle of a character; fetch"),
         (b"\xed\xa0\xbd\xed\xb8\x80", "it looks like CESU-8 (surrogates, as Java and Oracle write"),
-        (PNG, "it looks like no text; if it is compressed, its name must end in .gz"),
+        (PNG, "expected plain text, got PNG image; its bytes are read by --set data.vocabulary="),
+        (bytes(range(0x80, 0xFF)), "it looks like no text; any bytes are read by --set data.vocab"),
     ],
 )
 @pytest.mark.parametrize("size", [1, 3, 1 << 22])
@@ -222,10 +227,7 @@ def test_a_text_in_any_encoding_is_read_as_python_reads_it(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)
         oracle = content.decode(encoding)
-        if encoding in ("utf-16", "utf-32", "utf-8-sig"):  # which take the mark for themselves
-            assert read("text.txt", encoding=encoding) == oracle
-        else:
-            assert read("text.txt", encoding=encoding) == oracle.removeprefix("\ufeff")
+        assert read("text.txt", encoding=encoding) == without_marks(oracle)
 
 
 @given(
@@ -245,7 +247,7 @@ def test_the_first_wrong_byte_is_the_one_that_python_finds(
             told = f"got byte 0x{content[error.start]:02x} at offset {error.start};"
             assert told in refusal("text.txt", encoding=encoding)
         else:
-            assert read("text.txt", encoding=encoding) == oracle.removeprefix("\ufeff")
+            assert read("text.txt", encoding=encoding) == without_marks(oracle)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,135 @@ def test_the_first_wrong_byte_is_the_one_that_python_finds(
     ],
 )
 def test_the_likely_encoding_is_found(text: str, encoding: str) -> None:
-    assert likely_encoding((text * 5).encode(encoding)) == encoding
+    guess = likely_encoding((text * 5).encode(encoding))
+    assert guess is not None and guess.encodings[0] == encoding
+
+
+def notices(source: str | tuple[str, ...], **data: Any) -> list[str]:
+    """What is told of how a text was read."""
+    opened = open_source(source, DataConfig(**data))
+    for document in opened.documents():
+        [*document.chunks()]
+    return [*opened.notices()]
+
+
+@pytest.mark.parametrize("size", [3, 1 << 22])
+def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced(
+    size: int, chunks_of: Callable[[int], None]
+) -> None:
+    """Bug: it was said of a text with one Latin-1 line that it looks like no text."""
+    chunks_of(size)
+    line = "“Café,” she said.\n".encode()
+    name = write(line * 9 + b"caf\xe9\n" + line * 9)
+    told = refusal(name)
+    assert (
+        f"got byte 0xe9 at offset {9 * len(line) + 3}; all but 1 byte of {18 * len(line) + 5}"
+        in told
+    )
+    assert "--set data.errors=replace reads what is not UTF-8 as U+FFFD" in told
+    text = (line * 9).decode()
+    assert read(name, errors="replace") == f"{text}caf\ufffd\n{text}"
+    assert notices(name, errors="replace") == [
+        "text.txt: 1 times U+FFFD in place of bytes that are not in the encoding "
+        "(data.errors=replace)"
+    ]
+    assert notices(write(line), errors="replace") == []
+
+
+@given(
+    content=st.binary() | any_text.map(str.encode),
+    encoding=st.sampled_from(["utf-8", "ascii", "cp1252", "shift_jis", "gb18030"]),
+    size=st.integers(1, 11),
+)
+def test_wrong_bytes_are_replaced_as_python_replaces_them(
+    content: bytes, encoding: str, size: int
+) -> None:
+    write(b"." + content)  # no byte-order mark, no magic bytes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "CHUNK_BYTES", size)
+        told = read("text.txt", encoding=encoding, errors="replace")
+    assert told == without_marks("." + content.decode(encoding, "replace"))
+
+
+def test_a_text_that_begins_inside_a_character_is_told() -> None:
+    """Bug: it was said that it looks like no text."""
+    told = refusal(write("今日はとても良い天気です。".encode()[1:]))
+    assert "at offset 0; it begins inside a character" in told
+    assert "remove its first 2 bytes (tail -c +3)" in told
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-16", "utf-32"])
+@pytest.mark.parametrize("text", ["The people said so. ", "Все счастливые семьи. "])
+def test_wide_text_is_recognised_with_and_without_a_mark(text: str, encoding: str) -> None:
+    """Bug: without a mark, a text that is half NUL characters was learnt, silently."""
+    name = write((text * 9).encode(encoding))
+    assert read(name) == text * 9
+    assert notices(name) == [f"text.txt: read as {encoding.upper()}"]
+
+
+def test_utf8_with_some_nul_is_not_taken_for_utf16() -> None:
+    for text in ("a\0b" * 9, "\0".join(["some words", "in a line"] * 9)):
+        assert read(write(text.encode())) == text
+
+
+def test_each_file_of_several_is_decoded_by_itself() -> None:
+    """Bug: data.encoding=cp1252, which was advised for one of them, garbled the other files."""
+    texts = {"f/a.txt": "Größe", "f/b.txt": "René", "f/c.txt": "naïve", "f/d.txt": "plain"}
+    for (name, text), encoding in zip(
+        texts.items(), ("utf8", "cp1252", "utf-16", "ascii"), strict=True
+    ):
+        Path("f").mkdir(exist_ok=True)
+        write((f"{text}\n" * 3).encode(encoding), name)
+    told = refusal("f")
+    assert "f/b.txt: expected UTF-8 text, got byte 0xe9 at offset 3; perhaps it is cp1252" in told
+    assert told.endswith("""to skip this file: --set 'data.exclude=["b.txt"]'""")
+    expected = {name: f"{text}\n" * 3 for name, text in texts.items()}
+    for source in ("f", "f/*.txt", tuple(texts)):
+        assert documents(source, encoding="cp1252") == expected
+    assert read("f/a.txt", encoding="cp1252").startswith("GrÃ¶ÃŸe")  # named alone
+    members = {name: Path(name).read_bytes() for name in texts}
+    for archive in (zipped(members), tarred(members, ".xz")):
+        assert [*documents(archive, encoding="cp1252").values()] == [*expected.values()]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("Мы завтра пойдём в школу и увидим Анну. ", "cp866"),
+        ("Мы завтра пойдём в школу и увидим Анну. ", "mac_cyrillic"),
+        ("Die Straße war naß, und es regnete über den Dächern schön. ", "cp850"),
+        ("Die Straße war naß, und es regnete über den Dächern schön. ", "mac_roman"),
+        ("Zażółć gęślą jaźń, jesteś jak zdrowie. ", "iso8859_2"),
+        ("Příliš žluťoučký kůň úpěl ďábelské ódy. ", "cp852"),
+        ("Bütün insanlar hür, haysiyet ve haklar bakımından eşit doğarlar. ", "cp857"),
+        ("Όλοι οι άνθρωποι γεννιούνται ελεύθεροι. ", "cp737"),
+        ("El niño comió la piña; ¿dónde está el corazón? ", "cp850"),
+        ("吾輩は猫である。名前はまだ無い。", "utf-16-le"),
+    ],
+)
+def test_encodings_of_dos_mac_and_iso_are_found(text: str, encoding: str) -> None:
+    """Bug: Arabic (cp1256) was advised for German in cp850, and cp866 was said to be no text."""
+    guess = likely_encoding((text * 9).encode(encoding))
+    assert guess is not None
+    assert (text * 9).encode(encoding).decode(guess.encodings[0]) == text * 9
+
+
+def test_a_doubtful_encoding_is_given_with_perhaps() -> None:
+    for text, told in (
+        ("Straße", 'perhaps it is cp1252 ("Straße'),
+        ("Größe, " * 40, "it looks like"),
+    ):
+        assert told in refusal(write(text.encode("cp1252")))
+
+
+def test_byte_order_marks_of_joined_texts_are_dropped_and_others_told() -> None:
+    """Bug: U+FEFF became a character of the model where texts with a mark had been joined."""
+    name = write("\ufeffone\n\ufefftwo\r\n\ufeffth\ufeffree\n".encode())
+    assert read(name) == "one\ntwo\r\nth\ufeffree\n"
+    assert notices(name) == [
+        "text.txt: 2 byte-order marks (U+FEFF) at the start of lines dropped",
+        "text.txt: 1 U+FEFF inside lines kept: invisible characters, which are learnt",
+    ]
 
 
 def test_what_is_utf8_after_all_is_found() -> None:
@@ -311,7 +441,7 @@ def test_a_compressed_file_is_read_through(text: str, size: int, suffix: str) ->
     name = write(content, f"text.txt{suffix}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)
-        assert read(name) == text.removeprefix("\ufeff")
+        assert read(name) == without_marks(text)
 
 
 @given(members=some_members, suffix=st.sampled_from(["", *COMPRESS]))
@@ -320,7 +450,7 @@ def test_a_folder_its_zip_and_its_tar_are_the_same_text(
 ) -> None:
     with zipfile.ZipFile(zipped(members)) as archive:
         by_path = sorted(archive.namelist(), key=lambda name: name.split("/"))
-        oracle = [archive.read(name).decode().removeprefix("\ufeff") for name in by_path]
+        oracle = [without_marks(archive.read(name).decode()) for name in by_path]
     assert list(documents("texts.zip").items()) == [
         (f"texts.zip!{name}", text) for name, text in zip(by_path, oracle, strict=True)
     ]
@@ -342,6 +472,108 @@ def test_a_damaged_compressed_file_is_told(suffix: str, damage: str) -> None:
         f"text.txt{suffix}",
     )
     assert f"{name}: is damaged or was cut short (" in refusal(name)
+
+
+@pytest.mark.parametrize("suffix", sorted(COMPRESS))
+def test_only_padding_may_follow_the_last_stream(suffix: str) -> None:
+    """Bug: a .bz2 or .xz was read up to garbage or a damaged second stream, with exit code 0."""
+    first, second = (COMPRESS[suffix](text * 101) for text in (b"first ", b"second "))
+    name = write(first + second + b"\0" * 1024, f"text.txt{suffix}")
+    assert read(name) == "first " * 101 + "second " * 101
+    damaged = bytes([second[0] ^ 255]) + second[1:]
+    for content in (first + damaged, first + b"garbage", first + second[:-1], first + b"\0\0x"):
+        assert "is damaged or was cut short (" in refusal(write(content, name))
+
+
+@pytest.mark.parametrize("suffix", ["", *COMPRESS])
+def test_an_archive_is_known_by_its_content(suffix: str) -> None:
+    """Bug: of a .tar named .bz2, and of any under another name, headers and NULs were learnt."""
+    content = Path(tarred({"a.txt": b"text", "b.txt": b"more"}, suffix)).read_bytes()
+    for name in ("no suffix", f"x{suffix or '.dat'}", "text.txt"):
+        assert documents(write(content, name)) == {f"{name}!a.txt": "text", f"{name}!b.txt": "more"}
+        Path("f").mkdir(exist_ok=True)
+        Path(name).rename(f"f/{name}")
+        assert [*documents(f"f/{name}").values()] == ["text", "more"]
+    assert len(documents("f")) == 2 * len([*Path("f").iterdir()])
+    content = Path(zipped({"a.txt": b"text"})).read_bytes()
+    assert read(write(content, "zip without suffix")) == "text"
+
+
+@pytest.mark.parametrize("suffix", ["", ".xz"])
+def test_a_tar_that_was_appended_to_another_is_read(suffix: str) -> None:
+    """Bug: what came after the end of the first archive was lost, silently."""
+    archives = [Path(tarred({f"{name}.txt": b"text"}, suffix)).read_bytes() for name in "ab"]
+    name = write(b"".join(archives), f"two.tar{suffix}")
+    assert [*documents(name)] == [f"{name}!a.txt", f"{name}!b.txt"]
+    garbage = COMPRESS[suffix](b"garbage") if suffix else b"garbage"
+    assert "is damaged or was cut short" in refusal(write(archives[0] + garbage, name))
+
+
+def test_a_format_that_is_not_text_is_named_with_how_to_convert_it() -> None:
+    """Bug: of an EPUB it was said that its name must end in .zip, and then its tags were learnt."""
+    epub = {"mimetype": b"application/epub+zip", "OEBPS/ch1.xhtml": b"<p>text</p>"}
+    for name in ("book.epub", "book.zip"):
+        told = refusal(zipped(epub, name))
+        assert f"{name}: expected plain text, got EPUB; convert it to text: pandoc" in told
+    Path("f").mkdir()
+    zipped(epub, "f/book.epub")
+    zipped({"[Content_Types].xml": b"", "word/document.xml": b"<w:t>text</w:t>"}, "f/letter.docx")
+    write(b"%PDF-1.4\ntext", "f/paper.pdf")
+    write(b"GIF89a is how a GIF begins", "f/a.txt")
+    assert documents("f") == {"f/a.txt": "GIF89a is how a GIF begins"}
+    assert [skipped.reason for skipped in open_source("f").skipped] == [
+        *("EPUB that pandoc can convert", "DOCX that pandoc can convert"),
+        "PDF that pdftotext can convert",
+    ]
+    assert "got PDF; convert it to text: pdftotext f/paper.pdf paper.txt" in refusal("f/paper.pdf")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("t.csv", b"id,text\n1,a", "table read as plain text: its delimiters and all columns"),
+        ("t.jsonl", b'{"text": "a"}', "table read as plain text"),
+        ("t.srt", b"1\n00:00:01,000 --> 00:00:02,000\nHi", "subtitles read as plain text"),
+        ("t.txt", b"WEBVTT\n\n00:01.000 --> 00:02.000\nHi", "subtitles read as plain text"),
+        ("t.txt", b"<!DOCTYPE html>\n<p>a", "HTML read as plain text: its tags are learnt"),
+        ("t.xml", b"<a>b</a>", "XML read as plain text"),
+        ("t.txt", b"{\\rtf1\\ansi a}", "RTF read as plain text"),
+        ("t.json", b'[{"a": "b"}]', "JSON read as plain text"),
+        ("t.txt", b"a, b", None),
+    ],
+)
+def test_markup_that_is_learnt_is_told(name: str, content: bytes, told: str | None) -> None:
+    """Bug: ids, timings and tags were learnt without a word."""
+    said = notices(write(content, name))
+    assert len(said) == (told is not None)
+    assert told is None or said[0].startswith(f"{name}: {told}")
+
+
+def test_the_notices_of_a_text_come_again_from_the_cache(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "gpt")
+    name = write(b"id,text\n1,a" * 9, "t.csv")
+    for count in (1, 2):
+        load_corpus(open_source(name))
+        assert [message[:26] for message in caplog.messages] == [
+            "t.csv: table read as plain"
+        ] * count
+
+
+def test_any_file_is_read_as_bytes() -> None:
+    """Bytes that are not UTF-8, CR LF and a byte-order mark keep their ids."""
+    data = DataConfig(vocabulary="bytes")
+    Path("f").mkdir()
+    for content in (PNG * 9, bytes(range(256)) * 9, b"caf\xe9 " * 99, b"\xff\xd8\xff\r\n" * 99):
+        for name in ("x.png", "f/y.bin"):
+            Path("f").mkdir(exist_ok=True)
+            corpus = load_corpus(
+                open_source(str(Path(write(content, name)).parent / Path(name).name), data), data
+            )
+            assert corpus.ids.tobytes() == content
+            assert len(corpus.train) + len(corpus.val) == len(content)
+    assert "got PNG image; its bytes are read by --set data.vocabulary=bytes" in refusal(
+        write(PNG, "x.png")
+    )
 
 
 @pytest.mark.parametrize("suffix", ["", *COMPRESS])
@@ -421,30 +653,28 @@ def test_what_is_no_text_in_an_archive_is_skipped_and_told() -> None:
         "k.parquet": b"PAR1",
     }
     notice = (
-        "3 documents; skipped 2 binary (texts.zip!b.png, texts.zip!i.png), 1 empty "
-        "(texts.zip!d.txt), 1 UTF-16 without data.encoding=utf-16 (texts.zip!e.txt), 1 archive or "
-        "compressed file in an archive (texts.zip!j.gz), 1 Parquet without data.column "
-        "(texts.zip!k.parquet)"
+        "4 documents; skipped 2 binary (texts.zip!b.png, texts.zip!i.png), 1 empty "
+        "(texts.zip!d.txt), 1 archive or compressed file in an archive (texts.zip!j.gz), "
+        "1 Parquet without data.column (texts.zip!k.parquet)"
     )
     source = open_source(zipped(members | {"h.txt": b"h", "i.png": PNG}))
     for _ in range(2):
         assert [document.name for document in source.documents()] == [
-            *("texts.zip!a.txt", "texts.zip!f/g.md", "texts.zip!h.txt")
+            *("texts.zip!a.txt", "texts.zip!e.txt", "texts.zip!f/g.md", "texts.zip!h.txt")
         ]
     assert source.notices() == (f"texts.zip: {notice}",)
     assert source.skipped == (
         Skipped("texts.zip!b.png", "binary"),
         Skipped("texts.zip!d.txt", "empty"),
-        Skipped("texts.zip!e.txt", "UTF-16 without data.encoding=utf-16"),
         Skipped("texts.zip!i.png", "binary"),
         Skipped("texts.zip!j.gz", "archive or compressed file in an archive"),
         Skipped("texts.zip!k.parquet", "Parquet without data.column"),
     )
     tar = open_source(tarred(members, ".gz"))
     assert [document.name for document in tar.documents()] == [
-        *("texts.tar.gz!a.txt", "texts.tar.gz!f/g.md")
+        *("texts.tar.gz!a.txt", "texts.tar.gz!e.txt", "texts.tar.gz!f/g.md")
     ]
-    assert len(tar.skipped) == 5
+    assert len(tar.skipped) == 4
     assert [*documents("texts.zip", include=("*.md",))] == ["texts.zip!f/g.md"]
     tables = {"a.csv": b"text\nabc", "b.parquet": b"PAR1", "c.txt": b"c"}
     assert documents(zipped(tables), column="text") == {"texts.zip!a.csv:2": "abc"}
@@ -986,6 +1216,32 @@ def test_a_file_whose_name_is_no_utf8_is_read() -> None:
         pytest.skip("a file's name must be UTF-8 here")
     assert documents("f") == {name: "abc"}
     assert len(load_corpus(open_source("f")).ids) == 3
+
+
+@pytest.mark.parametrize("c", ["\u202f", "\u200e", "\u200d", "\xa0"])
+def test_a_name_with_invisible_characters_is_read_and_escaped(c: str) -> None:
+    """Bug: the names of macOS's screenshots were refused: rename the file."""
+    name = write(b"abc", f"a{c}b.txt")
+    config = load_config(None, [], [name])
+    assert config.data.source == name
+    written = to_yaml(config)
+    assert c not in written
+    Path("config.yaml").write_text(written)
+    assert load_config(Path("config.yaml")) == config
+    assert [*documents(name)] == [f"a{ascii(c)[1:-1]}b.txt"]
+
+
+def test_a_name_forges_no_line_of_a_message(caplog: pytest.LogCaptureFixture) -> None:
+    """Bug: a file name with a line end wrote a line of its own into notices and errors."""
+    caplog.set_level("INFO", "gpt")
+    Path("f").mkdir()
+    for name in ("a\ngpt: all is well", "b\x1b[2J", "c\u2028d"):
+        write(PNG, f"f/{name}")
+    write(b"caf\xe9", "f/z\ny")
+    told = [refusal("f"), *caplog.messages]
+    assert all(line.isprintable() for line in told)
+    assert "f/z\\ny: expected UTF-8" in told[0]
+    assert "a\\ngpt: all is well" in told[1]
 
 
 def test_many_small_files_are_one_text() -> None:

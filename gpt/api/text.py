@@ -26,5 +26,9 @@ def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextRepor
     corpus = in_characters = prepared(config, sources)
     plain = config.data.model_copy(update={"vocabulary": "characters", "max_vocabulary": None})
     if plain != config.data:
-        in_characters = prepared(config.model_copy(update={"data": plain}), sources)
+        readable = sources
+        if config.data.vocabulary == "bytes":  # of any file, also of one that is not text
+            plain = plain.model_copy(update={"errors": "replace"})
+            readable = open_sources(plain)
+        in_characters = prepared(config.model_copy(update={"data": plain}), readable)
     return describe_text(sources, config.data, corpus, in_characters)

@@ -3,6 +3,7 @@
 import codecs
 import json
 import re
+import unicodedata
 from collections.abc import Iterator
 from itertools import pairwise
 from types import UnionType
@@ -74,8 +75,11 @@ def _plans(plans: object) -> object:
 
 
 def _text_name(name: str) -> str:
-    if not name.isprintable():  # not UTF-8, or with line ends: no config could hold it
-        raise ValueError("expected a name in printable characters; rename the file")
+    # Control characters and line ends would forge messages; surrogates (not UTF-8) fit no config.
+    if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name):
+        raise ValueError(
+            "expected a name in UTF-8 without control characters and line ends; rename the file"
+        )
     return name
 
 
@@ -195,12 +199,19 @@ class DataConfig(Section):
         "a table), lines, or what data.separator separates in a file; the text stays the same",
     )
     encoding: Encoding = Field(
-        "utf-8", description="encoding of the text's files, such as cp1252 or utf-16"
+        "utf-8",
+        description="encoding of files without a byte-order mark, such as cp1252; of several "
+        "files, those that are UTF-8 are read as UTF-8",
+    )
+    errors: Literal["strict", "replace"] = Field(
+        "strict",
+        description="bytes that are not in the encoding are an error, or are replaced by U+FFFD "
+        "and counted",
     )
     newlines: Newlines = Field(
         "lf", description="CRLF and CR are read as LF, also in prompts, or kept as they are"
     )
-    normalize: Literal["none", "NFC", "NFKC"] = Field(
+    normalize: Literal["none", "NFC", "NFD", "NFKC"] = Field(
         "none", description="Unicode normal form of the text and of prompts"
     )
     lowercase: bool = Field(False, description="whether capitals become small, also in prompts")

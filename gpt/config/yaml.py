@@ -153,20 +153,17 @@ def to_yaml(config: Config) -> str:
 
 
 def _value(value: Any) -> str:
-    """A setting on one line."""
+    """Return `value` as YAML on one line, with escapes for characters that do not show."""
     value = _in_lists(value)
     text = "null" if value is None else _dump(value).removesuffix("\n").removesuffix("\n...")
-    if "\n" in text or parse(text, "") != value:  # a text named 1e5 is a number to us
-        text = _dump(value, '"').removesuffix("\n")
-    return text
+    # "1e5" is a number without quotes
+    return text if text.isprintable() and parse(text, "") == value else as_flow(value)
 
 
 def _in_lists(value: Any) -> Any:
     return [_in_lists(part) for part in value] if isinstance(value, tuple) else value
 
 
-def _dump(value: Any, quotes: str | None = None) -> str:
-    dumped: str = yaml.safe_dump(
-        value, width=10**6, allow_unicode=True, default_flow_style=True, default_style=quotes
-    )
+def _dump(value: Any) -> str:
+    dumped: str = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
     return dumped

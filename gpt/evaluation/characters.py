@@ -48,8 +48,10 @@ class CountedText:
         for start in range(0, len(ids), PART_IDS):
             part = ids[start : start + PART_IDS]
             counts = np.bincount(part, minlength=len(characters))
-            for new in np.flatnonzero((counts > 0) & (self.counts == 0)):
-                self.first[new] = start + int(np.argmax(part == new))
+            if ((counts > 0) & (self.counts == 0)).any():
+                found, first = np.unique(part, return_index=True)
+                new = self.counts[found] == 0
+                self.first[found[new]] = start + first[new]
             self.counts += counts
             self._occurring.append(np.packbits(counts > 0))
             lines.append(lines[-1] + int(counts[newline] if newline >= 0 else 0))
@@ -83,17 +85,21 @@ class CountedText:
         part = self.ids[max(start, 0) : max(end, 0)]
         return str(self._code_points[part].tobytes(), "utf-32-le")
 
-    def parts(self, wanted: Callable[[NDArray[np.bool_]], object]) -> Iterator[tuple[int, Ids]]:
-        """The text in parts that overlap by one id, each with where it starts.
+    def parts(
+        self, wanted: Callable[[NDArray[np.bool_]], object], overlap: int = 1
+    ) -> Iterator[tuple[int, Ids]]:
+        """Yield the text in parts that overlap by `overlap` ids, each with its first position.
 
-        Without those of which `wanted` is false: it is asked with (V,), which characters occur.
+        Args:
+            wanted: called with (V,), which characters occur; a part is left out if it is false.
+            overlap: ids of the next part at the end of each.
         """
         for n, packed in enumerate(self._occurring):
             start, end = n * PART_IDS, (n + 1) * PART_IDS
             occurring = np.unpackbits(packed, count=len(self.characters)).astype(bool)
-            occurring[self.ids[end : end + 1]] = True
+            occurring[self.ids[end : end + overlap]] = True
             if wanted(occurring):
-                yield start, self.ids[start : end + 1]
+                yield start, self.ids[start : end + overlap]
 
     def line_of(self, position: int) -> int:
         """The line of a character, from 1."""
@@ -122,7 +128,7 @@ def name_of(character: str) -> str:
 
 
 def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
-    """How many distinct characters occur fewer than RARE times, and the rarest LISTED of them."""
-    rare = [i for i, count in enumerate(text.counts.tolist()) if 0 < count < RARE]
-    rare.sort(key=lambda i: int(text.counts[i]))
-    return len(rare), text.characters_found(rare[:LISTED])
+    """Count the characters that occur fewer than RARE times, and find the rarest LISTED of them."""
+    rare = np.flatnonzero((text.counts > 0) & (text.counts < RARE))
+    rarest = rare[np.argsort(text.counts[rare], kind="stable")][:LISTED]
+    return len(rare), text.characters_found(rarest.tolist())

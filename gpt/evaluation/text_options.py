@@ -17,7 +17,7 @@ from gpt.text.vocabulary import CharacterCounts, Vocabulary, code_points
 SAMPLE_BYTES = 2**23
 VALUES = {  # in the order of the settings; of max_vocabulary, see _alternatives
     "newlines": ("lf", "keep"),
-    "normalize": ("none", "NFC", "NFKC"),
+    "normalize": ("none", "NFC", "NFD", "NFKC"),
     "lowercase": (False, True),
     "vocabulary": ("characters", "bytes"),
 }

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from gpt.config.schema import DataConfig
 from gpt.errors import counted
 from gpt.evaluation.characters import CountedText, Finding, rare_characters
@@ -27,7 +29,7 @@ LISTED_PASSAGES = 20
 MANY_DUPLICATES, MANY_UNSEEN = 0.01, 0.001  # of the val split
 ADVICE = {  # for what is almost always damage
     REPLACED: "some program could not decode the text; convert the original again",
-    MOJIBAKE: "UTF-8 was decoded as Windows-1252 or Latin-1; convert the original again",
+    MOJIBAKE: "the text was decoded in another encoding than its own; convert the original again",
     "unassigned": "not characters of this Python's Unicode; the text may be damaged",
 }
 EXCERPT_CHARACTERS = 200
@@ -191,11 +193,10 @@ def _compressed_sample(counted: CountedText) -> str:
 
 
 def _only_in_val(counted: CountedText, text: Corpus) -> dict[str, int]:
-    in_val = CountedText(text.val, counted.characters)
-    missing = in_val.counts == counted.counts
-    return {
-        c: n for c, n in in_val.frequencies.items() if n and missing[counted.characters.index(c)]
-    }
+    in_val = CountedText(text.val, counted.characters).counts
+    only = np.flatnonzero((in_val == counted.counts) & (in_val > 0))
+    order = only[np.argsort(-in_val[only], kind="stable")].tolist()
+    return {counted.characters[i]: int(in_val[i]) for i in order}
 
 
 def _ngram_loss(corpus: Corpus, n: int) -> NgramLoss:
@@ -235,7 +236,7 @@ def _warnings(
     duplicates: Duplication,
 ) -> Iterator[str]:
     if min(size.train, size.val) < SHORTEST_SPLIT:
-        yield "the text is too short to train on: use one of at least 11 characters"
+        yield f"{size.characters:,} characters are too few to learn from; some thousands are needed"
         return
     if duplicates.share >= MANY_DUPLICATES:
         yield (

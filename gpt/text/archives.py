@@ -12,13 +12,14 @@ from typing import Any, Self, cast
 from gpt.errors import TextError
 from gpt.text.reading import (
     CHUNK_BYTES,
-    HEAD_BYTES,
     Entry,
     ExpansionLimit,
     Limited,
     Readable,
+    in_message,
+    is_compressed,
     open_file,
-    split_suffixes,
+    read_head,
     telling,
 )
 
@@ -26,20 +27,30 @@ ARCHIVES = (".zip", ".tar")
 LONGEST_HEADER = 1 << 20  # bytes of a long name in a .tar, which is read at once
 
 
-def members(path: Path) -> Iterator[tuple[str, Entry]]:
-    """The files in an archive, each with its path in it; hidden ones and links are left out.
+def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
+    """Yield the files in an archive, each with its path in it, without hidden ones and links.
 
     They come sorted by their paths, but those of a compressed .tar in the order they are stored in.
+
+    Args:
+        path: the archive.
+        kind: one of ARCHIVES.
 
     Raises:
         TextError: the archive or a member is damaged, encrypted or a decompression bomb.
     """
-    kind, compressed = split_suffixes(path.name)
-    of_kind = _of_zip if kind == ".zip" else _of_stored_tar if not compressed else _of_streamed_tar
-    with telling(str(path)):
+    streamed = kind == ".tar" and is_compressed(path)
+    of_kind = _of_zip if kind == ".zip" else _of_streamed_tar if streamed else _of_stored_tar
+    with telling(in_message(path)):
         for name, opened in of_kind(path):
             if not any(part.startswith(".") for part in _parts(name)):
-                yield name, Entry(f"{path}!{name}", opened)
+                yield name, Entry(in_message(f"{path}!{name}"), opened, once=streamed)
+
+
+def names_in_zip(path: Path) -> list[str]:
+    """Return the names of the members of a .zip. Raises TextError if it is damaged."""
+    with telling(in_message(path)), zipfile.ZipFile(path) as archive:
+        return archive.namelist()
 
 
 Opener = Callable[[], AbstractContextManager[Readable]]
@@ -56,7 +67,8 @@ def _of_zip(path: Path) -> Iterator[tuple[str, Opener]]:
             if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
                 continue
             if info.flag_bits & 1:
-                raise TextError(f"{path}!{info.filename}: is encrypted; decrypt the archive first")
+                name = in_message(f"{path}!{info.filename}")
+                raise TextError(f"{name}: is encrypted; decrypt the archive first")
             yield info.filename, partial(_open_in_zip, archive, info, limit)
 
 
@@ -69,7 +81,8 @@ def _open_in_zip(
 
 
 def _of_stored_tar(path: Path) -> Iterator[tuple[str, Opener]]:
-    with tarfile.open(path, "r:", tarinfo=_Header) as archive:
+    # Zeros are ignored: text was lost where one .tar was appended to another.
+    with tarfile.open(path, "r:", tarinfo=_Header, ignore_zeros=True) as archive:
         limit = ExpansionLimit(path)
         for member in sorted(archive, key=lambda member: _parts(member.name)):
             if member.isreg():
@@ -81,7 +94,7 @@ def _of_streamed_tar(path: Path) -> Iterator[tuple[str, Opener]]:
     with open_file(path) as file:
         limit = ExpansionLimit(path)
         stream: Any = file  # tarfile needs but its read()
-        with tarfile.open(mode="r|", fileobj=stream, tarinfo=_Header) as archive:
+        with tarfile.open(mode="r|", fileobj=stream, tarinfo=_Header, ignore_zeros=True) as archive:
             for member in archive:
                 cast(Any, archive).members.clear()  # which it would collect
                 if member.isreg():
@@ -103,7 +116,7 @@ class _Streamed:
     """A stream that can be begun again as long as no more than its head was read."""
 
     def __init__(self, file: Readable) -> None:
-        self._file, self._head, self._position = file, file.read(HEAD_BYTES), 0
+        self._file, self._head, self._position = file, read_head(file), 0
 
     @contextmanager
     def open(self) -> Iterator[Readable]:

@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = 1
 SHORTEST_SPLIT = 2  # characters: one to read and one to predict
+FEW_CHARACTERS = 1000  # of a text that is refused for its length, whatever model.T is
 RECORD = "corpus.json"
 BAR_DELAY_S = 1
 
@@ -86,18 +87,25 @@ class Corpus:
         return f"{size}, vocabulary of {V}"
 
     def check_fits(self, T: int) -> None:
-        """Both splits must hold two characters, and a window of T ids and the next.
+        """Check that both splits hold two characters, and a window of T ids and the next.
 
         Raises:
             ConfigError: they do not hold one of this T.
-            TextError: they would hold one of no T.
+            TextError: the text is too short to learn from.
         """
         train_characters = self.characters - self.val_characters
-        if min(train_characters, self.val_characters) < SHORTEST_SPLIT:
+        least = min(train_characters, self.val_characters)
+        fits = least >= SHORTEST_SPLIT and min(len(self.train), len(self.val)) > T
+        if not fits and self.characters < FEW_CHARACTERS:
+            raise TextError(
+                f"{self.name}: {self.characters:,} characters are too few to learn from; "
+                f"some thousands are needed"
+            )
+        if least < SHORTEST_SPLIT:
             raise TextError(
                 f"{self.name}: expected at least {SHORTEST_SPLIT} characters in each split, got "
-                f"{train_characters} for train and {self.val_characters} for val; use a longer "
-                f"text for the shorter one (of 11 characters 90 % and 10 % can be taken)"
+                f"{train_characters:,} for train and {self.val_characters:,} for val; use a longer "
+                f"text for the shorter one"
             )
         name, shortest = min(("train", self.train), ("val", self.val), key=lambda s: len(s[1]))
         if len(shortest) <= T:

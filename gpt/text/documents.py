@@ -12,11 +12,12 @@ class Document:
 
     `chunks()` yields it from its beginning as strict UTF-8, in chunks of whole characters and of
     bounded size, without a byte-order mark; line ends are kept as they stand. It is read before
-    the next document is asked for.
+    the next document is asked for. `raw`: the chunks are any bytes, and no rule changes them.
     """
 
     name: str
     chunks: Callable[[], Iterator[bytes]]
+    raw: bool = False
 
 
 @dataclass(frozen=True)

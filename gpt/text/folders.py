@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpt.errors import TextError
 from gpt.text.documents import Skipped
+from gpt.text.reading import in_message
 
 OF_A_RUN = {"config.yaml", "checkpoints"}  # by which the folder of a run is known
 
@@ -31,23 +32,25 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
             status = path.stat()
             identity = (status.st_dev, status.st_ino)
             if status.st_ino and identity in seen:
-                yield Skipped(str(path), "found before by another path")
+                yield Skipped(in_message(path), "found before by another path")
                 continue
             seen.add(identity)
             if stat.S_ISDIR(status.st_mode):
                 below = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
                 if {entry.name for entry in below} >= OF_A_RUN:
-                    yield Skipped(str(path), "run")
+                    yield Skipped(in_message(path), "run")
                 else:
                     pending += sorted(below, key=lambda entry: entry.name, reverse=True)
             elif not stat.S_ISREG(status.st_mode):
-                yield Skipped(str(path), "pipe or device")
+                yield Skipped(in_message(path), "pipe or device")
             elif path == start or is_included(path.parts[depth:], globs):
                 yield path
         except OSError as error:
             if error.errno not in (errno.ENOENT, errno.ELOOP) or not path.is_symlink():
-                raise TextError(f"{path}: cannot read the text: {error.strerror}") from None
-            yield Skipped(str(path), "link to nowhere")
+                raise TextError(
+                    f"{in_message(path)}: cannot read the text: {error.strerror}"
+                ) from None
+            yield Skipped(in_message(path), "link to nowhere")
 
 
 def find_matches(pattern: str) -> list[Path]:

@@ -55,7 +55,7 @@ class Part:
             index, is_first = 0, True
             for file in self.source.documents():
                 between, begins = b"" if is_first else separator, True
-                chunks = normalizer(file.chunks())
+                chunks = file.chunks() if file.raw else normalizer(file.chunks())
                 if self.chosen is None:
                     yield between
                     yield from chunks

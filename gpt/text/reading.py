@@ -9,14 +9,23 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 from gpt.errors import GPTError, TextError
+from gpt.text.display import escaped
 
 CHUNK_BYTES = 1 << 21  # fits into a processor's cache
 FIRST_BLOCK_BYTES = 1 << 16  # to ask for more takes longer, and is not needed for a small file
 HEAD_BYTES = 8192  # by which a binary file or an encoding is known
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+MAGIC = {  # first bytes of compressed files, whatever their names
+    b"\x1f\x8b\x08": ".gz",
+    b"BZh": ".bz2",
+    b"\xfd7zXZ\0": ".xz",
+    b"\x28\xb5\x2f\xfd": ".zst",
+}
+BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # one of which follows `BZh9`: text may begin with BZh
+MAGIC_BYTES = 10
 SHORT_NAMES = {".tgz": ".tar", ".tbz2": ".tar", ".txz": ".tar", ".tzst": ".tar"}
 LARGEST_EXPANSION = 200  # times the file; of texts, gzip and xz rarely reach 20
 FREE_EXPANSION_BYTES = 64 << 20  # that any file may expand to
@@ -34,11 +43,13 @@ class Readable(Protocol):
 class Entry:
     """A file or a member of an archive: bytes under the name that messages give it.
 
-    `open` begins it again each time, but for a member of a compressed .tar, which is read once.
+    `open` begins it again each time, but for a member of a compressed .tar (`once`), which can be
+    begun again only while no more than its head has been read.
     """
 
     name: str
     open: Callable[[], AbstractContextManager[Readable]]
+    once: bool = False
 
     def blocks(self) -> Iterator[bytes]:
         """Its bytes, in blocks of at most CHUNK_BYTES. Raises TextError if they are damaged."""
@@ -51,14 +62,29 @@ class Entry:
             raise TextError(f"{self.name}: expected a file, got a device that waits for more")
 
     def head(self) -> bytes:
-        """Its first HEAD_BYTES. Raises TextError if they cannot be read."""
+        """Return the first HEAD_BYTES. Raises TextError if they cannot be read."""
         with telling(self.name), self.open() as file:
-            return file.read(HEAD_BYTES)
+            return read_head(file)
+
+
+def read_head(file: Readable) -> bytes:
+    """Return the next HEAD_BYTES of a file, fewer only at its end."""
+    head = b""
+    while len(head) < HEAD_BYTES and (block := file.read(HEAD_BYTES - len(head))):
+        head += block
+    return head
 
 
 def file_entry(path: Path) -> Entry:
-    """A file on the disk, decompressed if its name ends as that of a compressed one."""
-    return Entry(str(path), lambda: open_file(path))
+    """Return a file on the disk; it is decompressed if its name or its first bytes say so."""
+    return Entry(in_message(path), lambda: open_file(path))
+
+
+def in_message(name: str | Path) -> str:
+    """Return a file's name on one line, with escapes for what would not show or forge a line."""
+    return "".join(
+        c if c.isprintable() or "\udc80" <= c <= "\udcff" else escaped(c) for c in str(name)
+    )
 
 
 def split_suffixes(name: str) -> tuple[str, bool]:
@@ -73,11 +99,28 @@ def split_suffixes(name: str) -> tuple[str, bool]:
 def open_file(path: Path) -> Iterator[Readable]:
     """The file, decompressed. Raises OSError, or what its library raises for damage."""
     with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
-        if split_suffixes(path.name)[1]:
-            with _decompress(file, path.suffix.lower()) as decompressed:
-                yield Limited(decompressed, ExpansionLimit(path))
+        if suffix := compression(path, file):
+            yield Limited(_decompress(file, suffix), ExpansionLimit(path))
         else:
             yield file
+
+
+def compression(path: Path, file: BinaryIO) -> str:
+    """Return the suffix of the compression of an open file, by its name or bytes; "" of none."""
+    if split_suffixes(path.name)[1]:
+        suffix = path.suffix.lower()
+        return {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}.get(suffix, suffix)
+    head = file.read(MAGIC_BYTES) or b""
+    if head:
+        file.seek(0)
+    found = next((suffix for magic, suffix in MAGIC.items() if head.startswith(magic)), "")
+    return "" if found == ".bz2" and head[4:] not in BZIP2_BLOCKS else found
+
+
+def is_compressed(path: Path) -> bool:
+    """Return whether a file's name or first bytes are those of a compressed one."""
+    with telling(in_message(path)), open(path, "rb", 0, opener=_open_without_waiting) as file:
+        return bool(compression(path, file))
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
@@ -85,25 +128,58 @@ def _open_without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
-def _decompress(file: BinaryIO, suffix: str) -> BinaryIO:
-    """The file's content; its library is loaded only now, for some Pythons lack one."""
-    if suffix in (".gz", ".tgz"):
+def _decompress(file: BinaryIO, suffix: str) -> Readable:
+    """Return the file's content; its library is loaded only now, for some Pythons lack one."""
+    if suffix == ".gz":
         import gzip
 
-        return cast(BinaryIO, gzip.GzipFile(fileobj=file))
-    if suffix in (".bz2", ".tbz2"):
+        return cast(Readable, gzip.GzipFile(fileobj=file))
+    if suffix == ".bz2":
         import bz2
 
-        return cast(BinaryIO, bz2.BZ2File(file))
-    if suffix in (".xz", ".txz"):
+        return _Streams(file, bz2.BZ2Decompressor)
+    if suffix == ".xz":
         import lzma
 
-        return cast(BinaryIO, lzma.LZMAFile(file))
+        return _Streams(file, lzma.LZMADecompressor)
     if sys.version_info >= (3, 14):
         from compression import zstd
     else:
         from backports import zstd
-    return cast(BinaryIO, zstd.ZstdFile(file))
+    return _Streams(file, zstd.ZstdDecompressor)
+
+
+class _Streams:
+    """Compressed streams, one after the other; only zero bytes may stand between and after them.
+
+    The standard library's readers take a damaged stream after the first one for padding.
+    """
+
+    def __init__(self, file: BinaryIO, start: Callable[[], Any]) -> None:
+        self._file, self._start, self._stream = file, start, start()
+
+    def read(self, size: int, /) -> bytes:
+        """Return at most `size` bytes; b"" at the end.
+
+        Raises:
+            EOFError: the file ends within a stream.
+        """
+        while True:
+            rest = b""
+            if self._stream.eof:
+                rest = self._stream.unused_data.lstrip(b"\0")
+                while not rest and (block := self._file.read(FIRST_BLOCK_BYTES)):
+                    rest = block.lstrip(b"\0")
+                if not rest:
+                    return b""
+                self._stream = self._start()
+            elif self._stream.needs_input:
+                rest = self._file.read(FIRST_BLOCK_BYTES)
+                if not rest:
+                    raise EOFError("it ends within a compressed stream")
+            data: bytes = self._stream.decompress(rest, size)
+            if data:
+                return data
 
 
 class ExpansionLimit:
@@ -118,8 +194,8 @@ class ExpansionLimit:
         self.bytes += size
         if self.bytes > self.most:
             raise TextError(
-                f"{self.path}: expands to more than {LARGEST_EXPANSION} times its size, as a "
-                f"decompression bomb does and no text; if it is one, decompress it yourself"
+                f"{in_message(self.path)}: expands to more than {LARGEST_EXPANSION} times its "
+                f"size, as a decompression bomb does; if it is a text, decompress it yourself"
             )
 
 

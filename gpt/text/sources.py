@@ -1,21 +1,23 @@
 """What TEXT names: a named source, files, folders, globs, standard input, or several of these."""
 
 import errno
+import json
 import logging
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from gpt.config.schema import DataConfig
-from gpt.errors import TextError
-from gpt.text.archives import ARCHIVES, members
-from gpt.text.decoding import is_wide, marked_encoding, utf8_chunks
+from gpt.errors import TextError, counted
+from gpt.text.archives import ARCHIVES, members, names_in_zip
+from gpt.text.decoding import Decoded, encoding_of, fits_utf8, is_utf8, is_wide, utf8_chunks
 from gpt.text.documents import Document, Notice, Skipped, Source, joined_name
 from gpt.text.folders import find_files, find_matches, is_excluded, is_glob, is_included
+from gpt.text.formats import NOTICES, ZIP, Format, binary_format, is_tar, text_format
 from gpt.text.named import NAMED, open_named
-from gpt.text.reading import Entry, file_entry, split_suffixes
+from gpt.text.reading import Entry, file_entry, in_message, is_compressed, split_suffixes
 from gpt.text.records import KINDS, PARQUET, RECORDS, Read, read_parquet, read_records
 from gpt.text.standard_input import KEPT, STDIN, keep_standard_input, kept_file
 
@@ -35,7 +37,7 @@ def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> 
     """
     data = data or DataConfig()
     names = [source] if isinstance(source, str) else list(source)
-    opened = [_open(name, data) for name in names]
+    opened = [_open(name, data, among_others=len(names) > 1) for name in names]
     if len(opened) == 1:
         (only,) = opened
         return only
@@ -51,7 +53,7 @@ def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> 
     )
 
 
-def _open(name: str, data: DataConfig) -> Source:
+def _open(name: str, data: DataConfig, *, among_others: bool) -> Source:
     if name in NAMED:
         if data.column is not None:
             raise TextError(f"{name}: {_NO_COLUMNS}")
@@ -63,19 +65,22 @@ def _open(name: str, data: DataConfig) -> Source:
     if stat.S_ISDIR(mode):
         return _of_found(name, [*find_files(path, data.globs)], data)
     if stat.S_ISREG(mode):
-        return _Files(name, [path], [], data).source()
+        reader = _Reader(data, among_others=among_others)
+        kind = reader.kind(path, named=True)
+        assert isinstance(kind, str)
+        return _Files(name, {path: kind}, [], reader).source()
     if mode:
         raise TextError(
-            f"{name}: expected a file or folder, got a pipe or device; pipe it in: "
-            f"gpt train - < {name}"
+            f"{in_message(name)}: expected a file or folder, got a pipe or device; pipe it in: "
+            f"gpt train - < {in_message(name)}"
         )
     if is_glob(name):
         matches = (path for path in find_matches(name) if not is_excluded(path.parts, data.globs))
         found = (find_files(path, data.globs) for path in matches)
         return _of_found(name, [*chain.from_iterable(found)], data)
     raise TextError(
-        f"{name}: no such text; expected {', '.join(NAMED)}, the path of a file or folder, a glob "
-        f"such as 'texts/*.txt', or - for standard input"
+        f"{in_message(name)}: no such text; expected {', '.join(NAMED)}, the path of a file or "
+        f"folder, a glob such as 'texts/*.txt', or - for standard input"
     )
 
 
@@ -85,7 +90,7 @@ def _mode(path: Path) -> int:
         return path.stat().st_mode
     except OSError as error:
         if error.errno == errno.EACCES:
-            raise TextError(f"{path}: cannot read the text: {error.strerror}") from None
+            raise TextError(f"{in_message(path)}: cannot read the text: {error.strerror}") from None
     except ValueError:  # a name with a NUL
         pass
     return 0
@@ -95,134 +100,246 @@ _NO_COLUMNS = f"data.column is for {KINDS}; leave it out to read other text"
 
 
 def _of_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> Source:
-    """The text of the files that were found in a folder or by a glob, without those of no text."""
-    paths, skipped = list[Path](), list[Skipped]()
+    """Return the text of files found in a folder or by a glob, skipping those that are not text."""
+    # data.include has chosen the archives; it chooses among the members of an archive that is TEXT
+    excluding = tuple(glob for glob in data.include if glob.startswith("!"))
+    reader = _Reader(data.model_copy(update={"include": excluding}), among_others=True)
+    kinds, skipped = dict[Path, str](), list[Skipped]()
     for each in dict.fromkeys(found):  # a glob may find a file by two ways
         if isinstance(each, Skipped):
             skipped.append(each)
-        elif reason := _why_skipped(file_entry(each), data):
-            skipped.append(Skipped(str(each), reason))
+        elif isinstance(kind := reader.kind(each), Skipped):
+            skipped.append(kind)
         else:
-            paths.append(each)
-    if not paths:
+            kinds[each] = kind
+    if not kinds:
         chosen = {"include": data.include, "exclude": data.exclude}
         by = " and ".join(f"data.{key} ({', '.join(each)})" for key, each in chosen.items() if each)
         chosen_by = f" chosen by {by}" if by else ""
-        raise TextError(f"{name}: expected text files{chosen_by}, got none{_told(skipped)}")
-    log.info(f"{name}: {_counted(paths)}{_told(skipped)}")
-    # data.include has chosen the archives; it chooses among the members of an archive that is TEXT
-    excluding = tuple(glob for glob in data.include if glob.startswith("!"))
-    in_archives = data.model_copy(update={"include": excluding})
-    return _Files(name, paths, skipped, in_archives).source()
+        raise TextError(
+            f"{in_message(name)}: expected text files{chosen_by}, got none{_told(skipped)}"
+        )
+    log.info(f"{in_message(name)}: {_counted([*kinds])}{_told(skipped)}")
+    return _Files(name, kinds, skipped, reader).source()
 
 
 class _Files:
-    """What is read from some files, and what was skipped on the way to it and in archives."""
+    """Documents of some files, and what was skipped on the way to them and in archives."""
 
     def __init__(
-        self, name: str, paths: list[Path], skipped: list[Skipped], data: DataConfig
+        self, name: str, kinds: dict[Path, str], skipped: list[Skipped], reader: "_Reader"
     ) -> None:
-        self._name, self._paths, self._skipped, self._data = name, paths, skipped, data
-        self._notices: tuple[str, ...] = ()
+        self._name, self._kinds, self._skipped = in_message(name), kinds, skipped
+        self._reader = reader
+        self._count = ""  # of documents and of what was skipped, once they have been read
 
     def source(self) -> Source:
         """Return the source of these files."""
-        paths = tuple(self._paths)
-        return Source(self._name, self.documents, paths, self.skipped, lambda: self._notices)
+        return Source(self._name, self.documents, tuple(self._kinds), self.skipped, self._notices)
 
     def documents(self) -> Iterator[Document]:
         """Yield the documents of each file in turn."""
-        skipped, notices, count = list[Skipped](), dict[str, list[str]](), 0
-        for read in chain.from_iterable(_read_file(path, self._data) for path in self._paths):
-            if isinstance(read, Skipped):
-                skipped.append(read)
-            elif isinstance(read, Notice):
-                notices.setdefault(read.text, []).append(read.name)
-            else:
-                count += 1
-                yield read
+        skipped, count = list[Skipped](), 0
+        for path, kind in self._kinds.items():
+            for read in self._reader.read(path, kind):
+                if isinstance(read, Skipped):
+                    skipped.append(read)
+                else:
+                    count += 1
+                    yield read
         if not count:
             raise TextError(f"{self._name}: expected some text, got none{_told(skipped)}")
-        self._notices = tuple(f"{_listed(names)}: {text}" for text, names in notices.items())
-        if skipped or any(map(_is_archive, self._paths)):
-            counted = f"{self._name}: {count:,} document{'s' * (count != 1)}{_told(skipped)}"
-            self._notices += (counted,)
+        if skipped or any(kind in ARCHIVES for kind in self._kinds.values()):
+            documents = counted(count, "document")
+            self._count = f"{self._name}: {documents}{_told(skipped)}"
 
     def skipped(self) -> tuple[Skipped, ...]:
         """Return what was found and is not read."""
-        skips_records = self._data.column is not None and self._data.bad_records == "skip"
-        paths = (path for path in self._paths if skips_records or _is_archive(path))
-        read = chain.from_iterable(_read_file(path, self._data) for path in paths)
+        read = (
+            read
+            for path, kind in self._kinds.items()
+            if kind in ARCHIVES or self._reader.skips_records
+            for read in self._reader.read(path, kind)
+        )
         return (*self._skipped, *(each for each in read if isinstance(each, Skipped)))
 
-
-def _is_archive(path: Path) -> bool:
-    return split_suffixes(path.name)[0] in ARCHIVES
-
-
-def _read_file(path: Path, data: DataConfig) -> Iterator[Read]:
-    kind, _ = split_suffixes(path.name)
-    if kind in ARCHIVES:
-        yield from _read_archive(path, data)
-    elif kind == PARQUET:
-        yield from read_parquet(path, data.column, skip_bad=data.bad_records == "skip")
-    elif data.column is not None and kind not in RECORDS:
-        raise TextError(f"{path}: {_NO_COLUMNS}")
-    else:
-        yield from _read_entry(file_entry(path), data)
+    def _notices(self) -> tuple[str, ...]:
+        return (*self._reader.notices(), *([self._count] if self._count else []))
 
 
-def _read_archive(path: Path, data: DataConfig) -> Iterator[Read]:
-    for name, entry in members(path):
-        if is_included(name.split("/"), data.globs):
-            if reason := _why_skipped(entry, data, in_archive=True):
-                yield Skipped(entry.name, reason)
-            else:
-                yield from _read_entry(entry, data)
+class _Reader:
+    """Reads files by these settings, and collects what is worth a notice."""
 
+    def __init__(self, data: DataConfig, *, among_others: bool) -> None:
+        """`among_others`: the files were not named one by one, so they may be in any encoding."""
+        self._data, self._among_others = data, among_others
+        self._raw = data.vocabulary == "bytes"  # then a binary file is read as its bytes
+        self._decoded = dict[str, Decoded]()  # by name, if it is worth a notice
+        self._formats = dict[str, dict[str, None]]()  # the names of each key of NOTICES
+        self._tables = dict[str, dict[str, None]]()  # the names of the tables of each Notice
+        self.skips_records = data.column is not None and data.bad_records == "skip"
 
-def _read_entry(entry: Entry, data: DataConfig) -> Iterator[Read]:
-    """Yield a document, or one for each record."""
-    chunks = partial(_chunks, entry, data)
-    if data.column is None:
+    def kind(self, path: Path, *, named: bool = False) -> "str | Skipped":
+        """Return the kind of a file: the suffix of its name, or of its content if it is an archive.
+
+        Args:
+            path: the file.
+            named: whether it is refused rather than skipped if it is not text.
+
+        Raises:
+            TextError: it cannot be read, or is named and not text.
+        """
+        entry, (kind, _) = file_entry(path), split_suffixes(path.name)
+        if kind == PARQUET:
+            head = b""
+        elif kind == ".tar" or is_tar(head := entry.head()):
+            return ".tar"
+        if (kind == ".zip" or head.startswith(ZIP)) and not self._raw:
+            members = [] if is_compressed(path) else names_in_zip(path)
+            found = binary_format(head, path.name, members)
+            if members and found is None:
+                return ".zip"
+        else:
+            found = None if self._raw else binary_format(head, path.name)
+        if named and found and self._data.errors == "strict":
+            raise TextError(
+                f"{entry.name}: expected plain text, got {found.name}; {found.advice(str(path))}"
+            )
+        if named or kind in ARCHIVES:
+            return kind
+        reason = self._why_skipped(entry, kind, head, found)
+        return Skipped(entry.name, reason) if reason else kind
+
+    def read(self, path: Path, kind: str) -> Iterator[Document | Skipped]:
+        """Yield the documents of a file of this kind."""
+        if kind in ARCHIVES:
+            yield from self._read_archive(path, kind)
+        elif kind == PARQUET:
+            yield from self._without_notices(
+                read_parquet(path, self._data.column, skip_bad=self.skips_records)
+            )
+        elif self._data.column is not None and kind not in RECORDS:
+            raise TextError(f"{in_message(path)}: {_NO_COLUMNS}")
+        else:
+            yield from self._read_entry(file_entry(path))
+
+    def _read_archive(self, path: Path, kind: str) -> Iterator[Document | Skipped]:
+        for name, entry in members(path, kind):
+            if is_included(name.split("/"), self._data.globs):
+                if reason := self._why_skipped_in_archive(entry):
+                    yield Skipped(entry.name, reason)
+                else:
+                    yield from self._read_entry(entry, among_others=True)
+
+    def _read_entry(
+        self, entry: Entry, *, among_others: bool = False
+    ) -> Iterator[Document | Skipped]:
+        """Yield a document, or one for each record."""
+        head, (kind, _) = entry.head(), split_suffixes(entry.name)
+        if self._raw and self._is_binary(head, entry.name):
+            yield Document(entry.name, entry.blocks, raw=True)
+            return
+        among_others = among_others or self._among_others
+        chunks = partial(self._chunks, entry, head, among_others=among_others)
+        if self._data.column is not None:
+            column, skip_bad = self._data.column, self.skips_records
+            records = read_records(chunks(), kind, entry.name, column, skip_bad=skip_bad)
+            yield from self._without_notices(records)
+            return
+        if found := text_format(head, kind):
+            self._formats.setdefault(found, {})[entry.name] = None
         yield Document(entry.name, chunks)
-    else:
-        kind, _ = split_suffixes(entry.name)
-        skip_bad = data.bad_records == "skip"
-        yield from read_records(chunks(), kind, entry.name, data.column, skip_bad=skip_bad)
+
+    def _without_notices(self, records: Iterator[Read]) -> Iterator[Document | Skipped]:
+        for read in records:
+            if isinstance(read, Notice):
+                self._tables.setdefault(read.text, {})[read.name] = None
+            else:
+                yield read
+
+    def _chunks(self, entry: Entry, head: bytes, *, among_others: bool) -> Iterator[bytes]:
+        encoding = encoding_of(head, self._data.encoding)
+        if among_others and encoding == self._data.encoding and not is_utf8(encoding):
+            blocks = [head] if entry.once else entry.blocks()
+            if fits_utf8(blocks, whole=not entry.once):
+                encoding = "utf-8"
+        decoded = Decoded()
+        yield from utf8_chunks(
+            entry.blocks(),
+            entry.name,
+            encoding,
+            "raw" if self._raw and self._data.errors == "strict" else self._data.errors,
+            decoded,
+            _SKIP.format(json.dumps([PurePath(entry.name).name])) if among_others else "",
+        )
+        if not is_utf8(encoding) or decoded != Decoded(encoding):
+            self._decoded[entry.name] = decoded
+
+    def _why_skipped(self, entry: Entry, kind: str, head: bytes, found: Format | None) -> str:
+        """Return why a file that was found, and not named, is not read; "" of one that is."""
+        if kind == PARQUET:
+            return "Parquet without data.column" if self._data.column is None else ""
+        if self._data.column is not None and kind not in RECORDS:
+            return f"not {KINDS}"
+        if not head:
+            return "empty"
+        if found:
+            return found.reason
+        return "binary" if not self._raw and self._is_binary(head, entry.name) else ""
+
+    def _why_skipped_in_archive(self, entry: Entry) -> str:
+        kind, compressed = split_suffixes(entry.name)
+        if kind in ARCHIVES or compressed:
+            return "archive or compressed file in an archive"
+        if kind == PARQUET and self._data.column is not None:
+            return "Parquet in an archive"
+        head = b"" if kind == PARQUET else entry.head()
+        found = None if self._raw else binary_format(head, entry.name)
+        return self._why_skipped(entry, kind, head, found)
+
+    def _is_binary(self, head: bytes, name: str) -> bool:
+        if binary_format(head, name):
+            return True
+        return b"\0" in head and not is_wide(encoding_of(head, self._data.encoding))
+
+    def notices(self) -> tuple[str, ...]:
+        """Return what is worth a notice in the documents that were read, a line for each kind."""
+        encodings = dict[str, list[str]]()
+        for name, each in self._decoded.items():
+            if each.encoding != self._data.encoding:
+                encodings.setdefault(each.encoding.upper(), []).append(name)
+        lines = [f"{_listed(names)}: read as {name}" for name, names in encodings.items()]
+        raw = self._raw and self._data.errors == "strict"
+        for attribute, said in (_COUNTED | (_KEPT_AS_BYTES if raw else {})).items():
+            counts = {name: getattr(each, attribute) for name, each in self._decoded.items()}
+            if names := [name for name, count in counts.items() if count]:
+                lines.append(f"{_listed(names)}: {sum(counts.values()):,} {said}")
+        for found, files in self._formats.items():
+            lines.append(f"{_listed([*files])}: {found} read as plain text: {NOTICES[found]}")
+        lines += [f"{_listed([*files])}: {text}" for text, files in self._tables.items()]
+        return tuple(lines)
 
 
-def _chunks(entry: Entry, data: DataConfig) -> Iterator[bytes]:
-    return utf8_chunks(entry.blocks(), entry.name, data.encoding)
+_SKIP = "to skip this file: --set 'data.exclude={}'"
+_COUNTED = {
+    "replaced": "times U+FFFD in place of bytes that are not in the encoding (data.errors=replace)",
+    "marks_dropped": "byte-order marks (U+FEFF) at the start of lines dropped",
+    "marks_kept": "U+FEFF inside lines kept: invisible characters, which are learnt",
+}
+_KEPT_AS_BYTES = {"replaced": "places that are not UTF-8, learnt as they are"}
 
 
-def _why_skipped(entry: Entry, data: DataConfig, *, in_archive: bool = False) -> str:
-    """Why a file that was found, and not named, is not read; "" of one that is."""
-    kind, compressed = split_suffixes(entry.name)
-    if kind in ARCHIVES or (compressed and in_archive):
-        return "archive or compressed file in an archive" if in_archive else ""
-    if kind == PARQUET and data.column is None:
-        return "Parquet without data.column"
-    if kind == PARQUET:
-        return "Parquet in an archive" if in_archive else ""
-    if data.column is not None and kind not in RECORDS:
-        return f"not {KINDS}"
-    head = entry.head()
-    if not head:
-        return "empty"
-    if b"\0" in head and not is_wide(data.encoding):
-        marked = marked_encoding(head)
-        return f"{marked.upper()} without data.encoding={marked}" if marked else "binary"
-    return ""
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:FEW])}{f' and {len(names) - FEW:,} more' * (len(names) > FEW)}"
 
 
 def _counted(paths: Sequence[Path]) -> str:
     size = sum(path.stat().st_size for path in paths)
-    return f"{len(paths):,} file{'s' * (len(paths) != 1)}, {size:,} bytes"
+    return f"{counted(len(paths), 'file')}, {counted(size, 'byte')}"
 
 
 def _told(skipped: Iterable[Skipped]) -> str:
-    """`; skipped 5 binary (a.png, b.png, c.png, ...), 1 empty (d.txt)`."""
+    """Return `; skipped 5 binary (a.png, b.png, c.png and 2 more), 1 empty (d.txt)`."""
     by_reason = dict[str, list[str]]()
     for each in skipped:
         by_reason.setdefault(each.reason, []).append(each.name)
@@ -230,7 +347,3 @@ def _told(skipped: Iterable[Skipped]) -> str:
         return ""
     lists = (f"{len(names):,} {reason} ({_listed(names)})" for reason, names in by_reason.items())
     return f"; skipped {', '.join(lists)}"
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join([*names[:FEW], *["..."][: len(names) > FEW]])

@@ -145,9 +145,9 @@ class Vocabulary:
                     unknown = 0
                 case _:
                     raise ValueError
-            if rest or not characters or characters != "".join(sorted(set(characters))):
-                raise ValueError
             characters.encode()  # raises ValueError for surrogates: no text can have them
+            if rest or not characters or (np.diff(code_points(characters).astype(int)) <= 0).any():
+                raise ValueError
         except (ValueError, RecursionError):
             raise CheckpointError(
                 'not a vocabulary: expected {"characters": "..."} with sorted, distinct '
@@ -208,7 +208,7 @@ class CharacterCounts:
             ascii_counts = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256)[: len(ASCII)]
             self.counts[: len(ASCII)] += ascii_counts
         if new := chunk.translate(None, ASCII if self.exact else self._seen):
-            codes = code_points(new.decode())
+            codes = code_points(new.decode(errors="replace"))  # of raw bytes, nobody asks for them
             if self.exact:
                 times = np.bincount(codes)
                 self.counts[: len(times)] += times

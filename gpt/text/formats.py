@@ -1,0 +1,157 @@
+"""Formats that are not plain text, known by their first bytes, and how to turn them into text."""
+
+import codecs
+import re
+import shlex
+import tarfile
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePath
+
+ZIP = b"PK\x03\x04"
+PANDOC = "pandoc -t plain --wrap=none {file} -o {text}"
+OFFICE = "soffice --headless --convert-to txt:Text {file}"
+SPREADSHEET = "save the sheet as .csv, and read one column by --set data.column=COLUMN"
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that is not plain text; `how` to convert it: a command with {file}, or a sentence.
+
+    Without `how` there is no text in it.
+    """
+
+    name: str
+    how: str = ""
+
+    def advice(self, name: str) -> str:
+        """Return what to do with the file of this name."""
+        if not self.how:
+            return "its bytes are read by --set data.vocabulary=bytes"
+        text = f"{PurePath(name).stem}.txt"
+        how = self.how.format(file=shlex.quote(name), text=shlex.quote(text))
+        return f"convert it to text: {how}" if "{file}" in self.how else how
+
+    @property
+    def reason(self) -> str:
+        """Return why such a file is skipped in a folder."""
+        if not self.how:
+            return "binary"
+        tool, _, rest = self.how.partition(" ")
+        return f"{self.name} that {tool} can convert" if "{file}" in rest else self.name
+
+
+EPUB, DOCX, ODT = Format("EPUB", PANDOC), Format("DOCX", PANDOC), Format("ODT", PANDOC)
+XLSX, ODS = Format("XLSX", SPREADSHEET), Format("ODS", SPREADSHEET)
+IN_ZIP = {  # parts of the first bytes or of the members' names
+    b"application/epub+zip": EPUB,
+    b"META-INF/container.xml": EPUB,
+    b"OEBPS/": EPUB,
+    b"opendocument.text": ODT,
+    b"opendocument.spreadsheet": ODS,
+    b"opendocument.presentation": Format("ODP", OFFICE.replace("txt:Text", "pdf")),
+    b"word/document": DOCX,
+    b"xl/workbook": XLSX,
+    b"ppt/presentation": Format("PPTX", PANDOC),
+    b"Index/Document.iwa": Format("Pages", "export it as text from Pages"),
+}
+BY_SUFFIX = {".epub": EPUB, ".docx": DOCX, ".odt": ODT, ".xlsx": XLSX, ".ods": ODS}
+MAGIC: dict[tuple[int, bytes], Format] = {
+    (0, b"%PDF-"): Format("PDF", "pdftotext {file} {text}"),
+    (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"): Format("Word or Excel 97 (OLE)", OFFICE),
+    (60, b"BOOKMOBI"): Format("MOBI", "ebook-convert {file} {text}"),
+    (0, b"ITOLITLS"): Format("LIT", "ebook-convert {file} {text}"),
+    (0, b"ITSF"): Format("CHM", "ebook-convert {file} {text}"),
+    (0, b"AT&TFORM"): Format("DjVu", "djvutxt {file} {text}"),
+    (0, b"%!PS"): Format("PostScript", "ps2ascii {file} {text}"),
+    (0, b"SQLite format 3\0"): Format("SQLite", "export a table as .csv: sqlite3 -header -csv"),
+    (0, b"7z\xbc\xaf\x27\x1c"): Format("7z archive", "7z x {file}"),
+    (0, b"Rar!\x1a\x07"): Format("RAR archive", "unrar x {file}"),
+    (0, b"\x1f\x9d"): Format("compress (.Z)", "uncompress -c {file} > {text}"),
+    (0, b"\x04\x22\x4d\x18"): Format("LZ4", "lz4 -d {file} {text}"),
+    (0, b"LZIP"): Format("lzip", "lzip -dk {file}"),
+    (0, b"bplist00"): Format("binary property list", "plutil -convert xml1 {file} -o {text}"),
+    (0, b"\x89PNG\r\n"): Format("PNG image"),
+    (0, b"\xff\xd8\xff"): Format("JPEG image"),
+    (0, b"GIF8"): Format("GIF image"),
+    (8, b"WEBP"): Format("WebP image"),
+    (0, b"II*\0"): Format("TIFF image"),
+    (0, b"MM\0*"): Format("TIFF image"),
+    (4, b"ftyp"): Format("MP4 video or audio"),
+    (8, b"WAVE"): Format("WAV audio"),
+    (0, b"ID3"): Format("MP3 audio"),
+    (0, b"OggS"): Format("Ogg audio"),
+    (0, b"fLaC"): Format("FLAC audio"),
+    (0, b"\x1aE\xdf\xa3"): Format("Matroska video"),
+    (0, b"\x7fELF"): Format("ELF program"),
+    (0, b"\x93NUMPY"): Format("NumPy array"),
+    (0, b"GGUF"): Format("GGUF model"),
+    (0, b"\x89HDF\r\n"): Format("HDF5 data"),
+    (0, b"wOF2"): Format("font"),
+}
+NOTICES = {  # what a model learns of text formats that hold more than the text
+    "table": "its delimiters and all columns are learnt; to learn one: --set data.column=COLUMN",
+    "subtitles": "its numbers and times are learnt; to leave them out: "
+    r"grep -vE '^[0-9]+\s*$|-->|^WEBVTT' FILE > text.txt",
+    "HTML": "its tags are learnt; for the text alone: pandoc -t plain --wrap=none FILE -o text.txt",
+    "XML": "its tags are learnt; for the text alone: xmllint --xpath 'string(/)' FILE > text.txt",
+    "RTF": "its markup is learnt; for the text alone: pandoc -t plain --wrap=none FILE -o text.txt",
+    "JSON": "its keys, quotes and escapes are learnt; for the texts alone: "
+    "jq -r '.. | strings' FILE > text.txt",
+    "mail": "its headers and encoded parts are learnt; export the text alone",
+}
+_KINDS = {
+    "table": (".csv", ".tsv", ".jsonl", ".ndjson"),
+    "subtitles": (".srt", ".vtt"),
+    "HTML": (".html", ".htm", ".xhtml"),
+    "XML": (".xml", ".fb2", ".svg", ".enex"),
+    "RTF": (".rtf",),
+    "JSON": (".json", ".ipynb"),
+    "mail": (".eml", ".mbox"),
+}
+_BY_SUFFIX = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes}
+_BY_CONTENT = {
+    "RTF": rb"\{\\rtf\d",
+    "HTML": rb"(?i)(<\?xml[^>]*>\s*)?<(!doctype html|html)\b",
+    "XML": rb"<\?xml\b",
+    "subtitles": rb"WEBVTT|\d+\r?\n\d\d:\d\d:\d\d,\d+ -->",
+    "JSON": rb'\{\s*"[^"\n]*"\s*:|\[\s*\{\s*"',
+    "mail": rb"From \S+@|Return-Path: <|Received: from ",
+}
+
+
+def binary_format(head: bytes, name: str, members: Iterable[str] = ()) -> Format | None:
+    """Return the format of a file that is not plain text, None if it is not a known one.
+
+    Args:
+        head: its first bytes, some kilobytes.
+        name: its name, by which a document in a zip is known whose `head` does not say it.
+        members: the names of what is in it, if it is a zip.
+    """
+    if head.startswith(ZIP):
+        parts = head + "\n".join(members).encode(errors="replace")
+        found = next((format for part, format in IN_ZIP.items() if part in parts), None)
+        return found or BY_SUFFIX.get(PurePath(name).suffix.lower())
+    found = next((each for (at, magic), each in MAGIC.items() if head.startswith(magic, at)), None)
+    with suppress(UnicodeDecodeError):  # a text may begin with these letters
+        codecs.utf_8_decode(head, "strict", False)
+        return found if b"\0" in head or head.startswith((b"%PDF-1.", b"%!PS-")) else None
+    return found
+
+
+def text_format(head: bytes, kind: str) -> str | None:
+    """Return the key in NOTICES for text with markup; `kind` is the suffix of its name."""
+    if found := _BY_SUFFIX.get(kind):
+        return found
+    start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    return next((name for name, each in _BY_CONTENT.items() if re.match(each, start)), None)
+
+
+def is_tar(head: bytes) -> bool:
+    """Return whether a .tar begins so: its first header has the right checksum."""
+    try:
+        tarfile.TarInfo.frombuf(head[:512], "utf-8", "surrogateescape")
+    except tarfile.HeaderError:
+        return False
+    return True
