@@ -59,9 +59,9 @@ def resume_from(
     data, state = from_main(recover, run)
     with _state_of_this_model(run, data):
         progress = Progress(**state.numbers["progress"])
+        _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
         if not adds_minutes:
             _check_has_steps(data, config, progress, run)
-        _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
         _check_teacher(teacher, state.numbers.get("teacher_sha256"), config, run)
         _change_schedule(data, config.train, progress)
         model = load_model(data, device_to_build_on(config.train, device))
