@@ -161,7 +161,7 @@ class _Notices(logging.Handler):
 
         text, ended = visible(record.getMessage()), hasattr(record, "ended")
         in_terminal = sys.stderr.isatty()
-        with tqdm.get_lock():
+        with tqdm.get_lock():  # type: ignore[no-untyped-call]
             if self._shows_status:
                 sys.stderr.write("\r\x1b[K")
                 self._shows_status = False
