@@ -73,8 +73,7 @@ def test_time_and_memory_are_measured_once_and_shown_once(gpt: Gpt, text_file: P
     assert "passes over the text" in err
     assert "MiB" not in err
     assert not re.search(r"\d s\b|\d min\b", err)
-    [shown] = re.findall(r"^time +([\d.]+) (s|min) on", out, re.MULTILINE)
-    assert float(shown[0]) * {"s": 1, "min": 60}[shown[1]] <= 120
+    assert len(re.findall(r"^(?:time|memory) ", out, re.MULTILINE)) == 2
 
 
 def test_evaluations_on_a_part_cost_less_until_the_last(text_file: Path) -> None:
