@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gpt.distributed import first_on_each_machine, from_main
 from gpt.errors import UsageError
 
@@ -59,11 +61,24 @@ def resolve(
     minutes: float | None = None,
     *,
     plans_again: bool = True,
-    **fine_tuning: Any,
+    init_from: str | None = None,
+    inherit: Callable[[str], dict[str, Any]] | None = None,
 ) -> "Config":
-    """The config with these settings; one for so many minutes makes its own plans, if it may.
+    """Return the config with these settings.
 
-    Steps that are set take the place of a config's minutes and plans.
+    `train.steps` among the settings replaces the minutes and the plans of the config.
+
+    Args:
+        config, text, settings, minutes: see `gpt.train`.
+        plans_again: whether `minutes` replace the plans of the config, too.
+        init_from, inherit: see `load_config`.
+
+    Returns:
+        The validated config.
+
+    Raises:
+        ConfigError: the file, a key or a value is wrong.
+        UsageError: the settings have both minutes and steps.
     """
     from gpt.config.load import keys_set_by, load_config
 
@@ -79,16 +94,33 @@ def resolve(
             )
         changes += ["train.minutes=null", "train.plans=null"]
     texts = [text] if isinstance(text, str | Path) else text or []
-    return load_config(config, changes, [str(name) for name in texts] or None, **fine_tuning)
+    names = [str(name) for name in texts] or None
+    return load_config(config, changes, names, init_from=init_from, inherit=inherit)
 
 
 def as_changes(settings: Settings) -> list[str]:
-    """`section.key=value` of each setting."""
+    """Return each setting as `section.key=value`."""
     from gpt.config.yaml import as_flow
 
     if isinstance(settings, Mapping):
-        return [f"{key}={as_flow(value)}" for key, value in settings.items()]
+        return [f"{key}={as_flow(_plain(value))}" for key, value in settings.items()]
     return [settings] if isinstance(settings, str) else [*settings]
+
+
+def _plain(value: Any) -> Any:
+    """Return `value` with paths as text, and NumPy's scalars and arrays as Python's."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, np.generic | np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def never() -> bool:
+    """Return False: the `should_stop` of a call without one."""
+    return False
 
 
 def since_now() -> Callable[[], float]:
@@ -98,9 +130,14 @@ def since_now() -> Callable[[], float]:
 
 
 def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
-    """The name of a run: after the first text, if one is given (`neko` of `texts/neko.txt`).
+    """Return the default name of a run's folder.
 
-    Else after the config.
+    Args:
+        config, text: see `gpt.train`.
+
+    Returns:
+        The name of the first text without its folder and suffix (`neko` for `texts/neko.txt`),
+        without a text that of the config, and `run` without either.
     """
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
@@ -124,9 +161,9 @@ def ready(
     given: "Config | str | Path | None",
     settled: "Config",
     clock: Callable[[], float],
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool],
 ) -> tuple["Config", "Corpus"]:
-    """The text, and the config to train by: chosen for it, where that is left to us."""
+    """Return the config to train by, and its text; choose what `given` leaves open."""
     return chosen(settled, clock, should_stop) if is_open(given, settled) else read_text(settled)
 
 

@@ -121,6 +121,7 @@ def run_sweep(
         Interrupted: `should_stop` returned True; what was trained is saved.
     """
     check_alone("a sweep, whose runs are processes of their own (--jobs),")
+    typed, folder = folder, folder.absolute()  # wherever the caller changes to meanwhile
     plan = None
     if asked is not None and (overwrite or not is_sweep(folder)):
         if is_run(folder):
@@ -147,7 +148,7 @@ def run_sweep(
             for run, corpus in zip(plan.runs, corpora, strict=True)
             if not _is_finished(folder / run.name)
         ]
-        log.info("%s: %d runs, %d to train", folder, len(plan.runs), len(waiting))
+        log.info("%s: %d runs, %d to train", typed, len(plan.runs), len(waiting))
         jobs = jobs or plan.jobs
         try:
             if min(jobs, len(waiting)) > 1:
@@ -158,13 +159,13 @@ def run_sweep(
             done = sum(_is_finished(folder / run.name) for run in plan.runs)
             raise Interrupted(
                 f"stopped: {done} of {len(plan.runs)} runs are finished, what others trained is "
-                f"saved; resume with: {command('train', '--resume', str(folder))}"
+                f"saved; resume with: {command('train', '--resume', str(typed))}"
             ) from None
         ended = [
-            _ended(folder, run, corpus, errors.get(run.name))
+            _ended(folder, typed, run, corpus, errors.get(run.name))
             for run, corpus in zip(plan.runs, corpora, strict=True)
         ]
-        return Sweep(str(folder), _compared(plan, ended))
+        return Sweep(str(typed), _compared(plan, ended))
 
 
 def _corpora(folder: Path, plan: Plan, load: Load) -> list[Corpus]:
@@ -210,22 +211,24 @@ def _is_finished(run: Path) -> bool:
         return False
 
 
-def _ended(folder: Path, planned: PlannedRun, corpus: Corpus, error: str | None) -> SweepRun:
-    run, seed = folder / planned.name, planned.config.seed
+def _ended(
+    folder: Path, typed: Path, planned: PlannedRun, corpus: Corpus, error: str | None
+) -> SweepRun:
+    run, seed, shown = folder / planned.name, planned.config.seed, str(typed / planned.name)
     if error is not None:
-        return SweepRun(str(run), seed, None, None, error)
+        return SweepRun(shown, seed, None, None, error)
     try:
         if changed := _resumed_otherwise(planned.config, read_summary(run, "last").config):
-            removed = command("runs", "--delete", str(run))
-            return SweepRun(str(run), seed, None, None, f"{changed}; to train it again: {removed}")
+            removed = command("runs", "--delete", shown)
+            return SweepRun(shown, seed, None, None, f"{changed}; to train it again: {removed}")
         best = read_summary(run, "best")
         loss = best.val_loss
         if loss is None:  # it was evaluated on a part
             model = load_model(read_checkpoint(run), select_device(planned.config.device))
             loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
     except GPTError as problem:
-        return SweepRun(str(run), seed, None, None, str(problem))
-    return SweepRun(str(run), seed, val_units(corpus).per_character(loss), best.step, None)
+        return SweepRun(shown, seed, None, None, str(problem))
+    return SweepRun(shown, seed, val_units(corpus).per_character(loss), best.step, None)
 
 
 def _resumed_otherwise(planned: Config, trained: Config) -> str | None:
