@@ -25,8 +25,10 @@ class Dropout(nn.Dropout):
         if not (self.training and self.p):
             return input
         if torch.compiler.is_compiling():
-            return input * _opaque_noise(input.detach(), self.p, self.generator_id)
-        return input * _noise(input, self.p, self.generator)
+            noise: Tensor = _opaque_noise(input.detach(), self.p, self.generator_id)
+        else:
+            noise = _noise(input, self.p, self.generator)
+        return input * noise
 
 
 def set_generator(model: nn.Module, generator: torch.Generator) -> None:

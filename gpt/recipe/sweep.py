@@ -125,11 +125,11 @@ def run_sweep(
     plan = None
     if asked is not None and (overwrite or not is_sweep(folder)):
         if is_run(folder):
-            raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
+            raise UsageError(f"{typed} is the folder of a run; choose another --run-dir")
         if not is_sweep(folder):
-            check_free(folder, overwrite=overwrite)
+            check_free(typed, overwrite=overwrite)
         for run in asked if overwrite else ():
-            check_keeps(folder, run.config)
+            check_keeps(typed, run.config)
         plan = new_plan(asked, jobs or 1, choose, load, should_stop)
         if overwrite and is_sweep(folder):  # once nothing else can refuse to start
             delete_sweep(folder)
@@ -141,8 +141,8 @@ def run_sweep(
         else:
             plan = read_plan(folder)
             if asked is not None:
-                check_same(folder, plan, asked)
-        corpora = _corpora(folder, plan, load)
+                check_same(typed, plan, asked)
+        corpora = _corpora(folder, typed, plan, load)
         waiting = [
             Job(run.name, folder / run.name, run.config, corpus)
             for run, corpus in zip(plan.runs, corpora, strict=True)
@@ -168,12 +168,12 @@ def run_sweep(
         return Sweep(str(typed), _compared(plan, ended))
 
 
-def _corpora(folder: Path, plan: Plan, load: Load) -> list[Corpus]:
+def _corpora(folder: Path, typed: Path, plan: Plan, load: Load) -> list[Corpus]:
     """The text of each run; runs of one text share it, as each is an open file."""
     shared: dict[tuple[object, ...], Corpus] = {}
     corpora = []
     for run in plan.runs:
-        corpus = _corpus(folder, run, load)
+        corpus = _corpus(folder, typed, run, load)
         ids = corpus.ids.filename if isinstance(corpus.ids, np.memmap) else id(corpus.ids)
         key = (ids, corpus.train_ids, corpus.vocabulary.to_json())
         corpora.append(shared.setdefault(key, corpus))
@@ -182,7 +182,7 @@ def _corpora(folder: Path, plan: Plan, load: Load) -> list[Corpus]:
     return corpora
 
 
-def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
+def _corpus(folder: Path, typed: Path, run: PlannedRun, load: Load) -> Corpus:
     """The text of a run, which must be what it was when the sweep began; as must what it is lent.
 
     One that has begun has its weights, and is resumed by the run to distill that it began with.
@@ -198,7 +198,7 @@ def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
             changed.append(f"the best checkpoint of {key}")
     if changed:
         raise UsageError(
-            f"{changed[0]} has changed since {folder} began; bring the old one back, or start a "
+            f"{changed[0]} has changed since {typed} began; bring the old one back, or start a "
             f"new sweep by --overwrite or another --run-dir"
         )
     return corpus

@@ -202,7 +202,7 @@ def train(
             from_main(_note, run, config, corpus, state.step, computed)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), typed)
             trainer = Trainer(
-                *(config, corpus, run, typed, state, budget, check_in_place, should_stop, on_event)
+                *(config, corpus, run, state, budget, check_in_place, should_stop, on_event), typed
             )
             remember(run=str(run))
             while True:
@@ -241,16 +241,21 @@ class Trainer:
         config: Config,
         corpus: Corpus,
         run: Path,
-        typed: Path,
         state: RunState,
         budget: TimeBudget,
         check_in_place: Callable[[], None],
         should_stop: Callable[[], bool],
         on_event: Callable[[dict[str, Any]], object] | None,
+        typed: Path | None = None,
     ) -> None:
         self.budget, self.pace, self.clock = budget, budget.pace, budget.pace.clock
         self.began = self.clock()
-        self.config, self.corpus, self.run, self.typed = config, corpus, run.absolute(), typed
+        self.config, self.corpus, self.run, self.typed = (
+            config,
+            corpus,
+            run.absolute(),
+            typed or run,
+        )
         self.check_in_place = check_in_place
         self.on_event = on_event if on_event and rank() == 0 else lambda event: None
         self._should_stop, self._stopping = should_stop, False
