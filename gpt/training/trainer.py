@@ -250,12 +250,8 @@ class Trainer:
     ) -> None:
         self.budget, self.pace, self.clock = budget, budget.pace, budget.pace.clock
         self.began = self.clock()
-        self.config, self.corpus, self.run, self.typed = (
-            config,
-            corpus,
-            run.absolute(),
-            typed or run,
-        )
+        self.config, self.corpus = config, corpus
+        self.run, self.typed = run.absolute(), typed or run
         self.check_in_place = check_in_place
         self.on_event = on_event if on_event and rank() == 0 else lambda event: None
         self._should_stop, self._stopping = should_stop, False
