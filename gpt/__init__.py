@@ -14,8 +14,10 @@ The modules follow the way of the data; each imports only from those above its o
     training                     batches in, checkpoints out
     recipe                       a text and a time in, a config out; sweeps
     lessons                      the same attention built up from averaging
-    api                          what notebooks and the commands call; `gpt.load`, `gpt.train`
+    api                          what notebooks and the commands call
     cli                          the commands
+
+From Python: `gpt.train`, `gpt.resume` and `gpt.sweep` train, `gpt.load` returns a `gpt.Model`.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -28,9 +30,14 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Find what `gpt.api` offers when it is first asked for: `import gpt` alone loads nothing."""
+    """Import `gpt.api` when one of its functions is first used: `import gpt` loads no library."""
     if name not in __all__:
         raise AttributeError(f"module 'gpt' has no attribute {name!r}")
     from gpt import api
 
     return getattr(api, name)
+
+
+def __dir__() -> list[str]:
+    """List the functions of `gpt.api` too, for `help(gpt)` and completion."""
+    return sorted({*globals(), *__all__})

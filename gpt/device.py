@@ -2,14 +2,15 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from threading import Lock
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from gpt.errors import DeviceError, GPTError, counted
 from gpt.seeds import derive_seed
@@ -82,18 +83,37 @@ def set_threads_here(count: int) -> None:
 
 @contextmanager
 def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterator[None]:
-    """torch computes with so many threads in this thread; `auto`: as many as it does already.
+    """Compute with `threads` threads, in `default_modes`, in this thread alone.
 
-    If `deterministic`, CUDA adds in a fixed order, too.
+    Args:
+        threads: the number of threads, or `auto` for as many as torch uses already.
+        deterministic: whether CUDA adds in a fixed order.
     """
     before = torch.get_num_threads()
     if isinstance(threads, int):
         set_threads_here(threads)
     try:
-        with _repeating_exactly() if deterministic else nullcontext():
+        with default_modes(), _repeating_exactly() if deterministic else nullcontext():
             yield
     finally:
         set_threads_here(before)
+
+
+@contextmanager
+def default_modes() -> Iterator[None]:
+    """Compute as in a new thread, whatever modes of torch the caller has set in this one.
+
+    Gradients are recorded, new tensors are on the CPU by default, and autocast is off.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(mode=False))
+        stack.enter_context(torch.enable_grad())
+        if torch.get_default_device().type != "cpu":  # else it would slow each call
+            stack.enter_context(torch.device("cpu"))
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):  # whose cache would keep weights of old steps
+                stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
+        yield
 
 
 @contextmanager
@@ -167,15 +187,25 @@ def compile_model(
     return compiled
 
 
+class SkipInitialization(TorchFunctionMode):
+    """Make modules without drawing their weights, which torch does from its global generator.
+
+    On `meta`, drawing even imports torch's compiler.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call `func` unless it fills a tensor."""
+        named = kwargs or {}
+        draws = getattr(func, "__module__", None) == "torch.nn.init"
+        return named["tensor"] if draws else func(*args, **named)
+
+
 def generator(seed: int, purpose: str, step: int) -> torch.Generator:
     """A generator seeded by `derive_seed`; it draws on the CPU, the same for any device."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, step))
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """torch draws from `seed` on the CPU and on `device`, and afterwards as if nothing had been."""
-    devices = [] if device.type == "cpu" else [device]
-    with torch.random.fork_rng(devices, device_type=device.type):
-        torch.manual_seed(seed)
-        yield

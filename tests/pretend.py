@@ -11,6 +11,8 @@ After PyTorch's own test/test_privateuseone_python_backend.py.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Self
+from unittest.mock import patch
+from weakref import WeakSet
 
 import torch
 from numpy.typing import NDArray
@@ -52,7 +54,7 @@ class _Backend:
         return False
 
     def manual_seed_all(self, seed: int) -> None:
-        """It draws from the CPU's generator, which is seeded, too."""
+        """Nothing draws from a generator of its own."""
 
     def get_rng_state(self, device: object) -> Tensor:
         return torch.empty(0)
@@ -61,6 +63,20 @@ class _Backend:
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
+
+
+_generators = WeakSet[torch.Generator]()  # of the pretended device
+
+
+class PretendGenerator(torch._C.Generator):
+    """`torch.Generator`, which while it is plugged in takes the pretended device, too."""
+
+    def __new__(cls, device: torch.device | str = "cpu") -> Self:
+        pretends = torch.device(device).type == "pretend"
+        new = super().__new__(cls, device="cpu" if pretends else device)
+        if pretends:
+            _generators.add(new)
+        return new
 
 
 _backend = _Backend()
@@ -132,10 +148,12 @@ def _check_operands(operation: object, tree: Any) -> None:
             )
 
     def check_generator(generator: torch.Generator) -> None:
+        if generator._cdata in {own._cdata for own in _generators}:  # an operation gets a copy
+            return
         raise RuntimeError(f"{operation}: expected a generator of {PRETEND}, got the CPU's")
 
     tree_map_only(Tensor, check, tree)
-    tree_map_only(torch.Generator, check_generator, tree)
+    tree_map_only(torch._C.Generator, check_generator, tree)
 
 
 def _move(operation: Any, *args: Any, **kwargs: Any) -> Tensor:
@@ -176,7 +194,8 @@ def plugged_in() -> Iterator[torch.device]:
     """The pretended device is the accelerator of this machine."""
     _backend.plugged_in = True
     try:
-        yield torch.device(PRETEND)
+        with patch.object(torch, "Generator", PretendGenerator):
+            yield torch.device(PRETEND)
     finally:
         _backend.plugged_in = False
 

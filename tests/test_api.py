@@ -1,9 +1,14 @@
 """What a notebook relies on: `gpt.train`, `gpt.load` and what a loaded model gives."""
 
+import inspect
 import math
+import pydoc
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,10 @@ import pytest
 import torch
 
 import gpt
+from gpt import api
 from gpt.errors import ConfigError, UsageError
+from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.folder import locked
 from gpt.sampling.samples import collect
 from tests.conftest import PANGRAM, small
 
@@ -231,3 +239,268 @@ def test_a_text_is_named_by_a_path_too(text_file: Path) -> None:
     assert (first.text, first.run) == (str(text_file), "runs/pangram")
     assert both.run == "runs/pangram-2"
     assert Path(both.run).is_dir()
+
+
+# --- threads ---
+
+
+def weights(run: str | Path) -> dict[str, bytes]:
+    """The weights of a run's last checkpoint, to be compared bit for bit."""
+    return {k: v.tobytes() for k, v in read_checkpoint(Path(run), "last").weights.items()}
+
+
+def at_once(works: list[Callable[[], Any]]) -> list[Any]:
+    """What each work returns, when all are begun at the same moment in threads."""
+    begin = threading.Barrier(len(works))
+
+    def work(one: Callable[[], Any]) -> Any:
+        begin.wait()
+        return one()
+
+    with ThreadPoolExecutor(len(works)) as pool:
+        return [future.result() for future in [pool.submit(work, one) for one in works]]
+
+
+def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alone(
+    text_file: Path,
+) -> None:
+    """Bug: masks were drawn from the generator of the process; 0 of 4 such runs had equal bits."""
+
+    def trained(seed: int, name: str) -> dict[str, bytes]:
+        dropout = {"model__dropout": 0.3, "model__attention_dropout": 0.2}
+        return weights(gpt.train(small(seed=seed, **dropout), text=text_file, run_dir=name).run)
+
+    alone = [trained(seed, f"alone-{seed}") for seed in range(3)]
+    beside = at_once([lambda seed=seed: trained(seed, f"{seed}") for seed in range(3)])
+    assert beside == alone
+
+
+def test_a_training_draws_nothing_from_the_generator_of_the_process(text_file: Path) -> None:
+    """Bug: it seeded and restored that generator, so draws of other threads were repeated."""
+    torch.manual_seed(1)
+    expected = torch.rand(100_000)
+    torch.manual_seed(1)
+    drawn: list[torch.Tensor] = []
+    states: list[torch.Tensor] = []
+
+    def on_event(event: dict[str, Any]) -> None:  # amid a training, as another thread would
+        drawn.append(torch.rand(100))
+
+    def step_hook(frame: Any, event: str, _: Any) -> None:
+        """Look at the generator at each call of a function of this package."""
+        if event == "call" and "/gpt/model/" in frame.f_code.co_filename:
+            states.append(torch.get_rng_state())
+            if not states[-1].equal(states[0]):
+                states.pop(0)
+
+    changes: dict[str, Any] = {"model__dropout": 0.3, "train__steps": 2, "train__sample_length": 0}
+    gpt.train(small(**changes), text=text_file, run_dir="a", on_event=on_event)
+    assert torch.cat(drawn).equal(expected[: 100 * len(drawn)])
+    before = torch.get_rng_state()
+    sys.setprofile(step_hook)
+    try:
+        gpt.train(small(**changes), text=text_file, run_dir="b")
+    finally:
+        sys.setprofile(None)
+    assert states
+    assert all(state.equal(before) for state in states)
+
+
+def test_a_model_in_several_threads_returns_what_it_returns_in_one(run: Path) -> None:
+    """Bug: hooks on the shared module fired for other threads, and a head was zeroed for all."""
+    model, text = gpt.load(run), "a quick fox"
+    logits, loss, weight = model.logits(text), model.loss(text * 9), model.attention(text).weights
+    without = model.attention_analysis(text).losses_without
+    works: list[Callable[[], Any]] = [
+        lambda: [model.attention_analysis(text).losses_without.equal(without) for _ in range(9)],
+        lambda: [model.logits(text).equal(logits) for _ in range(99)],
+        lambda: [model.attention(text).weights.equal(weight) for _ in range(29)],
+        lambda: [model.loss(text * 9) == loss for _ in range(9)],
+    ]
+    assert all(all(each) for each in at_once(works))
+
+
+# --- modes of torch that the caller has set ---
+
+
+@contextmanager
+def default_dtype() -> Iterator[None]:
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+MODES: dict[str, Callable[[], Any]] = {
+    "float64": default_dtype,
+    "meta": lambda: torch.device("meta"),
+    "no_grad": torch.no_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize(
+    ("mode", "changes"),
+    [
+        *((mode, {"model__dropout": 0.1}) for mode in MODES),
+        (
+            "float64",
+            {"train__optimizer": "adamw", "model__ensemble": 2, "train__precision": "bf16"},
+        ),
+    ],
+)
+def test_modes_of_torch_that_the_caller_has_set_change_nothing(
+    text_file: Path, mode: str, changes: dict[str, Any]
+) -> None:
+    """Bug: with a default dtype of float64 a run was trained that could not be loaded.
+
+    With the other modes, training failed with a raw error.
+    """
+    config = small(**changes)
+    found = []
+    for context in (nullcontext, MODES[mode]):
+        with context():
+            outcome = gpt.train(config, text=text_file, run_dir="r", overwrite=True)
+            model = gpt.load(outcome.run)
+            text = "".join(model.generate("the ", length=9, seed=1))
+            loss, attention = model.loss("a quick fox"), model.attention("a fox").weights
+            found.append((weights(outcome.run), outcome.val_loss, text, loss, attention.tolist()))
+    assert found[0] == found[1]
+
+
+# --- the folder of a run ---
+
+
+@pytest.mark.parametrize("fails", ["evaluation", "nothing"])
+def test_an_overwrite_deletes_the_old_run_once_the_new_one_is_saved(
+    run: Path, text_file: Path, fails: str
+) -> None:
+    """Bug: the old run was deleted before it was known that the new one can be trained."""
+    config = small()
+    old = weights(gpt.train(config, text=text_file, run_dir="r").run)
+    files = sorted(path.name for path in Path("r").iterdir())
+
+    def fail(event: dict[str, Any]) -> None:
+        raise ZeroDivisionError
+
+    other = small(seed=2, train__eval_every=3)
+    if fails == "evaluation":
+        with pytest.raises(ZeroDivisionError):
+            gpt.train(other, text=text_file, run_dir="r", overwrite=True, on_event=fail)
+        assert weights("r") == old
+        assert gpt.load("r").config.seed == config.seed
+        assert sorted(path.name for path in Path("r").iterdir()) == files
+    gpt.train(other, text=text_file, run_dir="r", overwrite=True)
+    assert weights("r") != old
+    assert gpt.load("r").config.seed == 2
+    assert len([*Path("r").iterdir()]) == len(files)
+
+
+@pytest.mark.parametrize("moved", ["one", "all", "begun"])
+def test_an_overwrite_that_is_killed_before_its_first_checkpoint_leaves_the_old_run(
+    text_file: Path, monkeypatch: pytest.MonkeyPatch, moved: str
+) -> None:
+    """Bug: it was deleted before. The kill comes amid the moves, after them, or in training."""
+    from gpt.runs import folder
+
+    old = weights(gpt.train(small(), text=text_file, run_dir="r").run)
+    names = {path.name for path in Path("r").iterdir()}
+    rename, moves = Path.rename, []
+
+    def kill(self: Path, target: Path) -> Path:
+        moves.append(self)
+        if moved == "one" and len(moves) == 2:
+            raise KeyboardInterrupt
+        return rename(self, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(folder, "finish_overwrite", lambda run: None)  # a kill finishes nothing
+        with locked(Path("r")):
+            patch.setattr(Path, "rename", kill)
+            folder.set_aside(Path("r"))
+            if moved == "begun":
+                Path("r/config.yaml").write_text("seed: 5")
+                Path("r/metrics.jsonl").write_text("{}")
+            raise KeyboardInterrupt
+    assert gpt.load("r").config.seed == small().seed
+    assert weights("r") == old
+    assert {path.name for path in Path("r").iterdir()} == names
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_is_where_it_began_wherever_the_caller_changes_to(
+    text_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """Bug: files were looked for in the new folder, and a failed training kept its lock."""
+    (tmp_path / "elsewhere").mkdir()
+    seen: list[dict[str, Any]] = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        seen.append(event)
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        if fails and event["step"] == 8:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) if fails else nullcontext():
+        outcome = gpt.train(small(), text=text_file, run_dir="r", on_event=on_event)
+        assert outcome.run == str(tmp_path / "r")
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+    assert gpt.load(tmp_path / "r").step
+    if fails:
+        assert gpt.resume(tmp_path / "r").step == 11
+
+
+# --- settings and help ---
+
+
+def test_settings_are_numbers_of_numpy_and_paths_too(text_file: Path) -> None:
+    """Bug: they were refused with "Object of type int64 is not JSON serializable"."""
+    outcome = gpt.train(
+        small(),
+        settings={
+            "data.source": text_file,
+            "train.steps": np.int64(2),
+            "train.learning_rate": np.float32(0.5),
+            "train.auto_batch": np.bool_(True),
+        },
+        run_dir="r",
+    )
+    train = gpt.load(outcome.run).config.train
+    assert (outcome.step, train.learning_rate, train.auto_batch) == (2, 0.5, True)
+    swept = gpt.sweep(
+        small(train__steps=2),
+        text=text_file,
+        settings={"train.learning_rate": np.array([1e-3, 2e-3])},
+    )
+    assert len(swept.combinations) == 2
+
+
+def test_help_lists_the_functions_and_describes_them() -> None:
+    """Bug: `help(gpt)` listed no function, and `help(gpt.train)` had the address of a lambda."""
+    assert {*gpt.__all__} <= {*dir(gpt)}
+    page = pydoc.render_doc(gpt, renderer=pydoc.plaintext)
+    assert all(f"{name}(" in page for name in ("load", "resume", "sweep", "train"))
+    assert (Path(gpt.__file__).parent / "py.typed").is_file()
+
+
+PUBLIC = [
+    *(getattr(api, name) for name in api.__all__ if name != "Model"),
+    *(f for name, f in vars(gpt.Model).items() if inspect.isfunction(f) and name[0] != "_"),
+]
+
+
+@pytest.mark.parametrize("function", PUBLIC, ids=lambda function: function.__name__)
+def test_a_public_function_describes_its_parameters(function: Callable[..., Any]) -> None:
+    """Bug: some had `**options: Any`, and no description of parameters and results."""
+    signature, doc = inspect.signature(function), inspect.getdoc(function) or ""
+    assert "<lambda>" not in str(signature)
+    parameters = [name for name in signature.parameters if name != "self"]
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+    if parameters:
+        arguments = doc.partition("Args:")[2].partition("\n\n")[0]
+        assert [name for name in parameters if name not in arguments] == []
+        assert "Returns:" in doc or "Yields:" in doc
+        assert "Raises:" in doc or function.__name__ == "name_of"

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.model.attention import CausalSelfAttention
+from gpt.model.dropout import Dropout, set_generator
 from gpt.model.rotary import Rotary
 from gpt.model.transformer import (
     GPT,
@@ -307,6 +308,22 @@ def test_dropout_acts_on_the_embeddings_and_on_what_each_part_adds() -> None:
     x = torch.randn(B, T, C)
     for part in (model.dropout, model.blocks[0].attention, model.blocks[1].mlp):
         assert not part(x).equal(part(x))
+
+
+def test_a_compiled_model_draws_the_masks_that_it_draws_otherwise() -> None:
+    """Bug: the compiler drew masks of its own, seeded by the generator of the process."""
+    part = torch.nn.Sequential(Dropout(0.3), torch.nn.Linear(C, C), Dropout(0.2))
+    x, masks = torch.randn(B, T, C), torch.Generator()
+    set_generator(part, masks)
+    found = []
+    for forward in (part, torch.compile(part, backend="aot_eager")):
+        masks.manual_seed(3)
+        part.zero_grad()
+        for _ in range(2):  # micro-batches
+            out = forward(x)
+            out.square().sum().backward()
+        found.append([out, *(p.grad for p in part.parameters())])
+    torch.testing.assert_close(*found)
 
 
 def test_parameters_are_counted_by_part() -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from gpt.errors import UsageError
@@ -24,9 +25,16 @@ log = logging.getLogger(__name__)
 
 
 class Model:
-    """The trained model of a run: `generate`, `logits`, `loss` and `attention` of any text.
+    """A trained model, as `gpt.load` returns it.
 
-    Several can be loaded at once. torch is loaded by the first call that needs it.
+    Several models can be loaded at once, and several threads can use one model. torch is imported
+    by the first call that needs it.
+
+    Attributes:
+        run: the folder of the run.
+        step: the step of the checkpoint.
+        config: the config of the run.
+        vocabulary: the characters of the model; V is their number.
     """
 
     def __init__(self, run: Path, checkpoint: "CheckpointData", device: str) -> None:
@@ -34,20 +42,27 @@ class Model:
         self.step, self.config = checkpoint.step, checkpoint.config
         self.vocabulary = checkpoint.vocabulary
         self._told = set[str]()  # notices, and characters that share the unknown id
+        self._loading = Lock()
 
     def __repr__(self) -> str:
         return f"<gpt.Model {self.run.name}, step {self.step}>"
 
-    @cached_property
+    @property
     def module(self) -> "LanguageModel":
         """The model as a torch module in evaluation mode, on the device."""
-        from gpt.device import select_device
+        with self._loading:
+            return self._module
+
+    @cached_property
+    def _module(self) -> "LanguageModel":
+        from gpt.device import default_modes, select_device
         from gpt.runs.model import load_model
 
-        return load_model(self.checkpoint, select_device(self.device))
+        with default_modes():
+            return load_model(self.checkpoint, select_device(self.device))
 
     def summary(self) -> str:
-        """The run's folder, the step and the val loss, if it is known, in a few words."""
+        """Return the folder, the step and, if it is known, the val loss, in one line."""
         val_loss = self.checkpoint.val_loss
         known = "" if val_loss is None else f", val loss {val_loss:.4f}"
         known += " per byte" if known and self.vocabulary.is_bytes else ""
@@ -291,15 +306,21 @@ class Model:
         )
 
     def logits(self, text: str) -> "Tensor":
-        """(T, V): row t predicts the character after the text's character t, counted from 0.
+        """Compute the logits of the next character after each character of a text.
 
-        With `data.vocabulary: bytes`, the byte after byte t of its UTF-8.
+        Args:
+            text: 1 to `model.T` characters; with `data.vocabulary: bytes`, bytes of UTF-8.
+
+        Returns:
+            float32 on the CPU, (T, V): row t predicts the character (or byte) after the one at t,
+            counted from 0. The softmax of a row is a distribution.
 
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
         """
         import torch
 
+        from gpt.device import default_modes
         from gpt.text.batches import to_torch
 
         ids = to_torch(self.vocabulary.encode(self.prepare(text)))
@@ -308,14 +329,18 @@ class Model:
                 f"expected a text of 1 to model.T = {self.config.model.T} "
                 f"{self.vocabulary.unit}s, got {len(ids)}"
             )
-        with torch.no_grad():  # inference tensors could not be used with autograd
+        with default_modes(), torch.no_grad():  # inference tensors could not be used with autograd
             logits: Tensor = self.module(ids[None].to(self._torch_device))[0]
         return logits.float().cpu()
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
-        """Return the mean loss of all characters of a text but the first, in nats per character.
+        """Return the mean loss of a text, as `val_loss` is: in consecutive windows of `model.T`.
 
-        The text is cut into consecutive windows of `model.T` ids, as for `val_loss`.
+        Args:
+            text: at least 2 characters.
+
+        Returns:
+            Nats per character, over all characters but the first.
 
         Args:
             text: a text of any length.
@@ -328,6 +353,7 @@ class Model:
         Raises:
             UsageError: the text has fewer than two characters, or unknown ones.
         """
+        from gpt.device import default_modes
         from gpt.evaluation.loss import evaluate
         from gpt.evaluation.units import scored_ids, units_of
 
@@ -335,7 +361,8 @@ class Model:
         text = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
         if len(text) < 2:
             raise UsageError(f"expected a text of at least 2 characters, got {len(text)}")
-        loss = evaluate(self.module, scored_ids(text, self.vocabulary), self.vocabulary)
+        with default_modes():
+            loss = evaluate(self.module, scored_ids(text, self.vocabulary), self.vocabulary)
         return units_of(text, self.vocabulary).per_character(loss)
 
     def val_text(self, characters: int) -> str:
@@ -355,24 +382,47 @@ class Model:
         return self.vocabulary.decode(known).strip("\ufffd")
 
     def attention(self, text: str) -> "Attention":
-        """The attention weights (n_layer, H, T, T) of a text, and what the model predicts (T, V).
+        """Compute the attention weights of a text, and the predictions of the model.
+
+        Args:
+            text: 1 to `model.T` characters.
+
+        Returns:
+            An Attention of float32 tensors on the CPU: `weights` (n_layer, H, T, T), where row t is
+            a query position and sums to 1, and `probabilities` (T, V). H is the number of heads, of
+            all members of an ensemble together.
 
         Raises:
-            UsageError: the text is longer than `model.T`, or has unknown characters.
+            UsageError: the text is empty, longer than `model.T`, or has unknown characters.
+            CheckpointError: the model computes NaN or infinite numbers.
+            OutOfMemory: the weights would take more memory than is free.
         """
+        from gpt.device import default_modes
         from gpt.evaluation.attention import attend_text
 
-        return attend_text(self.module, self.vocabulary, self.prepare(text))
+        with default_modes():
+            return attend_text(self.module, self.vocabulary, self.prepare(text))
 
     def attention_analysis(self, text: str) -> "AttentionAnalysis":
-        """The attention, and what it does on the text: the loss without each head, and more.
+        """Compute the attention of a text, and the effect of each head.
+
+        Args:
+            text: 1 to `model.T` characters.
+
+        Returns:
+            An AttentionAnalysis: an Attention with `losses` (T - 1,), in nats of each character but
+            the first; `losses_without` (n_layer, H, T - 1), the same with a head ablated;
+            `value_norms` (n_layer, H, T); the scores `previous` and `induction` (n_layer, H); and
+            the logit `lens`.
 
         Raises:
-            UsageError: as `attention`.
+            UsageError, CheckpointError, OutOfMemory: see `attention`.
         """
+        from gpt.device import default_modes
         from gpt.evaluation.analysis import analyze_text
 
-        return analyze_text(self.module, self.vocabulary, self.prepare(text))
+        with default_modes():
+            return analyze_text(self.module, self.vocabulary, self.prepare(text))
 
     @property
     def _torch_device(self) -> Any:
@@ -401,12 +451,15 @@ def _texts(name: str, texts: object) -> list[str]:
 def load(
     run: str | Path | None = None, checkpoint: str | int = "best", device: str = "auto"
 ) -> Model:
-    """The model of a run: its folder, its name under `runs/`, or by default the newest run.
+    """Load the model of a run.
 
     Args:
-        run: the run.
+        run: the folder of the run, or its name under `runs/`; default: the newest run.
         checkpoint: `best` (the lowest val loss), `last` or a step.
-        device: auto, cpu, cuda, cuda:N or mps: any, whatever it was trained on.
+        device: auto, cpu, cuda, cuda:N or mps; it need not be the device of the training.
+
+    Returns:
+        The model of that checkpoint.
 
     Raises:
         UsageError: there is no such run.

@@ -75,11 +75,24 @@ def resolve(
     minutes: float | None = None,
     *,
     plans_again: bool = True,
-    **fine_tuning: Any,
+    init_from: str | None = None,
+    inherit: Callable[[str], dict[str, Any]] | None = None,
 ) -> "Config":
-    """Return the config with these settings; with `minutes`, it is planned again if it may be.
+    """Return the config with these settings.
 
-    `train.steps` among the settings takes the place of a config's minutes, plans and max_steps.
+    `train.steps` among the settings replaces the config's minutes, plans and max_steps.
+
+    Args:
+        config, text, settings, minutes: see `gpt.train`.
+        plans_again: whether `minutes` replace the plans of the config, too.
+        init_from, inherit: see `load_config`.
+
+    Returns:
+        The validated config.
+
+    Raises:
+        ConfigError: the file, a key or a value is wrong.
+        UsageError: the settings have both minutes and steps, or `text` is an empty list.
     """
     from gpt.config.load import keys_set_by, load_config
 
@@ -102,7 +115,7 @@ def resolve(
             "out to read data.source"
         )
     names = None if texts is None else [str(name) for name in texts]
-    return load_config(config, changes, names, **fine_tuning)
+    return load_config(config, changes, names, init_from=init_from, inherit=inherit)
 
 
 def as_changes(settings: Settings) -> "list[Override]":
@@ -123,6 +136,11 @@ def _plain(value: Any) -> Any:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
+def never() -> bool:
+    """Return False: the `should_stop` of a call without one."""
+    return False
+
+
 def since_now() -> Callable[[], float]:
     """A clock: seconds since this call."""
     began = time.perf_counter()
@@ -130,9 +148,14 @@ def since_now() -> Callable[[], float]:
 
 
 def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
-    """The name of a run: after the first text, if one is given (`neko` of `texts/neko.txt`).
+    """Return the default name of a run's folder.
 
-    Else after the config.
+    Args:
+        config, text: see `gpt.train`.
+
+    Returns:
+        The name of the first text without its folder and suffix (`neko` for `texts/neko.txt`),
+        without a text that of the config, and `run` without either.
     """
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
@@ -157,7 +180,7 @@ def ready(
     settled: "Config",
     settings: Settings,
     clock: Callable[[], float],
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool],
     *,
     costs: bool = True,
 ) -> tuple["Config", "Corpus"]:

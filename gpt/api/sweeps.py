@@ -11,6 +11,7 @@ from gpt.api.resolve import (
     chosen,
     is_open,
     name_of,
+    never,
     read_text,
     resolve_new,
     since_now,
@@ -35,25 +36,28 @@ def sweep(
     init_from: str | Path | None = None,
     run_dir: str | Path | None = None,
     overwrite: bool = False,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] | None = None,
     on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Sweep":
     """Train a run for each combination of several values, and compare their val losses.
 
-    If the folder holds that very sweep already, it is resumed, and what is finished is not trained
-    again. A run that fails does not end the others.
+    If the folder holds the same sweep already, it is resumed: finished runs are not trained again.
+    A run that fails does not end the others.
 
     Args:
-        settings: as for `train`, but a key that takes one value may have a list of them, as
+        config, text, init_from, overwrite, should_stop: see `train`. What they leave open is chosen
+            once for all runs, unless the runs differ in their text, their time or their model.
+        minutes: the time of each run, in minutes; see `train`.
+        settings: see `train`; a key that takes one value may have a list of values, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
-        seeds: train each combination with so many seeds, from the config's on.
-        jobs: how many runs are trained at once, as processes; the first time it decides how many
-            threads each has: with `threads: auto` as many as torch takes here, divided by it.
+        seeds: the number of seeds to train each combination with; the first is the config's.
+        jobs: the number of runs to train at the same time, as processes. With `threads: auto`, the
+            first call divides the threads of torch among this number of runs.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`.
-        config, text, minutes, init_from, overwrite, should_stop: see `train`. Each run has so many
-            minutes; what is left open is chosen once, unless runs differ in their text, their time
-            or their model.
-        on_event: see `train`; each event has also `run`, the name of its run.
+        on_event: see `train`; each event also has `run`, the name of its run.
+
+    Returns:
+        The combinations, the lowest mean val loss (nats per character) first, each with its runs.
 
     Raises:
         ConfigError, DeviceError, TextError: see `train`; nothing was trained.
@@ -93,17 +97,27 @@ def sweep(
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
         asked,
-        choose=lambda one: chosen(one, since_now(), should_stop)[0],
+        choose=lambda one: chosen(one, since_now(), should_stop or never)[0],
         load=lambda one, vocabulary: read_text(one, vocabulary)[1],
         jobs=jobs,
         overwrite=overwrite,
-        should_stop=should_stop,
+        should_stop=should_stop or never,
         on_event=on_event or (lambda event: None),
     )
 
 
 def is_sweep(settings: Settings) -> bool:
-    """Whether a key that takes one value has several. Raises ConfigError, see `sweep`."""
+    """Check whether these settings are of a sweep.
+
+    Args:
+        settings: see `sweep`.
+
+    Returns:
+        Whether a key that takes one value has several.
+
+    Raises:
+        ConfigError: a setting is not `section.key=value`.
+    """
     from gpt.recipe.grid import combinations
 
     return bool(combinations(as_changes(settings))[0].values)
@@ -113,13 +127,21 @@ def resume_sweep(
     folder: str | Path,
     *,
     jobs: int | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] | None = None,
     on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Sweep":
     """Train the runs of a sweep that are not finished, and compare all; see `sweep`.
 
+    Args:
+        folder: the folder of the sweep, or its name under `runs/`.
+        jobs, should_stop, on_event: see `sweep`.
+
+    Returns:
+        The result of `sweep`.
+
     Raises:
         UsageError: there is no such sweep, or its text has changed.
+        Interrupted: `should_stop` returned True, and what was trained is saved.
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
@@ -132,6 +154,6 @@ def resume_sweep(
         None,
         load=lambda one, vocabulary: read_text(one, vocabulary)[1],
         jobs=jobs,
-        should_stop=should_stop,
+        should_stop=should_stop or never,
         on_event=on_event or (lambda event: None),
     )

@@ -10,14 +10,18 @@ if TYPE_CHECKING:
 
 
 def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextReport":
-    """What is in a text, as training would read it: size, characters, damage, what to beat.
+    """Read a text as training would, and report what is in it.
 
     Args:
-        text: as for `train`.
-        settings: changes of `data`, as for `train`.
+        text: see `train`.
+        settings: changes of `data`, see `train`.
+
+    Returns:
+        Sizes, characters, damage and duplicates of the text, and the losses of simple models of it.
 
     Raises:
-        ConfigError, TextError: see `train`.
+        ConfigError: a setting is wrong.
+        TextError: the text cannot be read.
     """
     from gpt.evaluation.text_report import describe_text
 

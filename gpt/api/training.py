@@ -10,6 +10,7 @@ from gpt.api.resolve import (
     Text,
     as_changes,
     name_of,
+    never,
     read_text,
     ready,
     resolve,
@@ -37,51 +38,70 @@ def train(
     init_from: str | Path | None = None,
     run_dir: str | Path | None = None,
     overwrite: bool = False,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] | None = None,
     on_event: Callable[[dict[str, Any]], object] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> "Outcome":
     """Train a model on a text in a new run folder.
 
+    When torchrun starts this program, its processes train one model together, and all return the
+    Outcome. When torchrun restarts them, they resume the run that they began.
+
     Args:
         config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
-            Without one, what `settings` leave open is chosen for the text and the `minutes`, by
-            default 5; but with `train.steps`, `train.init_from` or `train.distill` it has its
-            defaults.
+            Without a config, what `settings` leave open is chosen for the text and the `minutes`
+            (default 5); but `train.steps`, `train.init_from` and `train.distill` among the settings
+            leave the defaults as they are.
         text: the text, or several, in place of `data.source`: a named one, a file, a folder, a glob
             or `-` for standard input.
-        minutes: how long all of it may take, in place of `train.steps`, also where a config has
-            `train.plans`.
-        settings: changes, as `{"train.steps": 500}` or `["train.steps=500"]`.
-        init_from: the run to fine-tune, in place of `train.init_from`: training begins with the
+        minutes: the time of the whole call, in minutes, in place of `train.steps`, also if the
+            config has `train.plans`.
+        settings: changes of the config, `{"train.steps": 500}` or `["train.steps=500"]`.
+        init_from: the run to fine-tune, in place of `train.init_from`. Training begins with the
             weights of its best checkpoint, and its shape and recipe are the defaults. Unless
             `train.steps` is set, it ends when further passes over the text would overfit, or when
             three evaluations in a row bring no better val loss.
-        run_dir: the run's folder; default `runs/NAME`, after the text if it is given, else after
-            the config; with a number if that is taken.
-        overwrite: replace the run that is in the folder.
-        should_stop: asked after each step and, from any thread, before each window of an
-            evaluation; once it returns True, the state is saved and Interrupted raised.
-        on_event: called with a dict of what happens; `gpt.training.trainer.train` lists them.
-        clock: the seconds that are used of the minutes; by default those since this call.
+        run_dir: the folder of the run; default `runs/NAME`, where NAME is that of the text, or
+            without a text that of the config; a number is added if the folder exists.
+        overwrite: whether to replace the run in the folder. It is deleted with the first checkpoint
+            of the new run, and put back if training fails before.
+        should_stop: called after each step and, from any thread, before each window of an
+            evaluation. If it returns True, the state is saved and Interrupted is raised.
+        on_event: called in this thread with a dict with `kind`, `step`, and for each kind:
+            "step", every `train.log_every` steps: `train_loss` (nats per id), `lr`, `grad_norm` and
+                `chars_per_s`;
+            "evaluation": `val_loss`, or with `train.eval_characters` `val_loss_part`, in nats per
+                id; `is_best`; with bytes `val_loss_per_character`; of an ensemble
+                `val_loss_member_1` and so on;
+            "sample", after an evaluation: `text`;
+            "checkpoint": `path`, `is_best`;
+            "plan", with `minutes`: `steps`, the number of steps of the whole run from now on;
+            "notice": `text`, about a skipped step, a rollback or overfitting.
+        clock: returns the seconds of the `minutes` that have passed; default: those since this
+            call.
 
-    Started by torchrun, its processes train one model together, and all have the Outcome; where it
-    restarted them, they resume the run that they began.
+    Returns:
+        An Outcome: the folder in `run`, the last `step`, `val_loss`, `best_val_loss` and
+        `best_step`, `bits_per_byte`, `seconds`, and the `reason` for which training ended. Losses
+        are in nats per id: a character, or with `data.vocabulary: bytes` a byte.
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
-        UsageError: the run's folder is in use, or there is no run to fine-tune.
-        GPTError: the run's folder can be neither made nor written to.
+        DeviceError: this machine does not have the device, or cannot compile the model.
         TextError: the text cannot be read.
-        Interrupted: `should_stop` returned True, and the state is saved, if training had begun.
-        TrainingError: training cannot continue; the run's checkpoints are as they were.
+        UsageError: the folder is in use, or there is no run to fine-tune.
+        GPTError: the folder can be neither made nor written to.
+        OutOfMemory: training would take more memory than is free.
+        TrainingError: training cannot continue; the checkpoints are as they were.
+        Interrupted: `should_stop` returned True. If training had begun, the state is saved.
     """
+    should_stop = should_stop or never
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
 
     from gpt.runs.folder import RUNS, check_can_be_made, check_free, check_keeps, has_checkpoint
 
-    run = Path(run_dir) if run_dir else RUNS / name_of(config, text)
+    typed = Path(run_dir) if run_dir else RUNS / name_of(config, text)
     numbered = not (run_dir or overwrite)
     with joined():
         before = from_main(begin_training)
@@ -90,13 +110,14 @@ def train(
         if begun := before.get("run"):
             if from_main(has_checkpoint, Path(begun)):
                 return resume(begun, should_stop=should_stop, on_event=on_event, clock=clock)
-            run, numbered, overwrite = Path(begun), False, True
+            typed, numbered, overwrite = Path(begun), False, True
+        run = typed.absolute()  # wherever the caller changes to meanwhile
         if numbered:
-            from_main(check_can_be_made, run.parent)
+            from_main(check_can_be_made, typed.parent)
         else:
-            from_main(partial(check_free, overwrite=overwrite), run)
+            from_main(partial(check_free, overwrite=overwrite), typed)
         if overwrite:
-            from_main(check_keeps, run, settled)
+            from_main(check_keeps, typed, settled)
         settled, corpus = ready(config, settled, settings, clock, should_stop)
 
         with phase("loading PyTorch"):
@@ -106,6 +127,7 @@ def train(
             settled,
             corpus,
             run,
+            typed=typed,
             overwrite=overwrite,
             numbered=numbered,
             should_stop=should_stop,
@@ -120,33 +142,33 @@ def resume(
     text: Text | Sequence[Text] | None = None,
     minutes: float | None = None,
     settings: Settings = (),
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] | None = None,
     on_event: Callable[[dict[str, Any]], object] | None = None,
     clock: Callable[[], float] | None = None,
 ) -> "Outcome":
-    """Resume a run from its last checkpoint, with the run's config but for these settings.
+    """Resume a run from its last checkpoint, with its config but for `settings`.
 
     Args:
-        run: the folder of a run, or its name in `runs`; default the newest run of `text`, or the
-            newest of all.
+        run: the folder of the run, or its name under `runs/`; default: the newest run of `text`, or
+            the newest of all.
         text: selects the newest run of this text; with `run`, where the same text is now.
-        minutes: how long to train. A finished run trains for as many minutes more, after a short
-            warmup (`train.rewarm_steps`). For an interrupted run it is the time of the whole run,
-            over all resumes, in place of what it had.
-        settings: changes, as for `train`. `train.steps` takes the place of minutes and plans.
-        should_stop: see `train`.
-        on_event: see `train`.
-        clock: see `train`.
+        minutes: the time to train, in minutes. A finished run trains for as many minutes more,
+            after a short warmup (`train.rewarm_steps`). For an interrupted run it is the time of
+            the whole run, over all resumes.
+        settings: changes of the run's config; `train.steps` replaces its minutes and plans.
+        should_stop, on_event, clock: see `train`.
 
     Returns:
-        How the run ended.
+        The Outcome of the whole run; see `train`.
 
     Raises:
         ConfigError: a setting would make it another run.
-        UsageError: there is no such run, its text changed, it is finished and neither minutes nor
-            steps are added, or the minutes are too few.
+        UsageError: there is no such run, its text has changed, it is finished and neither minutes
+            nor steps are added, or the minutes are too few.
         CheckpointError: no checkpoint of the run can be read.
+        TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: see `train`.
     """
+    should_stop = should_stop or never
     from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.folder import find_run
     from gpt.runs.listing import find_run_of_text
@@ -160,9 +182,10 @@ def resume(
         run = before.get("run", run)  # the newest may be another one by now
         names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
         if run is None and names:
-            folder = from_main(find_run_of_text, names)
+            typed = from_main(find_run_of_text, names)
         else:
-            folder = from_main(find_run, None if run is None else str(run))
+            typed = from_main(find_run, None if run is None else str(run))
+        folder = typed.absolute()  # wherever the caller changes to meanwhile
         newest = from_main(summary_to_resume, folder)
         if "run" in before and not newest.finished:
             minutes = None  # the process that torchrun restarted has saved them
@@ -177,6 +200,7 @@ def resume(
             settled,
             corpus,
             folder,
+            typed=typed,
             resume=True,
             adds_minutes=adds_minutes,
             should_stop=should_stop,
@@ -214,18 +238,22 @@ def estimate(
     init_from: str | Path | None = None,
     clock: Callable[[], float] | None = None,
 ) -> tuple["Config", "Estimate"]:
-    """The resolved config, and what training by it would take: parameters, memory, time.
+    """Estimate what training would take, without training a run.
 
-    For the arguments see `train`.
+    Args:
+        config, text, minutes, settings, init_from, clock: see `train`.
+
+    Returns:
+        The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.
 
     Raises:
-        ConfigError, TextError: see `train`.
+        ConfigError, TextError, DeviceError, OutOfMemory: see `train`.
         UsageError: torchrun started several processes.
     """
     check_alone("a dry run")
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, settings, clock, costs=False)
+    settled, corpus = ready(config, settled, settings, clock, never, costs=False)
     with phase("loading PyTorch"):
         from gpt.training.dry_run import estimate as measured
     return measured(settled, corpus, clock)
@@ -238,17 +266,24 @@ def find_learning_rate(
     minutes: float | None = None,
     settings: Settings = (),
     init_from: str | Path | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: Callable[[], bool] | None = None,
 ) -> "RangeTest":
-    """Which learning rates suit a config and a text: a range test, which leaves no run.
+    """Find learning rates that suit a config and a text, by a range test that leaves no run.
 
-    For the arguments see `train`.
+    Args:
+        config, text, minutes, settings, init_from, should_stop: see `train`.
+
+    Returns:
+        A RangeTest: the loss (nats per id) at each factor on the config's learning rates, and in
+        `settings` the suggested rates.
 
     Raises:
-        ConfigError, TextError: see `train`.
+        ConfigError, TextError, DeviceError, OutOfMemory: see `train`.
         TrainingError: the loss does not fall, not even at a hundredth of the config's rates.
+        UsageError: torchrun started several processes.
         Interrupted: `should_stop` returned True.
     """
+    should_stop = should_stop or never
     check_alone("a range test")
     clock = since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
@@ -261,7 +296,7 @@ def find_learning_rate(
 
 
 def _outcome(before: dict[str, Any]) -> "Outcome":
-    """That of a training which ended before torchrun restarted its processes."""
+    """Return the Outcome of a training that ended before torchrun restarted its processes."""
     from gpt.training.trainer import Outcome
 
     return Outcome(**before["outcome"])

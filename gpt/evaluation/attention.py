@@ -6,7 +6,7 @@ H heads, T characters, V vocabulary size; layers and heads are counted from 0.
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, UsageError
@@ -47,8 +47,8 @@ class Attention:
 def attend(model: LanguageModel, ids: Tensor) -> Attention:
     """The attention of the model, in evaluation mode, to ids (T,).
 
-    The fused kernel never holds the weights, so what each block receives is kept while the model
-    runs, and put through the same attention step by step.
+    The fused kernel never holds the weights, so each block's input is kept, and put through the
+    same attention step by step.
 
     Raises:
         ValueError: more than `model.config.T` ids.
@@ -75,22 +75,10 @@ def attend(model: LanguageModel, ids: Tensor) -> Attention:
 
 
 def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Run the model on ids (T,): its logits (1, T, V), and the residual stream on the way.
-
-    n_layer + 1 streams (1, T, C): before each block, and after the last.
-    """
+    """Return the logits (1, T, V) of ids (T,), and the residual streams; see `GPT.hidden`."""
     streams: list[Tensor] = []
-
-    def keep(module: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        streams.append(arguments[0])
-
-    hooks = [part.register_forward_pre_hook(keep) for part in (*model.blocks, model.norm)]
-    try:
-        logits = model(ids.to(next(model.parameters()).device)[None])
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return logits, streams
+    hidden = model.hidden(ids.to(next(model.parameters()).device)[None], streams=streams)
+    return model.head(hidden), streams
 
 
 def blocks_of(model: GPT) -> list[Block]:

@@ -2,31 +2,13 @@
 One?", arXiv:1905.10650)."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gpt.evaluation.attention import blocks_of, run_with_streams
-from gpt.model.attention import CausalSelfAttention
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import GPT, cross_entropy
-
-
-@contextmanager
-def head_removed(attention: CausalSelfAttention, head: int) -> Iterator[None]:
-    """While it lasts, the output of a head, counted from 0, is zero before the projection."""
-
-    def zero(projection: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
-        heads = [*arguments[0].chunk(attention.n_head, dim=-1)]  # H x (B, T, vs)
-        heads[head] = torch.zeros_like(heads[head])
-        return (torch.cat(heads, dim=-1),)
-
-    hook = attention.projection.register_forward_pre_hook(zero)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 @torch.no_grad()
@@ -51,13 +33,12 @@ def losses_without_heads(model: LanguageModel, ids: Tensor) -> Tensor:
 
 
 def _logits_without_heads(model: GPT, ids: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Each layer as often as it has heads, and the logits (1, T - 1, V) without that head."""
+    """Yield (layer, logits (1, T - 1, V)) with each head ablated."""
     _, streams = run_with_streams(model, ids)
     blocks = blocks_of(model)
     for layer, block in enumerate(blocks):
         for head in range(block.attention.n_head):
-            with head_removed(block.attention, head):
-                x = streams[layer]  # (1, T, C)
-                for later in blocks[layer:]:
-                    x = later(x)
+            x = block(streams[layer], ablated_head=head)  # (1, T, C)
+            for later in blocks[layer + 1 :]:
+                x = later(x)
             yield layer, model.head(model.norm(x[:, :-1]))

@@ -42,7 +42,8 @@ def induction_score(model: LanguageModel) -> Tensor:
     """
     config, V = model.config, members_of(model)[0].head.out_features
     if config.T == 1:
-        return torch.full((config.n_layer, config.ensemble * config.n_head), torch.nan)
+        shape = (config.n_layer, config.ensemble * config.n_head)
+        return torch.full(shape, torch.nan, dtype=torch.float32, device="cpu")
     n = min(REPEATED_CHARACTERS, config.T // 2, V)
     scores = []
     for i in range(SEQUENCES):

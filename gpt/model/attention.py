@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
 from gpt.model.cache import LayerCache
+from gpt.model.dropout import Dropout
 from gpt.model.key_offset import offset_keys
 from gpt.model.rotary import Rotary
 
@@ -37,12 +38,17 @@ class CausalSelfAttention(nn.Module):
         ]
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
         self.projection = nn.Linear(self.sizes[2], config.C)
-        self.attention_dropout = nn.Dropout(config.attention_dropout)  # of the weights
-        self.dropout = nn.Dropout(config.dropout)
+        self.attention_dropout = Dropout(config.attention_dropout)  # of the weights
+        self.dropout = Dropout(config.dropout)
         self.rotary = (rotary or Rotary(config)) if config.positions == "rotary" else None
 
-    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
-        """(B, T, C) -> (B, T, C). With a cache, x attends to what is in it too, and joins it."""
+    def forward(
+        self, x: Tensor, cache: LayerCache | None = None, ablated_head: int | None = None
+    ) -> Tensor:
+        """(B, T, C) -> (B, T, C). With a cache, x attends to what is in it too, and joins it.
+
+        The output of `ablated_head`, counted from 0, is zero before the projection.
+        """
         T = x.shape[1]
         if cache is not None:
             q, k, v = self.heads(x, cache.parent.positions)
@@ -52,15 +58,17 @@ class CausalSelfAttention(nn.Module):
             )
             return self.join(y)
         q, k, v = self.heads(x)
-        p = self.attention_dropout.p if self.training else 0.0
-        if (p and not q.is_cuda) or (q.is_cpu and q.dtype == torch.bfloat16 and T <= 512):
-            # only CUDA's fused kernels drop weights; a CPU's takes three times as long in bfloat16
+        drops = self.training and self.attention_dropout.p > 0
+        if drops or (q.is_cpu and q.dtype == torch.bfloat16 and T <= 512):
+            # fused kernels draw masks from torch's global generator, if they can at all; and a
+            # CPU's takes three times as long in bfloat16
             y, _ = self.weigh(q, k, v)
         else:
             # (T, T) never exists
-            y = F.scaled_dot_product_attention(
-                q, k, v, dropout_p=p, is_causal=True, scale=self.scale
-            )
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
+        if ablated_head is not None:
+            y = y.clone()
+            y[:, ablated_head] = 0
         return self.join(y)
 
     def explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:

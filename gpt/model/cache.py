@@ -60,7 +60,7 @@ class Cache:
     def set_lengths(self, lengths: list[int]) -> None:
         """Forget what comes after the first `lengths[b]` characters of text b."""
         self.lengths = lengths
-        self.lengths_there.copy_(torch.tensor(lengths))
+        self.lengths_there.copy_(torch.tensor(lengths, device="cpu"))
 
     def tensors(self) -> list[Tensor]:
         """All that is cached of each text, (B, ...)."""
@@ -142,7 +142,7 @@ class LayerCache:
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:
         self.parent, self.key_offset = cache, config.key_offset
         self.keys, self.values = (
-            torch.zeros(B, config.n_head, room, size, device=device)
+            torch.zeros(B, config.n_head, room, size, dtype=torch.float32, device=device)
             for room, size in (
                 (config.T + config.key_offset, config.head_size),
                 (config.T, config.value_size),

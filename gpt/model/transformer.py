@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from gpt.config.schema import ModelConfig
+from gpt.device import SkipInitialization
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.cache import Cache, LayerCache
+from gpt.model.dropout import Dropout
 from gpt.model.rotary import Rotary
 from gpt.text.vocabulary import MASKED
 
@@ -62,7 +64,7 @@ class MLP(nn.Module):
         self.activation = config.activation
         self.expand = nn.Linear(config.C, 4 * config.C)
         self.projection = nn.Linear(4 * config.C, config.C)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, T, C) -> (B, T, C)."""
@@ -85,9 +87,11 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(config.C)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, cache: LayerCache | None = None) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
-        x = x + self.attention(self.attention_norm(x), cache)
+    def forward(
+        self, x: Tensor, cache: LayerCache | None = None, ablated_head: int | None = None
+    ) -> Tensor:
+        """(B, T, C) -> (B, T, C); for `ablated_head` see `CausalSelfAttention.forward`."""
+        x = x + self.attention(self.attention_norm(x), cache, ablated_head)
         x = x + self.mlp(self.mlp_norm(x))
         return x
 
@@ -116,7 +120,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        with torch.random.fork_rng(devices=[]):  # torch draws weights that are replaced below
+        with SkipInitialization():
             self.token_embedding = TokenEmbedding(vocabulary_size, config.C)
             self.ngram_embeddings = nn.ModuleList(
                 TokenEmbedding(vocabulary_size, config.C) for _ in range(config.ngram - 1)
@@ -124,11 +128,12 @@ class GPT(nn.Module):
             self.position_embedding = (
                 nn.Embedding(config.T, config.C) if config.positions == "learned" else None
             )
-            self.dropout = nn.Dropout(config.dropout)
+            self.dropout = Dropout(config.dropout)
             rotary = Rotary(config) if config.positions == "rotary" else None
             self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.n_layer))
             self.norm = nn.LayerNorm(config.C)
             self.head = nn.Linear(config.C, vocabulary_size, bias=False)
+        self.float()  # whatever torch's default dtype is
         initialize(self, generator)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
@@ -142,8 +147,14 @@ class GPT(nn.Module):
         logits: Tensor = self.head(self.hidden(ids, cache))  # (B, T, V)
         return logits
 
-    def hidden(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, C): what the head is given; see `forward`."""
+    def hidden(
+        self, ids: Tensor, cache: Cache | None = None, streams: list[Tensor] | None = None
+    ) -> Tensor:
+        """(B, T) ids -> (B, T, C): what the head is given; see `forward`.
+
+        Append to `streams` the n_layer + 1 residual streams (B, T, C): before each block, and after
+        the last.
+        """
         T = ids.shape[1]
         if T > self.config.T:
             raise ValueError(f"expected at most T = {self.config.T} characters, got {T}")
@@ -151,7 +162,11 @@ class GPT(nn.Module):
             cache.begin(ids)
         x = self.dropout(self.embed(ids, cache))
         for i, block in enumerate(self.blocks):
+            if streams is not None:
+                streams.append(x)
             x = block(x, cache.layers[i] if cache is not None else None)
+        if streams is not None:
+            streams.append(x)
         if cache is not None:
             cache.end(T)
         normalised: Tensor = self.norm(x)  # (B, T, C)

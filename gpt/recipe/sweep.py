@@ -122,14 +122,15 @@ def run_sweep(
         Interrupted: `should_stop` returned True; what was trained is saved.
     """
     check_alone("a sweep, whose runs are processes of their own (--jobs),")
+    typed, folder = folder, folder.absolute()  # wherever the caller changes to meanwhile
     plan = None
     if asked is not None and (overwrite or not is_sweep(folder)):
         if is_run(folder):
-            raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
+            raise UsageError(f"{typed} is the folder of a run; choose another --run-dir")
         if not is_sweep(folder):
-            check_free(folder, overwrite=overwrite)
+            check_free(typed, overwrite=overwrite)
         for run in asked if overwrite else ():
-            check_keeps(folder, run.config)
+            check_keeps(typed, run.config)
         plan = new_plan(asked, jobs or 1, choose, load, should_stop)
         if overwrite and is_sweep(folder):  # once nothing else can refuse to start
             delete_sweep(folder)
@@ -141,14 +142,14 @@ def run_sweep(
         else:
             plan = read_plan(folder)
             if asked is not None:
-                check_same(folder, plan, asked)
-        corpora = _corpora(folder, plan, load)
+                check_same(typed, plan, asked)
+        corpora = _corpora(folder, typed, plan, load)
         waiting = [
             Job(run.name, folder / run.name, run.config, corpus)
             for run, corpus in zip(plan.runs, corpora, strict=True)
             if not _is_finished(folder / run.name)
         ]
-        log.info("%s: %s, %d to train", folder, counted(len(plan.runs), "run"), len(waiting))
+        log.info("%s: %s, %d to train", typed, counted(len(plan.runs), "run"), len(waiting))
         jobs = jobs or plan.jobs
         try:
             if min(jobs, len(waiting)) > 1:
@@ -159,21 +160,21 @@ def run_sweep(
             done = sum(_is_finished(folder / run.name) for run in plan.runs)
             raise Interrupted(
                 f"stopped: {done} of {counted(len(plan.runs), 'run')} finished; what others "
-                f"trained is saved; resume with: {command('train', '--resume', str(folder))}"
+                f"trained is saved; resume with: {command('train', '--resume', str(typed))}"
             ) from None
         ended = [
-            _ended(folder, run, corpus, errors.get(run.name))
+            _ended(folder, typed, run, corpus, errors.get(run.name))
             for run, corpus in zip(plan.runs, corpora, strict=True)
         ]
-        return Sweep(str(folder), _compared(plan, ended))
+        return Sweep(str(typed), _compared(plan, ended))
 
 
-def _corpora(folder: Path, plan: Plan, load: Load) -> list[Corpus]:
+def _corpora(folder: Path, typed: Path, plan: Plan, load: Load) -> list[Corpus]:
     """The text of each run; runs of one text share it, as each is an open file."""
     shared: dict[tuple[object, ...], Corpus] = {}
     corpora = []
     for run in plan.runs:
-        corpus = _corpus(folder, run, load)
+        corpus = _corpus(folder, typed, run, load)
         ids = corpus.ids.filename if isinstance(corpus.ids, np.memmap) else id(corpus.ids)
         key = (ids, corpus.train_ids, corpus.vocabulary.to_json())
         corpora.append(shared.setdefault(key, corpus))
@@ -182,7 +183,7 @@ def _corpora(folder: Path, plan: Plan, load: Load) -> list[Corpus]:
     return corpora
 
 
-def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
+def _corpus(folder: Path, typed: Path, run: PlannedRun, load: Load) -> Corpus:
     """The text of a run, which must be what it was when the sweep began; as must what it is lent.
 
     One that has begun has its weights, and is resumed by the run to distill that it began with.
@@ -198,7 +199,7 @@ def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
             changed.append(f"the best checkpoint of {key}")
     if changed:
         raise UsageError(
-            f"{changed[0]} has changed since {folder} began; bring the old one back, or start a "
+            f"{changed[0]} has changed since {typed} began; bring the old one back, or start a "
             f"new sweep by --overwrite or another --run-dir"
         )
     return corpus
@@ -211,14 +212,16 @@ def _is_finished(run: Path) -> bool:
         return False
 
 
-def _ended(folder: Path, planned: PlannedRun, corpus: Corpus, error: str | None) -> SweepRun:
-    run, seed = folder / planned.name, planned.config.seed
+def _ended(
+    folder: Path, typed: Path, planned: PlannedRun, corpus: Corpus, error: str | None
+) -> SweepRun:
+    run, seed, shown = folder / planned.name, planned.config.seed, str(typed / planned.name)
     if error is not None:
-        return SweepRun(str(run), seed, None, None, error)
+        return SweepRun(shown, seed, None, None, error)
     try:
         if changed := _resumed_otherwise(planned.config, read_summary(run, "last").config):
-            removed = command("runs", "--delete", str(run))
-            return SweepRun(str(run), seed, None, None, f"{changed}; to train it again: {removed}")
+            removed = command("runs", "--delete", shown)
+            return SweepRun(shown, seed, None, None, f"{changed}; to train it again: {removed}")
         best = read_summary(run, "best")
         loss = best.val_loss
         if loss is None:  # it was evaluated on a part
@@ -226,8 +229,8 @@ def _ended(folder: Path, planned: PlannedRun, corpus: Corpus, error: str | None)
             with phase(f"evaluating {run}"):
                 loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
     except GPTError as problem:
-        return SweepRun(str(run), seed, None, None, str(problem))
-    return SweepRun(str(run), seed, val_units(corpus).per_character(loss), best.step, None)
+        return SweepRun(shown, seed, None, None, str(problem))
+    return SweepRun(shown, seed, val_units(corpus).per_character(loss), best.step, None)
 
 
 def _resumed_otherwise(planned: Config, trained: Config) -> str | None:

@@ -23,6 +23,7 @@ from gpt.text.standard_input import forget_run
 RUNS = Path("runs")
 LOCK = ".lock"
 WRITER = ".writer.json"  # the process that has the lock
+REPLACED, MOVING = ".replaced", ".moving"  # folders in a run; see `set_aside`
 SWEEP = "sweep.json"  # what a sweep is to train, in the folder of its runs
 WRITTEN = (  # by a run, into its folder
     *("checkpoints", "metrics.jsonl", "provenance.jsonl"),
@@ -113,6 +114,7 @@ def find_run(name: str | None) -> Path:
     )
     for run in (Path(name), RUNS / name):
         try:
+            _undo_killed_overwrite(run)
             if has_checkpoint(run) or is_checkpoint(run):
                 return run
         except OSError as error:
@@ -237,6 +239,7 @@ def check_free(run: Path, *, overwrite: bool) -> None:
     """
     if not str(run).isprintable():
         raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")
+    _undo_killed_overwrite(run)
     if not run.exists() or (
         run.is_dir() and all(entry.name.startswith(".") for entry in run.iterdir())
     ):  # but for our lock, and what a kill left half written
@@ -291,23 +294,70 @@ def check_plain(run: Path) -> None:
 
 def empty(run: Path) -> None:
     """Remove what a run writes, and nothing else."""
-    for pattern in WRITTEN:
-        for entry in run.glob(pattern):
-            if entry.is_dir() and not entry.is_symlink():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
+    for entry in _written(run):
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def _written(run: Path) -> list[Path]:
+    return [entry for pattern in WRITTEN for entry in run.glob(pattern)]
+
+
+def set_aside(run: Path) -> None:
+    """Move what the run in this folder wrote into `REPLACED`, so that a new run can overwrite it.
+
+    `finish_overwrite` ends that. A kill between two moves leaves `MOVING`, whose entries it moves
+    back.
+    """
+    if entries := _written(run):
+        (run / MOVING).mkdir()
+        for entry in entries:
+            entry.rename(run / MOVING / entry.name)
+        (run / MOVING).rename(run / REPLACED)
+
+
+def finish_overwrite(run: Path) -> None:
+    """Delete what `set_aside` moved, or move it back if the new run has no checkpoint yet.
+
+    The caller has the lock of the run.
+    """
+    replaced, moving = run / REPLACED, run / MOVING
+    if _is_folder(replaced):
+        if has_checkpoint(run):
+            shutil.rmtree(replaced)
+        else:
+            empty(run)
+            replaced.rename(moving)
+    if _is_folder(moving):
+        for entry in moving.iterdir():
+            entry.rename(run / entry.name)
+        moving.rmdir()
+
+
+def _undo_killed_overwrite(run: Path) -> None:
+    if any(_is_folder(run / name) for name in (REPLACED, MOVING)) and not is_running(run):
+        with locked(run):  # which finishes it
+            pass
+
+
+def _is_folder(path: Path) -> bool:
+    return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114 (no errors)
 
 
 @contextmanager
 def locked(run: Path) -> Iterator[Callable[[], None]]:
     """Keep the run to this process. The system releases the lock if the process dies.
 
+    An overwrite that has not been finished is, before and after; see `finish_overwrite`.
+
     Gives a check to be made before anything is put into the folder by its name: it raises
     TrainingError if the folder was moved or removed. Raises UsageError if another process has it.
     """
     from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
 
+    run = run.absolute()  # wherever the caller changes to
     check_plain(run)
     lock = FileLock(run / LOCK, timeout=0)
     try:
@@ -331,11 +381,15 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
 
     try:
         write_atomically(run / WRITER, [writer.encode()])
+        finish_overwrite(run)  # of a process that was killed
         yield check_in_place
     finally:
-        if is_in_place():
-            (run / WRITER).unlink()
-        lock.release()
+        try:
+            if is_in_place():
+                finish_overwrite(run)
+                (run / WRITER).unlink()
+        finally:
+            lock.release()
 
 
 def _writer(run: Path) -> str:

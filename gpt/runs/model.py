@@ -1,12 +1,9 @@
 """Between a checkpoint's arrays and a model: the one module of runs/ that imports torch."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import torch
-from torch.overrides import TorchFunctionMode
 
 from gpt.config.schema import ModelConfig
+from gpt.device import SkipInitialization
 from gpt.distributed import rank
 from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.runs.checkpoint import CheckpointData, Tensors
@@ -19,26 +16,11 @@ def load_model(data: CheckpointData, device: torch.device) -> LanguageModel:
 
 
 def _model_of(weights: Tensors, config: ModelConfig, vocabulary_size: int) -> LanguageModel:
-    with torch.device("meta"), _Undrawn():
+    with torch.device("meta"), SkipInitialization():
         model = make_model(config, vocabulary_size)
     tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
     model.load_state_dict(tensors, assign=True)
     return model
-
-
-class _Undrawn(TorchFunctionMode):
-    """Draws no weights only to replace them: on `meta`, even that imports torch's compiler."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        named = kwargs or {}
-        draws = getattr(func, "__module__", None) == "torch.nn.init"
-        return named["tensor"] if draws else func(*args, **named)
 
 
 def load_weights(model: LanguageModel, data: CheckpointData) -> None:

@@ -65,7 +65,7 @@ class EnsembleStep:
             results = [member(step, scale) for member in self.members]
             losses, norms = map(torch.stack, zip(*results, strict=True))
             return losses, norms
-        losses, norms = torch.full((2, len(self.members)), torch.nan)
+        losses, norms = torch.full((2, len(self.members)), torch.nan, dtype=torch.float32)
 
         def update(m: int) -> None:
             losses[m], norms[m] = self.members[m](step, scale)

@@ -62,7 +62,7 @@ class PlainBackward:
 
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
         """See Gradients."""
-        total = torch.zeros((), device=x.device)
+        total = torch.zeros((), dtype=torch.float32, device=x.device)
         count = self._count(*x.shape)
         for i, chunk in enumerate(_chunks(x, y, count), start=1):
             with nullcontext() if last and i == count else self.unsynchronised():
@@ -98,7 +98,7 @@ class ThreadedBackward:
         B, T = x.shape
         chunks = list(_chunks(x, y, chunk_count(B, T, self.C, self.workers)))
         threads = max(1, self.threads // min(len(chunks), self.workers))
-        total = torch.zeros(())
+        total = torch.zeros((), dtype=torch.float32)
         futures: list[Future[tuple[Tensor, tuple[Tensor, ...]]]] = []
         try:  # each is forgotten as it is added, also where one has failed
             for chunk in chunks:

@@ -54,7 +54,9 @@ class LinearCrossEntropy(torch.autograd.Function):
         of_x, of_weight = torch.empty_like(x), torch.zeros_like(weight)
         # one memory for all chunks: new pages would be cleared each time
         all_logits, of_chunk = torch.empty(rows, V, dtype=dtype), torch.empty(V, C, dtype=dtype)
-        all_probs = torch.empty(rows, V) if dtype != torch.float32 else all_logits
+        all_probs = (
+            torch.empty(rows, V, dtype=torch.float32) if dtype != torch.float32 else all_logits
+        )
         for start in range(0, N, rows):
             chunk = slice(start, start + rows)
             x_chunk, target = x[chunk].to(dtype), targets[chunk, None]  # (rows, C), (rows, 1)

@@ -69,7 +69,7 @@ def training_bytes(
     B = 1 if train.auto_batch else -(-train.batch_size // at_once)
     on_cpu = device.type == "cpu"
     bf16 = select_precision(train.precision, device) == torch.bfloat16
-    explicit = on_cpu and ((bf16 and model.T <= 512) or model.attention_dropout > 0)
+    explicit = (on_cpu and bf16 and model.T <= 512) or model.attention_dropout > 0
     divides = on_cpu and not shards(train)
     characters = model.T * (windows_at_once(B, model.T, model.C, workers) if divides else B)
     at_once = max(min(EVAL_CHARACTERS, EVAL_LOGITS // vocabulary_size), model.T)

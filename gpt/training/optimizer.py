@@ -94,7 +94,7 @@ class AdamW(Optimizer):
             parameters,
             mean=[torch.zeros_like(p) for p in parameters],
             square=[torch.zeros_like(p) for p in parameters],
-            steps=[torch.zeros((), device=p.device) for p in parameters],
+            steps=[torch.zeros((), dtype=torch.float32, device=p.device) for p in parameters],
         )
         self.learning_rate, self.betas, self.weight_decay = learning_rate, betas, weight_decay
 
@@ -149,7 +149,9 @@ class Muon(Optimizer):
         super().__init__(
             parameters,
             momentum=[torch.zeros_like(p) for p in parameters],
-            square=[torch.zeros(shape, device=parameters[0].device) for shape in neurons],
+            square=[
+                torch.zeros(n, dtype=torch.float32, device=parameters[0].device) for n in neurons
+            ],
         )
         self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay

@@ -3,7 +3,6 @@
 import logging
 import math
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -15,12 +14,12 @@ from gpt.device import (
     compile_model,
     free_cached_memory,
     move,
-    seeded,
     select_precision,
 )
 from gpt.distributed import add_up, parallel, rank, sharing, unsynchronised, world_size
 from gpt.errors import TrainingError, counted
 from gpt.evaluation.loss import unknown_cost
+from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.runs.checkpoint import Tensors, TrainingState
 from gpt.seeds import derive_seed
@@ -66,6 +65,9 @@ class TrainStep:
         self.batches = Prefetch(self._draw, config.train.steps)
         for block in model.blocks[: config.train.freeze]:
             block.requires_grad_(False)
+        self.masks = torch.Generator(device) if draws_masks(config.model) else None
+        if self.masks is not None:
+            set_generator(model, self.masks)
         self.sharded = shards(config.train)
         if self.sharded:
             shard(model, model.blocks, device)
@@ -149,14 +151,15 @@ class TrainStep:
         x, y = self.batches(step)
         while True:
             self.model.zero_grad(set_to_none=True)
-            loss = torch.zeros((), device=self.device)
+            loss = torch.zeros((), dtype=torch.float32, device=self.device)
             # times the ranks, as DDP leaves the mean of what they are to add up to
-            scale = self.scaler.scale(torch.full((), float(self.ranks), device=self.device))
+            ranks = torch.full((), self.ranks, dtype=torch.float32, device=self.device)
+            scale = self.scaler.scale(ranks)
             try:
-                with self._dropout_seeded(step):
-                    for micro_batch, is_last in self._micro_batches(x, y):
-                        last = is_last and synchronise
-                        loss += self.gradients(*micro_batch, scale, last=last)
+                self._seed_dropout(step)
+                for micro_batch, is_last in self._micro_batches(x, y):
+                    last = is_last and synchronise
+                    loss += self.gradients(*micro_batch, scale, last=last)
             except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
                 if not _is_out_of_memory(error):
                     raise
@@ -165,12 +168,11 @@ class TrainStep:
                 ids = math.prod(batch_shape(step, self.config))
                 return loss + unknown_cost(y, self.vocabulary) / ids
 
-    def _dropout_seeded(self, step: int) -> AbstractContextManager[object]:
-        """The context in which a step's dropout masks are drawn, if it draws any."""
-        if not draws_masks(self.config.model):  # torch's generator is not of this thread alone
-            return nullcontext()
-        purpose = f"dropout of rank {self.rank}" if self.rank else "dropout"
-        return seeded(derive_seed(self.config.seed, purpose, step), self.device)
+    def _seed_dropout(self, step: int) -> None:
+        """Seed the generator of the dropout masks, if there are any, by the seed and `step`."""
+        if self.masks is not None:
+            purpose = f"dropout of rank {self.rank}" if self.rank else "dropout"
+            self.masks.manual_seed(derive_seed(self.config.seed, purpose, step))
 
     def replan(self, config: Config) -> None:
         """From the next step on, follow the plans of this config, which differs in nothing else."""

@@ -43,10 +43,11 @@ from gpt.runs.checkpoint import (
 from gpt.runs.folder import (
     check_free,
     check_plain,
-    empty,
+    finish_overwrite,
     locked,
     make_folder,
     make_numbered,
+    set_aside,
 )
 from gpt.runs.model import for_main, load_weights, weights_of
 from gpt.runs.provenance import note_start
@@ -112,6 +113,7 @@ def train(
     corpus: Corpus,
     run: Path,
     *,
+    typed: Path | None = None,
     resume: bool = False,
     adds_minutes: bool = False,
     overwrite: bool = False,
@@ -123,6 +125,8 @@ def train(
     """Train a model on a corpus in a run folder, from the start or from its last checkpoint.
 
     If it is to be `numbered`, the folder is RUN, or the first of RUN-2, RUN-3, ... that is free.
+    `typed` is the name of the folder in messages and in the Outcome. The run that is replaced by
+    `overwrite` is deleted with the first checkpoint of the new one, or put back if there is none.
 
     The weights after step N follow from the config and the text alone, and from the weights of the
     run `train.init_from`: how often one logs, evaluates, saves or resumes changes nothing. (On
@@ -165,6 +169,7 @@ def train(
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
+    run, typed = run.absolute(), typed or run
     device = own_device(select_device(config.device))
     check_batch(config.train.batch_size)
     check_sharding(config.train)
@@ -183,6 +188,7 @@ def train(
                 config = from_main(budget.first_plan, config)
                 update.replan(config)
                 run = from_main(_make, run, numbered, overwrite)  # last: nothing can fail now
+                typed = typed.with_name(run.name)
         with on_main(locked(run), lambda: None) as check_in_place:
             if resume:
                 with phase("loading the checkpoint"):
@@ -193,7 +199,7 @@ def train(
                         config, corpus, run, state, clock, adds_minutes=adds_minutes
                     )
             else:
-                from_main(empty, run)
+                from_main(set_aside, run)
                 state = RunState(0, update, Progress(), None)
             computed: dict[str, str | int] = {
                 "device": str(device),
@@ -203,9 +209,9 @@ def train(
                 **begun_from,
             }
             from_main(_note, run, config, corpus, state.step, computed)
-            log.info("%s: %s; writing %s", corpus.name, corpus.summary(), run)
+            log.info("%s: %s; writing %s", corpus.name, corpus.summary(), typed)
             trainer = Trainer(
-                *(config, corpus, run, state, budget, check_in_place, should_stop, on_event)
+                *(config, corpus, run, state, budget, check_in_place, should_stop, on_event), typed
             )
             remember(run=str(run))
             while True:
@@ -301,10 +307,12 @@ class Trainer:
         check_in_place: Callable[[], None],
         should_stop: Callable[[], bool],
         on_event: Callable[[dict[str, Any]], object] | None,
+        typed: Path | None = None,
     ) -> None:
         self.budget, self.pace, self.clock = budget, budget.pace, budget.pace.clock
         self.began = self.clock()
-        self.config, self.corpus, self.run = config, corpus, run
+        self.config, self.corpus = config, corpus
+        self.run, self.typed = run.absolute(), typed or run
         self.check_in_place = check_in_place
         self.on_event = on_event if on_event and rank() == 0 else lambda event: None
         self._should_stop, self._stopping = should_stop, False
@@ -323,6 +331,11 @@ class Trainer:
         self.furthest_step = self.step  # a rollback leads to before it
         self.best_val_loss = math.inf  # known at the end
         self.timed_steps, self.timed_s = 0, 0.0  # since the pace was last recorded
+
+    @property
+    def shown(self) -> Path:
+        """The run's folder in messages: as it was given, if that still leads to it from here."""
+        return self.typed if self.typed.absolute() == self.run else self.run
 
     def fit(self) -> Outcome:
         """Train until there is a reason to stop. Raises Interrupted, TrainingError, Diverged."""
@@ -486,7 +499,7 @@ class Trainer:
         if stop and not self.reason_to_stop:
             raise Interrupted(
                 f"stopped at step {self.step}, saved; resume with: "
-                f"{command('train', '--resume', str(self.run))}"
+                f"{command('train', '--resume', str(self.shown))}"
             )
 
     def finish(self) -> Outcome:
@@ -503,9 +516,9 @@ class Trainer:
         self.monitor.embedding(vectors, self.corpus.vocabulary, self.corpus.ids)
         self.monitor.finish(self.step, scores)
         return Outcome(
-            run=str(self.run),
+            run=str(self.shown),
             text=self.corpus.name,
-            config=str(self.run / "config.yaml"),
+            config=str(self.shown / "config.yaml"),
             seed=self.config.seed,
             parameters=sum(count_parameters(model).values()),
             val_loss_per_character=self.units.per_character(scores["val_loss"]),
@@ -529,7 +542,7 @@ class Trainer:
         if scale < 2**-ROLLBACKS:
             raise TrainingError(
                 f"{reason}; it rolled back {ROLLBACKS} times and halved the learning rates each "
-                f"time. The checkpoints of {self.run} are as they were. Start again with a lower "
+                f"time. The checkpoints of {self.shown} are as they were. Start again with a lower "
                 f"train.learning_rate, a longer train.warmup_steps, or train.precision fp32"
             )
         self.unread.clear()
@@ -701,7 +714,7 @@ class Trainer:
             raise Diverged(f"step {self.step}: weights are NaN or infinite")
         from_main(self._write_checkpoint, data, TrainingState(state.tensors, numbers))
         self.unsaved, self.saved_at_step, self.saved_at = False, self.step, self.clock()
-        path = str(self.run / "checkpoints" / f"step-{self.step}")
+        path = str(self.shown / "checkpoints" / f"step-{self.step}")
         self._emit("checkpoint", path=path, is_best=self.is_best)
 
     def _write_checkpoint(self, data: CheckpointData, state: TrainingState) -> None:
@@ -714,9 +727,10 @@ class Trainer:
         except (OSError, Unreadable) as error:
             reason = getattr(error, "strerror", None) or error
             raise TrainingError(
-                f"cannot save step {self.step} in {self.run} ({reason}); "
+                f"cannot save step {self.step} in {self.shown} ({reason}); "
                 f"{self._advice_on_failed_save()}"
             ) from error
+        finish_overwrite(self.run)
 
     def _write_plans(self) -> None:
         """Let the run's config.yaml repeat the run: by its plans, without a clock."""
@@ -725,7 +739,7 @@ class Trainer:
         write_atomically(self.run / "config.yaml", [to_yaml(config).encode()])
 
     def _advice_on_failed_save(self) -> str:
-        run = str(self.run)
+        run = str(self.shown)
         if self.saved_at_step is not None:
             resume = command("train", "--resume", run)
             return f"its checkpoints are as they were. When there is room, resume with: {resume}"
