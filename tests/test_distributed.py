@@ -310,3 +310,62 @@ def test_ranks_divide_each_batch_and_notice_when_their_weights_differ(elsewhere:
     expected = "step 6: the weights of rank 1 are no longer those of rank 0"
     lines: Any = sorted(done.stdout.splitlines())
     assert [line[: len(expected) + 2] for line in lines] == [f"0 {expected}", f"1 {expected}"]
+
+
+GRADIENTS = """
+import numpy
+from gpt import distributed
+from gpt.training import gradients
+from tests.test_distributed import CHUNK_NUMBERS, gradients_of_two_batches
+
+gradients.CHUNK_NUMBERS = CHUNK_NUMBERS
+with distributed.joined():
+    numpy.savez(f"rank-{distributed.rank()}.npz", **gradients_of_two_batches())
+"""
+CHUNK_NUMBERS = 500  # 1.6 windows of CONFIG
+
+
+def gradients_of_two_batches() -> Tensors:
+    """Return the gradients of the first step for 8 and for 12 windows, by name.
+
+    Each of 2 or 3 ranks takes its share in several chunks. Their count is the one asked for only
+    for 8 windows on 3 ranks: 4 windows in 3 chunks are 2 chunks of 2.
+    """
+    import torch
+
+    from gpt.model.transformer import GPT
+    from gpt.training.gradients import PlainBackward
+    from gpt.training.step import TrainStep
+
+    ids = np.random.default_rng(1).integers(0, 17, 1000).astype(np.uint8)
+    gradients = {}
+    for batch_size in (8, 12):
+        train = CONFIG.train.model_copy(update={"batch_size": batch_size, "grad_clip": 0.0})
+        config = CONFIG.model_copy(update={"train": train})
+        model = GPT(config.model, 17, torch.Generator().manual_seed(1))
+        step = TrainStep(model, ids, config, torch.device("cpu"))
+        assert isinstance(step.gradients, PlainBackward)
+        share, T = step.batches(0)[0].shape
+        assert step.gradients.windows_at_once(share, T) < share
+        step(0)
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            gradients[f"{batch_size} windows: {name}"] = parameter.grad.numpy()
+    return gradients
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_that_take_several_chunks_have_the_gradients_of_one_process(
+    count: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: with fewer chunks than asked for, the ranks' gradients were not added up."""
+    monkeypatch.setattr("gpt.training.gradients.CHUNK_NUMBERS", CHUNK_NUMBERS)
+    (elsewhere / "program.py").write_text(GRADIENTS)
+    done = run_ranks(count, elsewhere, "program.py", PYTHONPATH=ROOT)
+    assert done.returncode == 0, done.stderr
+    expected = gradients_of_two_batches()
+    for rank in range(count):
+        with np.load(f"rank-{rank}.npz") as gradients:
+            assert gradients.files == [*expected]
+            for name, array in expected.items():
+                np.testing.assert_allclose(gradients[name], array, atol=1e-6, err_msg=name)

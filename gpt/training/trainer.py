@@ -307,7 +307,8 @@ class Trainer:
         self.step, self.unsaved, self.is_best = self.step + 1, True, False
         self.progress.val_loss = None
         config = self.config.train
-        due = map(self._due, (config.log_every, config.eval_every, config.checkpoint_every))
+        periods = (config.log_every, config.eval_every, config.checkpoint_every)
+        due = [self._due(every) for every in periods]  # all of them: each may ask the other ranks
         if not self.update.is_ahead or any(due) or len(self.unread) == UNREAD_STEPS:
             loss, norm = self._read_results()
         self.pace.lap(T)
