@@ -64,7 +64,7 @@ def load_config(
         return Config.model_validate(_without_nulls(tree))
     except ValidationError as error:
         mistakes = [f"{origin(key)}{message}" for key, message in explain(error)]
-        raise ConfigError("\n".join(mistakes)) from None
+        raise ConfigError(*mistakes) from None
 
 
 def keys_set_by(overrides: Sequence[str]) -> set[str]:

@@ -10,8 +10,10 @@ import platform
 import shlex
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 from gpt.config.schema import Config
@@ -268,24 +270,33 @@ def weight_lenders(config: Config) -> dict[str, str]:
 
 
 def check_plain(run: Path) -> None:
-    """Raises UsageError if what a run writes to is a link, to who knows where, or a device."""
-    for pattern in (*WRITTEN, LOCK, WRITER, "projector/*"):
-        for entry in run.glob(pattern):
-            mode = entry.lstat().st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise UsageError(
-                    f"{entry}: expected a file or folder of the run, got a link or pipe"
-                )
+    """Raise UsageError if what a run writes to is a link, perhaps to nowhere, a pipe or a device.
+
+    A run may come from a stranger, and is not to write outside of its folder.
+    """
+    patterns = (*WRITTEN, LOCK, WRITER)
+    for entry in chain(_entries(run, patterns), _entries(run / "projector", ("*",))):
+        mode = entry.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UsageError(f"{entry}: expected a file or folder of the run, got a link or pipe")
 
 
 def empty(run: Path) -> None:
     """Remove what a run writes, and nothing else."""
     for pattern in WRITTEN:
-        for entry in run.glob(pattern):
+        for entry in _entries(run, (pattern,)):
             if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
+
+
+def _entries(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return the entries with such a name, also links to nowhere, which `Path.glob` leaves out."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        entries = sorted(folder.iterdir())
+        return [e for e in entries if any(fnmatchcase(e.name, pattern) for pattern in patterns)]
+    return []
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.files import remove_stale, temporary_beside, write_atomically
 from gpt.text.cache import LOCK, corpora_dir, sampled_sha256
+from gpt.text.display import in_one_line
 from gpt.text.documents import Source
 from gpt.text.preparation import Progress, Task, count, write
 from gpt.text.vocabulary import Ids, Vocabulary
@@ -242,7 +243,7 @@ def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
     from tqdm.auto import tqdm
 
     with tqdm(
-        *(None, title, size, False),  # leave no bar behind
+        *(None, in_one_line(title), size, False),  # leave no bar behind
         delay=BAR_DELAY_S,
         unit="B",
         unit_scale=True,

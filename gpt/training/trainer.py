@@ -151,7 +151,7 @@ def train(
     - "notice": `text`, of a skipped step, a rollback or overfitting.
 
     Raises:
-        Interrupted: `should_stop` returned True, and the state is saved.
+        Interrupted: `should_stop` returned True, and the state is saved, if training had begun.
         TrainingError: the loss stays NaN or infinite, or memory or the disk has no room.
         UsageError: the folder is in use, or the run to resume has a new text or no steps left.
         CheckpointError, ConfigError, DeviceError: see `initial_model`, `load_teacher`,
@@ -175,6 +175,8 @@ def train(
             budget = TimeBudget(config, update, corpus.val, clock)
             config = from_main(budget.first_plan, config)
             update.replan(config)
+            if any_rank(should_stop()):
+                raise Interrupted("stopped before training began; nothing is saved")
             run = from_main(_make, run, numbered, overwrite)  # nothing else can refuse to start
         with on_main(locked(run), lambda: None) as check_in_place:
             if resume:
