@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from gpt import api
 from gpt.config.yaml import to_yaml
-from gpt.errors import Interrupted, UsageError
+from gpt.errors import Interrupted, TrainingError, UsageError
 from gpt.runs.checkpoint import Tensors, read_checkpoint
 from tests import program
 from tests.conftest import HANGS_S, PANGRAM, small
@@ -259,6 +260,51 @@ def test_what_one_process_does_is_refused_on_ranks(
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="start it without torchrun"):
         work()
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch, text_file: Path) -> Callable[..., None]:
+    """Train as a rank that these variables describe; nothing answers at the master's port."""
+
+    def run(should_stop: Callable[[], bool] = lambda: False, **variables: str) -> None:
+        known = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+        for name, value in (known | variables).items():
+            monkeypatch.setenv(name, value)
+        api.train(CONFIG, text=str(text_file), run_dir="r", should_stop=should_stop)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("RANK", "5"), ("RANK", "x"), ("WORLD_SIZE", "0"), ("MASTER_PORT", "q"), ("LOCAL_RANK", "-1")],
+)
+def test_variables_that_torchrun_does_not_set_are_refused(
+    launched: Callable[..., None], variable: str, value: str
+) -> None:
+    """Bug: RANK=5 of 2 waited for an hour, MASTER_PORT=q was a traceback."""
+    with pytest.raises(UsageError, match=f"variable {variable} is {value}, where"):
+        launched(**{variable: value})
+
+
+@pytest.mark.parametrize(
+    ("rank", "missing"), [("1", r"rank 0 at localhost:1 \(.*"), ("0", "rank 1")]
+)
+def test_the_wait_for_other_ranks_is_bounded_and_can_be_stopped(
+    launched: Callable[..., None], monkeypatch: pytest.MonkeyPatch, rank: str, missing: str
+) -> None:
+    """Bug: a rank whose others never came waited for an hour, and ignored every signal."""
+    port = "1"
+    if rank == "0":
+        with socket.create_server(("localhost", 0)) as server:
+            port = str(server.getsockname()[1])
+    with pytest.raises(Interrupted, match="before training began; nothing is saved"):
+        launched(lambda: True, RANK=rank, MASTER_PORT=port)
+    monkeypatch.setattr("gpt.torchrun.RENDEZVOUS_S", 0.1)
+    expected = f"rank {rank} of 2 waited 0.1 s for {missing}; start every rank"
+    with pytest.raises(TrainingError, match=expected):
+        launched(RANK=rank, MASTER_PORT=port)
+    assert not Path("r").exists()
 
 
 PROGRAM = """

@@ -176,10 +176,10 @@ def _described(error: Exception) -> str:
         name = _shortened_name(str(error.filename or "a file or stream"))
         advice = ADVICE.get(error.errno or 0)
         return f"{name}: {error.strerror}{f'; {advice}' if advice else ''}"
-    if isinstance(error, ImportError) and "failed to map segment" in first:
+    if "failed to map segment" in first or "can't start new thread" in first:
         return (
-            f"not enough memory to load a library ({first:.150}); raise the limit on memory "
-            f"(ulimit -v), or close other programs"
+            f"not enough memory to load torch ({first:.150}); raise the limit on memory (ulimit "
+            f"-v) or on threads (ulimit -u), or close other programs"
         )
     if isinstance(error, MemoryError) or "alloc" in first or "out of memory" in first.lower():
         return (

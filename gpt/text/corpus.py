@@ -9,6 +9,7 @@ The array is kept in the cache, in a folder for each text and way of reading it:
 import errno
 import json
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -245,6 +246,7 @@ def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
     with tqdm(
         *(None, in_one_line(title), size, False),  # leave no bar behind
         delay=BAR_DELAY_S,
+        disable=sys.stderr is None,  # as with pythonw
         unit="B",
         unit_scale=True,
         dynamic_ncols=True,
