@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpt.errors import ConfigError, DeviceError, TrainingError
-from gpt.torchrun import group_store, is_launched
+from gpt.torchrun import check_variables, is_launched, rendezvous
 
 if TYPE_CHECKING:
     import torch
@@ -62,12 +62,17 @@ def local_rank() -> int:
 
 
 @contextmanager
-def joined() -> Iterator[None]:
-    """The ranks that torchrun started, as one process group; within another one, the same.
+def joined(should_stop: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Join the ranks that torchrun started to one process group, unless they are joined already.
 
-    Raises TrainingError if another rank ends, or does not answer.
+    Raises:
+        UsageError: the variables that torchrun sets contradict each other.
+        Interrupted: `should_stop` returned True before all ranks were there.
+        TrainingError: another rank does not come, ends, or does not answer.
     """
     global _in_step
+    if is_launched():
+        check_variables()
     if not is_launched() or os.environ["WORLD_SIZE"] == "1" or _in_step is not None:
         yield
         return
@@ -81,7 +86,7 @@ def joined() -> Iterator[None]:
             timeout=PATIENCE,
             rank=int(os.environ["RANK"]),
             world_size=int(os.environ["WORLD_SIZE"]),
-            store=group_store(PATIENCE),
+            store=rendezvous(PATIENCE, should_stop),
         )
         _in_step = dist.new_group(timeout=TIMEOUT)
         yield

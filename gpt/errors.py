@@ -13,9 +13,15 @@ INTERRUPTED = 130  # exit code: by a second Ctrl-C, or by one where nothing is t
 
 
 class GPTError(Exception):
-    """A failure that the user is told of in one message, without a traceback."""
+    """A failure that the user is told of in one message, without a traceback.
+
+    The message has a line for each argument.
+    """
 
     exit_code = 1
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class UsageError(GPTError):

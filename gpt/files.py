@@ -5,8 +5,8 @@ import os
 import platform
 import re
 import threading
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -17,11 +17,13 @@ def write_atomically(path: Path, content: Iterable[bytes]) -> None:
     """Write beside the path, sync, rename: a reader sees the old content or the new, never half."""
     remove_stale(path.parent)
     temporary = temporary_beside(path)
-    try:
-        write_synced(temporary, content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with naming(path):
+        try:
+            temporary.unlink(missing_ok=True)
+            write_synced(temporary, content)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
     sync_folder(path.parent)
 
 
@@ -43,10 +45,23 @@ def remove_stale(folder: Path) -> None:
 
 
 def write_synced(path: Path, content: Iterable[bytes]) -> None:
-    """Write a file and wait until it is on the disk, so that a power cut cannot undo it."""
-    with path.open("wb") as file:
+    """Write a new file and wait until it is on the disk, so that a power cut cannot undo it.
+
+    Raises FileExistsError if there is a file or link of that name: a link is not followed.
+    """
+    with naming(path), path.open("xb") as file:
         file.writelines(content)
         sync(file)
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Name `path` in an OSError: that of a full disk names no file, others a temporary one."""
+    try:
+        yield
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
 
 
 def sync(file: BinaryIO) -> None:

@@ -18,7 +18,7 @@ import torch
 
 import gpt
 from gpt import api
-from gpt.errors import ConfigError, UsageError
+from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.runs.checkpoint import read_checkpoint
 from gpt.runs.folder import locked
 from gpt.sampling.samples import collect
@@ -504,3 +504,75 @@ def test_a_public_function_describes_its_parameters(function: Callable[..., Any]
         assert [name for name in parameters if name not in arguments] == []
         assert "Returns:" in doc or "Yields:" in doc
         assert "Raises:" in doc or function.__name__ == "name_of"
+
+
+def test_a_stop_before_training_writes_no_run(run: Path, elsewhere: Path) -> None:
+    """Bug: a run of a config was begun, evaluated and saved after Ctrl-C."""
+    text = run.with_name("pangram.txt")
+    with pytest.raises(Interrupted, match="before training began; nothing is saved"):
+        gpt.train(small(), text=text, run_dir="stopped", should_stop=lambda: True)
+    assert not Path("stopped").exists()
+
+
+WITHOUT_STREAMS = """
+import sys
+sys.stdin = sys.stdout = sys.stderr = None
+import gpt
+from gpt.cli.main import main
+
+run = gpt.train(sys.argv[1], text=sys.argv[2], run_dir="r").run
+assert len("".join(gpt.load(run).generate("the", length=5))) == 5
+sys.argv = ["gpt", "sample", run]
+main()
+"""
+
+
+def test_python_without_streams_trains_and_samples(run: Path, elsewhere: Path) -> None:
+    """Bug: with pythonw, sys.stderr is None and the progress bar raised AttributeError."""
+    arguments = (str(run / "config.yaml"), str(run.with_name("pangram.txt")))
+    subprocess.run([sys.executable, "-c", WITHOUT_STREAMS, *arguments], check=True)
+    assert Path("r/checkpoints/index.json").exists()
+
+
+LEFT_BEHIND = """
+import gc, os, sys, threading
+
+import gpt
+
+environment = dict(os.environ)
+
+def left():
+    files = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+             if os.path.exists(f"/proc/self/fd/{fd}")}
+    return {file for file in files if file.endswith((".npy", ".jsonl", ".lock"))}
+
+def end(thread):
+    thread.join(60)
+    return thread.is_alive()
+
+config, text = sys.argv[1:]
+gpt.train(config, text=text, run_dir="first")  # torch is imported, with its own cycles
+gc.collect()
+gc.disable()
+for number, changes in enumerate(({"threads": 2}, {"threads": 2, "model.ensemble": 2})):
+    run = gpt.train(config, text=text, run_dir=f"r{number}", settings=changes).run
+    others = [thread for thread in threading.enumerate() if not thread.daemon]
+    others.remove(threading.main_thread())
+    print(left(), [*filter(end, others)])
+list(gpt.load(run).sample(["the"] * 2, length=3))
+print({key: value for key, value in os.environ.items() if environment.get(key) != value})
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no list of open files here")
+def test_a_training_leaves_no_thread_no_file_and_no_variable_behind(
+    run: Path, elsewhere: Path
+) -> None:
+    """Bug: workers and the text's ids stayed until garbage collection.
+
+    threadpoolctl set KMP_DUPLICATE_LIB_OK as a sample was drawn.
+    """
+    arguments = (str(run / "config.yaml"), str(run.with_name("pangram.txt")))
+    command = [sys.executable, "-c", LEFT_BEHIND, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "set() []\nset() []\n{}\n"

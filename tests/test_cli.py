@@ -10,7 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import product
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import GROUPS, Config, SampleConfig, fields
 from gpt.config.yaml import to_yaml
 from gpt.text.display import visible
-from tests.conftest import HANGS_S, metrics_of, rehash, small
+from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small
 
 Gpt = Callable[..., tuple[int, str, str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -1032,31 +1033,58 @@ INTERRUPTED_IMPORT = """
 import os, signal, sys
 import gpt.__main__ as program
 
+number = int(sys.argv.pop())
+
 class Interrupt:
     left = int(sys.argv.pop())
 
     def find_spec(self, name, path, target=None):
         Interrupt.left -= 1
         if Interrupt.left == 0:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), number)
 
 sys.meta_path.insert(0, Interrupt())
 program.main()
 """
 
 
-@pytest.mark.parametrize("module", [1, 7, 101, 307, 907])
-def test_ctrl_c_amid_an_import_ends_in_one_line(trained: Path, module: int) -> None:
-    """In 140 tries one was an abort in C++, one "cannot load module", eight had no message."""
-    arguments = ["attend", str(trained), "--text", "the", "--out", "a.html", str(module)]
-    command = [sys.executable, "-c", INTERRUPTED_IMPORT, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, preexec_fn=_heed_ctrl_c)
-    assert (done.returncode, done.stderr) == (130, "\ngpt: stopped at once\n")
+@pytest.mark.parametrize(
+    ("module", "number"),
+    [*product([1, 7, 101, 307, 907], [signal.SIGINT]), (7, signal.SIGTERM), (101, signal.SIGHUP)],
+)
+def test_a_signal_amid_an_import_ends_in_one_line(
+    trained: Path, module: int, number: signal.Signals, start: Start
+) -> None:
+    """In 140 tries one was an abort in C++, one "cannot load module", eight had no message.
+
+    Bug: SIGTERM and SIGHUP in the first second ended the program without a message.
+    """
+    arguments = ["attend", trained, "--text", "the", "--out", "a.html", module, int(number)]
+    process = start(sys.executable, "-c", INTERRUPTED_IMPORT, *arguments, stderr=subprocess.PIPE)
+    _, err = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, err) == (128 + number, "\ngpt: stopped at once\n")
 
 
-def _heed_ctrl_c() -> None:
-    """Whatever started these tests may ignore it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_before_training_ends_in_one_line(start: Start, number: signal.Signals) -> None:
+    """Bug: outside of a training, SIGTERM and SIGHUP ended the program without a message."""
+    process = start(
+        *(sys.executable, "-c", SIGNAL_IN_A_COMMAND, int(number)), stderr=subprocess.PIPE
+    )
+    _, err = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, err) == (128 + number, "\ngpt: stopped at once\n")
+
+
+SIGNAL_IN_A_COMMAND = """
+import os, sys
+import gpt.__main__ as program
+import gpt.cli.main
+
+number = int(sys.argv.pop())
+sys.argv = ["gpt", "runs"]
+gpt.cli.main._check_working_folder = lambda: os.kill(os.getpid(), number)
+program.main()
+"""
 
 
 def test_a_working_folder_that_is_gone_is_told(trained: Path) -> None:
@@ -1092,3 +1120,100 @@ def test_a_prompt_from_a_pipe_is_read(gpt: Gpt, trained: Path) -> None:
     code, out, _ = gpt("sample", trained, "--prompt-file", f"/dev/fd/{reading}", "--length", "3")
     os.close(reading)
     assert (code, out[:9]) == (0, "the quick")
+
+
+# --- messages about files and disks ---
+
+
+def test_a_file_name_makes_no_line_of_a_message(gpt: Gpt, config_file: Path) -> None:
+    """Bug: a line end in a file's name began a line, which could pass for one of this program."""
+    forged = "a\ngpt: all is well"
+    Path("notes").mkdir()
+    Path("notes/good.txt").write_text(PANGRAM * 29)
+    Path(f"notes/{forged}.txt").write_bytes(b"\0\1\2" * 99)
+    Path(f"{forged}.yaml").write_text("nonsense: 1\nfolly: 2\n")
+    for arguments, lines in (
+        (["train", f"{forged}.txt"], 1),
+        (["train", "--config", f"{forged}.yaml"], 2),
+        (["train", "--config", f"{forged}.yml"], 1),
+        (["sample", forged], 1),
+        (["train", "notes", "--config", config_file], None),
+        (["no such command", forged], 1),
+    ):
+        _, _, err = gpt(*arguments)
+        assert not re.search("^gpt: all is well", err, re.MULTILINE), err
+        assert lines in (None, err.count("\n")), err
+
+
+@pytest.fixture
+def limit_files() -> Iterator[Callable[[int], None]]:
+    """Sets the size in bytes of the largest file that can be written, for this test."""
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_file_that_cannot_be_written_is_named(
+    gpt: Gpt, trained: Path, config_file: Path, limit_files: Callable[[int], None]
+) -> None:
+    """Bug: `File too large: while reading or writing`, without a file or advice."""
+    limit_files(99)
+    code, _, err = gpt("train", "--config", config_file, "--run-dir", "b")
+    assert (code, err.splitlines()[-1]) == (
+        1,
+        "gpt: b/config.yaml: File too large; raise the limit on the size of a file (ulimit -f)",
+    )
+
+
+def test_standard_output_that_is_full_is_named(
+    gpt: Gpt, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: `No space left on device: while reading or writing`."""
+    for arguments in (["runs"], ["--version"], ["sample", trained, "--length", "5"]):
+        full = Path("/dev/full").open("w")  # noqa: SIM115 (to close it fails, too)
+        monkeypatch.setattr(sys, "stdout", full)
+        code, _, err = gpt(*arguments)
+        with suppress(OSError):
+            full.close()
+        assert (code, err.splitlines()[-1]) == (
+            1,
+            "gpt: standard output: No space left on device; make room on its disk, or write to "
+            "another one",
+        )
+
+
+def test_a_message_about_a_very_long_name_is_short(gpt: Gpt) -> None:
+    """Bug: a name of 5,000 letters came back whole."""
+    name = 5000 * "a"
+    for arguments in (["train", "--config", name], ["train", name], ["sample", name]):
+        code, _, err = gpt(*arguments)
+        assert (code in (1, 2), len(err) < 1100, err.count("\n")) == (True, True, 1), err
+
+
+@pytest.mark.parametrize(
+    ("environment", "limit", "expected"),
+    [
+        ({"TORCH_LOGS": "nonsense"}, None, "TORCH_LOGS is nonsense, which torch does not know"),
+        ({}, 300_000_000, "not enough memory to load torch"),
+    ],
+)
+def test_a_torch_that_cannot_be_loaded_is_explained(
+    config_file: Path, environment: dict[str, str], limit: int | None, expected: str
+) -> None:
+    """Bug: `ValueError:  (--debug shows where)`, and an ImportError of a shared object."""
+    resource = pytest.importorskip("resource")
+
+    def limited() -> None:
+        if limit:
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "gpt", "train", "--config", str(config_file)],
+        env=os.environ | environment,
+        preexec_fn=limited,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+    assert expected in done.stderr

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ import pytest
 
 from gpt import api
 from gpt.config.yaml import to_yaml
-from gpt.errors import Interrupted, UsageError
+from gpt.errors import Interrupted, TrainingError, UsageError
 from gpt.runs.checkpoint import Tensors, read_checkpoint
 from tests import program
 from tests.conftest import HANGS_S, PANGRAM, small
@@ -261,6 +262,51 @@ def test_what_one_process_does_is_refused_on_ranks(
         work()
 
 
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch, text_file: Path) -> Callable[..., None]:
+    """Train as a rank that these variables describe; nothing answers at the master's port."""
+
+    def run(should_stop: Callable[[], bool] = lambda: False, **variables: str) -> None:
+        known = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+        for name, value in (known | variables).items():
+            monkeypatch.setenv(name, value)
+        api.train(CONFIG, text=str(text_file), run_dir="r", should_stop=should_stop)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("RANK", "5"), ("RANK", "x"), ("WORLD_SIZE", "0"), ("MASTER_PORT", "q"), ("LOCAL_RANK", "-1")],
+)
+def test_variables_that_torchrun_does_not_set_are_refused(
+    launched: Callable[..., None], variable: str, value: str
+) -> None:
+    """Bug: RANK=5 of 2 waited for an hour, MASTER_PORT=q was a traceback."""
+    with pytest.raises(UsageError, match=f"variable {variable} is {value}, where"):
+        launched(**{variable: value})
+
+
+@pytest.mark.parametrize(
+    ("rank", "missing"), [("1", r"rank 0 at localhost:1 \(.*"), ("0", "rank 1")]
+)
+def test_the_wait_for_other_ranks_is_bounded_and_can_be_stopped(
+    launched: Callable[..., None], monkeypatch: pytest.MonkeyPatch, rank: str, missing: str
+) -> None:
+    """Bug: a rank whose others never came waited for an hour, and ignored every signal."""
+    port = "1"
+    if rank == "0":
+        with socket.create_server(("localhost", 0)) as server:
+            port = str(server.getsockname()[1])
+    with pytest.raises(Interrupted, match="before training began; nothing is saved"):
+        launched(lambda: True, RANK=rank, MASTER_PORT=port)
+    monkeypatch.setattr("gpt.torchrun.RENDEZVOUS_S", 0.1)
+    expected = f"rank {rank} of 2 waited 0.1 s for {missing}; start every rank"
+    with pytest.raises(TrainingError, match=expected):
+        launched(RANK=rank, MASTER_PORT=port)
+    assert not Path("r").exists()
+
+
 PROGRAM = """
 import sys
 import numpy, torch, torch.distributed
@@ -310,3 +356,62 @@ def test_ranks_divide_each_batch_and_notice_when_their_weights_differ(elsewhere:
     expected = "step 6: the weights of rank 1 are no longer those of rank 0"
     lines: Any = sorted(done.stdout.splitlines())
     assert [line[: len(expected) + 2] for line in lines] == [f"0 {expected}", f"1 {expected}"]
+
+
+GRADIENTS = """
+import numpy
+from gpt import distributed
+from gpt.training import gradients
+from tests.test_distributed import CHUNK_NUMBERS, gradients_of_two_batches
+
+gradients.CHUNK_NUMBERS = CHUNK_NUMBERS
+with distributed.joined():
+    numpy.savez(f"rank-{distributed.rank()}.npz", **gradients_of_two_batches())
+"""
+CHUNK_NUMBERS = 500  # 1.6 windows of CONFIG
+
+
+def gradients_of_two_batches() -> Tensors:
+    """Return the gradients of the first step for 8 and for 12 windows, by name.
+
+    Each of 2 or 3 ranks takes its share in several chunks. Their count is the one asked for only
+    for 8 windows on 3 ranks: 4 windows in 3 chunks are 2 chunks of 2.
+    """
+    import torch
+
+    from gpt.model.transformer import GPT
+    from gpt.training.gradients import PlainBackward
+    from gpt.training.step import TrainStep
+
+    ids = np.random.default_rng(1).integers(0, 17, 1000).astype(np.uint8)
+    gradients = {}
+    for batch_size in (8, 12):
+        train = CONFIG.train.model_copy(update={"batch_size": batch_size, "grad_clip": 0.0})
+        config = CONFIG.model_copy(update={"train": train})
+        model = GPT(config.model, 17, torch.Generator().manual_seed(1))
+        step = TrainStep(model, ids, config, torch.device("cpu"))
+        assert isinstance(step.gradients, PlainBackward)
+        share, T = step.batches(0)[0].shape
+        assert step.gradients.windows_at_once(share, T) < share
+        step(0)
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            gradients[f"{batch_size} windows: {name}"] = parameter.grad.numpy()
+    return gradients
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_ranks_that_take_several_chunks_have_the_gradients_of_one_process(
+    count: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: with fewer chunks than asked for, the ranks' gradients were not added up."""
+    monkeypatch.setattr("gpt.training.gradients.CHUNK_NUMBERS", CHUNK_NUMBERS)
+    (elsewhere / "program.py").write_text(GRADIENTS)
+    done = run_ranks(count, elsewhere, "program.py", PYTHONPATH=ROOT)
+    assert done.returncode == 0, done.stderr
+    expected = gradients_of_two_batches()
+    for rank in range(count):
+        with np.load(f"rank-{rank}.npz") as gradients:
+            assert gradients.files == [*expected]
+            for name, array in expected.items():
+                np.testing.assert_allclose(gradients[name], array, atol=1e-6, err_msg=name)

@@ -26,6 +26,7 @@ from faults.work import Work
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, ConfigError, Interrupted, TrainingError, UsageError
+from gpt.files import temporary_beside, write_atomically
 from gpt.model.transformer import GPT
 from gpt.runs.checkpoint import (
     TrainingState,
@@ -824,6 +825,34 @@ def test_a_link_out_of_the_run_is_not_followed(corpus: Corpus) -> None:
     with pytest.raises(UsageError, match="got a link or pipe"):
         train(small(), corpus, Path("r"), resume=True)
     assert secret.read_text() == "mine"
+
+
+def test_a_link_to_nowhere_is_not_followed(corpus: Corpus) -> None:
+    """Bug: a resume made the target of metrics.jsonl and provenance.jsonl, outside of the run."""
+    train(small(**PART), corpus, Path("r"))
+    target, kept = Path("elsewhere").resolve(), Path("kept")
+    for name in (
+        *("metrics.jsonl", "provenance.jsonl", "config.yaml", "events.out.tfevents.1", ".lock"),
+        *("projector/vectors.tsv", "projector", "projector_config.pbtxt", ".writer.json"),
+    ):
+        link = Path("r", name)
+        if link.exists():
+            link.rename(kept)
+        link.symlink_to(target)
+        with pytest.raises(UsageError, match="got a link or pipe"):
+            train(small(), corpus, Path("r"), resume=True)
+        assert not target.exists()
+        link.unlink()
+        if kept.exists():
+            kept.rename(link)
+
+
+def test_a_file_is_replaced_without_following_a_link_at_its_temporary_name(elsewhere: Path) -> None:
+    """Bug: a link of that name, which another can guess, led the write out of the folder."""
+    target = elsewhere / "target"
+    temporary_beside(elsewhere / "file").symlink_to(target)
+    write_atomically(elsewhere / "file", [b"content"])
+    assert ((elsewhere / "file").read_bytes(), target.exists()) == (b"content", False)
 
 
 @pytest.mark.parametrize(

@@ -2,13 +2,16 @@
 
 import os
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from gpt.cli.signals import StopSignals
 from gpt.errors import Interrupted
+from tests.conftest import HANGS_S
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
@@ -28,9 +31,67 @@ def test_a_first_signal_asks_to_stop_and_gives_the_exit_code(number: signal.Sign
         assert not signals.should_stop()
         os.kill(os.getpid(), number)
         assert signals.should_stop()
-        assert signal.getsignal(number) == signal.SIG_DFL, "a second one ends the process"
         raise Interrupted("stopped")
     assert stopped.value.exit_code == 128 + number
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_second_signal_does_what_it_did_before(number: signal.Signals) -> None:
+    received = []
+    signal.signal(number, lambda number, frame: received.append(number))
+    with StopSignals():
+        os.kill(os.getpid(), number)
+        assert received == []
+        os.kill(os.getpid(), number)
+        assert received == [number]
+
+
+def test_of_ranks_a_signal_that_comes_with_the_first_is_ignored_and_a_later_one_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bug: a rank ignored every signal after the first one, however long it waited."""
+    received = []
+    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    with StopSignals(repeated=True):
+        for _ in range(2):  # from the terminal, and from torchrun
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert received == []
+        monkeypatch.setattr("gpt.cli.signals.TOGETHER_S", 0)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+
+
+def test_the_first_signal_says_whether_anything_is_saved(capfd: pytest.CaptureFixture[str]) -> None:
+    """Bug: before training had begun it said that what is trained will be saved."""
+    with StopSignals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert "nothing is saved, as training has not begun" in capfd.readouterr().err
+    with StopSignals() as signals:
+        signals.on_event({"kind": "evaluation"})
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert "what is trained will be saved" in capfd.readouterr().err
+
+
+TWO_SIGNALS = """
+import os, signal, time
+import gpt.__main__
+from gpt.cli.signals import StopSignals
+
+both = {signal.SIGINT, signal.SIGTERM}
+with StopSignals():
+    signal.pthread_sigmask(signal.SIG_BLOCK, both)
+    for number in both:
+        os.kill(os.getpid(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+    time.sleep(600)
+"""
+
+
+def test_two_signals_at_once_end_the_program(start: Callable[..., subprocess.Popen[str]]) -> None:
+    """Bug: `OSError: Signal 15 ignored due to race condition`, and it continued."""
+    process = start(sys.executable, "-c", TWO_SIGNALS, stderr=subprocess.PIPE)
+    _, err = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, "Error" in err) == (128 + signal.SIGTERM, False)
 
 
 def test_what_the_parent_ignores_stays_ignored() -> None:

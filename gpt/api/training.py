@@ -103,7 +103,7 @@ def train(
 
     typed = Path(run_dir) if run_dir else RUNS / name_of(config, text)
     numbered = not (run_dir or overwrite)
-    with joined():
+    with joined(should_stop):
         before = from_main(begin_training)
         if "outcome" in before:
             return _outcome(before)
@@ -175,7 +175,7 @@ def resume(
     from gpt.runs.recovery import summary_to_resume
 
     clock = clock or since_now()
-    with joined():
+    with joined(should_stop):
         before = from_main(begin_training)
         if "outcome" in before:
             return _outcome(before)

@@ -4,6 +4,7 @@ Torch, and all that imports it, is imported inside the commands, so that help an
 appear at once.
 """
 
+import errno
 import io
 import logging
 import os
@@ -24,8 +25,18 @@ from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
 from gpt.errors import INTERRUPTED, GPTError, UsageError, command
-from gpt.text.display import visible
+from gpt.files import naming
+from gpt.text.display import in_one_line, visible
 from gpt.torchrun import is_first_to_fail, is_main
+
+STOPPED = (INTERRUPTED, 128 + 15, 128 + 1)  # exit codes: by Ctrl-C, SIGTERM, SIGHUP
+MAX_LINE = 1000  # characters of a message that are shown of each of its lines
+ADVICE = {
+    errno.ENOSPC: "make room on its disk, or write to another one",
+    errno.EDQUOT: "make room in your quota, or write to another disk",
+    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
+    errno.ENAMETOOLONG: "use a shorter name",
+}
 
 app = typer.Typer(
     name="gpt",
@@ -41,11 +52,11 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Run the command line; every way it can fail ends in one message and an exit code."""
     sys.stdin = sys.stdin or _nowhere("r")  # closed by whoever started us
-    sys.stdout = sys.stdout or _nowhere()
+    sys.stdout = cast(TextIO, _StandardOutput(sys.stdout or _nowhere()))
     sys.stderr = cast(TextIO, _BestEffortStream(sys.stderr or _nowhere()))
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # then refused as an unknown character
-    if isinstance(sys.stdout, io.TextIOWrapper):
+    if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="backslashreplace")
     log.handlers = [_Notices() if is_main() else logging.NullHandler()]
     log.setLevel(logging.INFO)
@@ -54,14 +65,15 @@ def main() -> NoReturn:
         code = app(_with_resumed_run(sys.argv[1:]), standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)  # that of typer.Exit
     except SystemExit as done:
-        if done.code == INTERRUPTED and is_main():
-            kept = "; a run keeps its last checkpoint" if sys.argv[1:2] == ["train"] else ""
+        if done.code in STOPPED and is_main():
+            is_training = sys.argv[1:2] == ["train"]
+            kept = "; a run keeps its last checkpoint, if it has one" if is_training else ""
             typer.echo(f"\ngpt: stopped at once{kept}", err=True)
         raise
     except Exception as error:
         if log.level == logging.DEBUG:
             raise
-        message = f"gpt: {visible(_message(error))}"
+        message = f"gpt: {_message(error)}"
         if is_first_to_fail(message):
             typer.echo(wrapped(message, sys.stderr), err=True)
         sys.exit(getattr(error, "exit_code", 1))
@@ -78,11 +90,18 @@ def _check_working_folder() -> None:
         ) from None
 
 
-class _BestEffortStream:
-    """A stream whose reader may leave (`| head`, a closed terminal): no reason to lose a run."""
+class _Stream:
+    """A stream, but for what a subclass changes."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _BestEffortStream(_Stream):
+    """A stream whose reader may leave (`| head`, a closed terminal): no reason to lose a run."""
 
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):
@@ -93,8 +112,17 @@ class _BestEffortStream:
         with suppress(OSError, ValueError):
             self._stream.flush()
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+
+class _StandardOutput(_Stream):
+    """A stream whose errors say that it is standard output."""
+
+    def write(self, text: str) -> int:
+        with naming("standard output"):
+            return self._stream.write(text)
+
+    def flush(self) -> None:
+        with naming("standard output"):
+            self._stream.flush()
 
 
 def _with_resumed_run(arguments: list[str]) -> list[str]:
@@ -112,8 +140,23 @@ def _nowhere(mode: str = "w") -> TextIO:
 
 
 def _message(error: Exception) -> str:
-    if isinstance(error, GPTError):
-        return str(error)
+    """Return what to tell the user: one line, or one for each argument of a GPTError.
+
+    A file name with a line end in it cannot pass for a line of ours.
+    """
+    lines = error.args if isinstance(error, GPTError) else (_described(error),)
+    return "\n".join(_shortened(in_one_line(str(line))) for line in lines)
+
+
+def _shortened(line: str) -> str:
+    """Cut out the middle of a very long line."""
+    if len(line) <= MAX_LINE:
+        return line
+    return f"{line[: MAX_LINE * 2 // 3]} [...] {line[-MAX_LINE // 4 :]}"
+
+
+def _described(error: Exception) -> str:
+    """Return a line about an error that is not ours, with advice where there is any."""
     if hasattr(error, "format_message"):  # typer's, of a command line that cannot be parsed
         ctx = getattr(error, "ctx", None)
         told = error.format_message().replace("Input should be", "expected")
@@ -121,15 +164,31 @@ def _message(error: Exception) -> str:
             option = getattr(error, "option_name", "")
             told = f"No such option: {option}{meant_by(option, ctx)}"
         return f"{told}{_where_to_look(ctx)}"
-    first, *_ = str(error).splitlines() or [""]
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.strerror}: {error.filename or 'while reading or writing'}"
+        name = _shortened_name(str(error.filename or "a file or stream"))
+        advice = ADVICE.get(error.errno or 0)
+        return f"{name}: {error.strerror}{f'; {advice}' if advice else ''}"
+    if "failed to map segment" in first or "can't start new thread" in first:
+        return (
+            f"not enough memory to load torch ({first:.150}); raise the limit on memory (ulimit "
+            f"-v) or on threads (ulimit -u), or close other programs"
+        )
     if isinstance(error, MemoryError) or "alloc" in first or "out of memory" in first.lower():
         return (
             f"not enough memory ({first or 'MemoryError':.150}); use a smaller model.C, model.T or "
             f"train.batch_size, a larger train.accumulation, or fewer --num-samples"
         )
+    if first.startswith("Invalid log settings"):
+        return (
+            f"the environment variable TORCH_LOGS is {os.environ.get('TORCH_LOGS', ''):.50}, which "
+            f"torch does not know; unset it"
+        )
     return f"{type(error).__name__}: {first:.300} (--debug shows where)"
+
+
+def _shortened_name(name: str) -> str:
+    return name if len(name) <= 255 else f"{name[:50]}... ({len(name):,} characters)"
 
 
 def _where_to_look(ctx: typer.Context | None) -> str:
@@ -152,16 +211,21 @@ class _Notices(logging.Handler):
         from tqdm import tqdm
         from tqdm.utils import disp_trim
 
-        text, ended = visible(record.getMessage()), hasattr(record, "ended")
-        in_terminal = sys.stderr.isatty()
+        if record.args:  # a line end in an argument, such as a file name, makes no line
+            given = cast(tuple[object, ...], record.args)
+            args = (a if isinstance(a, int | float) else in_one_line(str(a)) for a in given)
+            notice = visible(str(record.msg) % tuple(args))
+        else:
+            notice = in_one_line(record.getMessage())
+        ended, in_terminal = hasattr(record, "ended"), sys.stderr.isatty()
         with tqdm.get_lock():  # type: ignore[no-untyped-call]
             if self._shows_status:
                 sys.stderr.write("\r\x1b[K")
                 self._shows_status = False
             if record.name != status.log.name or not (in_terminal or ended):
-                tqdm.write(wrapped(text, sys.stderr), file=sys.stderr)
+                tqdm.write(wrapped(notice, sys.stderr), file=sys.stderr)
             elif not ended:
-                sys.stderr.write(f"\r{disp_trim(text, terminal_width() - 1)}\x1b[K")
+                sys.stderr.write(f"\r{disp_trim(notice, terminal_width() - 1)}\x1b[K")
                 self._shows_status = True
             sys.stderr.flush()
 

@@ -4,9 +4,12 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 
 from gpt.errors import Interrupted
+
+TOGETHER_S = 5  # after a first signal: one that comes with it asks for nothing else
 
 
 class StopSignals:
@@ -15,14 +18,20 @@ class StopSignals:
     A second one does what it did before. An `Interrupted` that leaves the context gets the exit
     code of the signal. Outside the main thread, where Python allows no handlers, none is installed.
 
-    `repeated`: a second one does nothing, and the first says nothing, as each may come twice: what
-    a terminal has sent to torchrun's workers torchrun sends them, too.
+    `repeated`: a signal that comes within `TOGETHER_S` of the first does nothing, and the first
+    prints nothing: torchrun sends its workers what the terminal has sent them already.
     """
 
     def __init__(self, *, repeated: bool = False) -> None:
         self.received: int | None = None
         self.repeated = repeated
+        self._received_at = 0.0
+        self._has_begun = False
         self._before: dict[int, signal._HANDLER] = {}
+
+    def on_event(self, event: object) -> None:
+        """Note that training has begun: there is something to save."""
+        self._has_begun = True
 
     def should_stop(self) -> bool:
         """Whether a signal has been received."""
@@ -47,13 +56,22 @@ class StopSignals:
             error.exit_code = 128 + self.received
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received = number
-        if self.repeated:
-            return
-        self._restore()
-        # written at once and past Python's buffers, which the signal may have interrupted
+        if self.received is None:
+            self.received, self._received_at = number, time.monotonic()
+            if not self.repeated:
+                self._say_so()
+        elif not self.repeated or time.monotonic() - self._received_at > TOGETHER_S:
+            self._restore()
+            signal.raise_signal(number)
+
+    def _say_so(self) -> None:
+        """Write past Python's buffers, which the signal may have interrupted."""
+        if self._has_begun:
+            what = "stopping, what is trained will be saved"
+        else:
+            what = "stopping, nothing is saved, as training has not begun"
+        line = f"{what}; once more to stop at once\n".encode()
         with contextlib.suppress(OSError):  # the terminal may be what is gone
-            line = b"stopping, what is trained will be saved; once more to stop at once\n"
             os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + line)  # a bar may be below
 
     def _restore(self) -> None:

@@ -183,16 +183,14 @@ def train(
         return
     if is_sweep or swept:
         with StopSignals() as signals:
+            watched: dict[str, Any] = {
+                "should_stop": signals.should_stop,
+                "on_event": signals.on_event,
+            }
             if swept:
-                ended = api.resume_sweep(swept, jobs=jobs, should_stop=signals.should_stop)
+                ended = api.resume_sweep(swept, jobs=jobs, **watched)
             else:
-                ended = api.sweep(
-                    **of_new_run,
-                    **its_folder,
-                    seeds=seeds,
-                    jobs=jobs,
-                    should_stop=signals.should_stop,
-                )
+                ended = api.sweep(**of_new_run, **its_folder, seeds=seeds, jobs=jobs, **watched)
         print_sweep(ended, as_json)
         return
     if dry_run:
@@ -200,14 +198,15 @@ def train(
         _print_estimate(settled, estimate, as_json, show_config)
         return
     with StopSignals(repeated=is_launched()) as signals:
+        watched = {
+            "should_stop": signals.should_stop,
+            "on_event": signals.on_event,
+            "clock": clock,
+        }
         if resume is not None:
-            outcome = api.resume(
-                resume or None, **asked, should_stop=signals.should_stop, clock=clock
-            )
+            outcome = api.resume(resume or None, **asked, **watched)
         else:
-            outcome = api.train(
-                **of_new_run, **its_folder, should_stop=signals.should_stop, clock=clock
-            )
+            outcome = api.train(**of_new_run, **its_folder, **watched)
     if is_main():
         _print_outcome(outcome, as_json)
 

@@ -120,7 +120,7 @@ def load_config(
         lines = [f"{origin(key)}{message}" for key, message in islice(found, MISTAKES_SHOWN)]
         if (count := len(_mistakes(error))) > MISTAKES_SHOWN:
             lines.append(f"{count:,} mistakes in all; these are the first {MISTAKES_SHOWN}")
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError(*lines) from None
 
 
 def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:

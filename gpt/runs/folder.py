@@ -10,8 +10,10 @@ import platform
 import shlex
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatchcase
+from itertools import chain
 from pathlib import Path
 
 from gpt.config.schema import Config
@@ -282,14 +284,15 @@ def weight_lenders(config: Config) -> dict[str, str]:
 
 
 def check_plain(run: Path) -> None:
-    """Raises UsageError if what a run writes to is a link, to who knows where, or a device."""
-    for pattern in (*WRITTEN, LOCK, WRITER, "projector/*"):
-        for entry in run.glob(pattern):
-            mode = entry.lstat().st_mode
-            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
-                raise UsageError(
-                    f"{entry}: expected a file or folder of the run, got a link or pipe"
-                )
+    """Raise UsageError if what a run writes to is a link, perhaps to nowhere, a pipe or a device.
+
+    A run may come from a stranger, and is not to write outside of its folder.
+    """
+    patterns = (*WRITTEN, LOCK, WRITER)
+    for entry in chain(_entries(run, patterns), _entries(run / "projector", ("*",))):
+        mode = entry.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise UsageError(f"{entry}: expected a file or folder of the run, got a link or pipe")
 
 
 def empty(run: Path) -> None:
@@ -302,7 +305,7 @@ def empty(run: Path) -> None:
 
 
 def _written(run: Path) -> list[Path]:
-    return [entry for pattern in WRITTEN for entry in run.glob(pattern)]
+    return _entries(run, WRITTEN)
 
 
 def set_aside(run: Path) -> None:
@@ -344,6 +347,14 @@ def _undo_killed_overwrite(run: Path) -> None:
 
 def _is_folder(path: Path) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114 (no errors)
+
+
+def _entries(folder: Path, patterns: Sequence[str]) -> list[Path]:
+    """Return the entries with such a name, also links to nowhere, which `Path.glob` leaves out."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        entries = sorted(folder.iterdir())
+        return [e for e in entries if any(fnmatchcase(e.name, pattern) for pattern in patterns)]
+    return []
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpt import __version__
 from gpt.config.schema import Config
+from gpt.files import naming
 from gpt.seeds import member_seed
 
 
@@ -37,7 +38,8 @@ def note_start(
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-    with (run / "provenance.jsonl").open("a", encoding="utf-8") as file:
+    path = run / "provenance.jsonl"
+    with naming(path), path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 

@@ -17,7 +17,6 @@ from time import monotonic
 from typing import Any
 
 from safetensors.numpy import load, save
-from threadpoolctl import ThreadpoolController
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, GPTError
@@ -66,7 +65,13 @@ def process_count(checkpoint: CheckpointData, device: str, B: int, length: int |
 
 
 def _threads() -> int:
-    """How many threads numpy multiplies matrices with."""
+    """Return how many threads numpy multiplies matrices with."""
+    variable = "KMP_DUPLICATE_LIB_OK"  # threadpoolctl sets it as it is imported
+    was_set = variable in os.environ
+    from threadpoolctl import ThreadpoolController
+
+    if not was_set:
+        os.environ.pop(variable, None)
     pools = ThreadpoolController().select(user_api="blas").info()
     return max((pool["num_threads"] or 1 for pool in pools), default=os.cpu_count() or 1)
 

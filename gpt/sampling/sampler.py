@@ -56,7 +56,7 @@ class SamplingRules:
         try:
             rules = SampleConfig.model_validate(config.model_dump() | given)
         except ValidationError as error:
-            raise UsageError("\n".join(message for _, message in explain(error))) from None
+            raise UsageError(*(message for _, message in explain(error))) from None
         return cls(**rules.model_dump(exclude={"length"}))
 
 

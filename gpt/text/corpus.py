@@ -22,6 +22,7 @@ from gpt.errors import CheckpointError, ConfigError, TextError, counted
 from gpt.files import remove_stale, temporary_beside, write_atomically
 from gpt.status import phase
 from gpt.text.cache import LOCK, corpora_dir, sampled_sha256
+from gpt.text.display import in_one_line
 from gpt.text.documents import Source
 from gpt.text.preparation import Progress, Task, count, write
 from gpt.text.vocabulary import Ids, Vocabulary
@@ -262,8 +263,8 @@ def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
     from tqdm.auto import tqdm
 
     with tqdm(
-        *(None, title, size, False),  # leave no bar behind
-        disable=False if "ipykernel" in sys.modules else None,  # None: unless in a terminal
+        *(None, in_one_line(title), size, False),  # leave no bar behind
+        disable=sys.stderr is None or (False if "ipykernel" in sys.modules else None),
         delay=BAR_DELAY_S,
         unit="B",
         unit_scale=True,

@@ -63,9 +63,9 @@ class PlainBackward:
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
         """See Gradients."""
         total = torch.zeros((), dtype=torch.float32, device=x.device)
-        count = self._count(*x.shape)
-        for i, chunk in enumerate(_chunks(x, y, count), start=1):
-            with nullcontext() if last and i == count else self.unsynchronised():
+        chunks = list(_chunks(x, y, self._count(*x.shape)))
+        for i, chunk in enumerate(chunks, start=1):
+            with nullcontext() if last and i == len(chunks) else self.unsynchronised():
                 loss = self.loss(*chunk)
                 (scale * loss).backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
@@ -176,7 +176,10 @@ def draws_masks(model: ModelConfig) -> bool:
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
-    """How many chunks B windows of T are taken in: some for each worker, none too large."""
+    """Return the largest number of chunks that `_chunks` may cut B windows of T into.
+
+    Each worker gets some of them, and none is too large.
+    """
     rounds = math.ceil(B * T * C / CHUNK_NUMBERS / workers)
     return min(B, workers * rounds)
 
@@ -187,4 +190,5 @@ def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
 
 
 def _chunks(x: Tensor, y: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut the windows into `count` chunks or fewer: 4 windows in 3 chunks are 2 chunks of 2."""
     return zip(x.chunk(count), y.chunk(count), strict=True)

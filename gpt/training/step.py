@@ -2,6 +2,7 @@
 
 import logging
 import math
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,7 +63,10 @@ class TrainStep:
         self.model, self.ids, self.config, self.device = model, ids, config, device
         self.vocabulary, self.teacher = vocabulary, teacher
         self.rank, self.ranks, self.share = rank(), world_size(), sharing()
-        self.batches = Prefetch(self._draw, config.train.steps)
+        # weak, so that a step that is no longer used frees its threads and files at once
+        me = weakref.proxy(self)
+        self.draw = lambda step: me._draw(step)
+        self.batches = Prefetch(self.draw, config.train.steps)
         for block in model.blocks[: config.train.freeze]:
             block.requires_grad_(False)
         self.masks = torch.Generator(device) if draws_masks(config.model) else None
@@ -76,7 +80,8 @@ class TrainStep:
         V = model.head.out_features
         self.fuses_head = teacher is None and fuses_head(config, V, device)
         self.gradients = make_gradients(
-            *(self.loss, model, config, device), lambda: unsynchronised(self.forward)
+            *(lambda x, y: me.loss(x, y), model, config, device),
+            lambda: unsynchronised(me.forward),
         )
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
         self.optimizers = make_optimizers(model, config.train, products)
@@ -177,7 +182,7 @@ class TrainStep:
     def replan(self, config: Config) -> None:
         """From the next step on, follow the plans of this config, which differs in nothing else."""
         self.config = config
-        self.batches = Prefetch(self._draw, config.train.steps)  # the next may be of another shape
+        self.batches = Prefetch(self.draw, config.train.steps)  # the next may be of another shape
 
     def probe(self, step: int) -> None:
         """Compute the gradients of `step` and discard them, to measure how long that takes."""

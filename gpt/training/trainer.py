@@ -161,7 +161,7 @@ def train(
     - "notice": `text`, of a skipped step, a rollback or overfitting.
 
     Raises:
-        Interrupted: `should_stop` returned True, and the state is saved.
+        Interrupted: `should_stop` returned True, and the state is saved, if training had begun.
         TrainingError: the loss stays NaN or infinite, or memory or the disk has no room.
         UsageError: the folder is in use, or the run to resume has a new text or no steps left.
         CheckpointError, ConfigError, DeviceError: see `initial_model`, `load_teacher`,
@@ -187,6 +187,8 @@ def train(
                 budget = TimeBudget(config, update, corpus.val, clock)
                 config = from_main(budget.first_plan, config)
                 update.replan(config)
+                if any_rank(should_stop()):
+                    raise Interrupted("stopped before training began; nothing is saved")
                 run = from_main(_make, run, numbered, overwrite)  # last: nothing can fail now
                 typed = typed.with_name(run.name)
         with on_main(locked(run), lambda: None) as check_in_place:
@@ -381,7 +383,8 @@ class Trainer:
         self.step, self.unsaved, self.is_best = self.step + 1, True, False
         self.progress.val_loss = None
         config = self.config.train
-        due = map(self._due, (config.log_every, config.eval_every, config.checkpoint_every))
+        periods = (config.log_every, config.eval_every, config.checkpoint_every)
+        due = [self._due(every) for every in periods]  # all of them: each may ask the other ranks
         if not self.update.is_ahead or any(due) or len(self.unread) == UNREAD_STEPS:
             loss, norm = self._read_results()
         self.pace.lap(T)

@@ -155,7 +155,8 @@ class Monitor:
         width = min(shutil.get_terminal_size().columns, WIDEST_SAMPLE)
         lines = text.expandtabs().strip("\n").split("\n")
         first = [disp_trim(f"  {line}", width) for line in lines]
-        log.info("sample at step %d:\n%s", step, "\n".join(first[:SAMPLE_LINES]))
+        shown = first[:SAMPLE_LINES]
+        log.info("sample at step %d:" + len(shown) * "\n%s", step, *shown)
 
     def attention(self, step: int, attention: Attention, text: Sequence[str]) -> None:
         """Keep attention weights on a text, given by its characters, and draw them if it is time.

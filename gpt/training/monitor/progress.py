@@ -78,9 +78,10 @@ def evaluation_bar(total: int) -> Iterator[Callable[[int], object]]:
 
 
 def _bar(**options: Any) -> "tqdm[Any]":
-    """A widget in a notebook; elsewhere a line on stderr, if that is a terminal."""
+    """Return a widget in a notebook; elsewhere a line on stderr, if that is a terminal."""
     if "ipykernel" in sys.modules:
         from tqdm.auto import tqdm as notebook_bar
 
         return notebook_bar(**options)
-    return TerminalBar(**options, disable=None, dynamic_ncols=True, miniters=1)
+    disable = None if sys.stderr else True  # pythonw has no stderr
+    return TerminalBar(**options, disable=disable, dynamic_ncols=True, miniters=1)
