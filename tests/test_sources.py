@@ -1151,8 +1151,8 @@ def test_a_folder_without_text_says_what_is_in_it() -> None:
         write(PNG, f"f/{name}.png")
     os.mkfifo("f/pipe")
     assert refusal("f") == (
-        "f: expected text files, got none; skipped 4 binary (f/a.png, f/b.png, f/c.png, ...), "
-        "1 pipe or device (f/pipe)"
+        "f: expected text files, got none; skipped 4 binary (f/a.png, f/b.png, f/c.png and "
+        "1 more), 1 pipe or device (f/pipe)"
     )
     make("f/a.txt")
     assert "f: expected text files chosen by data.include (*.md), got none" in refusal(
