@@ -728,7 +728,7 @@ def test_auto_batch_keeps_the_batch_and_goes_on(
     assert weights_of(Path("r")) == weights_of(Path("by-hand"))
     with (
         memory_for(0),
-        pytest.raises(TrainingError, match=r"for 1 windows .*smaller model.T, C or n_layer"),
+        pytest.raises(TrainingError, match=r"for 1 window .*smaller model.T, C or n_layer"),
     ):
         train(small(train__auto_batch=True), corpus, Path("x"))
 
