@@ -339,17 +339,11 @@ class Model:
 
         Args:
             text: at least 2 characters.
-
-        Returns:
-            Nats per character, over all characters but the first.
-
-        Args:
-            text: a text of any length.
             drop_unknown: drop characters that the vocabulary lacks; a notice counts them, and
                 `unknown_characters` returns the counts.
 
         Returns:
-            The loss.
+            Nats per character, over all characters but the first.
 
         Raises:
             UsageError: the text has fewer than two characters, or unknown ones.
@@ -371,6 +365,9 @@ class Model:
 
         Args:
             characters: how many to return; fewer if the val split or `model.T` is shorter.
+
+        Returns:
+            The text, without characters that share the unknown id.
 
         Raises:
             GPTError: the text that the run was trained on can no longer be read.

@@ -4,7 +4,6 @@ import codecs
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, Protocol
@@ -12,7 +11,7 @@ from typing import Literal, Protocol
 from gpt.errors import TextError, counted
 from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import described, likely_encoding, likely_wide
-from gpt.text.utf8 import whole_characters
+from gpt.text.utf8 import is_utf8_start, whole_characters
 
 SAMPLE_BYTES = 65_536  # around the first wrong byte, by which the likely encoding is found
 EXAMINED_BYTES = 1 << 28  # in which wrong bytes are counted for a message
@@ -299,7 +298,8 @@ class _Wrong:
 
     def _advice_on_other(self) -> Iterator[str]:
         guess = likely_encoding(self.sample)
-        if self._fits_utf8():
+        from_second_line = self.sample[self.sample.find(b"\n") + 1 :]
+        if b"\0" not in self.sample and is_utf8_start(from_second_line):
             other = f"it may be utf-8: {_set('utf-8')}"
         elif guess and guess.encodings[0] != self.wanted:
             other = f"{described(self.sample, guess)}: {_set(guess.encodings[0])}"
@@ -308,13 +308,6 @@ class _Wrong:
         if self.at_end:
             yield "it ends in the middle of a character; fetch it again if it was cut short"
         yield other
-
-    def _fits_utf8(self) -> bool:
-        """Return whether the sample is UTF-8 from its second line on, but for its end."""
-        with suppress(UnicodeDecodeError):
-            codecs.utf_8_decode(self.sample[self.sample.find(b"\n") + 1 :], "strict", False)
-            return b"\0" not in self.sample
-        return False
 
     def _excerpt(self) -> str:
         """Return the line around the first wrong byte, that byte as `\\xe9`."""
