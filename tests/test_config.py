@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from gpt.api.resolve import as_changes
 from gpt.config.load import SHIPPED, load_config
-from gpt.config.schema import GROUPS, Config, default_text, explicit, fields
+from gpt.config.schema import (
+    GROUPS,
+    LARGEST_RATE,
+    MUON_RATIO,
+    Config,
+    default_text,
+    explicit,
+    fields,
+)
 from gpt.config.yaml import as_flow, parse, to_yaml
-from gpt.errors import ConfigError
+from gpt.errors import ConfigError, unescaped
 from gpt.recipe.grid import combinations
 
 RATES = "train: {learning_rate: 8e-3, muon_learning_rate: 0.03}"
@@ -251,7 +259,7 @@ def test_empty_files_and_sections_mean_the_defaults() -> None:
 
 @given(
     T=st.integers(1, 2**19),
-    rate=st.floats(1e-12, 1e3),
+    rate=st.floats(1e-12, LARGEST_RATE / MUON_RATIO),
     source=st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1),
     stop=st.none() | st.floats(1e-9, 10),
     bias=st.booleans(),
@@ -401,8 +409,7 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) 
         values = [value] if isinstance(value, str) else value
         assert as_flow(values) == as_flow(yaml.safe_load(text))
     elif key in NAMES:
-        escaped = text.replace(r"\n", "\n").replace(r"\t", "\t").replace(r"\r", "\r")
-        text = escaped if key in ("data.separator", "data.column") else text
+        text = unescaped(text) if key in ("data.separator", "data.column") else text
         assert value == ((text,) if key in ("data.include", "data.exclude") else text)
         assert load(to_yaml(config)) == config
     elif isinstance(value, bool):

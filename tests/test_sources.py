@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpt import api
@@ -33,6 +33,7 @@ from gpt.text import records as records_module
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.documents import Skipped
+from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import likely_encoding
 from gpt.text.reading import CHUNK_BYTES
 from gpt.text.sources import open_source
@@ -238,6 +239,7 @@ def test_a_text_in_any_encoding_is_read_as_python_reads_it(
 def test_the_first_wrong_byte_is_the_one_that_python_finds(
     content: bytes, encoding: str, size: int
 ) -> None:
+    assume(binary_format(content, "text.txt") is None)
     write(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)
@@ -1151,8 +1153,8 @@ def test_a_folder_without_text_says_what_is_in_it() -> None:
         write(PNG, f"f/{name}.png")
     os.mkfifo("f/pipe")
     assert refusal("f") == (
-        "f: expected text files, got none; skipped 4 binary (f/a.png, f/b.png, f/c.png and "
-        "1 more), 1 pipe or device (f/pipe)"
+        "f: expected text files, got none; "
+        "skipped 4 binary (f/a.png, f/b.png, f/c.png and 1 more), 1 pipe or device (f/pipe)"
     )
     make("f/a.txt")
     assert "f: expected text files chosen by data.include (*.md), got none" in refusal(

@@ -20,9 +20,8 @@ from gpt.cli.options import (
     WhichCheckpoint,
     one_run,
     show,
-    unescaped,
 )
-from gpt.errors import UsageError
+from gpt.errors import UsageError, unescaped
 from gpt.files import read_bounded
 from gpt.text.display import visible
 

@@ -8,9 +8,11 @@ import codecs
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+
+from gpt.text.utf8 import is_utf8_start
 
 LEAST_SCORE = 0.35  # of text in the right encoding; the mean over the characters beyond ASCII
 LEAST_CJK_BYTES = 100
@@ -164,17 +166,9 @@ def likely_wide(sample: bytes, *, zeros: bool = True) -> str | None:
             is_wide = common > 0.6 * len(text) and low <= 0.1 * ascii_only
         else:
             is_wide = cjk > 0.9 * len(text)
-        if is_wide or (cjk > 0.9 * len(text) and not _is_utf8(sample)):
+        if is_wide or (cjk > 0.9 * len(text) and not is_utf8_start(sample)):
             found.append((max(common, cjk), encoding))
     return max(found)[1] if found else None
-
-
-def _is_utf8(sample: bytes) -> bool:
-    try:
-        codecs.utf_8_decode(sample, "strict", False)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _never_in_text(c: str) -> bool:
@@ -200,8 +194,4 @@ def excerpt(sample: bytes, encoding: str) -> str:
 def described(sample: bytes, guess: Guess) -> str:
     """Return `it looks like cp866 ("Мы жили")`, or `perhaps` and what each candidate reads."""
     read = [f'{name} ("{excerpt(sample, name)}")' for name in guess.encodings]
-    return f"{'it looks like' if guess.clear else 'perhaps it is'} {_either(read)}"
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"{'it looks like' if guess.clear else 'perhaps it is'} {' or '.join(read)}"

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.errors import TextError
+from gpt.errors import TextError, counted, listed
 from gpt.text.documents import Document, Notice, Skipped
 from gpt.text.reading import CHUNK_BYTES, ExpansionLimit, telling
 
@@ -241,19 +241,14 @@ def _as_text(value: Any, column: str) -> str:
 
 def _no_column(name: str, column: str | None, columns: Iterable[str]) -> str:
     if column is None:
-        there = _listed(columns)
+        there = listed([*columns], MAX_LISTED_COLUMNS) or "none"
         return f"{name}: name the column to read by --set data.column=COLUMN; there are {there}"
     return f"{name}: {_expected_column(column, columns)}"
 
 
 def _expected_column(column: str, columns: Iterable[str]) -> str:
-    return f"expected a column {column} (data.column), got {_listed(columns)}"
-
-
-def _listed(columns: Iterable[str]) -> str:
-    names = [*columns]
-    listed = ", ".join(names[:MAX_LISTED_COLUMNS]) or "none"
-    return f"{listed}, ..." if len(names) > MAX_LISTED_COLUMNS else listed
+    there = listed([*columns], MAX_LISTED_COLUMNS) or "none"
+    return f"expected a column {column} (data.column), got {there}"
 
 
 def _check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
@@ -365,12 +360,12 @@ class _Table:
             if len(row) == size:
                 yield number, {name: row[i] for name, i in places}
             else:
-                many, s = "few" if len(row) < size else "many", "s" * (size != 1)
+                many = "few" if len(row) < size else "many"
                 yield (
                     number,
                     BadRecord(
                         f"with too {many} columns",
-                        f"expected {size} column{s}, as in the first row, got {len(row)}",
+                        f"expected {counted(size, 'column')}, as in the first row, got {len(row)}",
                     ),
                 )
 
