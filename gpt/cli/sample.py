@@ -21,6 +21,7 @@ from gpt.cli.options import (
     one_run,
     show,
     unescaped,
+    wrapped,
 )
 from gpt.errors import UsageError
 from gpt.files import read_bounded
@@ -233,7 +234,8 @@ def sample(
         **rules,
     )
     repeats = f" (--seed {seed} repeats this)" if new else ""
-    typer.echo(visible(f"{model.summary()}, seed {seed}{repeats}"), err=True)
+    summary = visible(f"{model.summary()}, seed {seed}{repeats}")
+    typer.echo(wrapped(summary, sys.stderr), err=True)
 
     from gpt.sampling.samples import collect, in_order
 
