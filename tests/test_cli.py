@@ -257,7 +257,7 @@ def test_the_commands_it_ends_with_exist_in_the_same_shell(
         return done.stdout
 
     out = shell(f"{started} train --config {config_file}")
-    advised = dict(line.split(": ", 1) for line in out.splitlines()[2:4])
+    advised = dict(line.split(": ", 1) for line in out.splitlines()[3:5])
     assert shell(advised["sample"].strip() + " --length 7")
     assert shell(advised["watch"].strip() + " --help")
     assert advised["sample"].strip() == f"{started} sample runs/small"
@@ -554,7 +554,7 @@ def test_the_context_after_overflow_is_a_setting(gpt: Gpt, trained: Path) -> Non
         (["--min-p", "-0.1"], 2, "--min-p"),
         (["--presence-penalty", "nan"], 2, "--presence-penalty"),
         (["--frequency-penalty", "101"], 2, "--frequency-penalty"),
-        (["--repetition-penalty", "2"], 2, "--frequency-penalty, --presence-penalty"),
+        (["--repetition-penalty", "2"], 2, "--frequency-penalty X or --presence-penalty X"),
         (["--ban", "É"], 2, "characters to ban has characters outside the model's vocabulary: É"),
         (["--prompts", "no.txt"], 2, "--prompts no.txt: cannot read it (No such file"),
         (["--prompts", "empty.txt"], 2, "--prompts empty.txt: expected a prompt on each line"),
@@ -1102,7 +1102,8 @@ def test_a_signal_amid_an_import_ends_in_one_line(
     arguments = ["attend", trained, "--text", "the", "--out", "a.html", module, int(number)]
     process = start(sys.executable, "-c", INTERRUPTED_IMPORT, *arguments, stderr=subprocess.PIPE)
     _, err = process.communicate(timeout=HANGS_S)
-    assert (process.returncode, err) == (128 + number, "\ngpt: stopped at once\n")
+    message = "".join(line for line in err.splitlines(True) if not line.endswith(" ...\n"))
+    assert (process.returncode, message) == (128 + number, "\ngpt: stopped at once\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -1255,5 +1256,6 @@ def test_a_torch_that_cannot_be_loaded_is_explained(
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert expected in done.stderr
+    message = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]
+    assert (done.returncode, len(message)) == (1, 1), done.stderr
+    assert expected in message[0]

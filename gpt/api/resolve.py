@@ -180,7 +180,7 @@ def ready(
     settled: "Config",
     settings: Settings,
     clock: Callable[[], float],
-    should_stop: Callable[[], bool],
+    should_stop: Callable[[], bool] = never,
     *,
     costs: bool = True,
 ) -> tuple["Config", "Corpus"]:

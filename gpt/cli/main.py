@@ -26,7 +26,7 @@ from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
 from gpt.errors import INTERRUPTED, GPTError, UsageError, command
-from gpt.files import naming
+from gpt.files import from_here, naming
 from gpt.text.display import in_one_line, visible
 from gpt.torchrun import is_first_to_fail, is_main
 
@@ -168,7 +168,9 @@ def _described(error: Exception) -> str:
         return f"{told}{_where_to_look(ctx)}"
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, OSError) and error.strerror:
-        name = _shortened_name(str(error.filename or "a file or stream"))
+        name = _shortened_name(
+            str(from_here(error.filename) if error.filename else "a file or stream")
+        )
         advice = ADVICE.get(error.errno or 0)
         return f"{name}: {error.strerror}{f'; {advice}' if advice else ''}"
     if "failed to map segment" in first or "can't start new thread" in first:
