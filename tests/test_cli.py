@@ -257,7 +257,7 @@ def test_the_commands_it_ends_with_exist_in_the_same_shell(
         return done.stdout
 
     out = shell(f"{started} train --config {config_file}")
-    advised = dict(line.split(": ", 1) for line in out.splitlines()[2:4])
+    advised = dict(line.split(": ", 1) for line in out.splitlines()[3:5])
     assert shell(advised["sample"].strip() + " --length 7")
     assert shell(advised["watch"].strip() + " --help")
     assert advised["sample"].strip() == f"{started} sample runs/small"
