@@ -10,7 +10,9 @@ import logging
 import os
 import re
 import sys
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TextIO, cast
 
@@ -53,8 +55,9 @@ app = typer.Typer(
 def main() -> NoReturn:
     """Run the command line; every way it can fail ends in one message and an exit code."""
     sys.stdin = sys.stdin or _nowhere("r")  # closed by whoever started us
-    sys.stdout = cast(TextIO, _StandardOutput(sys.stdout or _nowhere()))
-    sys.stderr = cast(TextIO, _BestEffortStream(sys.stderr or _nowhere()))
+    name_it, forgive = partial(naming, "standard output"), partial(suppress, OSError, ValueError)
+    sys.stdout = cast(TextIO, _Guarded(sys.stdout or _nowhere(), name_it))
+    sys.stderr = cast(TextIO, _Guarded(sys.stderr or _nowhere(), forgive))  # a run needs no reader
     if isinstance(sys.stdin, io.TextIOWrapper):
         sys.stdin.reconfigure(errors="surrogateescape")  # then refused as an unknown character
     if hasattr(sys.stdout, "reconfigure"):
@@ -91,38 +94,22 @@ def _check_working_folder() -> None:
         ) from None
 
 
-class _Stream:
-    """A stream, but for what a subclass changes."""
+class _Guarded:
+    """A stream that is written to and flushed within a context that handles its errors."""
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    def __init__(self, stream: TextIO, context: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._stream, self._context = stream, context
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-
-class _BestEffortStream(_Stream):
-    """A stream whose reader may leave (`| head`, a closed terminal): no reason to lose a run."""
-
     def write(self, text: str) -> int:
-        with suppress(OSError, ValueError):
+        with self._context():
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        with suppress(OSError, ValueError):
-            self._stream.flush()
-
-
-class _StandardOutput(_Stream):
-    """A stream whose errors say that it is standard output."""
-
-    def write(self, text: str) -> int:
-        with naming("standard output"):
-            return self._stream.write(text)
-
-    def flush(self) -> None:
-        with naming("standard output"):
+        with self._context():
             self._stream.flush()
 
 

@@ -1,4 +1,4 @@
-"""Defaults -> YAML file -> `--set`, then validated: a resolved config, or what is wrong."""
+"""Resolve a config from defaults, a YAML file and `--set`, and explain all mistakes in it."""
 
 import difflib
 import os
@@ -23,9 +23,9 @@ if not SHIPPED.is_dir():
 
 
 MISTAKES_SHOWN = 10
-FEW_KEYS = 20  # keys of a section that a message can list
-LONGEST_KEY = 100  # characters that are compared with the known keys
-OTHER_NAMES = {  # of the same settings in nanoGPT, litgpt, Hugging Face and textbooks
+MAX_LISTED_KEYS = 20  # keys of a section that a message lists
+LONGEST_KEY = 100  # characters of an unknown key that are compared with known ones
+OTHER_NAMES = {  # names of the settings in nanoGPT, litgpt, Hugging Face and textbooks
     "data.source": "dataset corpus input text",
     "model.T": "block_size context context_length context_size context_window max_seq_len "
     "max_seq_length n_ctx n_positions seq_len seq_length sequence_length",
@@ -61,7 +61,7 @@ _WORD = re.compile(r"[-+.\w]+")
 _ESCAPED = ("data.separator", "data.column")  # other texts are names, which have no line ends
 
 Override = str | tuple[str, Any]
-"""One setting: `section.key=value` as it is typed, or a dotted key and its value."""
+"""One setting: `section.key=value` as typed, or a pair of a dotted key and its value."""
 
 
 def load_config(
@@ -72,27 +72,23 @@ def load_config(
     init_from: str | None = None,
     inherit: Callable[[str], dict[str, Any]] | None = None,
 ) -> Config:
-    """Defaults, then the YAML file, then `section.key=value` overrides, then the text.
+    """Return the config of the defaults, a YAML file and overrides; later ones take precedence.
 
     Args:
         base: a file, the name of a shipped config such as quickstart, or a Config.
-        overrides: `section.key=value` as typed (see `typed_value`), or (key, value).
-            `train.learning_rate` without `train.muon_learning_rate` changes both, in the ratio
-            that they have without it.
-        source: in place of `data.source`: a name or several.
-        init_from: in place of `train.init_from`.
-        inherit: gives the settings, as a tree, that take the place of defaults where the run of
-            that name is fine-tuned.
+        overrides: `section.key=value` as typed (see `typed_value`), or (key, value). An override of
+            `train.learning_rate` alone also scales `train.muon_learning_rate`.
+        source: a name or several, in place of `data.source`.
+        init_from: a run, in place of `train.init_from`.
+        inherit: called with the name of the run to fine-tune; returns a tree of settings to use in
+            place of the defaults.
 
     Raises:
-        ConfigError: the file is missing or not YAML, or a key or value is wrong; all wrong
-            keys are listed at once, each with its dotted path.
+        ConfigError: the file is missing or not YAML, or keys or values are wrong. The message lists
+            all of them.
     """
-    if isinstance(base, Config):
-        tree = base.model_dump(exclude_unset=True)
-    else:
-        tree = {} if base is None else read_yaml(_find(Path(base)))
-    below = dict(tree)  # the settings without the overrides
+    tree = _tree(base)
+    below = dict(tree)  # without the overrides
     overridden = set[str]()
 
     def origin(key: str) -> str:
@@ -122,23 +118,30 @@ def load_config(
         raise ConfigError(*lines) from None
 
 
-def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:
-    """Scale `muon_learning_rate` of `train` by as much as an override changes `learning_rate`.
+def _tree(base: Config | Path | str | None) -> dict[str, Any]:
+    """Return the settings that a config, or a file, sets explicitly."""
+    if isinstance(base, Config):
+        return base.model_dump(exclude_unset=True)
+    return {} if base is None else read_yaml(_find(Path(base)))
 
-    `below` is the section without the overrides. Without a Muon rate there, the default follows.
+
+def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:
+    """Scale `muon_learning_rate` in `train` by the factor by which `learning_rate` is overridden.
+
+    `below` is the section without overrides. If it has no Muon rate, the default is in proportion.
     """
     default = TrainConfig().learning_rate
     muon, before = (below or {}).get("muon_learning_rate"), (below or {}).get("learning_rate")
     rates: tuple[Any, ...] = (muon, before or default, train.get("learning_rate") or default)
-    if all(type(rate) in (int, float) and rate > 0 for rate in rates):  # else it is refused below
+    if all(type(rate) in (int, float) and rate > 0 for rate in rates):  # else validation fails
         train["muon_learning_rate"] = rates[0] * (rates[2] / rates[1])
 
 
 def keys_set_by(overrides: Sequence[Override]) -> set[str]:
-    """Return the dotted keys to which `overrides` give a value.
+    """Return the dotted keys that `overrides` set to a value.
 
     Raises:
-        ConfigError: one has no key, or a value that is not valid YAML where it has to be.
+        ConfigError: an override has no key, or invalid YAML.
     """
     tree: dict[str, Any] = {}
     for key, value in map(assignment, overrides):
@@ -147,18 +150,15 @@ def keys_set_by(overrides: Sequence[Override]) -> set[str]:
 
 
 def keys_given(base: Config | Path | str | None, overrides: Sequence[Override]) -> set[str]:
-    """Return the dotted keys of a config and its overrides, also those that are null."""
-    if isinstance(base, Config):
-        tree = base.model_dump(exclude_unset=True)
-    else:
-        tree = {} if base is None else read_yaml(_find(Path(base)))
+    """Return the dotted keys that a config or its overrides contain, including null ones."""
+    tree = _tree(base)
     for key, value in map(assignment, overrides):
         _put(tree, key, value, lambda key: "")
     return {*_leaves(tree)}
 
 
 def check_effects(config: Config, given: Collection[str]) -> None:
-    """Raise ConfigError if one of the settings `given` has no effect in this config."""
+    """Raise ConfigError if one of the keys in `given` has no effect in `config`."""
     data, train, every = config.data, config.train, config.train.eval_every
     part = float(every.removesuffix(" %")) / 100 if isinstance(every, str) else every / train.steps
     evaluations, patience = ceil(1 / part), train.patience or 0
@@ -210,7 +210,7 @@ def _leaves(tree: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _find(path: Path) -> Path:
-    """Return the file at that path, else the shipped config of that name."""
+    """Return the file at `path`, else the shipped config of that name."""
     if os.path.exists(path) and not (path.is_dir() and str(path) in _shipped()):  # noqa: PTH110 (no errors)
         return path
     if str(path) in _shipped():
@@ -228,11 +228,11 @@ def _shipped() -> list[str]:
 def _run_to_fine_tune(tree: dict[str, Any]) -> str | None:
     train = tree.get("train")
     run = train.get("init_from") if isinstance(train, dict) else None
-    return run if isinstance(run, str) and run else None  # what else it is will be refused
+    return run if isinstance(run, str) and run else None  # validation refuses other types
 
 
 def _merged(below: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
-    """The tree over the one below; a key that is null has its default, not what is below."""
+    """Merge `tree` into `below`; a null in `tree` stands for the default."""
     merged = below | tree
     for key in below.keys() & tree.keys():
         if isinstance(below[key], dict) and isinstance(tree[key], dict | None):
@@ -241,7 +241,7 @@ def _merged(below: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without_nulls(tree: dict[str, Any]) -> dict[str, Any]:
-    """An empty key or section means its default."""
+    """Return the tree without empty keys and sections, which stand for defaults."""
     return {
         key: _without_nulls(value) if isinstance(value, dict) else value
         for key, value in tree.items()
@@ -270,7 +270,7 @@ def typed_value(key: str, text: str) -> Any:
     Other settings get a number, a boolean or a word.
 
     Raises:
-        ConfigError: what has to be YAML is not, or has a comment, which is not part of the value.
+        ConfigError: the text must be YAML and is not, or has a comment, which would be lost.
     """
     of = kinds(key)
     takes_text = str in of and int not in of
@@ -300,7 +300,7 @@ def typed_value(key: str, text: str) -> Any:
 
 
 def _parsed(text: str, origin: str) -> Any:
-    """Return the value of a YAML text without comments, which would be lost silently."""
+    """Parse YAML; raise ConfigError if it has comments, which would be lost."""
     value = parse(text, origin)
     if has_comment(text):
         raise ConfigError(f"{origin}: expected no comment; put texts with # in quotation marks")
@@ -327,7 +327,7 @@ def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def _mistakes(error: ValidationError) -> list[Any]:
-    """Return what pydantic found, without what follows from other mistakes."""
+    """Return the mistakes that pydantic found, without those that follow from others."""
     found = error.errors(include_url=False)
     return [each for each in found if each["type"] != "default_factory_not_called"]
 
@@ -337,7 +337,7 @@ def _key(mistake: Any) -> str:
 
 
 def _message(mistake: Any) -> str:
-    """Return what is wrong with a key, what was expected and what was found."""
+    """Return a message about one mistake: the key, what was expected and what was found."""
     key, kind, got = shown(_key(mistake)), mistake["type"], reprlib.repr(mistake["input"])
     if kind == "extra_forbidden" and any("." in str(name) for name in mistake["loc"]):
         return f"{key}: expected nested keys, {_nested(key)}, got one with a dot"
@@ -359,7 +359,7 @@ def _message(mistake: Any) -> str:
 
 
 def _nested(key: str) -> str:
-    """`train.steps` -> `train: {steps: ...}`."""
+    """Return a dotted key as nested YAML: `train: {steps: ...}`."""
     *sections, name = key.split(".")
     return f"`{''.join(f'{section}: {{' for section in sections)}{name}: ...{'}' * len(sections)}`"
 
@@ -371,15 +371,18 @@ def _suggestion(key: str) -> str:
     known = [name for name, *_ in fields(Config())]
     siblings = [name for name in known if name.startswith(f"{section}.")] if section else []
     siblings = siblings or [*Config.model_fields]
-    if len(siblings) > FEW_KEYS:
+    if len(siblings) > MAX_LISTED_KEYS:
         return f"{command('train', '--help-all')} lists the keys"
     return f"the keys are {', '.join(siblings)}"
 
 
 def nearest_setting(name: str, cutoff: float = 0.6) -> str | None:
-    """Return the key that was probably meant by `name`, with or without a section; None if none.
+    """Return the key that is most similar to `name`; None if none is.
 
-    Other projects' names are known: `n_embd` and `train.n_embd` are model.C.
+    Args:
+        name: a key, with or without a section. Names in other projects are recognised: `n_embd` and
+            `train.n_embd` are model.C.
+        cutoff: the least similarity, see `difflib.get_close_matches`.
     """
     known = [key for key, *_ in fields(Config())]
     by_leaf = {key.rpartition(".")[2]: key for key in known}

@@ -1,4 +1,4 @@
-"""What in a text is likely to be damage, dirt or a trick, and would be learnt like all else."""
+"""Find characters that are probably damage or tricks; a model would learn them like any other."""
 
 import re
 import unicodedata
@@ -17,9 +17,9 @@ from gpt.evaluation.spread import spread_slices
 from gpt.text.likely_encoding import SINGLE_BYTE, TYPOGRAPHIC, likely_encoding, plausibility
 from gpt.text.vocabulary import code_points
 
-COUNTED_PLACES = 10_000  # of words, to count each of them
-LONGEST_WORD = 30  # characters, to either side
-CATEGORIES = {  # Unicode's general categories that a text to learn from seldom needs
+COUNTED_PLACES = 10_000  # largest number of places whose words are counted one by one
+LONGEST_WORD = 30  # characters before and after a place
+CATEGORIES = {  # Unicode's general categories that are rare in clean text
     "Cc": "control",
     "Cf": "invisible or direction",
     "Zl": "line separator",
@@ -33,28 +33,28 @@ JOINER = "\u200d"
 REPLACED, MOJIBAKE, MIXED = "replacement character", "mojibake", "mixed scripts in a word"
 KINDS = (REPLACED, MOJIBAKE, MIXED, *dict.fromkeys(CATEGORIES.values()))
 
-# Scripts that are written with spaces between words: in others any may follow any.
+# Scripts with spaces between words. Japanese, for example, mixes scripts without spaces.
 SCRIPTS = (
     "LATIN", "GREEK", "CYRILLIC", "ARMENIAN", "GEORGIAN", "HEBREW", "ARABIC", "SYRIAC",
     "THAANA", "ETHIOPIC", "CHEROKEE", "COPTIC", "DEVANAGARI", "BENGALI", "GURMUKHI", "GUJARATI",
     "ORIYA", "TAMIL", "TELUGU", "KANNADA", "MALAYALAM", "SINHALA", "MONGOLIAN",
 )  # fmt: skip
 
-# Encodings that UTF-8 is misread in. In those of the Latin script a single misread character is
-# recognised; in the others a letter and a quotation mark may look like one.
+# Encodings that UTF-8 is often decoded by. In those of the Latin script a single misread character
+# is recognised; in the others a letter and a quotation mark may look like one.
 LATIN = ("cp1252", "cp1250", "cp1254", "mac_roman", "cp850", "cp437")
 MISREAD_AS = (*LATIN, "cp1251", "koi8_r", "cp866", "cp1253", "mac_cyrillic")
-NOT_MISREAD = "«»“”„‘’‚‹›…–—πΩ∞∑∏∫Ёё"  # that follow letters and signs in texts in order
+NOT_MISREAD = "«»“”„‘’‚‹›…–—πΩ∞∑∏∫Ёё"  # follow letters in clean texts, too
 LIKELY = re.compile("[\xa0-\xff\u2010-\u2030\u20ac\u2122\ufeff\ufffd]")  # misread, if alone
 CYRILLIC = re.compile("[\u0400-\u045f]")  # likewise, where its first byte is a Latin letter
 RUNS = 0.2  # fraction of misread characters beside another one, in scripts other than Latin
 RECODED = ("cp1252", "cp1251", "koi8_r", "mac_roman", "cp850", "cp866")
 CJK = ("gbk", "big5", "cp932", "euc_jp", "cp949")
-CLEARLY = 0.3  # by which the right encoding is more plausible than the wrong one
-LETTERS = 0.4  # of the characters beyond ASCII, in text that was decoded in a wrong encoding
-FEW = 20  # characters beyond ASCII, by which an encoding is not recognised
-UTF8_BYTES = 0.7  # of the bytes beyond ASCII, in UTF-8 that was read in one of CJK
-REPLACED_TWICE = {  # U+FFFD in UTF-8, twice, read in a CJK encoding; and memory that was never set
+CLEARLY = 0.3  # lead in plausibility of the right encoding over the wrong one
+LETTERS = 0.4  # smallest share of letters among non-ASCII characters of misread text
+MIN_NON_ASCII = 20  # characters needed to recognise an encoding
+UTF8_BYTES = 0.7  # smallest share of valid bytes among non-ASCII ones in UTF-8 misread as CJK
+REPLACED_TWICE = {  # two U+FFFD in UTF-8 decoded as CJK; and uninitialised memory
     "锟斤拷": "was \ufffd\ufffd (UTF-8 read as gbk)",
     "嚙踝蕭": "was \ufffd\ufffd (UTF-8 read as big5)",
     "占쏙옙": "was \ufffd\ufffd (UTF-8 read as cp949)",
@@ -63,16 +63,16 @@ REPLACED_TWICE = {  # U+FFFD in UTF-8, twice, read in a CJK encoding; and memory
     "烫烫烫": "was bytes 0xCC (read as gbk)",
     "屯屯屯": "was bytes 0xCD (read as gbk)",
 }
-SAMPLE = 2**15  # characters, by which an encoding read as another one is recognised
+SAMPLE = 2**15  # characters examined to recognise an encoding read as another one
 JOINED = re.compile("[\U0001f000-\U0001faff\u2190-\u2bff\ufe0f\u20e3]")  # emoji, their selectors
 
 Places = Iterator[NDArray[np.int64]]
-"""Positions in a text, ascending, some at a time."""
+"""Ascending positions in a text, in several arrays."""
 
 
 @dataclass(frozen=True)
 class Suspicion:
-    """All of one of KINDS: how many places, how many different ones, the most frequent of them."""
+    """Places of one of KINDS: their number, how many are distinct, and the most frequent ones."""
 
     kind: str
     count: int
@@ -81,12 +81,12 @@ class Suspicion:
 
 
 def find_suspicious(text: CountedText) -> list[Suspicion]:
-    """What there is of KINDS, in their order.
+    """Return the suspicious places of a text, by kind, in the order of KINDS.
 
-    Most are single characters (`kind_of`). A word has mixed scripts if two letters that follow
-    each other in it are of different SCRIPTS, by the first words of their names in Unicode: nearly
-    their scripts, and a small part of what UTS 39, section 5, looks at. Mojibake is text that was
-    decoded in another encoding than its own: see `_misread` and `_recoded`.
+    Most kinds are single characters (`kind_of`). A word has mixed scripts if two adjacent letters
+    have different SCRIPTS, taken from the first words of their Unicode names (a small part of UTS
+    39, section 5). Mojibake is text that was decoded by a wrong encoding: see `_misread` and
+    `_recoded`.
     """
     joiners = _between_emoji(text)
     by_kind: dict[str, list[int]] = {}
@@ -108,20 +108,20 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def kind_of(character: str) -> str | None:
-    """One of KINDS by the character's category in Unicode; None if it is not suspicious."""
+    """Return the one of KINDS that a character belongs to; None if it is not suspicious."""
     if character == "\ufffd":
         return REPLACED
     return None if character in USUAL else CATEGORIES.get(unicodedata.category(character))
 
 
 def script_of(character: str) -> str:
-    """One of SCRIPTS if the character is a letter of it, else nothing."""
+    """Return the one of SCRIPTS that a letter belongs to; "" for other characters."""
     first, *_ = unicodedata.name(character, "-").split()
     return first if first in SCRIPTS and unicodedata.category(character)[0] == "L" else ""
 
 
 def _mixed(text: CountedText) -> Places:
-    """Where a letter is followed by one of another script."""
+    """Yield the positions of letters that are followed by a letter of another script."""
     order = ["", *SCRIPTS]
     scripts = np.array([order.index(script_of(c)) for c in text.characters], np.uint8)  # (V,)
 
@@ -131,7 +131,7 @@ def _mixed(text: CountedText) -> Places:
 
 
 def _between_emoji(text: CountedText) -> bool:
-    """Return whether every joiner (U+200D) stands beside an emoji, as in a family of them."""
+    """Return whether every joiner (U+200D) is next to an emoji, as in family emoji."""
     joiner = text.characters.find(JOINER)
     if joiner < 0:
         return False
@@ -144,10 +144,10 @@ def _between_emoji(text: CountedText) -> bool:
 
 
 def _misread(text: CountedText) -> Suspicion:
-    """Find UTF-8 that was decoded in one of MISREAD_AS.
+    """Find UTF-8 that was decoded by one of MISREAD_AS.
 
-    Such a character is a letter that stands for its first byte, followed by as many for the other
-    bytes as that says.
+    Such a character appears as one character for its first byte, followed by one for each of the
+    continuation bytes that the first byte announces.
     """
     best = Suspicion(MOJIBAKE, 0, 0, [])
     names = {encoding: _byte_of(encoding) for encoding in MISREAD_AS}
@@ -188,10 +188,8 @@ def _misread(text: CountedText) -> Suspicion:
         )
         certain |= beside >= max(1, 0 if encoding in LATIN else RUNS * spans.shape[1])
         if certain and spans.shape[1] > best.count:
-            first, counts = (
-                dict(zip(reversed(words), reversed(spans[0].tolist()[: len(words)]), strict=True)),
-                Counter(words),
-            )
+            counts, starts = Counter(words), spans[0].tolist()[: len(words)]
+            first = dict(zip(reversed(words), reversed(starts), strict=True))
             findings = [
                 text.finding(w, f"was {meant[w]} (UTF-8 read as {encoding})", n, first[w])
                 for w, n in counts.most_common(LISTED)
@@ -201,10 +199,10 @@ def _misread(text: CountedText) -> Suspicion:
 
 
 def _byte_of(encoding: str) -> dict[str, int]:
-    """Return the bytes beyond ASCII, each by the character that it is decoded to.
+    """Return the non-ASCII byte that each character is decoded from.
 
-    A byte that is undefined, or that Windows-1252 defines and Latin-1 does not, is also a control
-    character.
+    In LATIN encodings, the control characters U+0080 to U+009F stand for the same bytes, as in
+    Latin-1.
     """
     controls = {chr(byte): byte for byte in range(0x80, 0xA0)} if encoding in LATIN else {}
     defined = {bytes([byte]).decode(encoding, "ignore"): byte for byte in range(0x80, 0x100)}
@@ -212,7 +210,7 @@ def _byte_of(encoding: str) -> dict[str, int]:
 
 
 def _packed(bits: NDArray[np.bool_]) -> NDArray[np.uint16]:
-    """Return (V,) of (V, N): a bit for each of at most 16 columns."""
+    """Pack at most 16 columns of `bits` (V, N) into one integer for each row, (V,)."""
     packed: NDArray[np.uint16] = np.bitwise_or.reduce(
         bits << np.arange(bits.shape[1], dtype=np.uint16), axis=1
     )
@@ -223,9 +221,9 @@ def _is_likely(meant: str, word: str, before: str, *, latin: bool) -> bool:
     """Return whether one character was misread.
 
     Args:
-        meant: what it was.
-        word: what it is.
-        before: the character before it.
+        meant: the original character.
+        word: the characters that it was decoded to.
+        before: the character before `word`.
         latin: whether the wrong encoding is one of LATIN.
     """
     if meant == "\ufffd" or (word[0] in "ÐÑ" and CYRILLIC.match(meant)):
@@ -258,14 +256,14 @@ def _all_occur(ids: list[int], occurring: NDArray[np.bool_]) -> bool:
 
 
 def _recoded(text: CountedText) -> Suspicion:
-    """Find text that was decoded in another encoding than its own, by recoding a sample."""
+    """Find text that was decoded by a wrong encoding, by encoding a sample with it again."""
     parts = spread_slices(len(text.ids), SAMPLE, SAMPLE // 8)
     sample = "".join(text.text(part.start, part.stop) for part in parts)
     sample = sample.translate(dict.fromkeys(map(ord, TYPOGRAPHIC)))
     beyond = sum(c > "\x7f" for c in sample)
     if sum(c > "\x7f" and c.isalpha() for c in sample) < LETTERS * beyond:
         beyond = 0
-    for encoding in (*RECODED, *CJK) if beyond >= FEW else ():
+    for encoding in (*RECODED, *CJK) if beyond >= MIN_NON_ASCII else ():
         content = sample.encode(encoding, "ignore")
         if len(content.decode(encoding, "ignore")) < len(sample) - 0.2 * beyond:
             continue
@@ -281,7 +279,7 @@ def _recoded(text: CountedText) -> Suspicion:
 
 
 def _meant(content: bytes, encoding: str) -> str | None:
-    """Return the encoding that these bytes are in, if clearly not in `encoding`."""
+    """Return the encoding of `content` if it is clearly not `encoding`; else None."""
     all_bytes, valid = (
         sum(byte > 0x7F for byte in each)
         for each in (content, content.decode(errors="ignore").encode())
@@ -303,7 +301,7 @@ def _words(
     word_at: Callable[[int], str],
     name_of_word: Callable[[str], str],
 ) -> Suspicion:
-    """The words at these places, counted among the first COUNTED_PLACES of them."""
+    """Return a Suspicion of the words at `places`; only the first COUNTED_PLACES are counted."""
     total, first, counts = 0, dict[str, int](), Counter[str]()
     for positions in places:
         for position in positions[: max(COUNTED_PLACES - total, 0)].tolist():
@@ -319,7 +317,7 @@ def _words(
 
 
 def _word(text: CountedText, position: int) -> str:
-    """The letters and marks around a position, at most LONGEST_WORD to either side."""
+    """Return the letters and marks around a position, at most LONGEST_WORD to either side."""
     before = text.text(position - LONGEST_WORD, position + 1)
     after = text.text(position + 1, position + 1 + LONGEST_WORD)
     start = [*takewhile(_in_word, reversed(before))]
@@ -331,5 +329,5 @@ def _in_word(character: str) -> bool:
 
 
 def _scripts(word: str) -> str:
-    """`LATIN and CYRILLIC`, in the order of the word."""
+    """Return the scripts of a word in their order: `LATIN and CYRILLIC`."""
     return " and ".join(dict.fromkeys(filter(None, map(script_of, word))))

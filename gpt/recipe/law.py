@@ -1,20 +1,22 @@
 """The law: val loss from a model's size, the characters it sees, and passes over the text.
 
-A text is known by the val loss of a pilot, a small model trained for a moment (difficulty.py), and
-the law says by how much a run that sees as much or more ends below it, or above:
+A text is described by the val loss of a pilot, a small model trained for a moment (difficulty.py).
+The law predicts how far a longer run ends below or above that loss:
 
     loss = pilot loss + excess(run) - excess(pilot)
     excess = slope (A (N / N0)^-a + B (D / D0)^-b) + overfit + hidden - averaged + repeated
 
-with N the layers, and the channels, and D the characters seen, as in Hoffmann et al.
-(arXiv:2203.15556); but A grows with D, as a large model gains little in a short run. Characters
-seen again count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1), to a large
-model sooner, and in the end do harm: `overfit`, which of the pilot is at most MOST_OVERFIT of its
-loss. A text has a slope
-of its own, by which the losses of all runs on it fall; it follows from how much the pilot gained on
-the way. Where a text repeats itself (repetition.py), the ids that a model can copy are apart: what
-they cost falls at once when its heads have found how to, to about the same on each text. The
-coefficients are fitted by scripts/law/fit.py; scripts/experiments.md says how well.
+N stands for layers and for channels, and D for the characters seen, as in Hoffmann et al.
+(arXiv:2203.15556). Unlike there, A grows with D, as a large model gains little in a short run.
+
+- Repeated characters count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1),
+  sooner for a large model, and finally do harm: `overfit`. For the pilot, it is limited to
+  MAX_OVERFIT of its loss.
+- `slope` is how fast losses fall on a text. It is estimated from the pilot's progress.
+- `repeated` is the loss of ids that a model can copy (repetition.py). It drops once heads have
+  learnt to copy, to about the same value on each text.
+
+scripts/law/fit.py fits the coefficients; scripts/experiments.md reports the accuracy.
 """
 
 import math
@@ -26,9 +28,9 @@ from gpt.recipe.settings import Choice
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Of the law; scripts/law/fit.py prints them."""
+    """Coefficients of the law; scripts/law/fit.py prints them."""
 
-    depth: float = 0.05543  # nats that layers and channels gain, while they are few
+    depth: float = 0.05543  # nats per layer or channel, while they are few
     width: float = 0.1157
     saturates: float = 0.5363
     capacity: float = 2.273
@@ -40,54 +42,54 @@ class Coefficients:
     overfit_text: float = 0.462
     regularised: float = 6.878
     regularised_power: float = 0.7106
-    hidden: float = 0.5606  # nats, if token dropout hid everything
+    hidden: float = 0.5606  # nats at a token dropout of 1
     learning: float = 0.6131
     gap: float = 0.4046
     again_size: float = 0.3863
-    ensemble: float = 0.06745  # nats that infinitely many members gain
-    shared: float = 0.313  # of what overfits: that of all members, which none averages away
+    ensemble: float = 0.06745  # nats gained by infinitely many members
+    shared: float = 0.313  # fraction of `overfit` that averaging members does not remove
     copied: float = 0.421  # nats of a repeated id, once a model copies it
     more_copied: float = 0.1173
     found_longer: float = 0.74
 
 
 COEFFICIENTS = Coefficients()
-SHORTEST_TEXT = 18_000  # characters of train, of those that the law was fitted on
+SHORTEST_TEXT = 18_000  # characters of the shortest train split in the fit
 SMALLEST_C = 48
-USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # of the texts that it was fitted on
-MOST_LOST = 0.5  # by small models: at 1, more characters would not help any more
-LEAST_GAIN = 0.1  # of the pilot: that of one which overfits says nothing
-MOST_GAP = 1.0  # of the pilot: that between different scripts is larger
-LEAST_SLOPE = 0.3
+USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # nats: the pilot's gain and gap on typical texts
+MAX_LOST = 0.5  # largest share of the gain from characters that a small model loses
+MIN_GAIN = 0.1  # nats; a pilot that gains less says nothing about the slope
+MAX_GAP = 1.0  # nats; larger gaps, as between different scripts, are cut to this
+MIN_SLOPE = 0.3
 SEEN = 100_000  # characters: D0
-AGAIN = 15  # passes that seeing the text for ever is worth to the pilot, as in arXiv:2305.16264
-FOUND_WIDER = 8  # power of the width; runs say no more than that it is large
-MOST_OVERFIT = 0.5  # of the pilot's loss: on a text of a page it makes many passes
-LOWEST = 0.25  # of the pilot's loss: the runs that the law was fitted on end above 0.49
-# the runs and texts that the law was fitted on; pilot losses are in nats per id
+AGAIN = 15  # passes that infinitely many passes are worth to the pilot, as in arXiv:2305.16264
+FOUND_WIDER = 8  # power of the width; the fit shows only that it is large
+MAX_OVERFIT = 0.5  # fraction of the pilot's loss; the pilot makes many passes over a short text
+LOWEST = 0.25  # fraction of the pilot's loss, below which predictions are damped
+# the ranges of the fit; pilot losses are in nats per id
 PILOT_LOSSES = (1.2, 5.5)
 LONGEST_RUN, LARGEST_PASSES, LARGEST_C, LARGEST_DEPTH = 10_000_000, 56, 256, 8
-LARGEST_FALL = 0.49  # of a run's val loss, as a part of the pilot's
-# where nothing is predicted: logs, tables and repeated lines were predicted at half of their loss
-LEAST_LOSS = 1.0
-MOST_REPEATED = 0.4  # of the ids, see `repeated_part`; 0.38 in the fit
-LARGEST_GAP = 2.5  # of the pilot, in nats; 2.15 in the fit
-UNCERTAINTY = 0.03  # of the loss: standard deviation of the residuals, rounded up
-EACH_OUTSIDE = 0.5  # of it is added for each factor e that a run is outside of the fit
-LEAST_UNCERTAINTY = 0.01  # nats: predictions are shown to two decimals
-SHORT_PILOT = 0.25  # power: of a pilot four times shorter than usual it is 1.4 times as large
-UNFOUND = 0.3  # of what the pilot had not found to copy: the same
+LARGEST_FALL = 0.49  # lowest ratio of a run's val loss to the pilot's
+# limits of prediction: for logs, tables and repeated lines, the law predicted half of their loss
+MIN_PILOT_LOSS = 1.0  # nats per id
+MAX_REPEATED = 0.4  # fraction of the ids, see `repeated_part`; 0.38 in the fit
+LARGEST_GAP = 2.5  # nats; 2.15 in the fit
+UNCERTAINTY = 0.03  # standard deviation of the residuals as a fraction of the loss, rounded up
+EACH_OUTSIDE = 0.5  # relative increase of the uncertainty for each factor e outside of the fit
+MIN_UNCERTAINTY = 0.01  # nats: predictions are shown to two decimals
+SHORT_PILOT = 0.25  # power: a pilot four times shorter makes the uncertainty 1.4 times larger
+UNFOUND = 0.3  # uncertainty as a fraction of the loss that the pilot had not learnt to copy
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Val loss in nats per id of a run by this choice, at its end: not negative."""
+    """Return the predicted val loss of a run, in nats per id: at least 0."""
     if text.V == 1:
         return 0.0
     pilot = Choice(LAYERS, C, text.pilot_characters)
-    of_pilot = excess(pilot, text, fitted, MOST_OVERFIT * text.pilot_loss)
+    of_pilot = excess(pilot, text, fitted, MAX_OVERFIT * text.pilot_loss)
     loss = text.pilot_loss + excess(choice, text, fitted) - of_pilot
     loss += of_repeated(choice, text, fitted) - text.pilot_repeated
-    lowest = LOWEST * text.pilot_loss  # what is taken off beyond counts less and less
+    lowest = LOWEST * text.pilot_loss  # further decreases count less and less
     if loss > lowest or not lowest:
         return max(loss, 0.0)
     return lowest * math.exp(loss / lowest - 1)
@@ -96,14 +98,14 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
 def excess(
     choice: Choice, text: Difficulty, fitted: Coefficients, most_overfit: float = math.inf
 ) -> float:
-    """Nats per id above what no model could do without: the text's own entropy."""
+    """Return the loss above the entropy of the text, in nats per id."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / LAYERS, choice.C / C
     again = AGAIN * (depth * width**2) ** -fitted.again_size
     seen = U * again * -math.expm1(-passes / again) / SEEN
     a = fitted.saturates
     gained = (fitted.depth * (1 - depth**-a) + fitted.width * (1 - width**-a)) / a
-    gained = max(gained, -MOST_LOST * fitted.seen / fitted.capacity)
+    gained = max(gained, -MAX_LOST * fitted.seen / fitted.capacity)
     gained *= 1 + fitted.capacity * (1 - seen**-fitted.more_seen)
     learnt = fitted.seen * seen**-fitted.more_seen - gained
     parameters = 12 * choice.n_layer * choice.C**2 + 5 * text.V * choice.C
@@ -119,10 +121,9 @@ def excess(
 
 
 def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Nats per id that repeated ids add to the loss: what is left of the pilot's, and `copied`.
+    """Return the loss of repeated ids, in nats per id.
 
-    A model copies them once its heads have found how to: a longer run has, and a wider model in as
-    long a run.
+    Heads learn to copy in a long run, or with a wide model. Then the loss falls to `copied`.
     """
     longer, wider = choice.characters / text.pilot_characters, choice.C / C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)
@@ -137,7 +138,7 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 
     Args:
         choice: the run.
-        text: what the pilot learnt of its text.
+        text: the results of the pilot.
         unit: the name of an id, "character" or "byte".
     """
     if text.train_ids < SHORTEST_TEXT:
@@ -146,13 +147,13 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
         return f"the run is too short ({text.pilot_characters:,} {unit}s needed)"
     if choice.C < SMALLEST_C:
         return f"the model is too small (C {SMALLEST_C} needed)"
-    if text.repeated_part > MOST_REPEATED:
+    if text.repeated_part > MAX_REPEATED:
         return f"the text repeats itself too much ({text.repeated_part:.0%} of it)"
-    if text.pilot_loss < LEAST_LOSS:
+    if text.pilot_loss < MIN_PILOT_LOSS:
         return f"the text is too regular (a small test model has val loss {text.pilot_loss:.2f})"
     if text.pilot_gap > LARGEST_GAP:
         return "val differs too much from train"
-    if max(text.pilot_gain, text.pilot_gap) < LEAST_GAIN:
+    if max(text.pilot_gain, text.pilot_gap) < MIN_GAIN:
         return "a small test model learnt too little from the text"
     return None
 
@@ -160,49 +161,49 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 def uncertainty(
     val_loss: float, choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS
 ) -> float:
-    """Return the standard deviation, in nats per id, of what runs reached around a prediction.
+    """Return the standard deviation of a prediction, in nats per id.
 
-    It is larger where the pilot was short (few minutes, or a slow machine), where its heads have
-    not yet found how to copy, which is luck, and the further a run is from those of the fit.
+    It is larger if the pilot was short (few minutes, or a slow machine), if its heads have not yet
+    learnt to copy, and for runs outside of the ranges of the fit.
 
     Args:
-        val_loss: what is predicted.
+        val_loss: the prediction.
         choice: the run.
-        text: what the pilot learnt of its text.
+        text: the results of the pilot.
         fitted: the coefficients of the law.
     """
     shorter = min(MOST_CHARACTERS, MOST_PASSES * text.train_ids) / text.pilot_characters
     relative = UNCERTAINTY * max(1.0, shorter) ** SHORT_PILOT
     relative *= 1 + EACH_OUTSIDE * outside(val_loss, choice, text)
     unfound = text.pilot_repeated - fitted.copied * text.repeated_part
-    return max(LEAST_UNCERTAINTY, math.hypot(relative * val_loss, UNFOUND * max(unfound, 0.0)))
+    return max(MIN_UNCERTAINTY, math.hypot(relative * val_loss, UNFOUND * max(unfound, 0.0)))
 
 
 def outside(val_loss: float, choice: Choice, text: Difficulty) -> float:
-    """Return how far a run is from those that the law was fitted on; 0 if it is among them.
+    """Return how far a run is outside of the ranges of the fit; 0 if it is inside.
 
-    It is the sum of the logarithms of the factors by which the run exceeds their range.
+    This is the sum of the logarithms of the factors by which the run exceeds each range.
     """
     lowest, highest = PILOT_LOSSES
     factors = (
-        lowest / max(text.pilot_loss, LEAST_UNCERTAINTY),
+        lowest / max(text.pilot_loss, MIN_UNCERTAINTY),
         text.pilot_loss / highest,
         choice.characters / LONGEST_RUN,
         choice.characters / text.train_ids / LARGEST_PASSES,
         choice.C / LARGEST_C,
         choice.n_layer / LARGEST_DEPTH,
-        LARGEST_FALL * text.pilot_loss / max(val_loss, LEAST_UNCERTAINTY),
+        LARGEST_FALL * text.pilot_loss / max(val_loss, MIN_UNCERTAINTY),
     )
     return sum(math.log(max(1.0, factor)) for factor in factors)
 
 
 def slope(text: Difficulty, fitted: Coefficients) -> float:
-    """How fast the losses of all runs on a text fall: 1 of one whose pilot is usual.
+    """Return how fast losses fall on a text: 1 on a typical one, 0 on random ids.
 
-    It is 0 of one that learnt nothing, as of ids drawn at random.
+    It depends on how much the pilot learnt.
     """
-    gain = max(text.pilot_gain, LEAST_GAIN)
-    gap = min(max(text.pilot_gap, -MOST_GAP), MOST_GAP)
+    gain = max(text.pilot_gain, MIN_GAIN)
+    gap = min(max(text.pilot_gap, -MAX_GAP), MAX_GAP)
     faster = fitted.learning * (gain - USUAL_GAIN) + fitted.gap * (gap - USUAL_GAP)
-    learnt = max(text.pilot_gain, text.pilot_gap)  # of val, or of train
-    return max(1 + faster, LEAST_SLOPE) * min(max(learnt / LEAST_GAIN, 0.0), 1.0)
+    learnt = max(text.pilot_gain, text.pilot_gap)  # the gain on val, or on train
+    return max(1 + faster, MIN_SLOPE) * min(max(learnt / MIN_GAIN, 0.0), 1.0)

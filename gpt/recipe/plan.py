@@ -1,4 +1,4 @@
-"""The config that is predicted to learn a text best in a given time, and what it promises."""
+"""Plan a run: the config with the lowest predicted val loss on a text in a given time."""
 
 import time
 from collections.abc import Callable
@@ -27,34 +27,38 @@ from gpt.text.corpus import Corpus
 from gpt.text.preparation import train_characters
 
 FIRST_MEASURED = ((2, 64), (2, 128))  # layers and channels
-FIRST_PACE = 20_000  # characters/s: only a first guess, which decides the batch that is measured
-LONGEST_GUESS = 10**11  # characters: from there on, batches are no larger
-MOST_MEASURED = 4  # configs
-MOST_GONE = 0.5  # of the time, for another config to be measured
-PILOT = 0.05  # of the time that is left, at most; and this part of it where a short one says less:
-PILOT_LONGER = 0.15  # of code, whose heads have to form, of large vocabularies and LARGE_TEXTs
-LARGE_TEXT = 4_000_000  # ids of train, of which a short run sees no more than a part
-FASTER = 10  # times as fast as was measured, at most, may training turn out to be
-MARGIN = 0.02  # of the time is left free
-FEW_AT_ONCE = 2  # members, which are held to gain BESIDE: to measure it takes as long as it saves
-LEAST_LEFT = 0.1  # of the time, for a plan, however much is gone
+FIRST_PACE = 20_000  # characters/s: a first guess, to choose the batch to measure with
+LONGEST_GUESS = 10**11  # characters; batches are not larger for longer runs
+MAX_MEASURED = 4  # number of configs
+MAX_ELAPSED_FRACTION = 0.5  # of the time, after which no further config is measured
+PILOT = 0.05  # largest fraction of the remaining time for the pilot
+PILOT_LONGER = 0.15  # the same for repetitive texts, large vocabularies and LARGE_TEXT
+LARGE_TEXT = 4_000_000  # ids of train
+FASTER = 10  # largest speed-up over the measured pace to allow for
+MARGIN = 0.02  # fraction of the time to keep free
+MIN_MEASURED_MEMBERS = 3  # for fewer members, measuring takes as long as it saves: BESIDE is used
+MIN_PLAN_FRACTION = 0.1  # of the time; a plan has at least this much left
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A config, and what a run by it is predicted to reach and to take.
+    """A config, the predicted val loss and the expected cost of a run with it.
+
+    If `data.val_fraction` of the config differs from that of the corpus, evaluating the whole val
+    split would take too long, and the caller splits the corpus again.
 
     Attributes:
+        config: the settings to train with.
         val_loss: the predicted val loss, in nats per character.
-        uncertainty: the standard deviation of what other runs reached around their prediction.
-        unknown: why nothing is predicted, if the law does not apply; then the two do not count.
+        uncertainty: the standard deviation of the prediction, in nats per character.
+        unknown: why the law does not apply, or None. If set, ignore the prediction.
+        parameters: their number.
         unit: the name of an id of the text, "character" or "byte".
-        seconds: those of the whole command.
+        passes: over the train split.
+        memory_bytes: of training.
+        seconds: of the whole command.
         ends_early: the run is shorter than the time allows, as a longer one would overfit. If
-            training turns out to be faster, `train.max_steps` of the config says where.
-
-    If the config's `data.val_fraction` is not the corpus's, evaluating that would take too much of
-    the time, and the corpus is to be split again.
+            training is faster than measured, `train.max_steps` limits it.
     """
 
     config: Config
@@ -69,7 +73,7 @@ class Plan:
     ends_early: bool
 
     def describe(self, *, costs: bool = True) -> list[str]:
-        """Return a few lines: what was chosen, what it takes (`costs`), and its predicted loss."""
+        """Return lines about model, training and loss; with `costs`, also memory and time."""
         model, train = self.config.model, self.config.train
         dropout, mib = model.character_dropout, self.memory_bytes / 2**20
         regularised = f", token dropout {dropout:g}" if dropout else ""
@@ -99,27 +103,29 @@ def plan(
     repeats: bool | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Plan:
-    """The config that is predicted to reach the lowest val loss on a text in so many minutes.
+    """Return the plan with the lowest predicted val loss on a text in the given time.
 
-    It measures the pace of a few configs, of the pilot's and of those that the law prefers if none
-    that is measured is like them, so the time that it takes counts.
+    Measures the pace of a few configs, and trains a pilot. The time that this takes counts.
 
     Args:
-        base: what it sets explicitly is kept, but for train.steps, which the minutes decide.
-        elapsed_s: seconds of these minutes that are gone.
-        text: how hard the text is; measured, if it is not given.
-        speed: how fast models train here; measured, if it is not given.
-        repeats: whether the text repeats itself; measured, if it is not given.
-        should_stop: asked before each step, of the pilot and of what is measured.
+        corpus: the text.
+        minutes: the time for the whole command.
+        base: its explicit settings are kept, except train.steps.
+        elapsed_s: seconds of `minutes` that are used already.
+        text: how hard the text is; measured by default.
+        speed: how fast models train here; measured by default.
+        repeats: whether the text repeats itself; measured by default.
+        should_stop: called before each step.
 
     Raises:
         Interrupted: `should_stop` returned True.
-        OutOfMemory: there is not enough memory for any model, or for those that are measured.
-        TextError, ConfigError: the text has no room for a window of T; or `base` fits no model.
+        OutOfMemory: there is not enough memory for any model.
+        TextError: the text is too short for a window of T.
+        ConfigError: the settings of `base` fit no model.
         DeviceError: there is no such device.
     """
 
-    def go_on() -> None:
+    def check_stop() -> None:
         if should_stop():
             raise Interrupted("stopped before training began; nothing is written")
 
@@ -136,7 +142,7 @@ def plan(
         threads = threads_of_members(base)
         fixed = "ensemble" in base.model.model_fields_set
         members = base.model.ensemble if fixed else max(MEMBERS)
-        measure = partial(measure_paces, corpus=corpus, before_each=go_on)
+        measure = partial(measure_paces, corpus=corpus, before_each=check_stop)
         speed = Speed(V, measure, threads, at_once=min(threads, members))
     chooser = Chooser(corpus, speed, base, T, minutes, repeats)
     limit_s = (1 - MARGIN) * 60 * minutes
@@ -150,39 +156,39 @@ def plan(
     pilot = pilot.model_copy(update=computing)
     first = [*dict.fromkeys((small, usual))]  # one, if `base` sets the shape
     together = with_members(usual, speed.at_once)
-    if speed.at_once > FEW_AT_ONCE and chooser.has_room(together):
+    if speed.at_once >= MIN_MEASURED_MEMBERS and chooser.has_room(together):
         first.append(together)
     with phase("measuring the training speed"):
         of_pilot = speed.learn(*first, others=[] if text else [pilot])
 
-    def gone_s() -> float:
+    def used_s() -> float:
         return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
 
-    def left_s() -> float:
-        return max(limit_s - gone_s(), LEAST_LEFT * limit_s)
+    def remaining_s() -> float:
+        return max(limit_s - used_s(), MIN_PLAN_FRACTION * limit_s)
 
-    val_fraction, val_characters = chooser.val_fraction(left_s(), usual), corpus.val_characters
-    if val_fraction is not None:  # what val will be, and its loss is predicted
+    val_fraction, val_characters = chooser.val_fraction(remaining_s(), usual), corpus.val_characters
+    if val_fraction is not None:  # predict the loss of the smaller val split
         val_characters = corpus.characters - train_characters(corpus.characters, val_fraction)
     val = corpus.last(val_characters)
     if text is None:
         repeats = chooser.offsets_keys
         [pace] = of_pilot
-        scorings = PILOT_EVALUATIONS * (2 if repeats else 1)  # what repeats itself is scored apart
+        scorings = PILOT_EVALUATIONS * (2 if repeats else 1)  # repeated ids are scored separately
         evaluated_s = scorings * min(SCORED, len(val)) * pace.evaluation_s
         is_large = V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
         part = PILOT_LONGER if repeats or is_large else PILOT
-        affordable = (part * left_s() - evaluated_s) / pace.train_s
+        affordable = (part * remaining_s() - evaluated_s) / pace.train_s
         with phase("training a small test model, to see how hard the text is to predict"):
             text = measure_difficulty(
-                corpus, T, base, minutes, go_on, val, repeats=repeats, affordable=affordable
+                corpus, T, base, minutes, check_stop, val, repeats=repeats, affordable=affordable
             )
     while True:
         with phase("choosing the model and its settings"):
-            run = chooser.best(text, left_s(), len(val))
+            run = chooser.best(text, remaining_s(), len(val))
             config = chooser.config(run.choice, val_fraction)
-        is_late = gone_s() > MOST_GONE * limit_s
-        if is_late or speed.knows(config) or len(speed.measured) >= MOST_MEASURED:
+        is_late = used_s() > MAX_ELAPSED_FRACTION * limit_s
+        if is_late or speed.knows(config) or len(speed.measured) >= MAX_MEASURED:
             break
         with phase("measuring the training speed of the chosen model"):
             speed.learn(with_members(config, 1))
@@ -200,6 +206,6 @@ def plan(
         unit=corpus.vocabulary.unit,
         passes=train.steps * in_step / len(corpus.train),
         memory_bytes=chooser.memory_bytes(config),
-        seconds=gone_s() + run.seconds,
+        seconds=used_s() + run.seconds,
         ends_early=run.ends_early,
     )

@@ -1,4 +1,4 @@
-"""Bytes in any encoding in, strict UTF-8 out: in chunks of whole characters, without a mark."""
+"""Convert bytes in any encoding to strict UTF-8, in chunks of whole characters without a mark."""
 
 import codecs
 import re
@@ -13,18 +13,19 @@ from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import described, likely_encoding, likely_wide
 from gpt.text.utf8 import is_utf8_start, whole_characters
 
-SAMPLE_BYTES = 65_536  # around the first wrong byte, by which the likely encoding is found
-EXAMINED_BYTES = 1 << 28  # in which wrong bytes are counted for a message
+SAMPLE_BYTES = 65_536  # around the first wrong byte, to guess the encoding from
+EXAMINED_BYTES = 1 << 28  # largest part of a text in which wrong bytes are counted
 FEW_WRONG = 0.05  # fraction of a text's bytes up to which replacing them is advised
 BEFORE, AFTER = 24, 12  # bytes around a wrong byte that a message quotes
 MARK = codecs.BOM_UTF8
-BYTE_ORDER_MARKS = {  # the longer ones first, for UTF-32's begins with UTF-16's
+BYTE_ORDER_MARKS = {  # the longer ones first: UTF-32's begins with UTF-16's
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
     codecs.BOM_UTF8: "utf-8",
 }
+CUT_OFF = ("unexpected end of data", "truncated data", "incomplete multibyte sequence")
 Errors = Literal["strict", "replace", "raw"]
 
 
@@ -32,8 +33,11 @@ Errors = Literal["strict", "replace", "raw"]
 class Decoded:
     """How a text was decoded; complete once all its chunks have been read.
 
-    `replaced` counts the U+FFFD that stand for wrong bytes, or would. `marks_dropped` counts U+FEFF
-    at the start of a line but the first, `marks_kept` those elsewhere.
+    Attributes:
+        encoding: the encoding that was used.
+        replaced: the number of U+FFFD that stand for wrong bytes, or would in `raw` text.
+        marks_dropped: the number of U+FEFF at the start of a line, except the first line.
+        marks_kept: the number of U+FEFF elsewhere.
     """
 
     encoding: str = "utf-8"
@@ -43,12 +47,12 @@ class Decoded:
 
 
 def is_utf8(encoding: str) -> bool:
-    """Return whether it is one of UTF-8's names, with or without a byte-order mark."""
+    """Return whether `encoding` is a name of UTF-8, with or without a byte-order mark."""
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
 
 
 def is_wide(encoding: str) -> bool:
-    """Return whether it is UTF-16 or UTF-32, in which text is full of NUL bytes."""
+    """Return whether `encoding` is UTF-16 or UTF-32, whose text is full of NUL bytes."""
     return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
 
 
@@ -58,22 +62,22 @@ def marked_encoding(head: bytes) -> str | None:
 
 
 def encoding_of(head: bytes, encoding: str) -> str:
-    """Return the encoding that a text is read in.
-
-    A byte-order mark decides, then the pattern of zero bytes of UTF-16 and UTF-32.
+    """Return the encoding of a text: by its byte-order mark, its zero bytes, or else `encoding`.
 
     Args:
         head: the beginning of the text.
-        encoding: the encoding that is set for texts of which these do not decide.
+        encoding: the encoding that is set. Zero bytes are only considered if it is UTF-8.
     """
     found = marked_encoding(head) or (is_utf8(encoding) and likely_wide(head))
     return found or encoding
 
 
 def fits_utf8(blocks: Iterable[bytes], *, whole: bool = True) -> bool:
-    """Return whether these bytes are UTF-8 with characters beyond ASCII and without NUL.
+    """Return whether `blocks` are UTF-8 with some non-ASCII characters and no NUL.
 
-    `whole`: whether they end with a whole character.
+    Args:
+        blocks: the bytes, cut anywhere.
+        whole: require that they end with a whole character.
     """
     decoder, ascii_only = _Utf8("strict"), True
     try:
@@ -102,16 +106,16 @@ def utf8_chunks(
 
     Args:
         blocks: the bytes, cut anywhere.
-        name: what messages call the text.
-        encoding: of the bytes.
-        errors: whether bytes that are not in the encoding are refused, replaced by U+FFFD, or, of
-            UTF-8, yielded as they are (`raw`).
-        decoded: its counts are set as the chunks are read.
-        otherwise: what else can be done if the bytes are not in the encoding, for the message.
+        name: the name of the text in messages.
+        encoding: the encoding of the bytes.
+        errors: `strict`: raise an error for wrong bytes. `replace`: replace them by U+FFFD. `raw`:
+            yield them unchanged (UTF-8 only).
+        decoded: updated as the chunks are read.
+        otherwise: further advice for the error message.
 
     Raises:
-        TextError: the bytes are not in the encoding; it names the offset of the first wrong one and
-            the encoding that is likely.
+        TextError: some bytes are not in the encoding; the message has the offset of the first one
+            and the likely encoding.
     """
     decoded = decoded or Decoded()
     decoder = _Utf8(errors) if is_utf8(encoding) else _Transcoder(encoding, errors)
@@ -122,7 +126,7 @@ def utf8_chunks(
 def _decoded(
     decoder: "_Decoder", blocks: Iterator[bytes], name: str, encoding: str, otherwise: str
 ) -> Iterator[bytes]:
-    offset = 0  # of the first byte that the decoder has not turned into characters
+    offset = 0  # number of bytes decoded so far
     head = b""
     try:
         for block in chain(blocks, [b""]):
@@ -138,7 +142,7 @@ def _decoded(
             f"{name}: expected {wanted} text, got byte 0x{error.object[error.start]:02x} at offset "
             f"{offset + error.start}; {'; '.join([*wrong.advice(), *filter(None, [otherwise])])}"
         ) from None
-    except UnicodeError as error:  # of UTF-16 without a mark, or escapes that are half a character
+    except UnicodeError as error:  # UTF-16 without a mark, or an escaped surrogate
         reason = "half of a surrogate pair" if isinstance(error, UnicodeEncodeError) else str(error)
         raise TextError(
             f"{name}: expected {encoding} text, got {reason}; another encoding is read by "
@@ -168,13 +172,13 @@ class _Decoder(Protocol):
 
     @property
     def pending(self) -> bytes:
-        """The bytes of a character that a block cut in two."""
+        """The first bytes of a character whose last bytes are in the next block."""
 
     def decode(self, block: bytes, final: bool) -> bytes: ...
 
 
 class _Utf8:
-    """Checks that bytes are UTF-8, and cuts them between characters."""
+    """Validates UTF-8, and cuts it between characters."""
 
     def __init__(self, errors: Errors) -> None:
         self.errors, self.pending, self.replaced = errors, b"", 0
@@ -215,7 +219,7 @@ class _Transcoder:
 
 
 class _Wrong:
-    """What bytes may be that are not in the encoding that was expected of them."""
+    """Advice about a text that is not in the expected encoding."""
 
     def __init__(
         self,
@@ -226,22 +230,19 @@ class _Wrong:
         offset: int,
         blocks: Iterator[bytes],
     ) -> None:
-        """Read on, for a sample and to count the wrong bytes.
+        """Read further blocks to get a sample and to count the wrong bytes.
 
         Args:
-            name: of the text.
-            wanted: the encoding, `UTF-8` or another name.
-            head: its first bytes.
-            error: of the first wrong byte.
-            offset: of that byte in the text.
-            blocks: the bytes after those of the error.
+            name: the name of the text.
+            wanted: the expected encoding, `UTF-8` or another name.
+            head: the first bytes of the text.
+            error: the error at the first wrong byte.
+            offset: the offset of that byte in the text.
+            blocks: the bytes after those in `error`.
         """
-        self.name, self.wanted, self.head, self.error, self.offset = (
-            *(name, wanted, head, error, offset),
-        )
-        self.at_end = error.reason in (
-            *("unexpected end of data", "truncated data", "incomplete multibyte sequence"),
-        )
+        self.name, self.wanted, self.head = name, wanted, head
+        self.error, self.offset = error, offset
+        self.at_end = error.reason in CUT_OFF
         start = max(0, error.start - SAMPLE_BYTES // 2)
         sample, self.wrong, self.other, self.bytes = b"", 0, 0, offset - error.start
         decoder = codecs.getincrementaldecoder("utf-8")("ignore")
@@ -256,12 +257,12 @@ class _Wrong:
             if self.bytes > EXAMINED_BYTES:
                 self.wrong -= held
                 break
-        if len(sample) == SAMPLE_BYTES:  # cut between characters, in whatever encoding
+        if len(sample) == SAMPLE_BYTES:  # cut at a line end, which is no part of a character
             sample = sample.rpartition(b"\n")[0] or sample
         self.sample = sample
 
     def advice(self) -> Iterator[str]:
-        """Yield what the bytes may be, and what to do."""
+        """Yield sentences for a message: the probable format or encoding, and what to do."""
         if found := binary_format(self.head, self.name):
             yield f"it is not plain text but {found.name}"
             yield found.advice(self.name)
@@ -276,7 +277,7 @@ class _Wrong:
                 f"uconv -f CESU-8 -t UTF-8 {shlex.quote(self.name)} > utf8.txt"
             )
             return
-        nearly = self.other > 2 * self.wrong  # characters beyond ASCII that are UTF-8
+        nearly = self.other > 2 * self.wrong  # most non-ASCII characters are valid UTF-8
         guess = None if nearly else likely_encoding(self.sample)
         begins = re.match(rb"[\x80-\xbf]{1,3}", self.head)
         if begins and not self.offset and nearly:
@@ -310,7 +311,7 @@ class _Wrong:
         yield other
 
     def _excerpt(self) -> str:
-        """Return the line around the first wrong byte, that byte as `\\xe9`."""
+        """Return the text around the first wrong byte, which is written as `\\xe9`."""
         text, start, end = self.error.object, self.error.start, self.error.end
         before = text[max(0, start - BEFORE) : start].rpartition(b"\n")[2]
         before = before[next((i for i, b in enumerate(before) if b & 0xC0 != 0x80), 0) :]

@@ -17,16 +17,18 @@ SPREADSHEET = "save the sheet as .csv, and read one column by --set data.column=
 
 @dataclass(frozen=True)
 class Format:
-    """A format that is not plain text; `how` to convert it: a command with {file}, or a sentence.
+    """A format that is not plain text.
 
-    Without `how` there is no text in it.
+    Attributes:
+        name: as messages call it.
+        how: how to convert it to text, a command with {file} or a sentence; "" if it has no text.
     """
 
     name: str
     how: str = ""
 
     def advice(self, name: str) -> str:
-        """Return what to do with the file of this name."""
+        """Return advice on how to read the file `name`."""
         if not self.how:
             return "its bytes are read by --set data.vocabulary=bytes"
         text = f"{PurePath(name).stem}.txt"
@@ -90,7 +92,7 @@ MAGIC: dict[tuple[int, bytes], Format] = {
     (0, b"\x89HDF\r\n"): Format("HDF5 data"),
     (0, b"wOF2"): Format("font"),
 }
-NOTICES = {  # what a model learns of text formats that hold more than the text
+NOTICES = {  # what a model learns besides the text, by format
     "table": "its delimiters and all columns are learnt; to learn one: --set data.column=COLUMN",
     "subtitles": "its numbers and times are learnt; to leave them out: "
     r"grep -vE '^[0-9]+\s*$|-->|^WEBVTT' FILE > text.txt",
@@ -122,12 +124,12 @@ _BY_CONTENT = {
 
 
 def binary_format(head: bytes, name: str, members: Iterable[str] = ()) -> Format | None:
-    """Return the format of a file that is not plain text, None if it is not a known one.
+    """Return the format of a file that is not plain text; None if no known format matches.
 
     Args:
-        head: its first bytes, some kilobytes.
-        name: its name, by which a document in a zip is known whose `head` does not say it.
-        members: the names of what is in it, if it is a zip.
+        head: the first kilobytes of the file.
+        name: its name; the suffix decides for a zip file that `head` does not identify.
+        members: the names of the members of a zip file.
     """
     if head.startswith(ZIP):
         parts = head + "\n".join(members).encode(errors="replace")
@@ -139,7 +141,7 @@ def binary_format(head: bytes, name: str, members: Iterable[str] = ()) -> Format
 
 
 def text_format(head: bytes, kind: str) -> str | None:
-    """Return the key in NOTICES for text with markup; `kind` is the suffix of its name."""
+    """Return the key in NOTICES for text with markup; `kind` is the suffix of the file."""
     if found := _BY_SUFFIX.get(kind):
         return found
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
@@ -147,7 +149,7 @@ def text_format(head: bytes, kind: str) -> str | None:
 
 
 def is_tar(head: bytes) -> bool:
-    """Return whether a .tar begins so: its first header has the right checksum."""
+    """Return whether `head` starts with a .tar header that has the right checksum."""
     try:
         tarfile.TarInfo.frombuf(head[:512], "utf-8", "surrogateescape")
     except tarfile.HeaderError:

@@ -1,4 +1,4 @@
-"""Guess the encoding of bytes that are not UTF-8: by their zero bytes, or by the letters they make.
+"""Guess the encoding of bytes that are not UTF-8, from zero bytes or from the decoded letters.
 
 A candidate encoding is scored by the letters beyond ASCII that it decodes. They should belong to
 the alphabet of one language, be frequent in it, and stand in words of their script and case.
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 
 from gpt.text.utf8 import is_utf8_start
 
-LEAST_SCORE = 0.35  # of text in the right encoding; the mean over the characters beyond ASCII
-LEAST_CJK_BYTES = 100
-LEAST_WIDE = 8  # characters of UTF-16 or UTF-32, which fewer could be by chance
+MIN_SCORE = 0.35  # mean score per non-ASCII character for an encoding to be considered
+MIN_CJK_BYTES = 100  # sample size from which a CJK guess is certain
+MIN_WIDE = 8  # characters; fewer could be valid UTF-16 or UTF-32 by chance
 CJK_PAGES = {0x30, *range(0x4E, 0xA0), *range(0xAC, 0xD8), 0xFF}  # high bytes of UTF-16
-CLEAR_SCORE, CLEAR_LEAD, CLEAR_LETTERS = 0.5, 0.04, 20  # from which a guess is stated without doubt
-FEW_LEAD = 0.3  # of fewer letters than CLEAR_LETTERS
+CLEAR_SCORE, CLEAR_LEAD, CLEAR_LETTERS = 0.5, 0.04, 20  # minimum of each for a certain guess
+FEW_LEAD = 0.3  # the lead needed with fewer letters than CLEAR_LETTERS
 MULTIBYTE_SCORE = 0.55  # a single-byte encoding that scores higher is preferred to a CJK one
-MOST_EXAMPLES = 3
-EXCERPT = 24  # characters
+MAX_GUESSES = 3
+EXCERPT = 24  # characters that a message quotes
 ASCII_LETTERS = string.ascii_letters.encode()
 
 MULTIBYTE = ("cp932", "euc_jp", "gb18030", "big5", "cp949")
-SINGLE_BYTE = (  # of those that decode a text alike, the first is named
+SINGLE_BYTE = (  # if several decode a text alike, the first is reported
     *("cp1252", "cp1250", "cp1251", "koi8_r", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257"),
     *("cp1258", "cp874", "iso8859_2", "iso8859_5", "iso8859_6", "iso8859_7", "iso8859_8"),
     *("iso8859_4", "iso8859_10", "iso8859_13", "iso8859_16", "iso8859_15", "koi8_u"),
@@ -34,7 +34,7 @@ SINGLE_BYTE = (  # of those that decode a text alike, the first is named
     *("cp861", "cp865", "cp863", "cp860", "mac_roman", "mac_cyrillic", "mac_latin2"),
     *("mac_greek", "mac_turkish", "mac_iceland", "mac_croatian", "mac_romanian"),
 )
-# The letters beyond ASCII of languages, roughly the most frequent first.
+# The non-ASCII letters of each language, roughly the most frequent first.
 ALPHABETS = (
     "üäößé", "éàèêçâîôùûïœëü", "óíáéñúü", "ãçáéíóõêâúàô", "àèéùòì", "ëéïöü", "äåöé", "åøæéò",
     "íáðéóþúæöý", "łąęóżśćńź", "áíěéřšžýčůúťďňó", "áíéčýžšúľťôňďäĺŕó", "áéőöóíüűú", "šćčžđ",
@@ -59,57 +59,57 @@ _ALPHABETS = [
 
 @dataclass(frozen=True)
 class Guess:
-    """Encodings that bytes may be in, the likeliest first; `clear` if the first one is certain."""
+    """Candidate encodings, the likeliest first; `clear` means that the first is certain."""
 
     encodings: tuple[str, ...]
     clear: bool
 
 
 def likely_encoding(sample: bytes) -> Guess | None:
-    """Return the encodings that text is likely in; None if `sample` does not look like text."""
+    """Return the likely encodings of `sample`; None if it does not look like text."""
     if wide := likely_wide(sample):
         return Guess((wide,), clear=True)
     if b"\0" in sample or sample.isascii():
         return None
     triples = _triples(sample)
-    found = dict[str, tuple[float, str]]()  # by the decoded text: its score and encoding
+    found = dict[str, tuple[float, str]]()  # score and encoding by decoded text
     for encoding in SINGLE_BYTE:
         with suppress(UnicodeDecodeError):
             text = sample.decode(encoding)
-            if text not in found and (score := _score(triples, encoding)) > LEAST_SCORE:
+            if text not in found and (score := _score(triples, encoding)) > MIN_SCORE:
                 found[text] = (score, encoding)
     ranked = sorted(found.values(), key=lambda each: -each[0])
     best = ranked[0][0] if ranked else 0
     wide = likely_wide(sample, zeros=False)
     if (best < MULTIBYTE_SCORE or wide) and (cjk := _likely_multibyte(sample) or wide):
-        return Guess((cjk,), clear=len(sample) > LEAST_CJK_BYTES)
+        return Guess((cjk,), clear=len(sample) > MIN_CJK_BYTES)
     if not ranked:
         western = [each for each in WESTERN_ENCODINGS if _western(triples, each) > LEAST_SCORE]
         return Guess(tuple(western), clear=False) if western else None
     few = sum(byte >= 0x80 for byte in sample) < CLEAR_LETTERS
     lead = FEW_LEAD if few else CLEAR_LEAD
     near = [encoding for score, encoding in ranked if score > best - lead]
-    if few:  # by which the more frequent letter is no better than the more frequent encoding
+    if few:  # too few letters to rank by: take the more common encoding
         near.sort(key=SINGLE_BYTE.index)
     clear = len(near) == 1 and best >= CLEAR_SCORE and not few
-    return Guess(tuple(near[:MOST_EXAMPLES]), clear)
+    return Guess(tuple(near[:MAX_GUESSES]), clear)
 
 
 def plausibility(sample: bytes, encoding: str) -> float:
-    """Return how well the characters beyond ASCII fit one language, from -1 to 1.
+    """Return how well the non-ASCII characters of `sample` fit one language, from -1 to 1.
 
-    Letters count by their frequency in the language, capitals less. A letter of another alphabet, a
-    capital after a small letter, and a symbol inside a word count -1.
+    Each letter scores by its frequency in the language, a capital less. A letter of another
+    alphabet, a capital after a small letter, and a symbol inside a word score -1.
 
     Args:
-        sample: a text with characters beyond ASCII.
-        encoding: a single-byte encoding, in which all its bytes are defined.
+        sample: a text with non-ASCII characters.
+        encoding: a single-byte encoding that defines all bytes of `sample`.
     """
     return _score(_triples(sample), encoding)
 
 
 def _triples(sample: bytes) -> Counter[bytes]:
-    """Count each byte beyond ASCII with its two neighbours."""
+    """Count the non-ASCII bytes, each with its two neighbours."""
     padded = b" " + sample + b" "
     return Counter(padded[i - 1 : i + 2] for i, byte in enumerate(padded) if byte >= 0x80)
 
@@ -126,7 +126,7 @@ def _score(
     encoding: str,
     alphabets: Sequence[Mapping[str, float]] = _ALPHABETS,
 ) -> float:
-    counts = Counter[tuple[str, float]]()  # of letters, each with a weight; "" is no letter
+    counts = Counter[tuple[str, float]]()  # by (letter, weight); "" stands for a symbol
     for triple, count in triples.items():
         before, c, after = [*triple.decode(encoding)]
         if c in TYPOGRAPHIC:
@@ -144,7 +144,7 @@ def _score(
 
 
 def _fit(counts: Mapping[tuple[str, float], int], alphabet: Mapping[str, float]) -> float:
-    latin = min(alphabet) < "\u0370"  # its letters stand beside those of ASCII
+    latin = min(alphabet) < "\u0370"  # Latin words mix ASCII and non-ASCII letters
     total = 0.0
     for (letter, weight), count in counts.items():
         known = letter in alphabet and (latin or weight > 0)
@@ -154,12 +154,11 @@ def _fit(counts: Mapping[tuple[str, float], int], alphabet: Mapping[str, float])
 
 
 def likely_wide(sample: bytes, *, zeros: bool = True) -> str | None:
-    """Return the UTF-16 or UTF-32 without a byte-order mark that `sample` is in, if it is.
+    """Return the variant of UTF-16 or UTF-32 without a byte-order mark; None if it is neither.
 
     Args:
         sample: the beginning of a text.
-        zeros: whether text with ASCII characters is expected, which have zero bytes; otherwise
-            text of CJK characters alone.
+        zeros: expect ASCII characters, which have zero bytes; if False, expect only CJK characters.
     """
     letters = len(sample) - len(sample.translate(None, ASCII_LETTERS))
     if zeros != (b"\0" in sample) or (not zeros and 2 * letters > len(sample)):
@@ -170,13 +169,13 @@ def likely_wide(sample: bytes, *, zeros: bool = True) -> str | None:
             text = codecs.getincrementaldecoder(encoding)().decode(sample)
         except UnicodeDecodeError:
             continue
-        if len(text) < LEAST_WIDE or any(map(_never_in_text, text)):
+        if len(text) < MIN_WIDE or any(map(_never_in_text, text)):
             continue
         pages = Counter(ord(c) >> 8 for c in text)
         ascii_only = pages.pop(0, 0)
         common = ascii_only + max(pages.values(), default=0)  # characters of an alphabet and ASCII
         cjk = ascii_only + sum(n for page, n in pages.items() if page in CJK_PAGES)
-        if zeros:  # at every other place: a NUL may stand in UTF-8, too
+        if zeros:  # require many of them: UTF-8 may contain a NUL, too
             low = sum(ord(c) & 0xFF == 0 for c in text)
             is_wide = common > 0.6 * len(text) and low <= 0.1 * ascii_only
         else:
@@ -198,7 +197,7 @@ def _likely_multibyte(sample: bytes) -> str | None:
 
 
 def excerpt(sample: bytes, encoding: str) -> str:
-    """Return the first words with characters beyond ASCII, as `encoding` reads them."""
+    """Return the first non-ASCII words of `sample`, decoded by `encoding`."""
     text = sample.decode(encoding, "replace")
     first = next((i for i, c in enumerate(text) if c >= "\x80"), 0)
     line = text[text.rfind("\n", 0, first) + 1 :].partition("\n")[0]
@@ -207,6 +206,6 @@ def excerpt(sample: bytes, encoding: str) -> str:
 
 
 def described(sample: bytes, guess: Guess) -> str:
-    """Return `it looks like cp866 ("Мы жили")`, or `perhaps` and what each candidate reads."""
+    """Return `it looks like cp866 ("Мы жили")`, or all candidates after `perhaps it is`."""
     read = [f'{name} ("{excerpt(sample, name)}")' for name in guess.encodings]
     return f"{'it looks like' if guess.clear else 'perhaps it is'} {' or '.join(read)}"

@@ -26,19 +26,19 @@ RECORDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # the formats that are
 PARQUET = ".parquet"
 KINDS = ".jsonl, .json, .csv, .tsv and .parquet"  # for messages
 DELIMITERS = ",;\t|"  # of .csv files, the most usual first
-MAX_FIELD_CHARACTERS = 1 << 28  # of a quoted field, or of a value in a .json
-MAX_CUT_CHARACTERS = 16  # of an escape or a literal (`-Infinity`) that the end of a chunk cuts
+MAX_FIELD_CHARACTERS = 1 << 28  # largest quoted field in a .csv, or value in a .json
+MAX_CUT_CHARACTERS = 16  # longest escape or literal (`-Infinity`) that a chunk may end within
 MAX_LISTED_COLUMNS = 20  # column names in a message
-BATCH_ROWS = 1024  # rows of a Parquet file to decode at a time, at most
-BATCH_BYTES = 1 << 24  # bytes of a Parquet file to decode at a time, unless a row has more
+BATCH_ROWS = 1024  # largest number of Parquet rows to decode at a time
+BATCH_BYTES = 1 << 24  # Parquet bytes to decode at a time, unless one row has more
 QUOTED = re.compile(r'((?:[^"]++|"")*+)("?)')  # the rest of a quoted field on its line, and its end
-GAP = re.compile(r"[ \t\r\n,]*")  # between two values of a .json
+GAP = re.compile(r"[ \t\r\n,]*")  # what separates two values in a .json
 
 Read = Document | Skipped | Notice
 
 
 class BadRecord(Exception):
-    """A record that cannot be read: `reason` is for a list of what was skipped."""
+    """A record that cannot be read; `reason` is how lists of skipped records describe it."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -51,15 +51,14 @@ def read_records(
     """Yield a document for each record of a text file.
 
     Args:
-        chunks: the file in UTF-8.
+        chunks: the content of the file in UTF-8.
         kind: one of RECORDS.
         name: the file's name, for messages.
         column: `data.column`.
-        skip_bad: whether to skip bad records, which are yielded as Skipped.
+        skip_bad: yield bad records as Skipped instead of raising TextError.
 
     Raises:
-        TextError: the file is not in that format or has no such column; or a record is bad, unless
-            `skip_bad`.
+        TextError: the file is not in that format, has no such column, or has a bad record.
     """
     text = io.TextIOWrapper(io.BufferedReader(_Stream(chunks)), "utf-8", newline="")
     if kind == ".json":
@@ -75,11 +74,16 @@ def read_records(
 
 
 def read_parquet(path: Path, column: str | None, *, skip_bad: bool) -> Iterator[Read]:
-    """Yield a document for each row of a Parquet file, which is decoded some rows at a time.
+    """Yield a document for each row of a Parquet file.
+
+    Args:
+        path: the file, which is decoded in batches of rows.
+        column: `data.column`.
+        skip_bad: yield bad rows as Skipped instead of raising TextError.
 
     Raises:
-        TextError: there is no such column (the message lists those that there are), the file is
-            damaged or a decompression bomb; or a row is bad, unless `skip_bad`.
+        TextError: there is no such column, the file is damaged or a decompression bomb, or a row is
+            bad.
     """
     with telling(str(path)):
         file = _open_parquet(path)
@@ -107,9 +111,9 @@ def _open_parquet(path: Path, **options: Any) -> "pyarrow.parquet.ParquetFile":
 def _parquet_rows(
     path: Path, file: "pyarrow.parquet.ParquetFile", columns: list[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the values of each row, within the limit of expansion.
+    """Yield the number and the values of each row, up to the expansion limit.
 
-    A repeated value is kept once (`read_dictionary`): a row is expanded only when it is yielded.
+    Repeated values are stored once (`read_dictionary`) and expanded row by row.
     """
     metadata, number = file.metadata, 0
     leaves = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
@@ -131,7 +135,7 @@ def _parquet_rows(
 
 
 def _expanded_bytes(array: Any) -> int:
-    """Return the bytes of an Arrow array if it kept each repetition of a value."""
+    """Return the size of an Arrow array in bytes, with repeated values counted each time."""
     import pyarrow.compute
     from pyarrow import types
 
@@ -176,7 +180,7 @@ def _document(text: str, name: str) -> Document:
 
 
 def _text(record: Any, column: str) -> str | None:
-    """Return the text of a record, None if all its values are null. Raises BadRecord."""
+    """Return the text of a record; None if all its values are null. Raises BadRecord."""
     value = record.get(column) if isinstance(record, dict) else None
     texts = [value] if isinstance(value, str) else _texts(record, column)
     text = "\n".join(texts)
@@ -213,17 +217,15 @@ def _nested(record: Any, key: str) -> str | None:
 
 
 def _keys(column: str, names: Iterable[str]) -> list[str]:
-    """Return the names that `column` lists, or itself if there is a column of that name."""
+    """Return the names that `column` lists, or `column` alone if `names` contains it."""
     return [column] if column in names else [key.strip() for key in column.split(",")]
 
 
 def _values(value: Any, key: str) -> list[Any] | None:
-    """Return the values at a key such as `a.b`, those that are null left out.
+    """Return the values at a key such as `a.b`, without nulls; None if there is no such key.
 
-    A list stands for its elements; those without the key are left out if any has it.
-
-    Returns:
-        The values; None if there is no such key.
+    The key is looked up in each element of a list. Elements without the key are skipped if another
+    element has it.
     """
     if value is None:
         return []
@@ -263,7 +265,7 @@ def _expected_column(column: str, columns: Iterable[str]) -> str:
 
 
 def _check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
-    """Raise TextError unless each column that is wanted exists, once."""
+    """Raise TextError unless each name in `wanted` occurs exactly once in `names`."""
     for each in wanted:
         if each not in names:
             raise TextError(_no_column(name, column, names))
@@ -284,7 +286,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# Numbers stay text, as they are written: 1.50 is not 1.5.
+# Numbers are read as text: 1.50 must not become 1.5.
 DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=str
 )
@@ -301,9 +303,10 @@ def _json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
 
 
 def _json_values(file: io.TextIOWrapper, name: str) -> Iterator[tuple[int, Any]]:
-    """Yield the elements of an array, or the values that stand one after the other.
+    """Yield the elements of a JSON array, or of a sequence of JSON values.
 
-    Raises TextError for what is not JSON.
+    Raises:
+        TextError: the file is not JSON.
     """
     text = file.read(CHUNK_BYTES).lstrip()
     is_array = text.startswith("[")
@@ -332,9 +335,9 @@ def _json_values(file: io.TextIOWrapper, name: str) -> Iterator[tuple[int, Any]]
 
 
 class _Table:
-    """The rows of a .csv (RFC 4180) or a .tsv, which has no quotation marks.
+    """The rows of a .csv (RFC 4180) or of a .tsv, which has no quotation marks.
 
-    The csv module is not used: its limit of a field's length is one for all threads.
+    The csv module is not used because its limit on the length of a field is global.
     """
 
     def __init__(self, lines: Iterable[str], kind: str, name: str, column: str) -> None:
@@ -354,7 +357,7 @@ class _Table:
         _check_columns(name, column, self._wanted, self.columns)
 
     def records(self) -> Iterator[tuple[int, dict[str, str] | BadRecord]]:
-        """Yield the number of each row in the file, and its values."""
+        """Yield the line number and the wanted values of each row."""
         places = [(name, self.columns.index(name)) for name in self._wanted]
         size = len(self.columns)
         while line := self._next():
@@ -384,14 +387,14 @@ class _Table:
         return self._put_back.pop() if self._put_back else next(self._lines, "")
 
     def _return_taken(self) -> None:
-        """Let the lines after the first one of the last row be read again."""
+        """Put back all lines of the last row but the first, to be read again."""
         self._put_back += reversed(self._taken)
         self._taken = []
 
     def _find_delimiter(self, line: str, column: str) -> str:
-        """Return the delimiter by which the first row has the columns that are asked for.
+        """Return the delimiter that makes the wanted columns of the first row.
 
-        If there is none, return the one that makes the most columns.
+        If none does, return the delimiter that makes the most columns.
         """
         columns = dict[str, list[str]]()
         for delimiter in DELIMITERS:
@@ -431,7 +434,7 @@ class _Table:
                 return fields
 
     def _quoted(self, line: str, at: int) -> tuple[str, str, int]:
-        """Return the quoted field from `at` on, the line on which it ends, and its end there."""
+        """Return the quoted field that starts at `at`, its last line, and its end in that line."""
         parts, size = list[str](), 0
         while match := QUOTED.match(line, at):
             content, closing = match.groups()
@@ -448,7 +451,7 @@ class _Table:
 
 
 class _Stream(io.RawIOBase):
-    """A file of these bytes, for the standard library."""
+    """A file object over chunks of bytes."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks, self._rest = iter(chunks), memoryview(b"")

@@ -27,13 +27,16 @@ FEW = 3  # names of files or records, in a notice
 
 
 def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> Source:
-    """The text of that name, or several, one after the other.
+    """Open one text, or several in sequence.
 
-    Each is one of NAMED, a file, a folder, a glob, `-` for standard input, or what that was kept
-    as; archives are looked through, compressed files decompressed, all as they are read.
+    Args:
+        source: one name or several: one of NAMED, a file, a folder, a glob, `-` for standard input,
+            or `stdin:...` for a stored standard input. Archives and compressed files are unpacked
+            while they are read.
+        data: how to read it.
 
     Raises:
-        TextError: there is no such text; reading its documents raises it for what is not text.
+        TextError: there is no such text. Reading the documents raises it if they are not text.
     """
     data = data or DataConfig()
     names = [source] if isinstance(source, str) else list(source)
@@ -43,7 +46,7 @@ def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> 
         return only
     name = joined_name(names)
     files = tuple(chain.from_iterable(each.files for each in opened))
-    log.info(f"{name}: {_counted(files)}")
+    log.info(f"{name}: {_size_of(files)}")
     return Source(
         name,
         lambda: chain.from_iterable(each.documents() for each in opened),
@@ -85,7 +88,7 @@ def _open(name: str, data: DataConfig, *, among_others: bool) -> Source:
 
 
 def _mode(path: Path) -> int:
-    """What kind of file it is; 0 of none."""
+    """Return the mode of a file; 0 if it does not exist."""
     try:
         return path.stat().st_mode
     except OSError as error:
@@ -101,11 +104,11 @@ _NO_COLUMNS = f"data.column is for {KINDS}; leave it out to read other text"
 
 def _of_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> Source:
     """Return the text of files found in a folder or by a glob, skipping those that are not text."""
-    # data.include has chosen the archives; it chooses among the members of an archive that is TEXT
+    # data.include selects the archives here; it selects members only of an archive named as TEXT
     excluding = tuple(glob for glob in data.include if glob.startswith("!"))
     reader = _Reader(data.model_copy(update={"include": excluding}), among_others=True)
     kinds, skipped = dict[Path, str](), list[Skipped]()
-    for each in dict.fromkeys(found):  # a glob may find a file by two ways
+    for each in dict.fromkeys(found):  # a glob may find a file twice
         if isinstance(each, Skipped):
             skipped.append(each)
         elif isinstance(kind := reader.kind(each), Skipped):
@@ -117,21 +120,21 @@ def _of_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> S
         by = " and ".join(f"data.{key} ({', '.join(each)})" for key, each in chosen.items() if each)
         chosen_by = f" chosen by {by}" if by else ""
         raise TextError(
-            f"{in_message(name)}: expected text files{chosen_by}, got none{_told(skipped)}"
+            f"{in_message(name)}: expected text files{chosen_by}, got none{_skips(skipped)}"
         )
-    log.info(f"{in_message(name)}: {_counted([*kinds])}{_told(skipped)}")
+    log.info(f"{in_message(name)}: {_size_of([*kinds])}{_skips(skipped)}")
     return _Files(name, kinds, skipped, reader).source()
 
 
 class _Files:
-    """Documents of some files, and what was skipped on the way to them and in archives."""
+    """The documents of some files, and the skipped files and archive members."""
 
     def __init__(
         self, name: str, kinds: dict[Path, str], skipped: list[Skipped], reader: "_Reader"
     ) -> None:
         self._name, self._kinds, self._skipped = in_message(name), kinds, skipped
         self._reader = reader
-        self._count = ""  # of documents and of what was skipped, once they have been read
+        self._count = ""  # notice with the number of documents, set once they have been read
 
     def source(self) -> Source:
         """Return the source of these files."""
@@ -148,13 +151,13 @@ class _Files:
                     count += 1
                     yield read
         if not count:
-            raise TextError(f"{self._name}: expected some text, got none{_told(skipped)}")
+            raise TextError(f"{self._name}: expected some text, got none{_skips(skipped)}")
         if skipped or any(kind in ARCHIVES for kind in self._kinds.values()):
             documents = counted(count, "document")
-            self._count = f"{self._name}: {documents}{_told(skipped)}"
+            self._count = f"{self._name}: {documents}{_skips(skipped)}"
 
     def skipped(self) -> tuple[Skipped, ...]:
-        """Return what was found and is not read."""
+        """Return the files, archive members and records that are not read."""
         read = (
             read
             for path, kind in self._kinds.items()
@@ -168,26 +171,26 @@ class _Files:
 
 
 class _Reader:
-    """Reads files by these settings, and collects what is worth a notice."""
+    """Reads files by `data`, and collects notices about them."""
 
     def __init__(self, data: DataConfig, *, among_others: bool) -> None:
-        """`among_others`: the files were not named one by one, so they may be in any encoding."""
+        """Set `among_others` if the files were not named one by one: encodings may then differ."""
         self._data, self._among_others = data, among_others
-        self._raw = data.vocabulary == "bytes"  # then a binary file is read as its bytes
-        self._decoded = dict[str, Decoded]()  # by name, if it is worth a notice
-        self._formats = dict[str, dict[str, None]]()  # the names of each key of NOTICES
-        self._tables = dict[str, dict[str, None]]()  # the names of the tables of each Notice
+        self._raw = data.vocabulary == "bytes"  # binary files are then read, too
+        self._decoded = dict[str, Decoded]()  # by file name, if there is something to report
+        self._formats = dict[str, dict[str, None]]()  # file names by key of NOTICES
+        self._tables = dict[str, dict[str, None]]()  # file names by text of a Notice
         self.skips_records = data.column is not None and data.bad_records == "skip"
 
     def kind(self, path: Path, *, named: bool = False) -> "str | Skipped":
-        """Return the kind of a file: the suffix of its name, or of its content if it is an archive.
+        """Return the kind of a file: `.zip` or `.tar` if it is an archive, else its suffix.
 
         Args:
             path: the file.
-            named: whether it is refused rather than skipped if it is not text.
+            named: raise TextError for a file that is not text, instead of returning Skipped.
 
         Raises:
-            TextError: it cannot be read, or is named and not text.
+            TextError: the file cannot be read, or is `named` and not text.
         """
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
         if kind == PARQUET:
@@ -276,7 +279,7 @@ class _Reader:
             self._decoded[entry.name] = decoded
 
     def _why_skipped(self, entry: Entry, kind: str, head: bytes, found: Format | None) -> str:
-        """Return why a file that was found, and not named, is not read; "" of one that is."""
+        """Return why a file is skipped; "" if it is read."""
         if kind == PARQUET:
             return "Parquet without data.column" if self._data.column is None else ""
         if self._data.column is not None and kind not in RECORDS:
@@ -303,7 +306,7 @@ class _Reader:
         return b"\0" in head and not is_wide(encoding_of(head, self._data.encoding))
 
     def notices(self) -> tuple[str, ...]:
-        """Return what is worth a notice in the documents that were read, a line for each kind."""
+        """Return notices about the documents read so far, one line for each kind."""
         encodings = dict[str, list[str]]()
         for name, each in self._decoded.items():
             if each.encoding != self._data.encoding:
@@ -329,12 +332,12 @@ _COUNTED = {
 _KEPT_AS_BYTES = {"replaced": "places that are not UTF-8, learnt as they are"}
 
 
-def _counted(paths: Sequence[Path]) -> str:
+def _size_of(paths: Sequence[Path]) -> str:
     size = sum(path.stat().st_size for path in paths)
     return f"{counted(len(paths), 'file')}, {counted(size, 'byte')}"
 
 
-def _told(skipped: Iterable[Skipped]) -> str:
+def _skips(skipped: Iterable[Skipped]) -> str:
     """Return `; skipped 5 binary (a.png, b.png, c.png and 2 more), 1 empty (d.txt)`."""
     by_reason = dict[str, list[str]]()
     for each in skipped:

@@ -3,7 +3,8 @@
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from gpt.training.time_budget import CHARACTER, EVALUATION, Pace, TimeBudget
 WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at a time, as often as it takes
 TIMED_SECONDS = 1.5  # of steps of one length, of an evaluation: less says little
 SAMPLED_CHARACTERS = 200
+MEMORY_INTERVAL_S = 0.01  # between two looks at the memory of the process
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ def estimate(
     clock = clock or (lambda: time.perf_counter() - began)
     start_s = clock()
     computing = computing_with(config.threads, deterministic=config.deterministic)
-    with _PeakMemory() as memory, computing:
+    with _watched_memory() as peak, computing:
         with phase("measuring a training step"):
             device = select_device(config.device)
             teacher = load_teacher(config, corpus.vocabulary, device)
@@ -128,7 +130,7 @@ def estimate(
         precision=str(update.precision).removeprefix("torch."),
         parameters=parameters,
         state_bytes=4 * 2 * sum(parameters.values()) + update.state_bytes(),
-        peak_bytes=_peak_on_device(device) or memory.peak_bytes,
+        peak_bytes=_peak_on_device(device) or peak[0],
         costs={name: cost for name, cost in costs.items() if cost.count and cost.seconds},
         seconds=sum(cost.count * cost.seconds for cost in costs.values()),
     )
@@ -213,24 +215,19 @@ def _peak_on_device(device: torch.device) -> int:
     return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
 
 
-class _PeakMemory:
-    """A context in which a thread watches how much memory the process holds: `peak_bytes`."""
+@contextmanager
+def _watched_memory() -> Iterator[list[int]]:
+    """Sample the memory that the process holds in a thread; yield a list with its peak in bytes."""
+    process, ended, peak = psutil.Process(), threading.Event(), [0]
 
-    INTERVAL_S = 0.01
+    def watch() -> None:
+        while not ended.wait(MEMORY_INTERVAL_S):
+            peak[0] = max(peak[0], process.memory_info().rss)
 
-    def __init__(self) -> None:
-        self.peak_bytes = 0
-        self._process, self._ended = psutil.Process(), threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> "_PeakMemory":
-        self._thread.start()
-        return self
-
-    def __exit__(self, *raised: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._ended.wait(self.INTERVAL_S):
-            self.peak_bytes = max(self.peak_bytes, self._process.memory_info().rss)
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        thread.join()

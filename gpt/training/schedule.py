@@ -1,11 +1,11 @@
 """Learning rate and window length of each step, and the steps at which evaluations are due.
 
-All follow from the part of the run that is done. A plan (`train.plans`) changes how many steps
-remain, not what is done, so the learning rate does not jump and windows do not become short again.
+All depend on the fraction of the run that is done. A plan (`train.plans`) changes the number of
+remaining steps, not this fraction, so the learning rate does not jump and windows stay long.
 
-A plan that starts where the plan before it ended starts a new phase: a finished run is trained for
-longer. There the learning rate is warmed up again, over `train.rewarm_steps`, to the rate that one
-run of as many steps would have at that step.
+A plan that starts where the previous plan ended starts a new phase: a finished run is trained for
+longer. The learning rate is then warmed up again, over `train.rewarm_steps`, to the rate that one
+run with all these steps would have at that step.
 """
 
 import math
@@ -17,13 +17,13 @@ from itertools import pairwise
 
 from gpt.config.schema import Config, TrainConfig
 
-Plan = tuple[int, int]  # a step, and the steps of the whole run that are planned from there on
+Plan = tuple[int, int]  # a step, and the number of steps of the run planned at that step
 
-SHORT_PART = Fraction(5, 6)  # of a run has windows of `first_window`
+SHORT_PART = Fraction(5, 6)  # fraction of a run with windows of `first_window`
 
 
 def phase_plans(step: int, config: TrainConfig) -> list[Plan]:
-    """Return the plans of the phase that `step` is in, up to `step`: the first starts the phase."""
+    """Return the plans up to `step` of its phase; the first one starts the phase."""
     plans = [(0, config.plans[0][1] if config.plans else config.steps)]
     for plan in config.plans[1:]:
         if plan[0] > step:
@@ -35,10 +35,10 @@ def phase_plans(step: int, config: TrainConfig) -> list[Plan]:
 
 
 def part_done(step: int, config: TrainConfig, start: int = 0) -> Fraction:
-    """Return the part of the phase that is done before `step`: 0 to 1.
+    """Return the fraction of the phase that is done before `step`, from 0 to 1.
 
-    It is 0 until step `start`. It grows by the same amount with each step up to a new plan, and
-    then by the amount with which it reaches 1 at the new end.
+    It is 0 until step `start` and linear between plans. After a new plan, its slope is the one that
+    reaches 1 at the new end.
     """
     return _done(step, phase_plans(step, config), start)
 
@@ -59,9 +59,9 @@ def _part(steps: int, of: int) -> Fraction:
 
 
 def with_plan(config: Config, step: int, steps: int) -> Config:
-    """Return the config with a plan that starts at `step`, for `steps` in the whole run.
+    """Return the config with a plan of `steps` for the whole run, made at `step`.
 
-    It replaces later plans, which a run that was rolled back has not reached again.
+    It replaces later plans, which exist after a rollback.
     """
     plans = config.train.plans or ((0, config.train.steps),)
     before = [plan for plan in plans if plan[0] < step]
@@ -70,16 +70,17 @@ def with_plan(config: Config, step: int, steps: int) -> Config:
 
 
 def learning_rate(step: int, config: TrainConfig) -> float:
-    """Return the learning rate of `step`, counted from 0: a linear warmup, then `config.decay`.
+    """Return AdamW's learning rate at `step`, counted from 0. Muon's is in proportion.
 
-    The last step of the warmup has the peak rate, and so has the first of the decay, which would
-    reach `min_learning_rate` one step after the last. Muon's rate is in proportion.
+    1. Warmup: linear, to the peak at its last step.
+    2. Decay: `config.decay`, from the peak to `min_learning_rate` one step after the last.
+    3. A later phase starts with a warmup from `min_learning_rate`, over `rewarm_steps`.
     """
     (begin, end), *_ = phase_plans(step, config)
     peak, warmup = config.learning_rate, config.warmup_steps
     if not begin and step < warmup:
         return peak * (step + 1) / warmup
-    if begin:  # the finished run is trained for longer
+    if begin:  # a finished run is trained for longer
         peak = _decayed(peak, max(Fraction(0), _part(begin - warmup, end - warmup)), config)
     rate = _decayed(peak, part_done(step, config, start=warmup), config)
     if begin and step < begin + config.rewarm_steps:
@@ -89,16 +90,16 @@ def learning_rate(step: int, config: TrainConfig) -> float:
 
 
 def _decayed(peak: float, part: Fraction, config: TrainConfig) -> float:
-    """Return the rate after this part of the decay from `peak` to `min_learning_rate`."""
+    """Return the rate after the fraction `part` of the decay from `peak`."""
     done = float(part)
-    left = 1 - done if config.decay == "linear" else 0.5 * (1 + math.cos(math.pi * done))
-    return config.min_learning_rate + left * (peak - config.min_learning_rate)
+    factor = 1 - done if config.decay == "linear" else 0.5 * (1 + math.cos(math.pi * done))
+    return config.min_learning_rate + factor * (peak - config.min_learning_rate)
 
 
 def rewarm_factor(step: int, config: TrainConfig, start: int, rate: float) -> float:
-    """What to multiply `learning_rate` by after the schedule was changed at step `start`.
+    """Return a factor on `learning_rate` after the schedule was changed at step `start`.
 
-    Over `config.rewarm_steps` the product goes linearly from `rate` to the new schedule's.
+    Over `config.rewarm_steps`, the product changes linearly from `rate` to the new schedule.
     """
     if step >= start + config.rewarm_steps:
         return 1.0
@@ -107,7 +108,7 @@ def rewarm_factor(step: int, config: TrainConfig, start: int, rate: float) -> fl
 
 
 def short_steps(config: Config) -> int:
-    """How many steps, the first ones, have windows of `first_window`, if that is set."""
+    """Return the number of first steps with windows of `first_window`, if that is set."""
     steps = range(config.train.steps)
     return bisect_left(steps, True, key=lambda step: not _is_short(step, config.train))
 
@@ -118,7 +119,7 @@ def _is_short(step: int, config: TrainConfig) -> bool:
 
 
 def short_part(step: int, config: TrainConfig) -> float:
-    """Return the part of the steps that remain at `step` whose windows are of `first_window`."""
+    """Return the fraction of the steps after `step` that have windows of `first_window`."""
     done = part_done(step, config)
     if phase_plans(step, config)[0][0] or done == 1:
         return 0.0
@@ -126,16 +127,16 @@ def short_part(step: int, config: TrainConfig) -> float:
 
 
 def window_length(step: int, config: Config) -> int:
-    """T of a step's windows, in characters.
+    """Return T at `step`, in characters.
 
-    While windows are short (arXiv:2108.06084), attention costs less, and there is enough to learn.
+    Short windows (arXiv:2108.06084) make early steps cheaper, and are enough to learn from then.
     """
     first = config.train.first_window or config.model.T
     return first if _is_short(step, config.train) else config.model.T
 
 
 def batch_shape(step: int, config: Config) -> tuple[int, int]:
-    """B and T of a step's batch: as many characters whatever the length of a window."""
+    """Return B and T at `step`. B x T is the same for all steps."""
     T = window_length(step, config)
     return config.train.batch_size * config.model.T // T, T
 
@@ -151,14 +152,14 @@ def is_due(step: int, every: int | str, config: TrainConfig) -> bool:
 
 
 def times_due(every: int | str, config: TrainConfig, after: int = 0) -> int:
-    """Return how often such an event is due after a step (with a part: in the step's phase)."""
+    """Return how often an event is due after step `after` (periods in %: in its phase)."""
     if isinstance(every, int):
         return -(-config.steps // every) - after // every
     return math.ceil(1 / _as_part(every)) - part_done(after, config) // _as_part(every)
 
 
 def steps_due(every: int | str, config: TrainConfig) -> Iterator[int]:
-    """Yield the steps at which such an event is due."""
+    """Yield the steps at which an event with the period `every` is due."""
     starts = [at for at, _ in config.plans[1:] if phase_plans(at, config)[0][0] == at]
     if isinstance(every, int):
         yield from sorted({*range(0, config.steps, every), *starts})

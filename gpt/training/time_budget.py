@@ -1,4 +1,4 @@
-"""How many steps fit into `train.minutes`: planned at first, and again when the pace changes."""
+"""Plan how many steps fit into `train.minutes`, at first and whenever the pace changes."""
 
 import logging
 import math
@@ -25,48 +25,50 @@ from gpt.training.schedule import (
 
 log = logging.getLogger(__name__)
 
-MARGIN = 0.01  # of the time, which is left free
-AFTERWARDS_S = 3.0  # for what follows training: a picture, the sample that the command prints
-CHECKED_EVERY = 0.02  # of the time: how often a plan is compared with the pace
-TOLERANCE = 0.03  # of the time that is left, by which a plan may miss the end,
-LEAST_TOLERANCE = 0.005  # and of all of it
-NEWEST = 1 / 3  # weight of what was measured since the last check
-EVALUATED = 0.05  # of the time at most, unless train.eval_characters says on how much
-FEWEST_EVAL_CHARACTERS = 10_000
-SHORTEST_STEP_S = 1e-6
-SLACK = 1.2  # times the time that is missing is advised: the next start may take longer
-PROBED_S, PROBES = 0.3, 9  # seconds and times, at most, that one kind of work is tried before a run
+MARGIN = 0.01  # fraction of the time to keep free
+AFTERWARDS_S = 3.0  # seconds after training: a picture, and the sample that the command prints
+CHECKED_EVERY = 0.02  # fraction of the time between two checks of the plan
+TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining time
+MIN_TOLERANCE = 0.005  # the same as a fraction of the whole time; the larger one counts
+NEWEST = 1 / 3  # weight of the newest measurement in the running mean
+EVALUATED = (
+    0.05  # largest fraction of the time for evaluations, unless train.eval_characters is set
+)
+MIN_EVAL_CHARACTERS = 10_000
+MIN_STEP_S = 1e-6  # seconds
+SLACK = 1.2  # factor on the missing time in the advice: the next start may take longer
+PROBED_S, PROBES = 0.3, 9  # most seconds and repetitions of one kind of work before a run
 
-# kinds of work, beside a step by the T of its windows
+# kinds of work besides steps, which are known by their T
 EVALUATION, CHARACTER, PICTURE = "evaluation", "character", "picture"
 
 
 class Pace:
-    """Seconds that each kind of work takes here, by what was measured last more than before.
+    """Running means of the seconds that each kind of work takes.
 
-    The kinds are a step (by the T of its windows), an evaluated CHARACTER, what comes with each
-    EVALUATION (a sample, a checkpoint), and a PICTURE, which comes now and then.
+    The kinds are a step (known by the T of its windows), a scored CHARACTER, the sample and the
+    checkpoint of each EVALUATION, and an occasional PICTURE.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.seconds: dict[int | str, float] = {}
-        self.probed: dict[int, float] = {}  # of a step's backward pass alone
+        self.probed: dict[int, float] = {}  # seconds of a backward pass alone, by T
         self._recent: dict[int | str, tuple[float, int]] = {}  # seconds, times
         self._since = clock()
 
     def start(self) -> None:
-        """What is measured next begins now."""
+        """Start the clock of the next lap."""
         self._since = self.clock()
 
     def lap(self, work: int | str, times: int = 1) -> None:
-        """What was done since the last lap was this work, so many times."""
+        """Attribute the time since the last lap to `times` x `work`."""
         before, self._since = self._since, self.clock()
         seconds, count = self._recent.get(work, (0.0, 0))
         self._recent[work] = seconds + self._since - before, count + times
 
     def settle(self) -> None:
-        """Take the laps since the last time into the averages."""
+        """Update the running means with the laps since the last call."""
         for work, (seconds, times) in self._recent.items():
             if times:
                 mean = seconds / times
@@ -75,13 +77,13 @@ class Pace:
         self._recent.clear()
 
     def step_s(self, T: int) -> float:
-        """Seconds of a step with windows of T; where none was made yet, in proportion to others."""
+        """Return the seconds of a step with windows of T, estimated if none was made yet."""
         made = [other for other in self.probed if other in self.seconds]
         ratio = self.seconds[made[-1]] / self.probed[made[-1]] if made else 1.0
         return self.seconds.get(T, self.probed.get(T, 0.0) * ratio)
 
     def probe(self, update: Update, val: Ids, config: Config) -> None:
-        """Try backward passes and a short evaluation, which leave everything as it was."""
+        """Measure backward passes and a short evaluation, without changing the model."""
         for step in (config.train.steps, 0):  # long windows, then short ones
             T = window_length(step, config)
             if T not in self.probed:
@@ -91,7 +93,7 @@ class Pace:
         self.seconds[CHARACTER] = self._seconds_of(score) / (len(some) - 1) / world_size()
 
     def _seconds_of(self, work: Callable[[], object]) -> float:
-        """The mean of several times but the first, which takes longer; only that if all is slow."""
+        """Return the mean seconds of several calls; the first one counts only if it is slow."""
         times: list[float] = []
         while len(times) < PROBES and not any_rank(sum(times) >= PROBED_S):
             self.start()
@@ -101,10 +103,15 @@ class Pace:
 
 
 class TimeBudget:
-    """The time that `train.minutes` leaves, and the steps that fit; without it, nothing is planned.
+    """The time of `train.minutes`, and the steps that fit. Without `train.minutes`, plans nothing.
 
-    `clock` returns the seconds since the command began; `elapsed_before` is the training time, in
-    seconds, of the commands that it resumes. A given `pace` was measured already.
+    Args:
+        config: the settings of the run.
+        update: the training step to measure.
+        val: the ids of the val split.
+        clock: returns the seconds since the command began.
+        elapsed_before: seconds of training of the commands that this one resumes.
+        pace: measured already, in place of `update` and `clock`.
     """
 
     def __init__(
@@ -125,40 +132,42 @@ class TimeBudget:
         self.next_check_s = self.used_s + CHECKED_EVERY * self.given_s / 2
 
     def check_soon(self, step: int, config: Config) -> None:
-        """Compare a plan that was made for other minutes with the pace before it ends."""
+        """Schedule an early check, for a plan that was made for other minutes."""
         fixed_s, step_s = self._costs(step, config, wholes=0)
         planned_s = fixed_s + (config.train.steps - step) * step_s
         self.next_check_s = self.used_s + CHECKED_EVERY / 2 * min(self.given_s, planned_s)
 
     @property
     def used_s(self) -> float:
-        """Seconds, over all resumes."""
+        """Seconds used so far, over all resumes."""
         return self.elapsed_before + self.pace.clock()
 
     @property
-    def left_s(self) -> float:
-        """Seconds that training has left."""
+    def remaining_s(self) -> float:
+        """Seconds that remain for training."""
         return self.limit_s - MARGIN * self.given_s - AFTERWARDS_S - self.used_s
 
     @property
     def evaluated_part(self) -> float:
-        """How much of the time one evaluation takes, of the whole val split."""
+        """Fraction of the time that an evaluation of the whole val split takes."""
         return self._evaluation_s(self.val_characters) / self.limit_s
 
     def first_plan(self, config: Config) -> Config:
-        """Return the config of a new run with as many steps as fit, unless they are planned.
+        """Return the config of a new run with as many steps as fit; unchanged if it has plans.
 
-        If evaluations would take too much of the time, they are on a part of the val split.
+        If evaluations would take too much of the time, they use a part of the val split.
 
         Raises:
-            UsageError: there is no time for a step.
+            UsageError: there is not enough time for one step.
         """
         if config.train.minutes is None or config.train.plans:
             return config
         config = self._with_short_evaluations(config)
         self._check_fits(0, config)
         steps, warmup = self._end(0, config), config.train.warmup_steps
-        if "warmup_steps" in config.train.model_fields_set and steps < warmup:  # else it follows
+        if (
+            "warmup_steps" in config.train.model_fields_set and steps < warmup
+        ):  # else it is derived from steps
             log.warning(
                 "train.warmup_steps %d: about %d steps fit into train.minutes, so the learning "
                 "rate will not reach its peak; set fewer warmup steps, or more minutes",
@@ -168,12 +177,13 @@ class TimeBudget:
         return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
 
     def extend(self, step: int, config: Config) -> Config:
-        """Return the config of a finished run that trains on from `step` for the time given.
+        """Return the config to continue a finished run from `step` for the remaining time.
 
-        Without `train.rewarm_steps`, that is the run's warmup, or a tenth of the steps if shorter.
+        The default of `train.rewarm_steps` is the run's warmup, or a tenth of the new steps if that
+        is less.
 
         Raises:
-            UsageError: there is no time for a step.
+            UsageError: there is not enough time for one step.
         """
         config = with_plan(config, step, step + 1)
         self._check_fits(step, config)
@@ -187,7 +197,7 @@ class TimeBudget:
         """Raise UsageError, with the shortest time that works, if not even one step fits."""
         step_s = self._step_s(step, config)
         after_s = self._evaluation_s(self.val_characters) + AFTERWARDS_S
-        missing_s = step_s + after_s - AFTERWARDS_S - self.left_s
+        missing_s = step_s + after_s - AFTERWARDS_S - self.remaining_s
         if missing_s <= 0:
             return
         least = math.ceil(100 * (self.given_s + SLACK * missing_s) / 60) / 100
@@ -198,13 +208,16 @@ class TimeBudget:
         )
 
     def new_end(self, step: int, config: Config, wholes: int = 0) -> int | None:
-        """The steps of the whole run that fit, if those that are planned miss the end; else None.
+        """Return a new number of steps of the run; None if the current plan is good enough.
 
-        `wholes`: how often the whole val split is scored at the end, if a part is on the way.
+        Args:
+            step: the number of steps done.
+            config: the config with the current plan.
+            wholes: how often the whole val split is scored at the end, with train.eval_characters.
         """
         if math.isinf(self.limit_s) or step >= config.train.steps:
             return None
-        return from_main(self._new_end, step, config, wholes)  # by the clock of one
+        return from_main(self._new_end, step, config, wholes)  # one clock decides for all ranks
 
     def _new_end(self, step: int, config: Config, wholes: int) -> int | None:
         if self.used_s < self.next_check_s:
@@ -212,19 +225,19 @@ class TimeBudget:
         self.next_check_s = self.used_s + CHECKED_EVERY * self.given_s
         self.pace.settle()
         fixed_s, step_s = self._costs(step, config, wholes)
-        late_s = fixed_s + (config.train.steps - step) * step_s - self.left_s
+        late_s = fixed_s + (config.train.steps - step) * step_s - self.remaining_s
         end = self._end(step, config, wholes)
-        tolerance_s = max(TOLERANCE * self.left_s, LEAST_TOLERANCE * self.given_s)
+        tolerance_s = max(TOLERANCE * self.remaining_s, MIN_TOLERANCE * self.given_s)
         return end if abs(late_s) > tolerance_s and end != config.train.steps else None
 
     def _end(self, step: int, config: Config, wholes: int = 1) -> int:
-        """The step at which the time will be over; one more at least."""
+        """Return the step at which the time will be over, at least `step` + 1."""
         fixed_s, step_s = self._costs(step, config, wholes)
-        steps = int((self.left_s - fixed_s) / max(step_s, SHORTEST_STEP_S))
+        steps = int((self.remaining_s - fixed_s) / max(step_s, MIN_STEP_S))
         return max(step + 1, min(step + steps, config.train.max_steps or LARGEST))
 
     def _costs(self, step: int, config: Config, wholes: int) -> tuple[float, float]:
-        """Seconds of what comes whatever the number of steps, and of each step."""
+        """Return the seconds that do not depend on the number of steps, and those of each step."""
         train, all_s = config.train, self._evaluation_s(self.val_characters)
         every, part = train.eval_every, train.eval_characters
         evaluation_s = self._evaluation_s(part) if part else all_s
@@ -237,29 +250,29 @@ class TimeBudget:
         return fixed_s + (times_due(every, train, after) - 1) * evaluation_s, step_s
 
     def _step_s(self, step: int, config: Config) -> float:
-        """Seconds of a step, on average over the rest of the run."""
+        """Return the mean seconds of the remaining steps."""
         short = short_part(step, config.train)
         first = config.train.first_window or config.model.T
         return short * self.pace.step_s(first) + (1 - short) * self.pace.step_s(config.model.T)
 
     def _evaluation_s(self, characters: int) -> float:
-        """Seconds of an evaluation on so many characters, and of what comes with it."""
+        """Return the seconds of an evaluation on `characters`, with its sample and checkpoint."""
         seconds = self.pace.seconds
         score_s = min(characters, self.val_characters) * seconds.get(CHARACTER, 0.0)
         return seconds.get(EVALUATION, 0.0) + score_s
 
     def _with_short_evaluations(self, config: Config) -> Config:
-        """Evaluations on a part of the val split if they would take too much of the time."""
+        """Set `train.eval_characters` if evaluations would take too much of the time."""
         if config.train.eval_characters:
             return config
-        steps = max(1, int(self.left_s / max(self._step_s(0, config), SHORTEST_STEP_S)))
+        steps = max(1, int(self.remaining_s / max(self._step_s(0, config), MIN_STEP_S)))
         train = config.train.model_copy(update={"steps": steps})
-        on_the_way = times_due(train.eval_every, train) - 1  # before the last, which is on all
+        on_the_way = times_due(train.eval_every, train) - 1  # the last one scores all of val
         affordable = EVALUATED * self.limit_s / self._evaluation_s(self.val_characters)
         if on_the_way <= affordable:
             return config
         part = int(affordable / 2 / on_the_way * self.val_characters)
-        return load_config(config, [f"train.eval_characters={max(FEWEST_EVAL_CHARACTERS, part)}"])
+        return load_config(config, [f"train.eval_characters={max(MIN_EVAL_CHARACTERS, part)}"])
 
 
 def _short_s(seconds: float) -> str:

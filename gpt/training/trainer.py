@@ -73,12 +73,12 @@ from gpt.training.time_budget import CHARACTER, EVALUATION, PICTURE, TimeBudget
 
 log = logging.getLogger(__name__)
 
-OVERFIT_EVALUATIONS = 3  # in a row without a new best, before a run says that it overfits
-SKIPPED_STEPS = 3  # in a row, before a run rolls back
-ROLLBACKS = 3  # at most
-UNREAD_STEPS = 10  # at most, whose losses an accelerator has and the CPU has not waited for
-MUCH_EVALUATED = 0.5  # of the time of a run, which is told
-ATTENTION_CHARACTERS = 32  # of the val split, whose attention is drawn
+OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best before a notice
+SKIPPED_STEPS = 3  # skipped steps in a row before a rollback
+ROLLBACKS = 3  # largest number of rollbacks
+UNREAD_STEPS = 10  # most steps that run ahead of the CPU on an accelerator
+EVALUATION_SHARE_TO_WARN = 0.5  # fraction of the run's time
+ATTENTION_CHARACTERS = 32  # characters of the val split whose attention is drawn
 
 
 class Diverged(Exception):
@@ -240,7 +240,7 @@ def _budget_to_resume(
     if minutes is None or config.train.minutes == before.minutes:
         return config, budget
     if not adds_minutes:
-        if budget.left_s <= 0:
+        if budget.remaining_s <= 0:
             raise UsageError(
                 f"{run}: train.minutes of a run that is not finished is the time of the whole run. "
                 f"It has used {elapsed_s / 60:.2g} minutes; expected more than that and the start "
@@ -269,7 +269,7 @@ def _budget_to_resume(
 
 
 def _make(run: Path, numbered: bool, overwrite: bool) -> Path:
-    """Make the folder of a new run; its path."""
+    """Make the folder of a new run; return its path."""
     if numbered:
         run = make_numbered(run)
     check_free(run, overwrite=overwrite)
@@ -280,14 +280,14 @@ def _make(run: Path, numbered: bool, overwrite: bool) -> Path:
 def _note(
     run: Path, config: Config, corpus: Corpus, step: int, computed: dict[str, str | int]
 ) -> None:
-    """Write into the run's folder what begins there, or is resumed."""
+    """Write the config and the provenance of a run that starts or resumes."""
     write_atomically(run / "config.yaml", [to_yaml(config).encode()])
     note_run(config.data, run)
     note_start(run, config, corpus.sha256, step, computed)
 
 
 class Trainer:
-    """What happens at each step of a run."""
+    """The training loop of one run."""
 
     def __init__(
         self,
@@ -374,7 +374,9 @@ class Trainer:
         self.progress.val_loss = None
         config = self.config.train
         periods = (config.log_every, config.eval_every, config.checkpoint_every)
-        due = [self._due(every) for every in periods]  # all of them: each may ask the other ranks
+        due = [
+            self._due(every) for every in periods
+        ]  # call all of them: each may communicate with the other ranks
         if not self.update.is_ahead or any(due) or len(self.unread) == UNREAD_STEPS:
             loss, norm = self._read_results()
         self.pace.lap(T)
@@ -394,10 +396,10 @@ class Trainer:
             self.timed_steps, self.timed_s = 0, 0.0
 
     def plan(self) -> None:
-        """Fit the rest of the run into the time that is left; tell a plan that begins here."""
-        if self.step > self.furthest_step:  # up to there, what a rollback repeats has its plans
+        """Replan the remaining steps if the pace changed, and report a plan that starts here."""
+        if self.step > self.furthest_step:  # steps that a rollback repeats keep their plans
             self.furthest_step = self.step
-            wholes = 1 if self.progress.since_best == 0 else 2  # that of the best checkpoint, too
+            wholes = 1 if self.progress.since_best == 0 else 2  # the best checkpoint is scored, too
             end = self.budget.new_end(self.step, self.config, wholes)
             if end is not None:
                 self.config = with_plan(self.config, self.step, end)
@@ -410,7 +412,7 @@ class Trainer:
                     "about %s in %g min; the bar shows when that changes",
                     *(counted(steps, "step"), minutes),
                 )
-                if (part := self.budget.evaluated_part) > MUCH_EVALUATED:
+                if (part := self.budget.evaluated_part) > EVALUATION_SHARE_TO_WARN:
                     log.warning(
                         "the evaluation at the end takes about %.0f %% of the time: for more "
                         "steps, set a smaller data.val_fraction, or more minutes",
@@ -419,9 +421,9 @@ class Trainer:
             self._emit("plan", steps=steps)
 
     def evaluate(self) -> None:
-        """If it is due, score the val split, sample, and look for a reason to stop.
+        """If an evaluation is due, score the val split, sample, and check for a reason to stop.
 
-        If a stop is requested meanwhile, the evaluation is left for the resume.
+        If a stop is requested meanwhile, the evaluation is repeated on resume.
         """
         if not self._due(self.config.train.eval_every) and self.progress.pending is None:
             return
@@ -439,11 +441,13 @@ class Trainer:
         self._emit("evaluation", **losses, is_best=self.is_best)
 
     def _evaluate(self) -> dict[str, float]:
-        """The losses of this step, which are taken into the progress together.
+        """Return the losses of this step, and update the progress.
 
-        With `train.eval_characters` that is `val_loss_part`, and `val_loss` only at the end.
+        With `train.eval_characters`, they are `val_loss_part`, and `val_loss` only at the end.
 
-        Raises Stopped if a stop is requested, Diverged if a loss is NaN or infinite.
+        Raises:
+            Stopped: a stop is requested.
+            Diverged: a loss is NaN or infinite.
         """
         part = self.config.train.eval_characters
         if part is None or part >= self.units.ids:
@@ -470,7 +474,7 @@ class Trainer:
         return losses
 
     def log(self) -> None:
-        """Record what is known of this step, if anything is."""
+        """Record the metrics of this step, if there are any."""
         if not self.metrics:
             return
         self.monitor.record(self.step, self.metrics)
@@ -531,7 +535,7 @@ class Trainer:
         Raises:
             TrainingError: that was done `ROLLBACKS` times already.
         """
-        scale, skipped_at = self.progress.scale / 2, self.step
+        scale, diverged_at = self.progress.scale / 2, self.step
         if scale < 2**-ROLLBACKS:
             raise TrainingError(
                 f"{reason}; it rolled back {ROLLBACKS} times and halved the learning rates each "
@@ -547,14 +551,14 @@ class Trainer:
         self.unsaved = self.is_best = False
         self.reason_to_stop = ""
         notice = (
-            f"rolled back from step {skipped_at}: {reason}; learning rates x {scale:g} from here"
+            f"rolled back from step {diverged_at}: {reason}; learning rates x {scale:g} from here"
         )
         log.warning("rolling back to step %d, learning rates x %g: %s", self.step, scale, reason)
         self.notices.append(notice)
         self._emit("notice", text=notice)
 
     def _due(self, every: int | str) -> bool:
-        """Whether it is time for what comes every so many steps, minutes, or part of the run."""
+        """Return whether an event with period `every` is due."""
         if isinstance(every, str) and every.endswith(" min"):
             minutes = float(every.removesuffix(" min"))
             due = self.clock() - self.saved_at >= 60 * minutes
@@ -562,7 +566,7 @@ class Trainer:
         return is_due(self.step, every, self.config.train)
 
     def _count_what_followed(self, T: int) -> None:
-        """The time since the last step belongs to its evaluation, or to the step."""
+        """Attribute the elapsed time to evaluation or to the step."""
         if self.metrics.keys() & {"val_loss", "val_loss_part"}:
             self.pace.lap(EVALUATION)
         else:
@@ -573,9 +577,9 @@ class Trainer:
         return self._stopping
 
     def _read_results(self) -> tuple[float, float]:
-        """Loss and norm of the last step, once those since the last time are known and counted.
+        """Wait for the unread results, count skipped steps, and return the last loss and norm.
 
-        Of an ensemble, the mean of its members'.
+        For an ensemble, these are means over the members.
         """
         results = self.update.read(self.unread)
         self.unread.clear()
@@ -603,9 +607,9 @@ class Trainer:
             raise Diverged(f"{notice}, the {SKIPPED_STEPS}rd such step in a row")
 
     def _val_losses(self, name: str, characters: int | None = None) -> dict[str, float]:
-        """The loss on the val split, or on so many characters of it, under that name.
+        """Return the loss on the val split, or on `characters` of it, by `name`.
 
-        Then of each member of an ensemble, as `NAME_member_1` and so on.
+        For an ensemble, also return the loss of each member as `NAME_member_1` and so on.
         """
         model, vocabulary = self.update.model, self.corpus.vocabulary
         guesses = not self.step and not any(whole(m.head.weight.any()) for m in members_of(model))
@@ -631,7 +635,7 @@ class Trainer:
         }
 
     def _val_loss_of_best(self) -> float:
-        """The val loss of the best checkpoint, whose weights are in the model meanwhile."""
+        """Return the val loss of the best checkpoint, by loading its weights temporarily."""
         model = self.update.model
         model.zero_grad(set_to_none=True)  # makes room for the copy
         weights = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -658,7 +662,7 @@ class Trainer:
         self._emit("notice", text=notice)
 
     def _show_model(self, model: LanguageModel) -> None:
-        """A sample, attention maps and, if wanted, histograms of the model as it is."""
+        """Record a sample, attention maps and, with `train.histograms`, histograms."""
         if length := self.config.train.sample_length:
             text = generate_text(
                 model,
@@ -716,7 +720,7 @@ class Trainer:
         self.check_in_place()
         if self.reason_to_stop and self.config.train.minutes is not None:
             self._write_plans()
-        self.monitor.sync()  # the records first: those of a later step are dropped on resume
+        self.monitor.sync()  # before the checkpoint: a resume drops records of later steps
         try:
             write_checkpoint(self.run, data, state, keep=self.config.train.keep_checkpoints)
         except (OSError, Unreadable) as error:
@@ -728,7 +732,7 @@ class Trainer:
         finish_overwrite(self.run)
 
     def _write_plans(self) -> None:
-        """Let the run's config.yaml repeat the run: by its plans, without a clock."""
+        """Write the plans to config.yaml, without minutes, so that it repeats the run exactly."""
         train = self.config.train.model_copy(update={"minutes": None})
         config = self.config.model_copy(update={"train": train})
         write_atomically(self.run / "config.yaml", [to_yaml(config).encode()])
