@@ -89,6 +89,8 @@ def load_config(
         ConfigError: the file is missing or not YAML, or a key or value is wrong; all wrong
             keys are listed at once, each with its dotted path.
     """
+    if not isinstance(base, Config | str | Path | None):
+        raise ConfigError(f"config: expected a Config, a str or a Path, got {shown(repr(base))}")
     if isinstance(base, Config):
         tree = base.model_dump(exclude_unset=True)
     else:
@@ -357,6 +359,8 @@ def _message(mistake: Any) -> str:
         return reason if is_cross_field else f"{key}: {reason}, got {got}"
     if kind in ("model_type", "model_attributes_type"):
         return f"{key}: expected keys below `{key}:`, got {got}"
+    if kind == "string_too_short":
+        return f"{key}: expected a text that is not empty, got {got}"
     return f"{key}: {mistake['msg'].replace('Input should be', 'expected')}, got {got}"
 
 
