@@ -1,23 +1,7 @@
 """A character-level GPT that you train, watch and sample from the command line or from Python.
 
-The modules follow the way of the data; each imports only from those above its own:
-
-    errors, files, seeds         what can go wrong, safe writing, all chance
-    memory, device               what is free, and where it computes
-    config                       what was asked for
-    text                         characters in, batches out
-    model                        batches in, logits out
-    runs                         a run on disk: its folder and its checkpoints
-    sampling                     a model in, characters out
-    evaluation                   a model and a text in, numbers out
-    inspection                   numbers in, pictures out
-    training                     batches in, checkpoints out
-    recipe                       a text and a time in, a config out; sweeps
-    lessons                      the same attention built up from averaging
-    api                          what notebooks and the commands call
-    cli                          the commands
-
-From Python: `gpt.train`, `gpt.resume` and `gpt.sweep` train, `gpt.load` returns a `gpt.Model`.
+`gpt.train`, `gpt.resume` and `gpt.sweep` train, `gpt.load` returns a `gpt.Model`. README.md in this
+folder is a map of the modules.
 """
 
 from typing import TYPE_CHECKING, Any

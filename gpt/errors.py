@@ -4,9 +4,11 @@ A message says what was expected, what was got and what to do, in one piece, so 
 command line can print it as it stands.
 """
 
+import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 INTERRUPTED = 130  # exit code: by a second Ctrl-C, or by one where nothing is to be saved
@@ -69,6 +71,12 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
+def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
+    """Return the first `most` names and the number of the others: `a.txt, b.txt and 2 more`."""
+    others = len(names) - most
+    return between.join(names[:most]) + (f" and {others:,} more" if others > 0 else "")
+
+
 def command(*arguments: str) -> str:
     """A command of this program, for a message, as the shell that started it understands it.
 
@@ -94,3 +102,9 @@ def shown(text: str, longest: int = 80) -> str:
     text = text if text.isprintable() else ascii(text)[1:-1]
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
+
+
+def unescaped(text: str) -> str:
+    r"""Replace `\n`, `\r`, `\t` and `\\` by the characters that they stand for."""
+    characters = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
+    return re.sub(r"\\([nrt\\])", lambda match: characters[match[1]], text)

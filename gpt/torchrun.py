@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from gpt.errors import Interrupted, TrainingError, UsageError
+from gpt.errors import Interrupted, TrainingError, UsageError, listed
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ def rendezvous(patience: timedelta, should_stop: Callable[[], bool]) -> Any:
         if store.check(keys):
             return ""
         missing = [key for key in keys if not store.check([key])]
-        return f"rank {', '.join(missing[:9])}{' and others' if missing[9:] else ''}"
+        return f"rank {listed(missing, 9)}"
 
     def say(notice: str) -> None:
         """Write to stderr: other notices are those of rank 0, which is not there."""

@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from gpt.api.resolve import as_changes
 from gpt.config.load import SHIPPED, load_config
-from gpt.config.schema import GROUPS, Config, default_text, explicit, fields
+from gpt.config.schema import (
+    GROUPS,
+    LARGEST_RATE,
+    MUON_RATIO,
+    Config,
+    default_text,
+    explicit,
+    fields,
+)
 from gpt.config.yaml import as_flow, parse, to_yaml
-from gpt.errors import ConfigError
+from gpt.errors import ConfigError, unescaped
 from gpt.recipe.grid import combinations
 
 RATES = "train: {learning_rate: 8e-3, muon_learning_rate: 0.03}"
@@ -251,7 +259,7 @@ def test_empty_files_and_sections_mean_the_defaults() -> None:
 
 @given(
     T=st.integers(1, 2**19),
-    rate=st.floats(1e-12, 1e3),
+    rate=st.floats(1e-12, LARGEST_RATE / MUON_RATIO),
     source=st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1),
     stop=st.none() | st.floats(1e-9, 10),
     bias=st.booleans(),
@@ -350,9 +358,9 @@ def test_a_wrong_number_of_threads_is_told(value: str) -> None:
 
 NAMES = (  # settings that take a text
     *("device", "data.source", "data.include", "data.column", "data.separator", "data.encoding"),
-    *("data.val_source", "data.vocabulary", "train.distill", "train.init_from"),
+    *("data.exclude", "data.val_source", "data.vocabulary", "train.distill", "train.init_from"),
 )
-LISTS = ("data.source", "data.include", "data.val_source", "train.plans")
+LISTS = ("data.source", "data.include", "data.exclude", "data.val_source", "train.plans")
 TRAPS = st.sampled_from(
     [
         *(
@@ -391,7 +399,8 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) 
             return  # several values: a sweep
         config = load_config(None, [f"{key}={text}"])
     except ConfigError as error:
-        assert key in str(error)
+        # model.C=4 is refused for the head_size that follows from it
+        assert any(name in str(error) for name in (key, "model.head_size"))
         assert len(str(error).splitlines()) == 1
         assert len(str(error)) < 500
         return
@@ -400,9 +409,8 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) 
         values = [value] if isinstance(value, str) else value
         assert as_flow(values) == as_flow(yaml.safe_load(text))
     elif key in NAMES:
-        escaped = text.replace(r"\n", "\n").replace(r"\t", "\t").replace(r"\r", "\r")
-        text = escaped if key in ("data.separator", "data.column") else text
-        assert value == ((text,) if key == "data.include" else text)
+        text = unescaped(text) if key in ("data.separator", "data.column") else text
+        assert value == ((text,) if key in ("data.include", "data.exclude") else text)
         assert load(to_yaml(config)) == config
     elif isinstance(value, bool):
         assert text.strip().lower() == str(value).lower()

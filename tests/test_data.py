@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from gpt import api
 from gpt.config.load import load_config
-from gpt.evaluation import characters, duplicates, text_options, text_report
+from gpt.evaluation import characters, duplicates, ngrams, text_options
 from gpt.evaluation.characters import CountedText, rare_characters
 from gpt.evaluation.compression import compress
 from gpt.evaluation.duplicates import GUARANTEED, find_duplicates
@@ -484,7 +484,7 @@ def test_unknown_characters_cost_what_their_share_of_the_id_does() -> None:
 def test_of_a_large_text_the_ngrams_are_of_a_part_that_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(text_report, "COUNTED_IDS", 1000)
+    monkeypatch.setattr(ngrams, "COUNTED_IDS", 1000)
     report = api.describe(write(random_text(20_011, seed=3)))
     assert [(n.train_ids, n.val_ids) for n in report.ngrams] == [(1000, 1000), (1000, 1000)]
     assert "on 1,000 and 1,000 of their ids" in text_table(report, 1000)
@@ -545,7 +545,7 @@ def test_the_command_prints_a_table_json_and_a_page(gpt: Gpt) -> None:
     told = json.loads(out)
     assert (code, told["size"]["V"], told["ngrams"][0]["model"]) == (0, 31, "bigram")
     assert told["duplicates"]["share"] == pytest.approx(1, abs=0.01)
-    assert "val stands in train, too" in told["warnings"][0]
+    assert "of the val text also occurs in train" in told["warnings"][0]
     code, out, _ = gpt("data", name, "--html", "page.html")
     assert (code, out) == (0, "page.html\n")
     assert Path("page.html").read_bytes() == text_page(report)

@@ -124,7 +124,7 @@ def test_the_best_before_is_kept_until_the_next_checkpoint() -> None:
 
 def test_a_step_that_is_not_kept_is_refused_with_those_that_are() -> None:
     write(2, 3, 5)
-    with pytest.raises(CheckpointError, match=r"step-2: no such checkpoint; .*\[3, 5\]"):
+    with pytest.raises(CheckpointError, match=r"step-2: no such checkpoint; kept steps: 3, 5"):
         read_checkpoint(RUN, 2)
     with pytest.raises(UsageError, match="expected best, last or a step"):
         read_checkpoint(RUN, "../../secret")
@@ -452,7 +452,7 @@ def test_a_checkpoint_is_named_by_its_step(three_runs: None, gpt: Gpt) -> None:
         code, out, err = gpt("sample", "third", "--checkpoint", which, "--length", 2, "--json")
         assert (code, json.loads(out)["step"]) == (0, step), err
     code, _, err = gpt("sample", "third", "--checkpoint", "5")
-    assert (code, "step-5: no such checkpoint; the steps kept: [0, 3]" in err) == (1, True)
+    assert (code, "step-5: no such checkpoint; kept steps: 0, 3" in err) == (1, True)
     code, _, err = gpt("sample", "third", "--checkpoint", "newest")
     assert (code, "--checkpoint newest: expected best, last or a step" in err) == (2, True)
 

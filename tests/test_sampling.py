@@ -34,7 +34,7 @@ from gpt.sampling.prompt import (
     banned_ids,
     check_known,
     encode_prompt,
-    listed,
+    listed_characters,
     with_known_characters,
 )
 from gpt.sampling.sampler import (
@@ -701,12 +701,12 @@ def test_unknown_characters_of_a_prompt_are_listed() -> None:
 )
 def test_a_character_that_shows_nothing_is_named(character: str, shown: str) -> None:
     """Bug: the message about a space outside the vocabulary showed nothing."""
-    assert listed(character) == shown
+    assert listed_characters(character) == shown
 
 
 def test_a_long_list_of_characters_is_counted() -> None:
     characters = "".join(map(chr, range(0x4E00, 0x4E00 + 1234)))
-    assert listed(characters).endswith(f"{chr(0x4E00 + 19)} and 1,214 more")
+    assert listed_characters(characters).endswith(f"{chr(0x4E00 + 19)} and 1,214 more")
 
 
 def test_a_prompt_takes_the_form_of_the_models_characters() -> None:

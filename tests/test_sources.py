@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gpt import api
@@ -33,6 +33,7 @@ from gpt.text import records as records_module
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.documents import Skipped
+from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import likely_encoding
 from gpt.text.reading import CHUNK_BYTES
 from gpt.text.sources import open_source
@@ -238,6 +239,7 @@ def test_a_text_in_any_encoding_is_read_as_python_reads_it(
 def test_the_first_wrong_byte_is_the_one_that_python_finds(
     content: bytes, encoding: str, size: int
 ) -> None:
+    assume(binary_format(content, "text.txt") is None)
     write(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)
@@ -324,6 +326,26 @@ def test_a_text_that_begins_inside_a_character_is_told() -> None:
     told = refusal(write("今日はとても良い天気です。".encode()[1:]))
     assert "at offset 0; it begins inside a character" in told
     assert "remove its first 2 bytes (tail -c +3)" in told
+
+
+def test_an_encoding_is_found_for_a_text_in_several_western_languages() -> None:
+    """Bug: notes in German and French, in Latin-1, were said to look like no text."""
+    text = "# Café\n\n" + "Der Müller wäscht die Füße im Fluß. Où est la forêt? " * 30
+    told = refusal(write(text.encode("latin-1")))
+    assert 'perhaps it is cp1252 ("Café"): --set data.encoding=cp1252' in told
+    assert "no text" not in told
+    told = refusal(write(f"{text} Señor, über año, más niño. ".encode("cp850")))
+    assert "--set data.encoding=cp850" in told
+
+
+def test_a_key_that_is_deeper_in_the_record_is_named() -> None:
+    """Bug: the advice for a chat export was to skip all its records."""
+    chat = b'[{"id": 1, "messages": [{"role": "user", "content": "a"}]}]'
+    told = refusal(write(chat, "t.json"), column="content")
+    expected = "got id, messages; content is in messages[].content: --set 'data.column=messages[]."
+    assert expected in told
+    assert read("t.json", column="messages[].content") == "a"
+    assert "data.column=KEY, such as 'messages[].content'" in notices("t.json")[0]
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-16", "utf-32"])
@@ -1161,8 +1183,8 @@ def test_a_folder_without_text_says_what_is_in_it() -> None:
         write(PNG, f"f/{name}.png")
     os.mkfifo("f/pipe")
     assert refusal("f") == (
-        "f: expected text files, got none; skipped 4 binary (f/a.png, f/b.png, f/c.png, ...), "
-        "1 pipe or device (f/pipe)"
+        "f: expected text files, got none; "
+        "skipped 4 binary (f/a.png, f/b.png, f/c.png and 1 more), 1 pipe or device (f/pipe)"
     )
     make("f/a.txt")
     assert "f: expected text files chosen by data.include (*.md), got none" in refusal(

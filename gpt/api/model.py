@@ -90,21 +90,22 @@ class Model:
         Raises:
             UsageError: the prompt is not a str, or has characters without an id.
         """
-        from gpt.sampling.prompt import check_known, listed
+        from gpt.sampling.prompt import check_known, listed_characters
 
         prompt = self._readable(prompt)
         if drop_unknown:
             if unknown := self.unknown_characters(prompt):
                 log.warning(
                     "dropped %d of %d characters, which are outside the model's vocabulary: %s",
-                    *(unknown.total(), len(prompt), listed(unknown)),
+                    *(unknown.total(), len(prompt), listed_characters(unknown)),
                 )
             return "".join(c for c in prompt if c not in unknown)
         check_known(prompt, self.vocabulary, advice)
         if new := [c for c in self.vocabulary.outside(prompt) if c not in self._told]:
             self._told.update(new)
             log.warning(
-                "characters outside the model's vocabulary, all of them one to it: %s", listed(new)
+                "characters outside the model's vocabulary, all of them one to it: %s",
+                listed_characters(new),
             )
         return prompt
 
@@ -338,17 +339,11 @@ class Model:
 
         Args:
             text: at least 2 characters.
-
-        Returns:
-            Nats per character, over all characters but the first.
-
-        Args:
-            text: a text of any length.
             drop_unknown: drop characters that the vocabulary lacks; a notice counts them, and
                 `unknown_characters` returns the counts.
 
         Returns:
-            The loss.
+            Nats per character, over all characters but the first.
 
         Raises:
             UsageError: the text has fewer than two characters, or unknown ones.
@@ -370,6 +365,9 @@ class Model:
 
         Args:
             characters: how many to return; fewer if the val split or `model.T` is shorter.
+
+        Returns:
+            The text, without characters that share the unknown id.
 
         Raises:
             GPTError: the text that the run was trained on can no longer be read.

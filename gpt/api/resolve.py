@@ -355,7 +355,8 @@ def prepared(
 
 def _summary(run: str) -> "CheckpointData":
     """The best checkpoint of a run, without its weights."""
-    from gpt.runs.checkpoint import read_summary
+    with phase("loading PyTorch"):
+        from gpt.runs.checkpoint import read_summary
     from gpt.runs.folder import find_run
 
     return read_summary(find_run(run))

@@ -8,6 +8,7 @@ import errno
 import io
 import logging
 import os
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -160,6 +161,7 @@ def _described(error: Exception) -> str:
     if hasattr(error, "format_message"):  # typer's, of a command line that cannot be parsed
         ctx = getattr(error, "ctx", None)
         told = error.format_message().replace("Input should be", "expected")
+        told = re.sub(r", unable to parse string as an? \w+", "", told)
         if ctx is not None and hasattr(error, "possibilities"):  # an unknown option
             option = getattr(error, "option_name", "")
             told = f"No such option: {option}{meant_by(option, ctx)}"

@@ -3,7 +3,6 @@
 import enum
 import logging
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -80,12 +79,6 @@ def wrapped(text: str, stream: TextIO) -> str:
         textwrap.fill(line, terminal_width(), break_long_words=False, break_on_hyphens=False)
         for line in text.splitlines()
     )
-
-
-def unescaped(text: str) -> str:
-    r"""Replace `\n` by a newline, `\t` by a tab and `\\` by a backslash; keep all other text."""
-    characters = {"n": "\n", "t": "\t", "\\": "\\"}
-    return re.sub(r"\\([nt\\])", lambda match: characters[match[1]], text)
 
 
 def terminal_colour() -> bool:

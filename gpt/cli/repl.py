@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpt import api
-from gpt.cli.options import unescaped, wrapped
+from gpt.cli.options import wrapped
 from gpt.config.schema import SampleConfig
-from gpt.errors import GPTError, UsageError
+from gpt.errors import GPTError, UsageError, unescaped
 
 HELP = r"""Type the beginning of a text; the model continues it.
   \n, \t, \\       in a text: a newline, a tab, a backslash

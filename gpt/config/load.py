@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from gpt.config.schema import LARGEST, REPLACED_PENALTY, Config, TrainConfig, fields, kinds
 from gpt.config.yaml import has_comment, parse, read_yaml
-from gpt.errors import ConfigError, command, shown
+from gpt.errors import ConfigError, command, shown, unescaped
 
 PACKAGE = Path(__file__).parents[1]
 SHIPPED = PACKAGE / "configs"  # in an installed wheel
@@ -58,7 +58,6 @@ OTHER_NAMES = {  # of the same settings in nanoGPT, litgpt, Hugging Face and tex
 }
 _QUOTED = re.compile(r"""\"([^"\\\n\r\x85\u2028\u2029]|\\.)*\"|'([^'\n\r\x85\u2028\u2029]|'')*'""")
 _WORD = re.compile(r"[-+.\w]+")
-_ESCAPES = {r"\n": "\n", r"\r": "\r", r"\t": "\t"}
 _ESCAPED = ("data.separator", "data.column")  # other texts are names, which have no line ends
 
 Override = str | tuple[str, Any]
@@ -267,10 +266,10 @@ def assignment(override: Override) -> tuple[str, Any]:
 def typed_value(key: str, text: str) -> Any:
     """Return the value that `--set KEY=TEXT` gives to the setting `key`.
 
-    `null` is None: the default. A text in YAML's quotation marks, and a YAML list where the setting
-    takes one or where it has several values (a sweep), are read as YAML. Else a setting that takes
-    texts gets `text` as it is typed, with `\\n`, `\\r` and `\\t` as escapes in a separator or
-    column; any other setting gets a number, a boolean or a word.
+    `null` is None: the default. A text in quotation marks, and a list where the setting takes one
+    or where it has several values (a sweep), are parsed as YAML. Other values of text settings are
+    taken as typed, except that `data.separator` and `data.column` have escapes (see `unescaped`).
+    Other settings get a number, a boolean or a word.
 
     Raises:
         ConfigError: what has to be YAML is not, or has a comment, which is not part of the value.
@@ -295,8 +294,7 @@ def typed_value(key: str, text: str) -> Any:
             if tuple in of or len(values) > 1:
                 return values
     if takes_text:
-        escaped = key in _ESCAPED
-        return re.sub(r"\\[nrt]", lambda match: _ESCAPES[match[0]], text) if escaped else text
+        return unescaped(text) if key in _ESCAPED else text
     if text[:1] in ("[", "{"):
         return _parsed(text, origin)
     value = parse(text, origin) if _WORD.fullmatch(text) else None

@@ -241,25 +241,17 @@ class DataConfig(Section):
         return (*self.include, *(f"!{glob}" for glob in self.exclude))
 
     @model_validator(mode="after")
-    def _documents_fit(self) -> Self:
+    def _settings_fit(self) -> Self:
         if self.documents == "separator" and not self.separator:
             raise ValueError(
                 "data.separator: expected the text between two documents with data.documents "
                 "separator, got none"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _vocabulary_fits(self) -> Self:
         if self.max_vocabulary is not None and self.vocabulary != "characters":
             raise ValueError(
                 f"data.max_vocabulary: expected data.vocabulary characters, whose number it "
                 f"limits, got {self.vocabulary}"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _split_fits(self) -> Self:
         if self.val_source is not None and self.split == "documents":
             raise ValueError(
                 "data.split: expected tail (the default) with data.val_source, which is all of "
@@ -397,7 +389,7 @@ class TrainConfig(Section):
         4e-3, description="peak learning rate of AdamW; Muon's changes in proportion with it"
     )
     muon_learning_rate: LearningRate = Field(
-        default_factory=lambda given: MUON_RATIO * given["learning_rate"],
+        default_factory=lambda given: min(MUON_RATIO * given["learning_rate"], LARGEST_RATE),
         validate_default=True,
         description=f"peak learning rate of Muon; null = {MUON_RATIO} x train.learning_rate",
     )
@@ -666,15 +658,17 @@ def kinds(key: str) -> set[object]:
 
     `tuple` stands for a list. A list of texts may also be given as one text: `str`.
     """
+    section, name = _section(key), key.rpartition(".")[2]
+    return _kinds(type(section).model_fields[name].annotation) if section else set()
+
+
+def _section(key: str) -> Section | None:
+    """Return the default section that has the setting `key`; None if there is no such setting."""
     *sections, name = key.split(".")
-    config: Section = Config()
-    for section in sections:
-        below = getattr(config, section, None)
-        if not isinstance(below, Section):
-            return set()
-        config = below
-    field = type(config).model_fields.get(name)
-    return _kinds(field.annotation) if field else set()
+    section: object = Config()
+    for each in sections:
+        section = getattr(section, each, None)
+    return section if isinstance(section, Section) and name in type(section).model_fields else None
 
 
 def _kinds(annotation: Any) -> set[object]:
@@ -712,11 +706,9 @@ def settled(config: Section) -> dict[str, Any]:
 
 def default_text(key: str) -> str:
     """A setting's default as a config file spells it; null for one that follows from others."""
-    *sections, name = key.split(".")
-    config: Section = Config()
-    for section in sections:
-        config = getattr(config, section)
-    if type(config).model_fields[name].default_factory is not None:
+    section, name = _section(key), key.rpartition(".")[2]
+    assert section is not None
+    if type(section).model_fields[name].default_factory is not None:
         return "null"
-    value = getattr(config, name)
+    value = getattr(section, name)
     return value if isinstance(value, str) and value.isprintable() else json.dumps(value)

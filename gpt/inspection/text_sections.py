@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpt.errors import counted
+from gpt.errors import counted, listed
 from gpt.evaluation.characters import RARE, Finding
 from gpt.evaluation.duplicates import BLOCK, GUARANTEED
 from gpt.evaluation.text_options import Option
@@ -56,11 +56,11 @@ def _size(report: TextReport) -> Section:
     size = report.size
     ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
     unknown = f", one of them for {counted(size.unknown, 'character')}" if size.unknown else ""
-    files = f", from {_number(size.files, 'file')}" if size.files else ""
+    files = f", from {counted(size.files, 'file')}" if size.files else ""
     fields = [
-        ("characters", f"{size.characters:,} in {_number(size.lines, 'line')}"),
+        ("characters", f"{size.characters:,} in {counted(size.lines, 'line')}"),
         ("bytes", f"{size.bytes:,} of UTF-8{files}"),
-        ("vocabulary", f"{_number(size.distinct, 'distinct character')}{ids}{unknown}"),
+        ("vocabulary", f"{counted(size.distinct, 'distinct character')}{ids}{unknown}"),
         ("train, val", f"{size.train:,} and {size.val:,} {size.unit}"),
     ]
     skipped: list[Sequence[str]] = [
@@ -80,10 +80,8 @@ def _characters(report: TextReport) -> Section:
         ("frequent", "  ".join(shares)),
     ]
     if report.only_in_val:
-        names = " ".join(map(symbol, [*report.only_in_val][:LISTED_NAMES]))
-        rest = len(report.only_in_val) - LISTED_NAMES
-        more = f" and {rest:,} more" if rest > 0 else ""
-        fields.append(("only in val", f"{names}{more}"))
+        names = [symbol(c) for c in report.only_in_val]
+        fields.append(("only in val", listed(names, LISTED_NAMES, " ")))
     caption = f"occur fewer than {RARE} times: {report.rare:,} of {size.distinct:,}"
     return Section("Characters", fields, [_findings(report.rarest, caption, report.rare)])
 
@@ -92,7 +90,7 @@ def _suspicious(report: TextReport) -> Section:
     tables = [
         _findings(
             suspicion.findings,
-            f"{suspicion.kind}: in {_number(suspicion.count, 'place')}",
+            f"{suspicion.kind}: in {counted(suspicion.count, 'place')}",
             suspicion.distinct,
         )
         for suspicion in report.suspicious
@@ -118,8 +116,8 @@ def _baselines(report: TextReport) -> Section:
         rows.append((name, "", f"{bits:.3f}", ""))
     heading = ["", "nats per character", "bits per character", "nats per byte"]
     shown = len(heading) - (report.size.unit == "characters")
-    sample = _number(report.compression.characters, "character")
-    notes = [f"gzip and xz, with their headers, are of {sample}."]
+    sample = counted(report.compression.characters, "character")
+    notes = [f"gzip and xz were measured on {sample}, headers included."]
     if report.ngrams:
         notes.insert(
             0,
@@ -145,14 +143,15 @@ def _duplicates(report: TextReport) -> Section:
         for p in found.longest
     ]
     of_val = "" if found.scanned == report.size.val_characters else f"{found.scanned:,} of "
-    caption = f"{percent(found.share)} of {of_val}val, in {_number(found.passages, 'passage')}"
+    caption = f"{percent(found.share)} of {of_val}val, in {counted(found.passages, 'passage')}"
     heading = ("characters", "line", "train line", "passage")
     return Section(
         "In train and in val",
         tables=[Table(heading, "rrrl", rows, caption, found.passages)] if rows else [],
         notes=[
-            f"{'' if rows else 'Nothing was found. '}Compared are letters and digits: a passage of "
-            f"{GUARANTEED} of them is found in any case, one of {BLOCK} perhaps."
+            f"{'' if rows else 'Nothing was found. '}Only letters and digits are compared. "
+            f"Passages of {GUARANTEED} or more are always found, shorter ones (from {BLOCK}) "
+            f"sometimes."
         ],
     )
 
@@ -186,7 +185,3 @@ def _sign(text: str) -> str:
 def percent(share: float) -> str:
     """`0.05 %`, `1.2 %`, `12.3 %`."""
     return f"{100 * share:.{1 if share >= 0.01 or not share else 2}f} %"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -20,15 +20,17 @@ class RunSummary:
 
     name: str  # under runs/; SWEEP/RUN of one in a sweep
     state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
-    text: str | None
-    step: int | None
-    steps: int | None
-    val_loss: float | None  # the lowest so far, nats per `unit`
-    bits_per_byte: float | None  # that loss in bits per byte of UTF-8, to compare any two runs by
-    unit: str | None  # character, or byte: what an id of its vocabulary stands for
-    parameters: int | None
-    bytes: int
-    age_s: float  # since its last checkpoint
+    text: str | None = None
+    step: int | None = None
+    steps: int | None = None
+    val_loss: float | None = None  # the lowest so far, nats per `unit`
+    bits_per_byte: float | None = (
+        None  # that loss in bits per byte of UTF-8, to compare any two runs by
+    )
+    unit: str | None = None  # character, or byte: what an id of its vocabulary stands for
+    parameters: int | None = None
+    bytes: int = 0
+    age_s: float = 0.0  # since its last checkpoint
 
 
 def list_runs() -> list[RunSummary]:
@@ -39,8 +41,7 @@ def list_runs() -> list[RunSummary]:
             if is_run(run):
                 listed.append(_summarise(run))
         except (OSError, Unreadable):
-            nothing = (None,) * 7
-            listed.append(RunSummary(_name(run), "unreadable", *nothing, bytes=0, age_s=0))
+            listed.append(RunSummary(_name(run), "unreadable"))
     return sorted(listed, key=lambda run: run.age_s)
 
 
@@ -81,10 +82,8 @@ def _summarise(run: Path) -> RunSummary:
     except GPTError as error:
         state = "damaged" if has_checkpoint(run) else "empty"
         state = "unreadable" if isinstance(error, Unreadable) else state
-        numbers = (None,) * 7
-        return RunSummary(
-            _name(run), "running" if running else state, *numbers, size, time.time() - written
-        )
+        state = "running" if running else state
+        return RunSummary(_name(run), state, bytes=size, age_s=time.time() - written)
     source = last.config.data.source
     return RunSummary(
         name=_name(run),

@@ -3,7 +3,7 @@
 import unicodedata
 from collections.abc import Collection
 
-from gpt.errors import UsageError
+from gpt.errors import UsageError, listed
 from gpt.text.vocabulary import Vocabulary
 
 LISTED_CHARACTERS = 20  # in a message; the others are counted
@@ -38,7 +38,8 @@ def check_known(
         unknown = "".join(c for c in unknown if "\ud800" <= c <= "\udfff")
     if unknown:
         raise UsageError(
-            f"{what} has characters outside the model's vocabulary: {listed(unknown)}; {advice}"
+            f"{what} has characters outside the model's vocabulary: {listed_characters(unknown)}; "
+            f"{advice}"
         )
 
 
@@ -86,7 +87,7 @@ def banned_ids(characters: str, vocabulary: Vocabulary) -> list[int]:
     if shared:
         raise UsageError(
             f"the characters to ban: expected ASCII, because this model predicts bytes and other "
-            f"characters share theirs, got {listed(shared)}"
+            f"characters share theirs, got {listed_characters(shared)}"
         )
     advice = "they are never sampled, so leave them out"
     check_known(characters, vocabulary, advice, what="the list of characters to ban", shared=False)
@@ -101,12 +102,9 @@ def banned_ids(characters: str, vocabulary: Vocabulary) -> list[int]:
     return sorted(banned)
 
 
-def listed(characters: Collection[str]) -> str:
+def listed_characters(characters: Collection[str]) -> str:
     """List characters; those that show nothing by themselves as ASCII, with their names."""
-    shown = [_shown(c) for c in [*characters][:LISTED_CHARACTERS]]
-    if others := len(characters) - len(shown):
-        shown.append(f"and {others:,} more")
-    return " ".join(shown)
+    return listed([_shown(c) for c in characters], LISTED_CHARACTERS, " ")
 
 
 def _shown(character: str) -> str:

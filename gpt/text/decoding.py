@@ -4,15 +4,14 @@ import codecs
 import re
 import shlex
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from typing import Literal, Protocol
 
-from gpt.errors import TextError
+from gpt.errors import TextError, counted
 from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import described, likely_encoding, likely_wide
-from gpt.text.utf8 import whole_characters
+from gpt.text.utf8 import is_utf8_start, whole_characters
 
 SAMPLE_BYTES = 65_536  # around the first wrong byte, by which the likely encoding is found
 EXAMINED_BYTES = 1 << 28  # in which wrong bytes are counted for a message
@@ -270,8 +269,8 @@ class _Wrong:
         if self.wanted != "UTF-8":
             yield from self._advice_on_other()
             return
-        wrong = self.error.object[self.error.start : self.error.start + 2]
-        if wrong[:1] == b"\xed" and wrong[1:] >= b"\xa0":
+        pair = self.error.object[self.error.start : self.error.start + 2]
+        if pair[:1] == b"\xed" and pair[1:] >= b"\xa0":
             yield (
                 f"it looks like CESU-8 (surrogates, as Java and Oracle write them): "
                 f"uconv -f CESU-8 -t UTF-8 {shlex.quote(self.name)} > utf8.txt"
@@ -283,12 +282,13 @@ class _Wrong:
         if begins and not self.offset and nearly:
             yield (
                 f"it begins inside a character, as a text cut from a longer one does: remove its "
-                f"first {_bytes(len(begins[0]))} (tail -c +{len(begins[0]) + 1})"
+                f"first {counted(len(begins[0]), 'byte')} (tail -c +{len(begins[0]) + 1})"
             )
         elif self.at_end:
             yield "it ends in the middle of a character; fetch it again if it was cut short"
         elif nearly or self.wrong < FEW_WRONG * self.bytes:
-            yield f"all but {_bytes(self.wrong)} of {self.bytes:,} are UTF-8 ({self._excerpt()})"
+            wrong = counted(self.wrong, "byte")
+            yield f"all but {wrong} of {self.bytes:,} are UTF-8 ({self._excerpt()})"
         if guess:
             yield f"{described(self.sample, guess)}: {_set(guess.encodings[0])}"
         if self.wrong < FEW_WRONG * self.bytes:
@@ -298,7 +298,8 @@ class _Wrong:
 
     def _advice_on_other(self) -> Iterator[str]:
         guess = likely_encoding(self.sample)
-        if self._fits_utf8():
+        from_second_line = self.sample[self.sample.find(b"\n") + 1 :]
+        if b"\0" not in self.sample and is_utf8_start(from_second_line):
             other = f"it may be utf-8: {_set('utf-8')}"
         elif guess and guess.encodings[0] != self.wanted:
             other = f"{described(self.sample, guess)}: {_set(guess.encodings[0])}"
@@ -308,13 +309,6 @@ class _Wrong:
             yield "it ends in the middle of a character; fetch it again if it was cut short"
         yield other
 
-    def _fits_utf8(self) -> bool:
-        """Return whether the sample is UTF-8 from its second line on, but for its end."""
-        with suppress(UnicodeDecodeError):
-            codecs.utf_8_decode(self.sample[self.sample.find(b"\n") + 1 :], "strict", False)
-            return b"\0" not in self.sample
-        return False
-
     def _excerpt(self) -> str:
         """Return the line around the first wrong byte, that byte as `\\xe9`."""
         text, start, end = self.error.object, self.error.start, self.error.end
@@ -322,10 +316,6 @@ class _Wrong:
         before = before[next((i for i, b in enumerate(before) if b & 0xC0 != 0x80), 0) :]
         after = text[start : end + AFTER].partition(b"\n")[0]
         return f'"{(before + after).decode(errors="backslashreplace").strip()}"'
-
-
-def _bytes(count: int) -> str:
-    return f"{count:,} byte{'s' * (count != 1)}"
 
 
 def _set(encoding: str) -> str:

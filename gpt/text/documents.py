@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from gpt.errors import listed
+
 
 @dataclass(frozen=True)
 class Document:
@@ -38,7 +40,7 @@ class Notice:
 
 def joined_name(names: Sequence[str]) -> str:
     """What several texts together are called."""
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+    return listed(names, 1)
 
 
 @dataclass(frozen=True)

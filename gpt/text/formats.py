@@ -1,13 +1,13 @@
 """Formats that are not plain text, known by their first bytes, and how to turn them into text."""
 
-import codecs
 import re
 import shlex
 import tarfile
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePath
+
+from gpt.text.utf8 import is_utf8_start
 
 ZIP = b"PK\x03\x04"
 PANDOC = "pandoc -t plain --wrap=none {file} -o {text}"
@@ -97,8 +97,8 @@ NOTICES = {  # what a model learns of text formats that hold more than the text
     "HTML": "its tags are learnt; for the text alone: pandoc -t plain --wrap=none FILE -o text.txt",
     "XML": "its tags are learnt; for the text alone: xmllint --xpath 'string(/)' FILE > text.txt",
     "RTF": "its markup is learnt; for the text alone: pandoc -t plain --wrap=none FILE -o text.txt",
-    "JSON": "its keys, quotes and escapes are learnt; for the texts alone: "
-    "jq -r '.. | strings' FILE > text.txt",
+    "JSON": "its keys, quotes and escapes are learnt; to learn the texts of one key: "
+    "--set data.column=KEY, such as 'messages[].content'",
     "mail": "its headers and encoded parts are learnt; export the text alone",
 }
 _KINDS = {
@@ -134,10 +134,8 @@ def binary_format(head: bytes, name: str, members: Iterable[str] = ()) -> Format
         found = next((format for part, format in IN_ZIP.items() if part in parts), None)
         return found or BY_SUFFIX.get(PurePath(name).suffix.lower())
     found = next((each for (at, magic), each in MAGIC.items() if head.startswith(magic, at)), None)
-    with suppress(UnicodeDecodeError):  # a text may begin with these letters
-        codecs.utf_8_decode(head, "strict", False)
-        return found if b"\0" in head or head.startswith((b"%PDF-1.", b"%!PS-")) else None
-    return found
+    may_be_text = b"\0" not in head and not head.startswith((b"%PDF-1.", b"%!PS-"))
+    return None if may_be_text and is_utf8_start(head) else found  # a text may begin like MAGIC
 
 
 def text_format(head: bytes, kind: str) -> str | None:

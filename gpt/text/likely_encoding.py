@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from gpt.text.utf8 import is_utf8_start
+
 LEAST_SCORE = 0.35  # of text in the right encoding; the mean over the characters beyond ASCII
 LEAST_CJK_BYTES = 100
 LEAST_WIDE = 8  # characters of UTF-16 or UTF-32, which fewer could be by chance
@@ -45,6 +47,9 @@ ALPHABETS = (
     "יוהלאמרבתשנםעדקחפכטגןצסזךףץ", "اليمونرتبةعدسفهكقحجذشطىصخءضغئثزأإظآپچژگکیؤ",
     "านรอกเงมยลวดทสตะปบคหแจพชขใไโผซถธศษณญฟภฉฮฐฏฎฑฒฆฌฤำ่้ีิัู็ืึ์ุๆ",
 )  # fmt: skip
+# Those of Western Europe, for a text in several of its languages, and the encodings it may be in.
+WESTERN = dict.fromkeys("éèêëàâäáãåæçîïíìñôöóòõøœùûüúßÿ", 0.7)
+WESTERN_ENCODINGS = ("cp1252", "cp850", "mac_roman")
 TYPOGRAPHIC = "¿¡«»“”„‘’‚–—…•·°§№©®€£\xa0´`"
 _ALPHABETS = [
     {c: 1 - 0.6 * rank / len(letters) for rank, c in reversed([*enumerate(letters)])}
@@ -79,7 +84,8 @@ def likely_encoding(sample: bytes) -> Guess | None:
     if (best < MULTIBYTE_SCORE or wide) and (cjk := _likely_multibyte(sample) or wide):
         return Guess((cjk,), clear=len(sample) > LEAST_CJK_BYTES)
     if not ranked:
-        return None
+        western = [each for each in WESTERN_ENCODINGS if _western(triples, each) > LEAST_SCORE]
+        return Guess(tuple(western), clear=False) if western else None
     few = sum(byte >= 0x80 for byte in sample) < CLEAR_LETTERS
     lead = FEW_LEAD if few else CLEAR_LEAD
     near = [encoding for score, encoding in ranked if score > best - lead]
@@ -108,7 +114,18 @@ def _triples(sample: bytes) -> Counter[bytes]:
     return Counter(padded[i - 1 : i + 2] for i, byte in enumerate(padded) if byte >= 0x80)
 
 
-def _score(triples: Mapping[bytes, int], encoding: str) -> float:
+def _western(triples: Mapping[bytes, int], encoding: str) -> float:
+    try:
+        return _score(triples, encoding, [WESTERN])
+    except UnicodeDecodeError:
+        return -1.0
+
+
+def _score(
+    triples: Mapping[bytes, int],
+    encoding: str,
+    alphabets: Sequence[Mapping[str, float]] = _ALPHABETS,
+) -> float:
     counts = Counter[tuple[str, float]]()  # of letters, each with a weight; "" is no letter
     for triple, count in triples.items():
         before, c, after = [*triple.decode(encoding)]
@@ -123,7 +140,7 @@ def _score(triples: Mapping[bytes, int], encoding: str) -> float:
             beside_ascii = "a" <= before.lower() <= "z" or "a" <= after.lower() <= "z"
             weight = 0.7 if c.isupper() else 1.0
             counts[c.lower(), -weight if beside_ascii else weight] += count
-    return max(_fit(counts, alphabet) for alphabet in _ALPHABETS) / sum(triples.values())
+    return max(_fit(counts, alphabet) for alphabet in alphabets) / sum(triples.values())
 
 
 def _fit(counts: Mapping[tuple[str, float], int], alphabet: Mapping[str, float]) -> float:
@@ -164,17 +181,9 @@ def likely_wide(sample: bytes, *, zeros: bool = True) -> str | None:
             is_wide = common > 0.6 * len(text) and low <= 0.1 * ascii_only
         else:
             is_wide = cjk > 0.9 * len(text)
-        if is_wide or (cjk > 0.9 * len(text) and not _is_utf8(sample)):
+        if is_wide or (cjk > 0.9 * len(text) and not is_utf8_start(sample)):
             found.append((max(common, cjk), encoding))
     return max(found)[1] if found else None
-
-
-def _is_utf8(sample: bytes) -> bool:
-    try:
-        codecs.utf_8_decode(sample, "strict", False)
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def _never_in_text(c: str) -> bool:
@@ -200,8 +209,4 @@ def excerpt(sample: bytes, encoding: str) -> str:
 def described(sample: bytes, guess: Guess) -> str:
     """Return `it looks like cp866 ("Мы жили")`, or `perhaps` and what each candidate reads."""
     read = [f'{name} ("{excerpt(sample, name)}")' for name in guess.encodings]
-    return f"{'it looks like' if guess.clear else 'perhaps it is'} {_either(read)}"
-
-
-def _either(names: Sequence[str]) -> str:
-    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return f"{'it looks like' if guess.clear else 'perhaps it is'} {' or '.join(read)}"

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.errors import TextError
+from gpt.errors import TextError, counted, listed
 from gpt.text.documents import Document, Notice, Skipped
 from gpt.text.reading import CHUNK_BYTES, ExpansionLimit, telling
 
@@ -196,9 +196,20 @@ def _texts(record: Any, column: str) -> list[str]:
     for key in _keys(column, record):
         if (values := _values(record, key)) is None:
             names = record if isinstance(record, dict) else ["a list"]
-            raise BadRecord("without data.column", _expected_column(column, names))
+            expected = _expected_column(column, names)
+            if nested := _nested(record, key):
+                expected += f"; {key} is in {nested}: --set 'data.column={nested}'"
+            raise BadRecord("without data.column", expected)
         texts += [_as_text(value, column) for value in values]
     return texts
+
+
+def _nested(record: Any, key: str) -> str | None:
+    """Return the path of a key that is one level deeper in a record, such as `a[].b`."""
+    for name, value in record.items() if isinstance(record, dict) else ():
+        if isinstance(value, dict | list) and _values(value, key):
+            return f"{name}{'[]' if isinstance(value, list) else ''}.{key}"
+    return None
 
 
 def _keys(column: str, names: Iterable[str]) -> list[str]:
@@ -241,19 +252,14 @@ def _as_text(value: Any, column: str) -> str:
 
 def _no_column(name: str, column: str | None, columns: Iterable[str]) -> str:
     if column is None:
-        there = _listed(columns)
+        there = listed([*columns], MAX_LISTED_COLUMNS) or "none"
         return f"{name}: name the column to read by --set data.column=COLUMN; there are {there}"
     return f"{name}: {_expected_column(column, columns)}"
 
 
 def _expected_column(column: str, columns: Iterable[str]) -> str:
-    return f"expected a column {column} (data.column), got {_listed(columns)}"
-
-
-def _listed(columns: Iterable[str]) -> str:
-    names = [*columns]
-    listed = ", ".join(names[:MAX_LISTED_COLUMNS]) or "none"
-    return f"{listed}, ..." if len(names) > MAX_LISTED_COLUMNS else listed
+    there = listed([*columns], MAX_LISTED_COLUMNS) or "none"
+    return f"expected a column {column} (data.column), got {there}"
 
 
 def _check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
@@ -365,12 +371,12 @@ class _Table:
             if len(row) == size:
                 yield number, {name: row[i] for name, i in places}
             else:
-                many, s = "few" if len(row) < size else "many", "s" * (size != 1)
+                many = "few" if len(row) < size else "many"
                 yield (
                     number,
                     BadRecord(
                         f"with too {many} columns",
-                        f"expected {size} column{s}, as in the first row, got {len(row)}",
+                        f"expected {counted(size, 'column')}, as in the first row, got {len(row)}",
                     ),
                 )
 

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path, PurePath
 
 from gpt.config.schema import DataConfig
-from gpt.errors import TextError, counted
+from gpt.errors import TextError, counted, listed
 from gpt.text.archives import ARCHIVES, members, names_in_zip
 from gpt.text.decoding import Decoded, encoding_of, fits_utf8, is_utf8, is_wide, utf8_chunks
 from gpt.text.documents import Document, Notice, Skipped, Source, joined_name
@@ -308,15 +308,15 @@ class _Reader:
         for name, each in self._decoded.items():
             if each.encoding != self._data.encoding:
                 encodings.setdefault(each.encoding.upper(), []).append(name)
-        lines = [f"{_listed(names)}: read as {name}" for name, names in encodings.items()]
+        lines = [f"{listed(names, FEW)}: read as {name}" for name, names in encodings.items()]
         raw = self._raw and self._data.errors == "strict"
         for attribute, said in (_COUNTED | (_KEPT_AS_BYTES if raw else {})).items():
             counts = {name: getattr(each, attribute) for name, each in self._decoded.items()}
             if names := [name for name, count in counts.items() if count]:
-                lines.append(f"{_listed(names)}: {sum(counts.values()):,} {said}")
+                lines.append(f"{listed(names, FEW)}: {sum(counts.values()):,} {said}")
         for found, files in self._formats.items():
-            lines.append(f"{_listed([*files])}: {found} read as plain text: {NOTICES[found]}")
-        lines += [f"{_listed([*files])}: {text}" for text, files in self._tables.items()]
+            lines.append(f"{listed([*files], FEW)}: {found} read as plain text: {NOTICES[found]}")
+        lines += [f"{listed([*files], FEW)}: {text}" for text, files in self._tables.items()]
         return tuple(lines)
 
 
@@ -327,10 +327,6 @@ _COUNTED = {
     "marks_kept": "U+FEFF inside lines kept: invisible characters, which are learnt",
 }
 _KEPT_AS_BYTES = {"replaced": "places that are not UTF-8, learnt as they are"}
-
-
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:FEW])}{f' and {len(names) - FEW:,} more' * (len(names) > FEW)}"
 
 
 def _counted(paths: Sequence[Path]) -> str:
@@ -345,5 +341,7 @@ def _told(skipped: Iterable[Skipped]) -> str:
         by_reason.setdefault(each.reason, []).append(each.name)
     if not by_reason:
         return ""
-    lists = (f"{len(names):,} {reason} ({_listed(names)})" for reason, names in by_reason.items())
+    lists = (
+        f"{len(names):,} {reason} ({listed(names, FEW)})" for reason, names in by_reason.items()
+    )
     return f"; skipped {', '.join(lists)}"

@@ -38,6 +38,15 @@ def whole_characters(block: bytes) -> int:
     return len(block) - cut
 
 
+def is_utf8_start(block: bytes) -> bool:
+    """Return whether `block` is strict UTF-8; its last character may be incomplete."""
+    try:
+        codecs.utf_8_decode(block, "strict", False)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def character_count(chunk: bytes) -> int:
     """How many characters strict UTF-8 has: the bytes that begin one."""
     if chunk.isascii():

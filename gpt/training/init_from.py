@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from gpt.config.schema import Config, ModelConfig
-from gpt.errors import counted
+from gpt.errors import counted, listed
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.checkpoint import CheckpointData, Tensors, read_checkpoint
@@ -103,6 +103,6 @@ def _told(data: CheckpointData, config: ModelConfig, new: Vocabulary) -> str:
     if not added:
         unit = "id" if old.is_bytes else "character"
         return f"its {counted(len(old), unit)}, none new{context}"
-    listed = " ".join(map(symbol, added[:SHOWN])) + (" ..." if len(added) > SHOWN else "")
+    characters = listed([symbol(c) for c in added], SHOWN, " ")
     known, new_ones = counted(len(old.characters), "character"), counted(len(added), "new one")
-    return f"its {known} and {new_ones} ({listed}){context}"
+    return f"its {known} and {new_ones} ({characters}){context}"

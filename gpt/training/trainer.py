@@ -124,45 +124,35 @@ def train(
 ) -> Outcome:
     """Train a model on a corpus in a run folder, from the start or from its last checkpoint.
 
-    If it is to be `numbered`, the folder is RUN, or the first of RUN-2, RUN-3, ... that is free.
-    `typed` is the name of the folder in messages and in the Outcome. The run that is replaced by
-    `overwrite` is deleted with the first checkpoint of the new one, or put back if there is none.
-
-    The weights after step N follow from the config and the text alone, and from the weights of the
-    run `train.init_from`: how often one logs, evaluates, saves or resumes changes nothing. (On
-    CUDA, some kernels add in any order, and two runs agree to rounding only; a resume with other
-    `train.steps` has another schedule.)
-
-    With `train.minutes`, they follow from the plans as well, of which there are a few, made by
-    `clock`: seconds since the command began, by default since this call. The run's config.yaml,
-    at its end, has them as `train.plans`, and repeats the run exactly. If a finished run is resumed
-    with `adds_minutes`, `train.minutes` of the config is the time for further steps.
+    The weights after step N depend on the config, the text and the run in `train.init_from`, and
+    with `train.minutes` on the plans that `clock` leads to. They do not depend on logging,
+    evaluation, checkpoints or resumes. (On CUDA, some kernels add in any order, so two runs agree
+    up to rounding. A resume with other `train.steps` has another schedule.)
 
     A step whose loss or gradient is NaN or infinite is skipped; in an ensemble, by that member.
-    After `SKIPPED_STEPS` in a row the run rolls back to its last checkpoint and trains on with half
-    the learning rates; at most `ROLLBACKS` times.
+    After `SKIPPED_STEPS` in a row the run rolls back to its last checkpoint and continues with half
+    the learning rates, at most `ROLLBACKS` times.
 
-    `should_stop` is asked after each step and, from any thread, before each window of an
-    evaluation; once it returns True, the state is saved and Interrupted raised. No signal handler
-    is installed and no global state changed.
+    All ranks that have `distributed.joined` call this function with the same arguments. Rank 0
+    writes the run and calls `on_event`. The number of ranks changes only the order in which floats
+    are added, and the dropout masks.
 
-    Where ranks have `distributed.joined`, all of them are to call this, with the same arguments:
-    they train one model together, and rank 0 writes the run and calls `on_event`. The number of
-    ranks changes nothing but the order in which floats are added (and dropout masks).
-
-    `on_event` is called in this thread with a dict that has `kind`, `step` and
-
-    - kind "step", at every `train.log_every`: `train_loss`, `lr`, `grad_norm`, `chars_per_s`;
-    - "evaluation": `val_loss` or (with `train.eval_characters`) `val_loss_part`, `is_best`; with
-      bytes also `val_loss_per_character`; of an ensemble also `val_loss_member_1` and so on;
-    - "sample", after an evaluation: `text`;
-    - "checkpoint": `path`, `is_best`;
-    - "plan", with `train.minutes` or `train.plans`: `steps`, those of the whole run from now on;
-    - "notice": `text`, of a skipped step, a rollback or overfitting.
+    Args:
+        config: the settings of the run.
+        corpus: its text.
+        run: the folder of the run.
+        typed: the folder as messages and the Outcome name it; default `run`.
+        resume: continue from the last checkpoint.
+        adds_minutes: the run is finished, and `train.minutes` is the time for further steps.
+        overwrite: replace the run in the folder. It is deleted with the first checkpoint of the new
+            run, and restored if there is none.
+        numbered: use the first free folder of RUN, RUN-2, RUN-3, ...
+        should_stop, on_event: see `gpt.api.train`.
+        clock: returns the seconds since the command began; default: since this call.
 
     Raises:
-        Interrupted: `should_stop` returned True, and the state is saved, if training had begun.
-        TrainingError: the loss stays NaN or infinite, or memory or the disk has no room.
+        Interrupted: `should_stop` returned True. If training had begun, the state is saved.
+        TrainingError: the loss stays NaN or infinite, or memory or the disk is full.
         UsageError: the folder is in use, or the run to resume has a new text or no steps left.
         CheckpointError, ConfigError, DeviceError: see `initial_model`, `load_teacher`,
             `resume_from`, `select_device`, `compile_model`.
@@ -541,7 +531,7 @@ class Trainer:
         Raises:
             TrainingError: that was done `ROLLBACKS` times already.
         """
-        scale, left = self.progress.scale / 2, self.step
+        scale, skipped_at = self.progress.scale / 2, self.step
         if scale < 2**-ROLLBACKS:
             raise TrainingError(
                 f"{reason}; it rolled back {ROLLBACKS} times and halved the learning rates each "
@@ -556,7 +546,9 @@ class Trainer:
         self.resumed_at = self.saved_at_step = self.step
         self.unsaved = self.is_best = False
         self.reason_to_stop = ""
-        notice = f"rolled back from step {left}: {reason}; learning rates x {scale:g} from here"
+        notice = (
+            f"rolled back from step {skipped_at}: {reason}; learning rates x {scale:g} from here"
+        )
         log.warning("rolling back to step %d, learning rates x %g: %s", self.step, scale, reason)
         self.notices.append(notice)
         self._emit("notice", text=notice)
