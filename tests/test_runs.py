@@ -433,6 +433,20 @@ def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs: None, gpt
     assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
 
 
+def test_a_run_is_deleted_on_a_full_disk(
+    three_runs: None, gpt: Gpt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: "No space left on device; make room on its disk" where the run was to make room."""
+
+    def disk_is_full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gpt.runs.folder.write_atomically", disk_is_full)
+    Path("runs/third/.writer.json").write_text("{}")  # of a process that was killed
+    assert gpt("runs", "--yes", "--delete", "third")[:2] == (0, "deleted runs/third\n")
+    assert not Path("runs/third").exists()
+
+
 def test_a_checkpoint_is_named_by_its_step(three_runs: None, gpt: Gpt) -> None:
     for which, step in (("best", 3), ("0", 0), ("step-3", 3)):
         code, out, err = gpt("sample", "third", "--checkpoint", which, "--length", 2, "--json")

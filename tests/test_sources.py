@@ -531,6 +531,16 @@ def test_a_tar_that_was_appended_to_another_is_read(suffix: str) -> None:
     assert "is damaged or was cut short" in refusal(write(archives[0] + garbage, name))
 
 
+def test_nothing_is_lost_before_or_after_a_zip() -> None:
+    """Bug: of one .zip appended to another only the last was read, and bytes after it ignored."""
+    first, second = (Path(zipped({f"{name}.txt": b"text"})).read_bytes() for name in "ab")
+    told = refusal(write(first + second, "two.zip"))
+    assert "two.zip: expected one .zip, got one appended to another" in told
+    told = refusal(write(first + second[:-30], "cut.zip"))
+    assert "cut.zip: is damaged or was cut short (" in told
+    assert read(write(b"#!/bin/sh\n" + first + bytes(9), "program.zip")) == "text"
+
+
 def test_a_format_that_is_not_text_is_named_with_how_to_convert_it() -> None:
     """Bug: of an EPUB it was said that its name must end in .zip, and then its tags were learnt."""
     epub = {"mimetype": b"application/epub+zip", "OEBPS/ch1.xhtml": b"<p>text</p>"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.distributed import first_on_each_machine, from_main
-from gpt.errors import UsageError
+from gpt.errors import UsageError, shown
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -109,7 +109,13 @@ def resolve(
         changes += ["train.minutes=null", "train.plans=null"]
         changes += [] if "train.max_steps" in given else ["train.max_steps=null"]
     texts = [text] if isinstance(text, str | Path) else text
-    if texts is not None and not len(texts):
+    if not isinstance(texts, list | tuple | None) or not all(
+        isinstance(name, str | Path) for name in texts or ()
+    ):
+        raise UsageError(
+            f"text: expected the name of a text, or a list of names, got {shown(repr(text))}"
+        )
+    if texts is not None and not texts:
         raise UsageError(
             "text: expected the name of a text, or a list of names, got an empty list; leave text "
             "out to read data.source"
@@ -122,7 +128,14 @@ def as_changes(settings: Settings) -> "list[Override]":
     """Return the settings as overrides: those of a mapping keep their values."""
     if isinstance(settings, Mapping):
         return [(str(key), _plain(value)) for key, value in settings.items()]
-    return [settings] if isinstance(settings, str) else [*settings]
+    if isinstance(settings, str):
+        return [settings]
+    if not isinstance(settings, Sequence):
+        raise UsageError(
+            f"settings: expected a dict such as {{'train.steps': 500}}, or a list, got "
+            f"{shown(repr(settings))}"
+        )
+    return [*settings]
 
 
 def _plain(value: Any) -> Any:

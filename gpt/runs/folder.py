@@ -221,7 +221,7 @@ def delete_sweep(sweep: Path) -> list[Path]:
 
     Raises UsageError if one is being written.
     """
-    with locked(sweep):
+    with _lock(sweep):
         runs = [*filter(is_run, sorted(sweep.iterdir()))]
         for run in runs:
             _delete(run)
@@ -231,13 +231,15 @@ def delete_sweep(sweep: Path) -> list[Path]:
 
 
 def _delete(run: Path) -> None:
-    with locked(run):
+    with _lock(run):
+        finish_overwrite(run)
         empty(run)
     _remove_if_empty(run)
 
 
 def _remove_if_empty(folder: Path) -> None:
-    (folder / LOCK).unlink(missing_ok=True)
+    for name in (LOCK, WRITER):
+        (folder / name).unlink(missing_ok=True)
     with suppress(OSError):  # not empty
         folder.rmdir()
 
@@ -374,15 +376,7 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
     Gives a check to be made before anything is put into the folder by its name: it raises
     TrainingError if the folder was moved or removed. Raises UsageError if another process has it.
     """
-    from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
-
     run = run.absolute()  # wherever the caller changes to
-    check_plain(run)
-    lock = FileLock(run / LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise _in_use(run) from None
     writer = json.dumps({"pid": os.getpid(), "host": platform.node(), "id": os.urandom(8).hex()})
 
     def is_in_place() -> bool:
@@ -398,17 +392,35 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
                 f"and that name"
             )
 
-    try:
-        write_atomically(run / WRITER, [writer.encode()])
-        finish_overwrite(run)  # of a process that was killed
-        yield check_in_place
-    finally:
+    with _lock(run):
         try:
+            write_atomically(run / WRITER, [writer.encode()])
+            finish_overwrite(run)  # of a process that was killed
+            yield check_in_place
+        finally:
             if is_in_place():
                 finish_overwrite(run)
                 (run / WRITER).unlink()
-        finally:
-            lock.release()
+
+
+@contextmanager
+def _lock(run: Path) -> Iterator[None]:
+    """Lock the folder without writing to it, which works on a full disk.
+
+    Raises UsageError if another process has the lock.
+    """
+    from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
+
+    check_plain(run)
+    lock = FileLock(run / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise _in_use(run) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _writer(run: Path) -> str:

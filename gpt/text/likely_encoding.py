@@ -84,7 +84,7 @@ def likely_encoding(sample: bytes) -> Guess | None:
     if (best < MULTIBYTE_SCORE or wide) and (cjk := _likely_multibyte(sample) or wide):
         return Guess((cjk,), clear=len(sample) > MIN_CJK_BYTES)
     if not ranked:
-        western = [each for each in WESTERN_ENCODINGS if _western(triples, each) > LEAST_SCORE]
+        western = [each for each in WESTERN_ENCODINGS if _western(triples, each) > MIN_SCORE]
         return Guess(tuple(western), clear=False) if western else None
     few = sum(byte >= 0x80 for byte in sample) < CLEAR_LETTERS
     lead = FEW_LEAD if few else CLEAR_LEAD
