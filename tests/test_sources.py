@@ -32,6 +32,7 @@ from gpt.text import reading
 from gpt.text import records as records_module
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
+from gpt.text.decoding import encoding_of
 from gpt.text.documents import Skipped
 from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import likely_encoding
@@ -240,6 +241,7 @@ def test_the_first_wrong_byte_is_the_one_that_python_finds(
     content: bytes, encoding: str, size: int
 ) -> None:
     assume(binary_format(content, "text.txt") is None and not content.startswith((*MAGIC,)))
+    encoding = encoding_of(content, encoding)  # a byte-order mark decides
     write(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)

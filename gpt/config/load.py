@@ -12,7 +12,15 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.schema import LARGEST, REPLACED_PENALTY, Config, TrainConfig, fields, kinds
+from gpt.config.schema import (
+    LARGEST,
+    LARGEST_RATE,
+    REPLACED_PENALTY,
+    Config,
+    TrainConfig,
+    fields,
+    kinds,
+)
 from gpt.config.yaml import has_comment, parse, read_yaml
 from gpt.errors import ConfigError, command, shown, unescaped
 
@@ -136,7 +144,7 @@ def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:
     muon, before = (below or {}).get("muon_learning_rate"), (below or {}).get("learning_rate")
     rates: tuple[Any, ...] = (muon, before or default, train.get("learning_rate") or default)
     if all(type(rate) in (int, float) and rate > 0 for rate in rates):  # else validation fails
-        train["muon_learning_rate"] = rates[0] * (rates[2] / rates[1])
+        train["muon_learning_rate"] = min(rates[0] * (rates[2] / rates[1]), LARGEST_RATE)
 
 
 def keys_set_by(overrides: Sequence[Override]) -> set[str]:
