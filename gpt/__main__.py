@@ -1,5 +1,6 @@
 """`python -m gpt`, and `gpt`."""
 
+import gc
 import os
 import signal
 import sys
@@ -49,6 +50,8 @@ def main() -> None:
         with suppress(OSError, ValueError, AttributeError):  # pythonw has no stdout
             sys.stdout.flush()
         os._exit(code)
+    finally:  # the system frees the memory; Python's search for cycles takes longer than a second
+        gc.freeze()
 
 
 if __name__ == "__main__":

@@ -13,6 +13,12 @@ from typing import BinaryIO
 LONGEST_READ_S = 60
 
 
+def from_here(path: Path | str) -> Path:
+    """Return the path, relative to the working folder if it is inside, for a message."""
+    path, here = Path(path), Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) and path != here else path
+
+
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:
     """Write beside the path, sync, rename: a reader sees the old content or the new, never half."""
     remove_stale(path.parent)

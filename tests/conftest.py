@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -154,6 +155,8 @@ def gpt(
 
     # main() gives the package's log a handler for notices: it is to leave with the test
     monkeypatch.setattr(logging.getLogger("gpt"), "handlers", [])
+    # the minutes of a command count from the start of its process, here that of all tests
+    monkeypatch.setattr("psutil.Process.create_time", lambda process: time.time())
 
     def run(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["gpt", *map(str, arguments)])

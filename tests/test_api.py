@@ -477,6 +477,25 @@ def test_settings_are_numbers_of_numpy_and_paths_too(text_file: Path) -> None:
     assert len(swept.combinations) == 2
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"text": 3}, "text: expected the name of a text, or a list of names, got 3"),
+        ({"text": b"abc"}, "text: expected the name of a text, or a list of names, got b'abc'"),
+        ({"text": ["a.txt", 3]}, "text: expected the name of a text"),
+        ({"settings": 3}, "settings: expected a dict such as {'train.steps': 500}, or a list"),
+        ({"settings": {"data.vocabulary": ""}}, "expected a text that is not empty, got ''"),
+        ({"run_dir": 3}, "run_dir: expected a str or Path, got 3"),
+        ({"config": 3}, "config: expected a Config, a str or a Path, got 3"),
+    ],
+)
+def test_wrong_types_are_named(options: dict[str, Any], message: str) -> None:
+    """Bug: raw TypeErrors, and bytes were read as a list of numbers: `97: no such text`."""
+    with pytest.raises(UsageError) as told:
+        gpt.train(**options)
+    assert message in str(told.value)
+
+
 def test_help_lists_the_functions_and_describes_them() -> None:
     """Bug: `help(gpt)` listed no function, and `help(gpt.train)` had the address of a lambda."""
     assert {*gpt.__all__} <= {*dir(gpt)}

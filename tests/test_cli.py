@@ -160,12 +160,19 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
         ),
         (["sample", "--dry-run"], "No such option: --dry-run; gpt train has it (see"),
         (["generate"], "No such command 'generate'. Did you mean 'sample'? (see"),
-        (["explain", "Scalling"], "Scalling: no such lesson; did you mean scaling? There are"),
+        (
+            ["explain", "Scalling"],
+            "Scalling: no such lesson; did you mean scaling? The lessons are",
+        ),
         (
             ["train", "--set", "train.lr=1"],
             "train.lr: unknown key; did you mean train.learning_rate?",
         ),
         (["train", "--set", "n_embd=1"], "n_embd: unknown key; did you mean model.C?"),
+        (
+            ["train", "--minutes", "x"],
+            "Invalid value for '--minutes': expected a valid number (see",
+        ),
         (["smaple"], "No such command 'smaple'. Did you mean 'sample'? (see"),
         (["sample", "--length", "x"], "Invalid value for '--length': expected a valid integer"),
         (
@@ -213,7 +220,7 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
     best = min(r["val_loss"] for r in metrics_of(Path("runs/small")) if "val_loss" in r)
     assert lines[0].startswith("all steps done: step 11 after ")
     assert f"best val loss {best:.4f}" in lines[0]
-    judged = r"(\S+) bits per character; a trigram model needs (\S+), xz (\S+)"
+    judged = r"(\S+) bits per character \(\S+ per byte\); a trigram model needs (\S+), xz (\S+)"
     bits, trigram, xz = map(float, re.fullmatch(judged, lines[1]).groups())  # type: ignore[union-attr]
     assert bits == pytest.approx(best / math.log(2), abs=0.006)
     report = api.describe(Path("pangram.txt"))
@@ -250,7 +257,7 @@ def test_the_commands_it_ends_with_exist_in_the_same_shell(
         return done.stdout
 
     out = shell(f"{started} train --config {config_file}")
-    advised = dict(line.split(": ", 1) for line in out.splitlines()[2:4])
+    advised = dict(line.split(": ", 1) for line in out.splitlines()[3:5])
     assert shell(advised["sample"].strip() + " --length 7")
     assert shell(advised["watch"].strip() + " --help")
     assert advised["sample"].strip() == f"{started} sample runs/small"
@@ -440,6 +447,26 @@ def test_a_folder_that_may_not_be_written_to_is_told_before_a_config_is_chosen(
     assert "model: " not in err
 
 
+@pytest.mark.parametrize("command", [["sample"], ["attend"], ["runs", "--delete"]])
+def test_a_mistyped_run_is_answered_by_the_name_of_one(
+    gpt: Gpt, trained: Path, command: list[str]
+) -> None:
+    """Bug: `gpt sample diery` did not name the run `diary`."""
+    code, _, err = gpt(*command, "smal")
+    assert (code, "or its name in runs/; did you mean small?" in err) == (2, True)
+    assert "did you mean" not in gpt(*command, "nothing")[2]
+
+
+def test_the_program_ends_without_a_search_for_cycles() -> None:
+    """Bug: on busy cores the prompt came back 2 to 5 s after the last line of output."""
+    script = (
+        "import atexit, gc, sys; from gpt.__main__ import main; sys.argv = ['gpt', '--version']; "
+        "atexit.register(lambda: print(gc.get_freeze_count() > 0)); main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.splitlines()[1:] == ["True"]
+
+
 def test_debug_shows_where(config_file: Path) -> None:
     command = [sys.executable, "-m", "gpt", "train", "nowhere.txt", "--debug"]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -460,6 +487,19 @@ def test_sample_streams_the_prompt_and_what_follows(gpt: Gpt, trained: Path) -> 
     greedy = gpt("sample", "small", "--temperature", 0, "--checkpoint", "last")[1]
     assert greedy == gpt("sample", "small", "--top-k", 1, "--checkpoint", "last")[1]
     assert gpt("sample", trained, "--length", 0, "--prompt", "fox")[1] == "fox\n"
+
+
+def test_lines_beside_samples_are_wrapped_at_words(
+    gpt: Gpt, trained: Path, config_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a terminal of 80 columns cut "(--seed 1 repea|ts this)" and "per charac|ter"."""
+    monkeypatch.setattr("gpt.cli.sample.wrapped", lambda text, stream: f"<{text}>")
+    monkeypatch.setattr("gpt.cli.train.wrapped", lambda text, stream: f"<{text}>")
+    assert re.match(r"<runs/small, .* \(--seed \d+ repeats this\)>\n", gpt("sample")[2])
+    out = gpt("train", "--config", config_file)[1]
+    best, scores = re.findall(r"^<.*>$", out, re.MULTILINE)
+    assert best.startswith("<all steps done: step 11 after ")
+    assert " per byte); a trigram model needs " in scores
 
 
 def test_sample_generates_a_new_text_each_time_and_names_what_repeats_it(
@@ -514,7 +554,7 @@ def test_the_context_after_overflow_is_a_setting(gpt: Gpt, trained: Path) -> Non
         (["--min-p", "-0.1"], 2, "--min-p"),
         (["--presence-penalty", "nan"], 2, "--presence-penalty"),
         (["--frequency-penalty", "101"], 2, "--frequency-penalty"),
-        (["--repetition-penalty", "2"], 2, "--frequency-penalty, --presence-penalty"),
+        (["--repetition-penalty", "2"], 2, "--frequency-penalty X or --presence-penalty X"),
         (["--ban", "É"], 2, "characters to ban has characters outside the model's vocabulary: É"),
         (["--prompts", "no.txt"], 2, "--prompts no.txt: cannot read it (No such file"),
         (["--prompts", "empty.txt"], 2, "--prompts empty.txt: expected a prompt on each line"),
@@ -1062,7 +1102,8 @@ def test_a_signal_amid_an_import_ends_in_one_line(
     arguments = ["attend", trained, "--text", "the", "--out", "a.html", module, int(number)]
     process = start(sys.executable, "-c", INTERRUPTED_IMPORT, *arguments, stderr=subprocess.PIPE)
     _, err = process.communicate(timeout=HANGS_S)
-    assert (process.returncode, err) == (128 + number, "\ngpt: stopped at once\n")
+    message = "".join(line for line in err.splitlines(True) if not line.endswith(" ...\n"))
+    assert (process.returncode, message) == (128 + number, "\ngpt: stopped at once\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -1215,5 +1256,6 @@ def test_a_torch_that_cannot_be_loaded_is_explained(
         capture_output=True,
         text=True,
     )
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert expected in done.stderr
+    message = [line for line in done.stderr.splitlines() if not line.endswith(" ...")]
+    assert (done.returncode, len(message)) == (1, 1), done.stderr
+    assert expected in message[0]

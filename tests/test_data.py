@@ -545,7 +545,7 @@ def test_the_command_prints_a_table_json_and_a_page(gpt: Gpt) -> None:
     told = json.loads(out)
     assert (code, told["size"]["V"], told["ngrams"][0]["model"]) == (0, 31, "bigram")
     assert told["duplicates"]["share"] == pytest.approx(1, abs=0.01)
-    assert "val stands in train, too" in told["warnings"][0]
+    assert "of the val text also occurs in train" in told["warnings"][0]
     code, out, _ = gpt("data", name, "--html", "page.html")
     assert (code, out) == (0, "page.html\n")
     assert Path("page.html").read_bytes() == text_page(report)

@@ -188,7 +188,7 @@ def test_a_val_split_that_the_other_run_trained_on_is_told(
     assert told(val_fraction=0.3) == expected
     assert told(val_fraction=0.2) == told(val_fraction=0.1) == ""
     shutil.copy(text_file, "other.txt")
-    assert told(val_fraction=0.3, val_source="other.txt") == ""
+    assert told(val_source="other.txt") == ""
 
 
 def test_a_teacher_that_cannot_teach_is_refused_in_one_message(

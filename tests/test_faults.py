@@ -728,7 +728,7 @@ def test_auto_batch_keeps_the_batch_and_goes_on(
     assert weights_of(Path("r")) == weights_of(Path("by-hand"))
     with (
         memory_for(0),
-        pytest.raises(TrainingError, match=r"for 1 windows .*smaller model.T, C or n_layer"),
+        pytest.raises(TrainingError, match=r"for 1 window .*smaller model.T, C or n_layer"),
     ):
         train(small(train__auto_batch=True), corpus, Path("x"))
 
@@ -908,7 +908,7 @@ def test_resume_without_a_name_takes_the_newest_run(
     assert "runs/new" in out
     assert read_checkpoint(Path("runs/new"), "last").step == 11
     assert read_checkpoint(Path("runs/old"), "last").step == 4
-    assert "changed: train.log_every (1 to 2), train.stop_at_val_loss (99.0 to None)" in caplog.text
+    assert "changed: train.log_every (1 to 2), train.stop_at_val_loss (99.0 to null)" in caplog.text
     assert "runs/new is finished" in gpt("train", "--resume")[2]
 
 

@@ -127,7 +127,7 @@ def test_weights_that_give_nan_are_refused() -> None:
     with torch.no_grad():
         for parameter in gpt.parameters():
             parameter.mul_(1e30)
-    with pytest.raises(CheckpointError, match="logits are NaN or infinite; take another check"):
+    with pytest.raises(CheckpointError, match="logits are NaN or infinite; load another check"):
         attend_text(gpt, Vocabulary("abcdefghijklmnopq"), "abc")
 
 

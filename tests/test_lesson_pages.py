@@ -498,7 +498,7 @@ def test_explain_shows_a_trained_run_without_its_dropout(gpt: Gpt, run: Path, na
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["head5"], "head5: no such lesson; did you mean head? There are averaging"),
+        (["head5"], "head5: no such lesson; did you mean head? The lessons are averaging"),
         (["head", "--run", "nowhere"], "nowhere: expected the folder of a run"),
         (["head", "--seed", "-1"], "--seed"),
         (["head", "--seed", str(2**64)], "--seed"),

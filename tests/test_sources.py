@@ -328,6 +328,26 @@ def test_a_text_that_begins_inside_a_character_is_told() -> None:
     assert "remove its first 2 bytes (tail -c +3)" in told
 
 
+def test_an_encoding_is_found_for_a_text_in_several_western_languages() -> None:
+    """Bug: notes in German and French, in Latin-1, were said to look like no text."""
+    text = "# Café\n\n" + "Der Müller wäscht die Füße im Fluß. Où est la forêt? " * 30
+    told = refusal(write(text.encode("latin-1")))
+    assert 'perhaps it is cp1252 ("Café"): --set data.encoding=cp1252' in told
+    assert "no text" not in told
+    told = refusal(write(f"{text} Señor, über año, más niño. ".encode("cp850")))
+    assert "--set data.encoding=cp850" in told
+
+
+def test_a_key_that_is_deeper_in_the_record_is_named() -> None:
+    """Bug: the advice for a chat export was to skip all its records."""
+    chat = b'[{"id": 1, "messages": [{"role": "user", "content": "a"}]}]'
+    told = refusal(write(chat, "t.json"), column="content")
+    expected = "got id, messages; content is in messages[].content: --set 'data.column=messages[]."
+    assert expected in told
+    assert read("t.json", column="messages[].content") == "a"
+    assert "data.column=KEY, such as 'messages[].content'" in notices("t.json")[0]
+
+
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-16", "utf-32"])
 @pytest.mark.parametrize("text", ["The people said so. ", "Все счастливые семьи. "])
 def test_wide_text_is_recognised_with_and_without_a_mark(text: str, encoding: str) -> None:
@@ -509,6 +529,16 @@ def test_a_tar_that_was_appended_to_another_is_read(suffix: str) -> None:
     assert [*documents(name)] == [f"{name}!a.txt", f"{name}!b.txt"]
     garbage = COMPRESS[suffix](b"garbage") if suffix else b"garbage"
     assert "is damaged or was cut short" in refusal(write(archives[0] + garbage, name))
+
+
+def test_nothing_is_lost_before_or_after_a_zip() -> None:
+    """Bug: of one .zip appended to another only the last was read, and bytes after it ignored."""
+    first, second = (Path(zipped({f"{name}.txt": b"text"})).read_bytes() for name in "ab")
+    told = refusal(write(first + second, "two.zip"))
+    assert "two.zip: expected one .zip, got one appended to another" in told
+    told = refusal(write(first + second[:-30], "cut.zip"))
+    assert "cut.zip: is damaged or was cut short (" in told
+    assert read(write(b"#!/bin/sh\n" + first + bytes(9), "program.zip")) == "text"
 
 
 def test_a_format_that_is_not_text_is_named_with_how_to_convert_it() -> None:

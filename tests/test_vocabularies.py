@@ -393,7 +393,8 @@ def test_train_prints_what_runs_of_other_vocabularies_can_be_compared_by(
     code, out, err = gpt(*command)
     assert code == 0
     told = (
-        r"best val loss (\S+) per byte, (\S+) per character \((\S+) bits per character, (\S+) per"
+        r"best val loss (\S+) per byte, (\S+) per character at step 3\n"
+        r"(\S+) bits per character \((\S+) per byte\)"
     )
     loss, per_character, bits, bits_per_byte = map(float, re.search(told, out).groups())  # type: ignore[union-attr]
     assert bits == pytest.approx(per_character / math.log(2), abs=1e-3)

@@ -366,7 +366,7 @@ class Model:
             characters: how many to return; fewer if the val split or `model.T` is shorter.
 
         Returns:
-            The text, without characters that share the unknown id.
+            The text, without characters that the model has no id for.
 
         Raises:
             GPTError: the text that the run was trained on can no longer be read.
@@ -375,8 +375,9 @@ class Model:
 
         _, corpus = read_text(self.config, self.vocabulary)
         ids = corpus.val[: min(characters, self.config.model.T)].tolist()
-        known = [id_ for id_ in ids if id_ != self.vocabulary.unknown_id]
-        return self.vocabulary.decode(known).strip("\ufffd")
+        known = [id_ for id_ in ids if id_ != corpus.vocabulary.unknown_id]
+        text = corpus.vocabulary.decode(known).strip("\ufffd")
+        return self.prepare(text, drop_unknown=True)  # the text may have changed
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of a text, and the predictions of the model.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.distributed import first_on_each_machine, from_main
-from gpt.errors import UsageError
+from gpt.errors import UsageError, shown
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -115,7 +115,13 @@ def resolve(
         changes += ["train.minutes=null", "train.plans=null"]
         changes += [] if "train.max_steps" in given else ["train.max_steps=null"]
     texts = [text] if isinstance(text, str | Path) else text
-    if texts is not None and not len(texts):
+    if not isinstance(texts, list | tuple | None) or not all(
+        isinstance(name, str | Path) for name in texts or ()
+    ):
+        raise UsageError(
+            f"text: expected the name of a text, or a list of names, got {shown(repr(text))}"
+        )
+    if texts is not None and not texts:
         raise UsageError(
             "text: expected the name of a text, or a list of names, got an empty list; leave text "
             "out to read data.source"
@@ -128,7 +134,14 @@ def as_changes(settings: Settings) -> "list[Override]":
     """Return the settings as overrides: those of a mapping keep their values."""
     if isinstance(settings, Mapping):
         return [(str(key), _plain(value)) for key, value in settings.items()]
-    return [settings] if isinstance(settings, str) else [*settings]
+    if isinstance(settings, str):
+        return [settings]
+    if not isinstance(settings, Sequence):
+        raise UsageError(
+            f"settings: expected a dict such as {{'train.steps': 500}}, or a list, got "
+            f"{shown(repr(settings))}"
+        )
+    return [*settings]
 
 
 def _plain(value: Any) -> Any:
@@ -191,7 +204,7 @@ def ready(
     settled: "Config",
     settings: Settings,
     clock: Callable[[], float],
-    should_stop: Callable[[], bool],
+    should_stop: Callable[[], bool] = never,
     *,
     costs: bool = True,
 ) -> tuple["Config", "Corpus"]:
@@ -359,7 +372,8 @@ def prepared(
 
 def _summary(run: str) -> "CheckpointData":
     """Read the best checkpoint of a run without its weights."""
-    from gpt.runs.checkpoint import read_summary
+    with phase("loading PyTorch"):
+        from gpt.runs.checkpoint import read_summary
     from gpt.runs.folder import find_run
 
     return read_summary(find_run(run))

@@ -18,6 +18,7 @@ from gpt.api.resolve import (
     since_now,
 )
 from gpt.distributed import from_main, joined
+from gpt.errors import UsageError, shown
 from gpt.status import phase
 from gpt.torchrun import begin_training, check_alone
 
@@ -98,6 +99,8 @@ def train(
     should_stop = should_stop or never
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
+    if not isinstance(run_dir, str | Path | None):
+        raise UsageError(f"run_dir: expected a str or Path, got {shown(repr(run_dir))}")
 
     from gpt.runs.folder import RUNS, check_can_be_made, check_free, check_keeps, has_checkpoint
 

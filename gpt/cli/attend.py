@@ -131,9 +131,12 @@ def attend(
 
 def _val_text(model: "Model") -> str:
     try:
-        return model.val_text(VAL_CHARACTERS)
-    except GPTError as error:
-        raise UsageError(f"{error}; to show the heads on another text, give --text") from error
+        if text := model.val_text(VAL_CHARACTERS):
+            return text
+        error = GPTError("the model knows no character of the val split")
+    except GPTError as problem:
+        error = problem
+    raise UsageError(f"{error}; to show the heads on another text, give --text") from error
 
 
 def _style() -> "Style":

@@ -9,6 +9,7 @@ import typer
 
 from gpt.cli.options import DebugFlag, JsonFlag, one_run, terminal_colour, terminal_width
 from gpt.errors import GPTError, UsageError
+from gpt.status import phase
 
 
 def explain(
@@ -64,22 +65,24 @@ def explain(
         return
     if lesson not in LESSONS:
         near = difflib.get_close_matches(lesson.lower(), LESSONS, n=1)
-        meant = f"did you mean {near[0]}? " if near else ""
-        raise UsageError(f"{lesson}: no such lesson; {meant}There are {', '.join(LESSONS)}")
+        meant = f"did you mean {near[0]}? The" if near else "the"
+        raise UsageError(f"{lesson}: no such lesson; {meant} lessons are {', '.join(LESSONS)}")
     trained = None
     if run is not None:
         from gpt import api
 
-        model = api.load(run, device="cpu")
+        with phase("loading the run"):
+            model = api.load(run, device="cpu")
 
-        from gpt.lessons.trained import trained_model
+            from gpt.lessons.trained import trained_model
 
         name = model.run.resolve().name
         text = text and model.prepare(text)
         trained = trained_model(name, model.module, model.vocabulary, seed, text)
 
-    from gpt.lessons.build import build_page
-    from gpt.lessons.render import render
+    with phase("loading PyTorch"):
+        from gpt.lessons.build import build_page
+        from gpt.lessons.render import render
 
     page = build_page(lesson, seed, trained, **({} if source is None else {"source": source}))
     if as_json:

@@ -28,6 +28,7 @@ OTHER_OPTIONS = {  # options that people try, and those of a command that do it
     **dict.fromkeys(("--max-new-tokens", "--max-tokens", "--max-length", "--tokens"), "--length N"),
     **dict.fromkeys(("--samples", "--count"), "--num-samples N"),
     **dict.fromkeys(("--ckpt", "--step"), "--checkpoint STEP"),
+    "--repetition-penalty": "--frequency-penalty X or --presence-penalty X",
     "--chat": "--interactive",
     "--force": "--overwrite",
 }

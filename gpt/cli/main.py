@@ -8,6 +8,7 @@ import errno
 import io
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
@@ -27,7 +28,7 @@ from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
 from gpt.errors import INTERRUPTED, GPTError, UsageError, command
-from gpt.files import naming
+from gpt.files import from_here, naming
 from gpt.text.display import in_one_line, visible
 from gpt.torchrun import is_first_to_fail, is_main
 
@@ -147,13 +148,16 @@ def _described(error: Exception) -> str:
     if hasattr(error, "format_message"):  # typer's, of a command line that cannot be parsed
         ctx = getattr(error, "ctx", None)
         told = error.format_message().replace("Input should be", "expected")
+        told = re.sub(r", unable to parse string as an? \w+", "", told)
         if ctx is not None and hasattr(error, "possibilities"):  # an unknown option
             option = getattr(error, "option_name", "")
             told = f"No such option: {option}{meant_by(option, ctx)}"
         return f"{told}{_where_to_look(ctx)}"
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, OSError) and error.strerror:
-        name = _shortened_name(str(error.filename or "a file or stream"))
+        name = _shortened_name(
+            str(from_here(error.filename) if error.filename else "a file or stream")
+        )
         advice = ADVICE.get(error.errno or 0)
         return f"{name}: {error.strerror}{f'; {advice}' if advice else ''}"
     if "failed to map segment" in first or "can't start new thread" in first:

@@ -20,6 +20,7 @@ from gpt.cli.options import (
     WhichCheckpoint,
     one_run,
     show,
+    wrapped,
 )
 from gpt.errors import UsageError, unescaped
 from gpt.files import read_bounded
@@ -232,7 +233,8 @@ def sample(
         **rules,
     )
     repeats = f" (--seed {seed} repeats this)" if new else ""
-    typer.echo(visible(f"{model.summary()}, seed {seed}{repeats}"), err=True)
+    summary = visible(f"{model.summary()}, seed {seed}{repeats}")
+    typer.echo(wrapped(summary, sys.stderr), err=True)
 
     from gpt.sampling.samples import collect, in_order
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,7 +13,7 @@ import typer
 
 from gpt.cli.find_lr import check_picture, show_range_test
 from gpt.cli.help import HelpAllFlag
-from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard
+from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard, wrapped
 from gpt.cli.signals import StopSignals
 from gpt.cli.sweep import print_sweep
 from gpt.errors import UsageError, command
@@ -232,14 +233,13 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
     is_done = outcome.reason == "all steps done"
     ended = f"all steps done: {ended}" if is_done else f"stopped at {ended}: {outcome.reason}"
     sampled = ", which `gpt sample` uses" if is_done and outcome.best_step < outcome.step else ""
-    typer.echo(
-        f"\n{ended}; best val loss {loss:.4f}{of_bytes} ({bits:.3f} bits per character, "
-        f"{outcome.bits_per_byte:.3f} per byte) at step {outcome.best_step}{sampled}"
-    )
+    best = f"best val loss {loss:.4f}{of_bytes} at step {outcome.best_step}{sampled}"
+    typer.echo(f"\n{wrapped(f'{ended}; {best}', sys.stdout)}")
     trigram = outcome.trigram_bits_per_character
     needed = [] if trigram is None else [f"a trigram model needs {trigram:.2f}"]
     needed.append(f"xz {'needs ' if trigram is None else ''}{outcome.xz_bits_per_character:.2f}")
-    typer.echo(f"{bits:.2f} bits per character; {', '.join(needed)}")
+    scores = f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte)"
+    typer.echo(wrapped(f"{scores}; {', '.join(needed)}", sys.stdout))
     typer.echo(f"watch:   {tensorboard(str(Path(outcome.run).parent))}")
     typer.echo(f"sample:  {command('sample', outcome.run)}\n")
     for text in in_order(chunks, [""]):

@@ -87,8 +87,10 @@ def load_config(
         ConfigError: the file is missing or not YAML, or keys or values are wrong. The message lists
             all of them.
     """
+    if not isinstance(base, Config | str | Path | None):
+        raise ConfigError(f"config: expected a Config, a str or a Path, got {shown(repr(base))}")
     tree = _tree(base)
-    below = dict(tree)  # without the overrides
+    below = dict(tree)  # the settings without the overrides
     overridden = set[str]()
 
     def origin(key: str) -> str:
@@ -355,6 +357,8 @@ def _message(mistake: Any) -> str:
         return reason if is_cross_field else f"{key}: {reason}, got {got}"
     if kind in ("model_type", "model_attributes_type"):
         return f"{key}: expected keys below `{key}:`, got {got}"
+    if kind == "string_too_short":
+        return f"{key}: expected a text that is not empty, got {got}"
     return f"{key}: {mistake['msg'].replace('Input should be', 'expected')}, got {got}"
 
 

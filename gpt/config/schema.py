@@ -389,7 +389,7 @@ class TrainConfig(Section):
         4e-3, description="peak learning rate of AdamW; Muon's changes in proportion with it"
     )
     muon_learning_rate: LearningRate = Field(
-        default_factory=lambda given: MUON_RATIO * given["learning_rate"],
+        default_factory=lambda given: min(MUON_RATIO * given["learning_rate"], LARGEST_RATE),
         validate_default=True,
         description=f"peak learning rate of Muon; null = {MUON_RATIO} x train.learning_rate",
     )

@@ -240,9 +240,9 @@ def _warnings(
         return
     if duplicates.share >= MANY_DUPLICATES:
         yield (
-            f"{100 * duplicates.share:.1f} % of val stands in train, too: the val loss would be "
-            f"lower than on new text, the more so the more a model memorises; remove the "
-            f"duplicates, or name another text as data.val_source"
+            f"{100 * duplicates.share:.1f} % of the val text also occurs in train, so the val loss "
+            f"will look better than on new text; remove the duplicates, or name another text as "
+            f"data.val_source"
         )
     unseen = sum(only_in_val.values()) / size.val_characters
     can_predict = data.vocabulary == "bytes" or data.max_vocabulary is not None

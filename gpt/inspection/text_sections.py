@@ -117,7 +117,7 @@ def _baselines(report: TextReport) -> Section:
     heading = ["", "nats per character", "bits per character", "nats per byte"]
     shown = len(heading) - (report.size.unit == "characters")
     sample = counted(report.compression.characters, "character")
-    notes = [f"gzip and xz, with their headers, are of {sample}."]
+    notes = [f"gzip and xz were measured on {sample}, headers included."]
     if report.ngrams:
         notes.insert(
             0,
@@ -149,8 +149,9 @@ def _duplicates(report: TextReport) -> Section:
         "In train and in val",
         tables=[Table(heading, "rrrl", rows, caption, found.passages)] if rows else [],
         notes=[
-            f"{'' if rows else 'Nothing was found. '}Compared are letters and digits: a passage of "
-            f"{GUARANTEED} of them is found in any case, one of {BLOCK} perhaps."
+            f"{'' if rows else 'Nothing was found. '}Only letters and digits are compared. "
+            f"Passages of {GUARANTEED} or more are always found, shorter ones (from {BLOCK}) "
+            f"sometimes."
         ],
     )
 

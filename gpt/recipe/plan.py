@@ -85,8 +85,7 @@ class Plan:
             f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
             f"{counted(model.n_head, 'head')}, T {model.T}; {counted(self.parameters, 'parameter')}"
             + (f", about {mib:,.0f} MiB of memory" if costs else ""),
-            f"training: about {counted(train.steps, 'step')} of "
-            f"{counted(train.batch_size * model.T, self.unit)}, "
+            f"training: steps of {counted(train.batch_size * model.T, self.unit)}, about "
             f"{passes} {'pass' if passes == '1' else 'passes'} over the text"
             f"{regularised}{f'; {self.seconds:.0f} s' if costs else ''}{early}",
             f"no prediction: {self.unknown}" if self.unknown else f"{predicted} per character",

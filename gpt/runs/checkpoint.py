@@ -269,7 +269,8 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
         step = index.last if which == "last" or index.best is None else index.best
     found = step_folder(folder, step)
     if not found.exists():
-        raise CheckpointError(f"{found}: no such checkpoint; the steps kept: {steps_in(folder)}")
+        kept = ", ".join(map(str, steps_in(folder)))
+        raise CheckpointError(f"{found}: no such checkpoint; kept steps: {kept}")
     if found.is_symlink():
         raise CheckpointError(f"{found}: expected a folder, got a link")
     return found, step

@@ -3,6 +3,7 @@
 Loads no torch, so that a wrong name is an error at once.
 """
 
+import difflib
 import errno
 import json
 import os
@@ -111,9 +112,6 @@ def find_run(name: str | None) -> Path:
         if not indices:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
         return max(indices, key=lambda index: index.stat().st_mtime_ns).parent.parent
-    no_such_run = UsageError(
-        f"{name}: expected the folder of a run with a checkpoint, or its name in runs/"
-    )
     for run in (Path(name), RUNS / name):
         try:
             _undo_killed_overwrite(run)
@@ -121,7 +119,7 @@ def find_run(name: str | None) -> Path:
                 return run
         except OSError as error:
             if error.errno == errno.ENAMETOOLONG:
-                raise no_such_run from None
+                break
             raise
         if is_run(run):
             if is_running(run):
@@ -137,7 +135,17 @@ def find_run(name: str | None) -> Path:
             names = sorted(entry.name for entry in run.iterdir() if is_run(entry))
             such = f", such as {run / names[0]}" if names else ", of which none has begun"
             raise UsageError(f"{run} is a sweep; expected one of its runs{such} (see gpt runs)")
-    raise no_such_run
+    raise _no_such_run(name, "a run with a checkpoint")
+
+
+def _no_such_run(name: str, expected: str) -> UsageError:
+    """Return the error for a name that is no run's, with the most similar name of one."""
+    near: list[str] = []
+    with suppress(Unreadable):
+        names = [run.name for run in run_folders() if is_run(run) or is_sweep(run)]
+        near = difflib.get_close_matches(name, names, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return UsageError(f"{name}: expected the folder of {expected}, or its name in runs/{meant}")
 
 
 def find_teacher(name: str) -> Path:
@@ -185,7 +193,7 @@ def find_to_delete(name: str) -> Path:
     folders = (Path(name), RUNS / name)
     found = find_sweep(name) or next((folder for folder in folders if is_run(folder)), None)
     if found is None:
-        raise UsageError(f"{name}: expected the folder of a run, or its name in runs/")
+        raise _no_such_run(name, "a run")
     return found
 
 
@@ -213,7 +221,7 @@ def delete_sweep(sweep: Path) -> list[Path]:
 
     Raises UsageError if one is being written.
     """
-    with locked(sweep):
+    with _lock(sweep):
         runs = [*filter(is_run, sorted(sweep.iterdir()))]
         for run in runs:
             _delete(run)
@@ -223,13 +231,15 @@ def delete_sweep(sweep: Path) -> list[Path]:
 
 
 def _delete(run: Path) -> None:
-    with locked(run):
+    with _lock(run):
+        finish_overwrite(run)
         empty(run)
     _remove_if_empty(run)
 
 
 def _remove_if_empty(folder: Path) -> None:
-    (folder / LOCK).unlink(missing_ok=True)
+    for name in (LOCK, WRITER):
+        (folder / name).unlink(missing_ok=True)
     with suppress(OSError):  # not empty
         folder.rmdir()
 
@@ -367,15 +377,7 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
     Raises:
         UsageError: another process has the lock.
     """
-    from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
-
     run = run.absolute()  # wherever the caller changes to
-    check_plain(run)
-    lock = FileLock(run / LOCK, timeout=0)
-    try:
-        lock.acquire()
-    except Timeout:
-        raise _in_use(run) from None
     writer = json.dumps({"pid": os.getpid(), "host": platform.node(), "id": os.urandom(8).hex()})
 
     def is_in_place() -> bool:
@@ -391,17 +393,35 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
                 f"and that name"
             )
 
-    try:
-        write_atomically(run / WRITER, [writer.encode()])
-        finish_overwrite(run)  # of a process that was killed
-        yield check_in_place
-    finally:
+    with _lock(run):
         try:
+            write_atomically(run / WRITER, [writer.encode()])
+            finish_overwrite(run)  # of a process that was killed
+            yield check_in_place
+        finally:
             if is_in_place():
                 finish_overwrite(run)
                 (run / WRITER).unlink()
-        finally:
-            lock.release()
+
+
+@contextmanager
+def _lock(run: Path) -> Iterator[None]:
+    """Lock the folder without writing to it, which works on a full disk.
+
+    Raises UsageError if another process has the lock.
+    """
+    from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
+
+    check_plain(run)
+    lock = FileLock(run / LOCK, timeout=0)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise _in_use(run) from None
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _writer(run: Path) -> str:

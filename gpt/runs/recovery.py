@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from gpt.config.schema import Config, fields
+from gpt.config.yaml import as_flow
 from gpt.errors import CheckpointError, ConfigError, command
 from gpt.runs.checkpoint import (
     CheckpointData,
@@ -126,11 +127,12 @@ def check_resumable(old: Config, new: Config) -> None:
     """Say which settings were changed. Raises ConfigError if one would make it another run."""
     before = {key: value for key, _, value in fields(old)}
     changes = {
-        key: f"{key} ({before[key]} to {value})"
+        key: f"{key} ({as_flow(before[key])} to {as_flow(value)})"
         for key, _, value in fields(new)
         if value != before[key]
     }
-    shown = {*SAFE_TO_CHANGE} - {"train.minutes", "train.plans"}  # which training describes
+    described = {"train.minutes", "train.max_steps", "train.plans"}  # by what training logs
+    shown = {*SAFE_TO_CHANGE} - described
     if allowed := [change for key, change in changes.items() if key in shown]:
         log.info("changed: %s", ", ".join(allowed))
     if changed := [change for key, change in changes.items() if key not in SAFE_TO_CHANGE]:

@@ -24,6 +24,8 @@ from gpt.text.reading import (
 )
 
 ARCHIVES = (".zip", ".tar")
+LOCAL_HEADER, END_OF_ZIP = b"PK\3\4", b"PK\5\6"  # first bytes of a member, and of the end record
+END_OF_ZIP_BYTES = 22  # of the end record without its comment
 LONGEST_HEADER = 1 << 20  # bytes of a long name in a .tar, which is read at once
 
 
@@ -63,6 +65,7 @@ def _parts(name: str) -> list[str]:
 def _of_zip(path: Path) -> Iterator[tuple[str, Opener]]:
     limit = ExpansionLimit(path)
     with zipfile.ZipFile(path) as archive:
+        _check_whole(path, archive)
         for info in sorted(archive.infolist(), key=lambda info: _parts(info.filename)):
             if info.is_dir() or stat.S_ISLNK(info.external_attr >> 16):
                 continue
@@ -70,6 +73,22 @@ def _of_zip(path: Path) -> Iterator[tuple[str, Opener]]:
                 name = in_message(f"{path}!{info.filename}")
                 raise TextError(f"{name}: is encrypted; decrypt the archive first")
             yield info.filename, partial(_open_in_zip, archive, info, limit)
+
+
+def _check_whole(path: Path, archive: zipfile.ZipFile) -> None:
+    """Raise TextError or BadZipFile for content before or after a .zip, which zipfile ignores."""
+    first = min((info.header_offset for info in archive.infolist()), default=0)
+    with path.open("rb") as file:
+        if first and file.read(len(LOCAL_HEADER)) == LOCAL_HEADER:
+            raise TextError(
+                f"{in_message(path)}: expected one .zip, got one appended to another, of which "
+                f"only the last can be read; split the file"
+            )
+        file.seek(archive.start_dir)
+        rest = file.read()
+    end = rest.rindex(END_OF_ZIP) + END_OF_ZIP_BYTES + len(archive.comment)
+    if rest[end:].strip(b"\0"):
+        raise zipfile.BadZipFile(f"{len(rest) - end:,} bytes follow its end")
 
 
 @contextmanager

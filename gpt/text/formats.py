@@ -99,8 +99,8 @@ NOTICES = {  # what a model learns besides the text, by format
     "HTML": "its tags are learnt; for the text alone: pandoc -t plain --wrap=none FILE -o text.txt",
     "XML": "its tags are learnt; for the text alone: xmllint --xpath 'string(/)' FILE > text.txt",
     "RTF": "its markup is learnt; for the text alone: pandoc -t plain --wrap=none FILE -o text.txt",
-    "JSON": "its keys, quotes and escapes are learnt; for the texts alone: "
-    "jq -r '.. | strings' FILE > text.txt",
+    "JSON": "its keys, quotes and escapes are learnt; to learn the texts of one key: "
+    "--set data.column=KEY, such as 'messages[].content'",
     "mail": "its headers and encoded parts are learnt; export the text alone",
 }
 _KINDS = {

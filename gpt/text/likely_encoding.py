@@ -8,7 +8,7 @@ import codecs
 import string
 import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -47,6 +47,9 @@ ALPHABETS = (
     "יוהלאמרבתשנםעדקחפכטגןצסזךףץ", "اليمونرتبةعدسفهكقحجذشطىصخءضغئثزأإظآپچژگکیؤ",
     "านรอกเงมยลวดทสตะปบคหแจพชขใไโผซถธศษณญฟภฉฮฐฏฎฑฒฆฌฤำ่้ีิัู็ืึ์ุๆ",
 )  # fmt: skip
+# Those of Western Europe, for a text in several of its languages, and the encodings it may be in.
+WESTERN = dict.fromkeys("éèêëàâäáãåæçîïíìñôöóòõøœùûüúßÿ", 0.7)
+WESTERN_ENCODINGS = ("cp1252", "cp850", "mac_roman")
 TYPOGRAPHIC = "¿¡«»“”„‘’‚–—…•·°§№©®€£\xa0´`"
 _ALPHABETS = [
     {c: 1 - 0.6 * rank / len(letters) for rank, c in reversed([*enumerate(letters)])}
@@ -81,7 +84,8 @@ def likely_encoding(sample: bytes) -> Guess | None:
     if (best < MULTIBYTE_SCORE or wide) and (cjk := _likely_multibyte(sample) or wide):
         return Guess((cjk,), clear=len(sample) > MIN_CJK_BYTES)
     if not ranked:
-        return None
+        western = [each for each in WESTERN_ENCODINGS if _western(triples, each) > MIN_SCORE]
+        return Guess(tuple(western), clear=False) if western else None
     few = sum(byte >= 0x80 for byte in sample) < CLEAR_LETTERS
     lead = FEW_LEAD if few else CLEAR_LEAD
     near = [encoding for score, encoding in ranked if score > best - lead]
@@ -110,7 +114,18 @@ def _triples(sample: bytes) -> Counter[bytes]:
     return Counter(padded[i - 1 : i + 2] for i, byte in enumerate(padded) if byte >= 0x80)
 
 
-def _score(triples: Mapping[bytes, int], encoding: str) -> float:
+def _western(triples: Mapping[bytes, int], encoding: str) -> float:
+    try:
+        return _score(triples, encoding, [WESTERN])
+    except UnicodeDecodeError:
+        return -1.0
+
+
+def _score(
+    triples: Mapping[bytes, int],
+    encoding: str,
+    alphabets: Sequence[Mapping[str, float]] = _ALPHABETS,
+) -> float:
     counts = Counter[tuple[str, float]]()  # by (letter, weight); "" stands for a symbol
     for triple, count in triples.items():
         before, c, after = [*triple.decode(encoding)]
@@ -125,7 +140,7 @@ def _score(triples: Mapping[bytes, int], encoding: str) -> float:
             beside_ascii = "a" <= before.lower() <= "z" or "a" <= after.lower() <= "z"
             weight = 0.7 if c.isupper() else 1.0
             counts[c.lower(), -weight if beside_ascii else weight] += count
-    return max(_fit(counts, alphabet) for alphabet in _ALPHABETS) / sum(triples.values())
+    return max(_fit(counts, alphabet) for alphabet in alphabets) / sum(triples.values())
 
 
 def _fit(counts: Mapping[tuple[str, float], int], alphabet: Mapping[str, float]) -> float:

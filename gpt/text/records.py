@@ -200,9 +200,20 @@ def _texts(record: Any, column: str) -> list[str]:
     for key in _keys(column, record):
         if (values := _values(record, key)) is None:
             names = record if isinstance(record, dict) else ["a list"]
-            raise BadRecord("without data.column", _expected_column(column, names))
+            expected = _expected_column(column, names)
+            if nested := _nested(record, key):
+                expected += f"; {key} is in {nested}: --set 'data.column={nested}'"
+            raise BadRecord("without data.column", expected)
         texts += [_as_text(value, column) for value in values]
     return texts
+
+
+def _nested(record: Any, key: str) -> str | None:
+    """Return the path of a key that is one level deeper in a record, such as `a[].b`."""
+    for name, value in record.items() if isinstance(record, dict) else ():
+        if isinstance(value, dict | list) and _values(value, key):
+            return f"{name}{'[]' if isinstance(value, list) else ''}.{key}"
+    return None
 
 
 def _keys(column: str, names: Iterable[str]) -> list[str]:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from gpt.config.schema import Config, TrainConfig
 from gpt.distributed import from_main
 from gpt.errors import CheckpointError, UsageError, counted
+from gpt.files import from_here
 from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.model import load_model, load_weights
 from gpt.runs.recovery import check_resumable, recover
@@ -57,6 +58,7 @@ def resume_from(
         UsageError: the text or the teacher differs, or the run is finished.
     """
     data, state = from_main(recover, run)
+    run = from_here(run)  # from now on it is only named in messages
     with _state_of_this_model(run, data):
         progress = Progress(**state.numbers["progress"])
         _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
@@ -183,6 +185,7 @@ def roll_back(run: Path, update: Update) -> tuple[int, Progress]:
         CheckpointError: no checkpoint is intact.
     """
     data, state = from_main(recover, run)
+    run = from_here(run)  # from now on it is only named in messages
     with _state_of_this_model(run, data):
         load_weights(update.model, data)
         update.load_state_dict(state)
