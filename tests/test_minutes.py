@@ -151,7 +151,7 @@ def test_time_for_the_last_evaluation_is_left(
 ) -> None:
     """It takes 8 s of 60 here, for 20 windows: those on the way are on a part of the val split."""
     monkeypatch.setattr(batches, "EVAL_CHARACTERS", 12)
-    monkeypatch.setattr(time_budget, "FEWEST_EVAL_CHARACTERS", 12)
+    monkeypatch.setattr(time_budget, "MIN_EVAL_CHARACTERS", 12)
     machine = Machine(even, window_s=0.4)
     run_on(machine, timed(), corpus, "r")
     assert 0.9 * 60 < machine.now <= 60

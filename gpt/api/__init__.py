@@ -1,4 +1,4 @@
-"""What a notebook and the commands both call: train a model, load a run, use what it learnt.
+"""The functions that notebooks and commands call: train a model, load a run, use the model.
 
     import gpt
 
@@ -7,8 +7,8 @@
     for chunk in model.generate("To be", length=300, seed=1):
         print(chunk, end="")
 
-Importing it loads no torch, and neither does sampling on a CPU. Nothing here installs a signal
-handler or needs the main thread.
+Importing this module loads no torch, and neither does sampling on a CPU. No function installs a
+signal handler or needs the main thread.
 """
 
 from gpt.api.model import Model, load

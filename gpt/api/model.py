@@ -1,4 +1,4 @@
-"""A trained model to use: its samples, logits, loss and attention, of any text."""
+"""A trained model: its samples, logits, losses and attention on any text."""
 
 import logging
 import operator
@@ -41,7 +41,7 @@ class Model:
         self.run, self.checkpoint, self.device = run, checkpoint, device
         self.step, self.config = checkpoint.step, checkpoint.config
         self.vocabulary = checkpoint.vocabulary
-        self._told = set[str]()  # notices, and characters that share the unknown id
+        self._reported = set[str]()  # notices, and characters that share the unknown id
         self._loading = Lock()
 
     def __repr__(self) -> str:
@@ -62,7 +62,7 @@ class Model:
             return load_model(self.checkpoint, select_device(self.device))
 
     def summary(self) -> str:
-        """Return the folder, the step and, if it is known, the val loss, in one line."""
+        """Return one line with the folder, the step and, if known, the val loss."""
         val_loss = self.checkpoint.val_loss
         known = "" if val_loss is None else f", val loss {val_loss:.4f}"
         known += " per byte" if known and self.vocabulary.is_bytes else ""
@@ -73,16 +73,15 @@ class Model:
     ) -> str:
         """Return the prompt in characters that the model has ids for.
 
-        The prompt is read by the rules of the training text (`data.newlines`, `data.normalize`,
-        `data.lowercase`). If the vocabulary lacks characters of the prompt but has them in the
-        other Unicode form (NFC or NFD), or lacks typographic quotes but has ASCII ones, those are
-        taken, with a notice. If an id stands for all characters that the vocabulary lacks, a
-        notice lists those of the prompt, each once.
+        The prompt is normalised like the training text (`data.newlines`, `data.normalize`,
+        `data.lowercase`). It is converted to NFC or NFD, and its typographic quotes to ASCII, if
+        the vocabulary has only those; a notice says so. If an id stands for all characters outside
+        the vocabulary, a notice lists the ones in the prompt.
 
         Args:
             prompt: any text.
             drop_unknown: drop characters that the vocabulary lacks; a notice counts them.
-            advice: what the message says to do about characters without an id.
+            advice: what the error message advises for characters without an id.
 
         Returns:
             The prepared prompt.
@@ -101,8 +100,8 @@ class Model:
                 )
             return "".join(c for c in prompt if c not in unknown)
         check_known(prompt, self.vocabulary, advice)
-        if new := [c for c in self.vocabulary.outside(prompt) if c not in self._told]:
-            self._told.update(new)
+        if new := [c for c in self.vocabulary.outside(prompt) if c not in self._reported]:
+            self._reported.update(new)
             log.warning(
                 "characters outside the model's vocabulary, all of them one to it: %s",
                 listed_characters(new),
@@ -110,7 +109,7 @@ class Model:
         return prompt
 
     def unknown_characters(self, text: str) -> Counter[str]:
-        """Count the characters of the text that the vocabulary lacks.
+        """Count the characters of a text that are not in the vocabulary.
 
         Args:
             text: any text; it is read as `prepare` reads it.
@@ -126,7 +125,7 @@ class Model:
         return Counter(c for c in text if c in outside)
 
     def _readable(self, text: str) -> str:
-        """Return the text as the training text was read, in characters of the model if it can."""
+        """Normalise a text like the training text, and replace unknown characters if possible."""
         from gpt.sampling.prompt import with_known_characters
 
         if not isinstance(text, str):
@@ -134,8 +133,8 @@ class Model:
         text = normalized(text, self.config.data)
         text, notices = with_known_characters(text, self.vocabulary)
         for notice in notices:
-            if notice not in self._told:
-                self._told.add(notice)
+            if notice not in self._reported:
+                self._reported.add(notice)
                 log.warning("%s", notice)
         return text
 

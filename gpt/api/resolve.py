@@ -1,4 +1,4 @@
-"""From what was asked for to what is trained: the resolved config, and its text."""
+"""Resolve the arguments of the API to a config and its text."""
 
 import logging
 import os
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-PATIENCE = 3  # evaluations without a new best, after which fine-tuning stops
-DEFAULT_MINUTES = 5.0  # of a run whose config is chosen for its text
+PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
+DEFAULT_MINUTES = 5.0  # if the config is chosen for the text
 
 Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
 Text = str | Path
@@ -39,9 +39,15 @@ def resolve_new(
     *,
     in_sweep: bool = False,
 ) -> "Config":
-    """Return the config of a new run; what is not set has its default or the fine-tuned run's.
+    """Return the config of a new run. Defaults are those of the fine-tuned run, if there is one.
 
-    In a sweep, a setting need not have an effect on every run.
+    Args:
+        config, text, settings, minutes, init_from: see `gpt.train`.
+        in_sweep: accept settings that have no effect on this run.
+
+    Raises:
+        ConfigError: the file, a key or a value is wrong, or a setting has no effect.
+        UsageError: the run to fine-tune or to distill does not exist.
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.config.schema import explicit
@@ -155,7 +161,7 @@ def never() -> bool:
 
 
 def since_now() -> Callable[[], float]:
-    """A clock: seconds since this call."""
+    """Return a clock that returns the seconds since this call."""
     began = time.perf_counter()
     return lambda: time.perf_counter() - began
 
@@ -178,9 +184,14 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
 
 
 def read_text(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["Config", "Corpus"]:
-    """The text, and the config that names where it is found again, if it is standard input.
+    """Read the text of a config.
 
-    A run that is resumed has what another run lent it, its vocabulary.
+    Args:
+        config: names the text.
+        resumed: the vocabulary of the run that is resumed, if one is.
+
+    Returns:
+        The config, in which a stored copy replaces standard input, and the text.
     """
     config = with_kept_input(config)
     corpus = prepared(config, open_sources(config.data), resumed)
@@ -200,10 +211,10 @@ def ready(
     """Return the config to train by, with the text for which its open settings are chosen.
 
     Args:
-        given: the config that the caller named.
-        settled: what it resolves to.
-        settings: the changes that are resolved in it.
-        clock: the seconds that are used of the minutes.
+        given: the argument `config` of the caller.
+        settled: the resolved config.
+        settings: the argument `settings` of the caller.
+        clock: returns the seconds used so far.
         should_stop: see `gpt.api.train`.
         costs: see `chosen`.
     """
@@ -248,7 +259,7 @@ def _without_overfitting(
 
 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
-    """Whether how a new run trains is left to us."""
+    """Return whether the settings of a new run are to be chosen for its text and time."""
     train = settled.train
     says_how = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
     return given is None and not says_how
@@ -261,13 +272,13 @@ def chosen(
     *,
     costs: bool = True,
 ) -> tuple["Config", "Corpus"]:
-    """Choose what `config` leaves open for its text and time; return it, and the text.
+    """Choose the open settings of `config` for its text and time; return both.
 
     Args:
         config: its explicit settings are kept.
-        clock: seconds of the time that are used.
-        should_stop: see `train`.
-        costs: log the memory and the time that the run is expected to take.
+        clock: returns the seconds used so far.
+        should_stop: see `gpt.api.train`.
+        costs: log the expected memory and time, too.
 
     Raises:
         Interrupted: `should_stop` returned True.
@@ -298,7 +309,7 @@ def _planned(
 
 
 def with_kept_input(config: "Config") -> "Config":
-    """The same, but what standard input holds is kept in the cache and named as it is there."""
+    """Store standard input in the cache, if `config` reads it; return the config that names it."""
     from gpt.text.standard_input import keep_input
 
     with phase("reading standard input"):
@@ -307,7 +318,7 @@ def with_kept_input(config: "Config") -> "Config":
 
 
 def with_one_input(configs: "list[Config]") -> "list[Config]":
-    """The same for several configs: standard input is read once."""
+    """Do the same for several configs, and read standard input once."""
     from gpt.text.standard_input import keep_standard_input, reads_input, with_input
 
     if not any(reads_input(config.data) for config in configs):
@@ -318,7 +329,7 @@ def with_one_input(configs: "list[Config]") -> "list[Config]":
 
 
 def open_sources(data: "DataConfig") -> "list[Source]":
-    """The text, and that of val if it has one of its own."""
+    """Open the text, and the val text if it is a separate one."""
     from gpt.text.sources import open_source
 
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
@@ -329,16 +340,22 @@ def open_sources(data: "DataConfig") -> "list[Source]":
 def prepared(
     config: "Config", sources: "list[Source]", resumed: "Vocabulary | None" = None
 ) -> "Corpus":
-    """The corpus of these sources, in the cache; with the vocabulary that a run lends, if one does.
+    """Return the corpus of `sources`, from the cache if it is there.
 
-    Raises TextError.
+    Args:
+        config: how to read the text, and the run whose vocabulary to use, if any.
+        sources: the text, and the val text if it is a separate one.
+        resumed: the vocabulary of the run that is resumed, if one is.
+
+    Raises:
+        TextError: the text cannot be read.
     """
     from gpt.text.corpus import load_corpus
 
     data, fine_tuned = config.data, config.train.init_from
-    lender = None if data.vocabulary in ("characters", "bytes") else data.vocabulary
+    named = None if data.vocabulary in ("characters", "bytes") else data.vocabulary
     vocabulary = None
-    if (run := fine_tuned or lender) is not None:
+    if (run := fine_tuned or named) is not None:
         vocabulary = resumed or _summary(run).vocabulary
     source, val_source = (*sources, None)[:2]
     assert source is not None
@@ -354,7 +371,7 @@ def prepared(
 
 
 def _summary(run: str) -> "CheckpointData":
-    """The best checkpoint of a run, without its weights."""
+    """Read the best checkpoint of a run without its weights."""
     with phase("loading PyTorch"):
         from gpt.runs.checkpoint import read_summary
     from gpt.runs.folder import find_run

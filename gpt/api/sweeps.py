@@ -1,4 +1,4 @@
-"""Sweeps: runs that differ in some settings, to be compared."""
+"""Sweeps: train and compare runs that differ in some settings."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -45,8 +45,8 @@ def sweep(
     A run that fails does not end the others.
 
     Args:
-        config, text, init_from, overwrite, should_stop: see `train`. What they leave open is chosen
-            once for all runs, unless the runs differ in their text, their time or their model.
+        config, text, init_from, overwrite, should_stop: see `train`. Open settings are chosen once
+            for all runs, unless the runs differ in their text, time or model.
         minutes: the time of each run, in minutes; see `train`.
         settings: see `train`; a key that takes one value may have a list of values, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.

@@ -1,4 +1,4 @@
-"""What is in a text, before anything is trained on it."""
+"""Describe a text before training on it."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -31,7 +31,7 @@ def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextRepor
     plain = config.data.model_copy(update={"vocabulary": "characters", "max_vocabulary": None})
     if plain != config.data:
         readable = sources
-        if config.data.vocabulary == "bytes":  # of any file, also of one that is not text
+        if config.data.vocabulary == "bytes":  # the files may be binary
             plain = plain.model_copy(update={"errors": "replace"})
             readable = open_sources(plain)
         in_characters = prepared(config.model_copy(update={"data": plain}), readable)

@@ -1,4 +1,4 @@
-"""Runs: train one, resume it, and find out beforehand what it takes."""
+"""Train a run, resume it, or estimate its cost."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -114,7 +114,7 @@ def train(
             if from_main(has_checkpoint, Path(begun)):
                 return resume(begun, should_stop=should_stop, on_event=on_event, clock=clock)
             typed, numbered, overwrite = Path(begun), False, True
-        run = typed.absolute()  # wherever the caller changes to meanwhile
+        run = typed.absolute()  # the caller may change the working folder
         if numbered:
             from_main(check_can_be_made, typed.parent)
         else:
@@ -182,16 +182,16 @@ def resume(
         before = from_main(begin_training)
         if "outcome" in before:
             return _outcome(before)
-        run = before.get("run", run)  # the newest may be another one by now
+        run = before.get("run", run)  # the newest run may have changed
         names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
         if run is None and names:
             typed = from_main(find_run_of_text, names)
         else:
             typed = from_main(find_run, None if run is None else str(run))
-        folder = typed.absolute()  # wherever the caller changes to meanwhile
+        folder = typed.absolute()  # the caller may change the working folder
         newest = from_main(summary_to_resume, folder)
         if "run" in before and not newest.finished:
-            minutes = None  # the process that torchrun restarted has saved them
+            minutes = None  # they were saved before torchrun restarted this process
         settled, adds_minutes = _settled_to_resume(newest, text, settings, minutes)
         check_effects(settled, keys_set_by(as_changes(settings)))
         settled, corpus = read_text(settled, newest.vocabulary)
@@ -225,7 +225,7 @@ def _settled_to_resume(
     given = keys_set_by(changes)
     adds_minutes = newest.finished and (minutes is not None or "train.minutes" in given)
     if adds_minutes and "train.max_steps" not in given:
-        changes.append("train.max_steps=null")  # it limited the run that is finished
+        changes.append("train.max_steps=null")  # it applied to the finished run
     train = newest.config.train
     if newest.finished and "train.steps" in given and "train.rewarm_steps" not in given:
         changes.append(f"train.rewarm_steps={train.rewarm_steps or train.warmup_steps}")

@@ -1,4 +1,4 @@
-"""How long a run may be fine-tuned before it overfits."""
+"""Limit the steps of fine-tuning before it overfits."""
 
 from gpt.config.schema import Config
 from gpt.recipe.chooser import longest
@@ -7,13 +7,13 @@ from gpt.recipe.law import USUAL_GAIN, USUAL_GAP
 from gpt.recipe.settings import Choice
 from gpt.text.corpus import Corpus
 
-USUAL_LOSS = 1.8  # nats per character, of the pilot on prose
+USUAL_LOSS = 1.8  # nats per character: val loss of the pilot on prose
 
 
 def most_steps(config: Config, corpus: Corpus) -> int:
-    """Return the steps after which the law predicts that a new model of this shape overfits.
+    """Return the number of steps after which a new model of this shape is predicted to overfit.
 
-    The text is taken to be as hard as usual, which saves the pilot run.
+    The text is assumed to be typical prose, so that no pilot is needed.
     """
     model, characters = config.model, len(corpus.train)
     pilot = min(MOST_CHARACTERS, MOST_PASSES * characters)

@@ -16,7 +16,7 @@ from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.files import read_bounded
 from gpt.recipe.grid import asked_settings
 from gpt.runs.checkpoint import read_summary
-from gpt.runs.folder import SWEEP, find_run, weight_lenders
+from gpt.runs.folder import SWEEP, find_run, source_runs
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.teacher import check_teacher
@@ -140,7 +140,7 @@ def _without(config: Config, keys: Iterable[str]) -> Config:
 
 def lent_sha256(config: Config) -> dict[str, str]:
     """Of the weights of the runs that it begins with and distills, by key."""
-    lenders = weight_lenders(config)
+    lenders = source_runs(config)
     return {key: read_summary(find_run(run)).weights_sha256 for key, run in lenders.items()}
 
 

@@ -1,6 +1,6 @@
-"""The folder of a run: named, made, found, locked, and checked before it is written to.
+"""Name, make, find, lock and check the folder of a run.
 
-Knows no torch, so that a wrong name is refused at once.
+Loads no torch, so that a wrong name is an error at once.
 """
 
 import difflib
@@ -36,7 +36,7 @@ WRITTEN = (  # by a run, into its folder
 
 
 def make_numbered(run: Path) -> Path:
-    """Make that folder, or the first of RUN-2, RUN-3, ... that does not exist; its path.
+    """Make `run`, or the first of RUN-2, RUN-3, ... that does not exist; return its path.
 
     Raises GPTError if the folder that it is to be in cannot be made.
     """
@@ -80,7 +80,7 @@ def check_can_be_made(path: Path, advice: str = "choose another --run-dir") -> N
 
 
 def run_folders() -> list[Path]:
-    """What is in `runs/` and in the sweeps there; nothing if that is not there.
+    """Return the entries of `runs/` and of the sweeps in it; none if it does not exist.
 
     Raises Unreadable if it cannot be listed.
     """
@@ -100,7 +100,7 @@ def run_folders() -> list[Path]:
 
 
 def find_run(name: str | None) -> Path:
-    """The run folder of that path, or of that name under `runs/`; without a name, the newest run.
+    """Return the folder of a run by its path or its name under `runs/`; default: the newest run.
 
     Raises:
         UsageError: there is no such run, or it has no checkpoint yet.
@@ -149,7 +149,7 @@ def _no_such_run(name: str, expected: str) -> UsageError:
 
 
 def find_teacher(name: str) -> Path:
-    """The run of that name, as `train.distill`. Raises UsageError, Unreadable: see `find_run`."""
+    """Return the folder of the run in `train.distill`. For errors see `find_run`."""
     try:
         return find_run(name)
     except UsageError as error:
@@ -157,9 +157,9 @@ def find_teacher(name: str) -> Path:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """The folder of a sweep, by its path or its name under `runs/`; None if it is none.
+    """Return the folder of a sweep by its path or its name under `runs/`; None if there is none.
 
-    Without a name, the sweep of the newest run, if that is of one.
+    The default is the sweep that contains the newest run.
     """
     if name is None:
         run = find_run(None)
@@ -168,19 +168,19 @@ def find_sweep(name: str | None) -> Path | None:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether this is the folder of a sweep: what it holds are the runs."""
+    """Return whether this is the folder of a sweep, which contains runs."""
     return os.path.isfile(folder / SWEEP)  # noqa: PTH113 (no errors)
 
 
 def has_checkpoint(run: Path) -> bool:
-    """Whether there is a checkpoint to resume from, intact or not."""
+    """Return whether the run has a checkpoint to resume from, intact or not."""
     folder = run / "checkpoints"
     # a kill between two renames leaves the only one under its other name, for a resume to repair
     return bool(steps_in(folder)) or any(folder.glob(".step-*.replaced"))
 
 
 def is_run(folder: Path) -> bool:
-    """Whether this is the folder of a run, of whatever state."""
+    """Return whether this is the folder of a run, in any state."""
     return (folder / "config.yaml").is_file() or has_checkpoint(folder)
 
 
@@ -273,12 +273,12 @@ def check_free(run: Path, *, overwrite: bool) -> None:
 
 def check_keeps(folder: Path, config: Config) -> None:
     """Raises UsageError if to overwrite this run or sweep would remove a run that is needed."""
-    needed_runs = weight_lenders(config)
+    needed_runs = source_runs(config)
     if config.data.vocabulary not in ("characters", "bytes"):
         needed_runs["data.vocabulary"] = config.data.vocabulary
     for key, name in needed_runs.items():
         needed = None
-        with suppress(UsageError):  # it will be told that there is none
+        with suppress(UsageError):  # reported later
             needed = find_run(name).resolve()
         if needed and folder.resolve() in (needed, *needed.parents):
             raise UsageError(
@@ -287,8 +287,8 @@ def check_keeps(folder: Path, config: Config) -> None:
             )
 
 
-def weight_lenders(config: Config) -> dict[str, str]:
-    """The runs whose weights a run of this config begins or trains with, by key."""
+def source_runs(config: Config) -> dict[str, str]:
+    """Return the runs that this config loads weights from, by setting."""
     runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
     return {key: run for key, run in runs.items() if run is not None}
 
@@ -369,12 +369,13 @@ def _entries(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 @contextmanager
 def locked(run: Path) -> Iterator[Callable[[], None]]:
-    """Keep the run to this process. The system releases the lock if the process dies.
+    """Lock a run. The system releases the lock if the process dies.
 
-    An overwrite that has not been finished is, before and after; see `finish_overwrite`.
+    Calls `finish_overwrite` before and after. Yields a function to call before each write: it
+    raises TrainingError if the folder was moved or removed.
 
-    Gives a check to be made before anything is put into the folder by its name: it raises
-    TrainingError if the folder was moved or removed. Raises UsageError if another process has it.
+    Raises:
+        UsageError: another process has the lock.
     """
     run = run.absolute()  # wherever the caller changes to
     writer = json.dumps({"pid": os.getpid(), "host": platform.node(), "id": os.urandom(8).hex()})
@@ -424,7 +425,7 @@ def _lock(run: Path) -> Iterator[None]:
 
 
 def _writer(run: Path) -> str:
-    """The process that has the lock, as far as it says."""
+    """Return the process that has the lock, for a message."""
     try:
         writer = json.loads((run / WRITER).read_text("utf-8"))
         return f"process {int(writer['pid'])} on {writer['host']!s:.99}"
@@ -439,7 +440,7 @@ def _in_use(run: Path) -> UsageError:
 
 
 def is_running(run: Path) -> bool:
-    """Whether a process of this machine writes the run."""
+    """Return whether a process on this machine writes the run."""
     import psutil  # 0.1 s, which other commands need not take
 
     try:
