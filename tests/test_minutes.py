@@ -513,7 +513,7 @@ def test_without_a_config_it_is_chosen_for_the_text_and_the_minutes(
     assert outcome.step == config.train.steps
     assert config.train.minutes is None  # its plans repeat it without a clock
     told = "\n".join(caplog.messages)
-    for part in ("C 64", "passes over the text", "predicted val loss"):
+    for part in ("C 64", "passes over the text", "no prediction: the text is too short"):
         assert part in told
 
 
