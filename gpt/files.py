@@ -15,7 +15,11 @@ LONGEST_READ_S = 60
 
 def from_here(path: Path | str) -> Path:
     """Return the path, relative to the working folder if it is inside, for a message."""
-    path, here = Path(path), Path.cwd()
+    path = Path(path)
+    try:
+        here = Path.cwd()
+    except OSError:  # the working folder was removed
+        return path
     return path.relative_to(here) if path.is_relative_to(here) and path != here else path
 
 

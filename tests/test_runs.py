@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
+from gpt.files import from_here
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.checkpoint import (
     FILES,
@@ -576,3 +577,15 @@ def test_one_run_that_cannot_be_read_hides_no_other() -> None:
     assert {run.name for run in list_runs()} == {"loop", "good"}
     with pytest.raises(UsageError, match="expected the folder of a run"):
         find_run("x" * 300)
+
+
+def test_a_path_is_named_also_from_a_folder_that_was_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: an error about a file ended in another one if the working folder had been removed."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    assert from_here(gone / "r") == Path("r")
+    gone.rmdir()
+    assert from_here(gone / "r") == gone / "r"

@@ -20,8 +20,8 @@ from gpt.errors import GPTError, UsageError
 from gpt.status import phase
 from gpt.text.display import in_one_line
 
-VAL_CHARACTERS = 64  # of the val split, shown without --text
-TITLE_CHARACTERS = 48  # of the text in a title, at most
+VAL_CHARACTERS = 64  # characters of the val split shown without --text
+TITLE_CHARACTERS = 48  # most characters of the text in a title
 
 if TYPE_CHECKING:
     from gpt.api.model import Model

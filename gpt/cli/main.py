@@ -156,7 +156,7 @@ def _described(error: Exception) -> str:
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, OSError) and error.strerror:
         name = _shortened_name(
-            str(from_here(error.filename) if error.filename else "a file or stream")
+            str(from_here(str(error.filename)) if error.filename else "a file or stream")
         )
         advice = ADVICE.get(error.errno or 0)
         return f"{name}: {error.strerror}{f'; {advice}' if advice else ''}"

@@ -22,7 +22,7 @@ from gpt.text.vocabulary import Vocabulary
 WIDTH, SMALLEST, LARGEST = 14.0, 1.7, 7.0  # inches: of the whole picture; of the side of one map
 LABEL_INCHES = 0.11  # from one label to the next, at least: 6 points high
 LABEL_CHARACTERS = 36  # in one label, at most
-SINGLE_LABELS = 32  # a text of at most so many characters has a label for each, however many heads
+SINGLE_LABELS = 32  # longest text, in characters, that has one label per character in any grid
 DPI = 150  # more where a map has more positions than dots
 COLOURS = "YlOrBr"
 # The second and later ones are asked for the characters that those before lack.

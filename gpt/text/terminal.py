@@ -1,6 +1,6 @@
 """Bold text and weighted cells for a terminal that shows colours (ANSI codes, 256 colours)."""
 
-BLUE, RED = 33, 160  # of medium brightness: they stand out on white and on black
+BLUE, RED = 33, 160  # colour numbers (of 256) that stand out on white and on black
 
 
 def bold(text: str) -> str:

@@ -37,7 +37,9 @@ TAGS = {  # TensorBoard sorts by tag: the loss comes first
 MEMBERS_TAG = "loss_of_members/"  # followed by train_1, val_1, val_2 and so on
 ATTENTION_TAG = "visualization/attention"  # sorted last
 SECONDS_BETWEEN_PICTURES = 60  # the first takes a second to draw, with matplotlib's import
-MIN_STEPS_FOR_PICTURE = 100  # a shorter run, of under MIN_SECONDS_FOR_PICTURE, is not drawn
+MIN_STEPS_FOR_PICTURE = (
+    100  # steps; a run shorter than this and than MIN_SECONDS_FOR_PICTURE is not drawn
+)
 MIN_SECONDS_FOR_PICTURE = 10  # seconds of training
 PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
 SAMPLE_LINES = 3  # shown in the terminal at each evaluation
