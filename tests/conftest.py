@@ -125,6 +125,22 @@ def text_file(tmp_path: Path) -> Path:
     return path
 
 
+def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
+    """Poll until `condition()` is true. Fail after `HANGS_S`, or when `process` ends before."""
+    deadline = time.monotonic() + HANGS_S
+    while not condition():
+        if process is not None:
+            assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "it hangs"
+        time.sleep(0.01)
+
+
+def records(run: Path | str) -> int:
+    """Count the complete lines of a run's metrics.jsonl; 0 if there is none."""
+    metrics = Path(run) / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
 def small(**changes: Any) -> Config:
     """A config that trains in moments; changes are given as train__steps=3."""
     tree: dict[str, Any] = {

@@ -22,7 +22,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import GROUPS, Config, SampleConfig, fields
 from gpt.config.yaml import to_yaml
 from gpt.text.display import visible
-from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small
+from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
 
 Gpt = Callable[..., tuple[int, str, str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -1017,14 +1017,21 @@ main()
         process = start(*command, stdout=subprocess.PIPE, stderr=stderr)
     assert process.stdout
     assert process.stdout.readline() == "computing\n"
-    patience = 0.0
-    while "stopping" not in told.read_text():  # until the first is received
-        # Python keeps one that comes just before its main thread waits until the next, or the step,
-        # ends that wait; and this step never ends
-        if time.monotonic() > patience:
+    repeat_at = 0.0
+
+    def is_stopping() -> bool:
+        """Send SIGINT every 10 s.
+
+        Python does not handle a signal that arrives just before its main thread waits, until the
+        wait ends. Here only the next signal ends it.
+        """
+        nonlocal repeat_at
+        if time.monotonic() > repeat_at:
             process.send_signal(signal.SIGINT)
-            patience = time.monotonic() + 10
-        time.sleep(0.02)
+            repeat_at = time.monotonic() + 10
+        return "stopping" in told.read_text()
+
+    wait_until(is_stopping, process)
     process.send_signal(signal.SIGINT)
     assert process.wait(HANGS_S) == 130
     err = told.read_text()

@@ -32,6 +32,7 @@ from gpt.text.rules import Normalizer, normalized
 from gpt.text.sources import open_source
 from gpt.text.utf8 import byte_offset, character_count, non_ascii, whole_characters
 from gpt.text.vocabulary import BYTES, CharacterCounts, Vocabulary
+from tests.conftest import wait_until
 from tests.test_text import any_text, write
 
 lines = st.text(st.sampled_from("ab\r\n")) | any_text
@@ -442,8 +443,8 @@ def test_two_that_prepare_the_same_text_do_not_collide(caplog: pytest.LogCapture
     threads[0].start()
     assert first_reads.wait(60)
     threads[1].start()
-    while "t: another process prepares this text; waiting for it" not in caplog.messages:
-        assert threads[1].is_alive()
+    notice = "t: another process prepares this text; waiting for it"
+    wait_until(lambda: notice in caplog.messages)
     go_on.set()
     for thread in threads:
         thread.join()

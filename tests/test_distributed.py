@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from gpt.config.yaml import to_yaml
 from gpt.errors import Interrupted, TrainingError, UsageError
 from gpt.runs.checkpoint import Tensors, read_checkpoint
 from tests import program
-from tests.conftest import HANGS_S, PANGRAM, small
+from tests.conftest import HANGS_S, PANGRAM, records, small, wait_until
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone")
 ROOT = str(Path(program.__file__).parents[1])  # where a program of its own finds these tests
@@ -115,10 +114,10 @@ def weights(run: Path | str) -> Tensors:
 
 
 def wait_for_step(run: Path | str, step: int, process: subprocess.Popen[str]) -> None:
-    path = Path(run) / "metrics.jsonl"
-    while not path.exists() or max(curve(run, "train_loss"), default=0) < step:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
+    def reached() -> bool:
+        return records(run) > 0 and max(curve(run, "train_loss"), default=0) >= step
+
+    wait_until(reached, process)
 
 
 def workers(process: subprocess.Popen[str]) -> dict[int, int]:
@@ -177,9 +176,8 @@ def test_a_killed_worker_is_started_again_and_ends_with_the_same_weights(
     """
     killed = ranks(2, "killed", torchrun=("--max-restarts=2",))
     for rank, step in ((0, 0), (1, 17)):
-        while step == 0 and not Path("killed/config.yaml").exists():
-            assert killed.poll() is None, killed.communicate()
-            time.sleep(0.01)
+        if step == 0:
+            wait_until(Path("killed/config.yaml").exists, killed)
         wait_for_step("killed", step, killed)
         os.kill(workers(killed)[rank], signal.SIGKILL)
     code, _, err = wait(killed)

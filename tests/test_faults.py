@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -44,7 +43,7 @@ from gpt.training.monitor.monitor import Monitor
 from gpt.training.schedule import learning_rate
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
-from tests.conftest import COMMAND, HANGS_S, load, metrics_of, rehash, small
+from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, rehash, small, wait_until
 from tests.test_training import RISING
 
 CPU = torch.device("cpu")
@@ -355,17 +354,10 @@ def training(start: Start, text_file: Path) -> Start:
         process = start(
             *before, *COMMAND, "train", "--config", "c.yaml", "--run-dir", "r", **options
         )
-        wait_for_records(process, 3)
+        wait_until(lambda: records("r") >= 3, process)
         return process
 
     return started
-
-
-def wait_for_records(process: subprocess.Popen[str], count: int) -> None:
-    metrics = Path("r/metrics.jsonl")
-    while not metrics.exists() or metrics.read_text().count("\n") < count:
-        assert process.poll() is None
-        time.sleep(0.02)
 
 
 def test_a_terminal_that_is_closed_loses_nothing(training: Start) -> None:
@@ -392,7 +384,8 @@ def test_a_pipe_that_is_closed_loses_nothing(training: Start) -> None:
 def test_nohup_is_obeyed(training: Start) -> None:
     process = training("nohup", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     process.send_signal(signal.SIGHUP)
-    wait_for_records(process, Path("r/metrics.jsonl").read_text().count("\n") + 9)
+    count = records("r") + 9
+    wait_until(lambda: records("r") >= count, process)
 
 
 @pytest.mark.precision

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +37,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.trainer import train
-from tests.conftest import rehash, small
+from tests.conftest import rehash, small, wait_until
 
 VOCABULARY = Vocabulary.of("\n abcdefghij")
 RUN = Path("r")
@@ -546,8 +545,7 @@ def test_a_process_that_was_killed_and_not_reaped_writes_no_run() -> None:
         assert writer.stdout.readline() == b"locked\n"
         assert is_running(RUN)
         writer.kill()
-        while psutil.Process(writer.pid).status() != psutil.STATUS_ZOMBIE:
-            time.sleep(0.01)
+        wait_until(lambda: psutil.Process(writer.pid).status() == psutil.STATUS_ZOMBIE)
         assert not is_running(RUN)
 
 

@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import subprocess
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +36,7 @@ from gpt.training.gradients import PlainBackward
 from gpt.training.schedule import learning_rate
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
-from tests.conftest import COMMAND, HANGS_S, load, metrics_of, rehash, small
+from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, rehash, small, wait_until
 
 pytestmark = pytest.mark.precision
 
@@ -807,10 +806,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
     Path("c.yaml").write_text(to_yaml(config.model_copy()))
     command = (*COMMAND, "train", "--config", "c.yaml", "--run-dir", "r")
     process = start(*command, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
-    metrics = Path("r/metrics.jsonl")
-    while not metrics.exists() or metrics.read_text().count("\n") < 3:
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.02)
+    wait_until(lambda: records("r") >= 3, process)
     os.kill(process.pid, number)
     out, err = process.communicate(timeout=HANGS_S)
     assert process.returncode == code, err
