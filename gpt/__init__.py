@@ -1,7 +1,7 @@
 """A character-level GPT that you train, watch and sample from the command line or from Python.
 
-`gpt.train`, `gpt.resume` and `gpt.sweep` train, `gpt.load` returns a `gpt.Model`. README.md in this
-folder is a map of the modules.
+`gpt.train`, `gpt.resume` and `gpt.sweep` train. `gpt.load` returns a `gpt.Model`. README.md in
+this folder is a map of the code.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """Import `gpt.api` when one of its functions is first used: `import gpt` loads no library."""
+    """Import `gpt.api` at the first use of one of its names, so that `import gpt` is fast."""
     if name not in __all__:
         raise AttributeError(f"module 'gpt' has no attribute {name!r}")
     from gpt import api
@@ -23,5 +23,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the functions of `gpt.api` too, for `help(gpt)` and completion."""
+    """Include the lazy names, for `help(gpt)` and completion."""
     return sorted({*globals(), *__all__})

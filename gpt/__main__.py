@@ -1,4 +1,4 @@
-"""`python -m gpt`, and `gpt`."""
+"""Entry point of `gpt` and `python -m gpt`."""
 
 import gc
 import os
@@ -9,9 +9,9 @@ from types import FrameType
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt for SIGINT, SystemExit for another signal.
+    """Handle a signal: raise KeyboardInterrupt for SIGINT, SystemExit for others.
 
-    During an import the process ends at once: some imports, in C++, would abort.
+    During an import, end the process at once: an exception in some C++ modules would abort it.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -24,20 +24,19 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 for _name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
     _number = getattr(signal, _name, None)
-    # nohup and others have a signal ignored, and it stays so
+    # a signal that the parent ignores, as nohup does, stays ignored
     if _number and signal.getsignal(_number) in (signal.default_int_handler, signal.SIG_DFL):
         signal.signal(_number, _stop)
 
 
 def main() -> None:
-    """Run the command line.
+    """Run the command line. After a signal, exit without a traceback and without joining threads.
 
-    A signal ends it without a traceback, and without waiting for threads, which may have long to
-    compute.
+    A thread may be computing for minutes.
     """
-    # An OpenMP thread that spins as it waits starves the one it waits for when the cores are shared
-    # with anything else, and one that sleeps at once is slow to wake: it is to spin for some
-    # microseconds. scripts/bench.py threads measures it. Read when torch is loaded.
+    # OpenMP threads wait actively for a short time. If they did so for long, its default, they
+    # would slow down other programs and each other on shared cores. If they slept at once, they
+    # would wake up late. `scripts/bench.py threads` measures it. torch reads it when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         from gpt.cli.main import main as run
@@ -50,8 +49,8 @@ def main() -> None:
         with suppress(OSError, ValueError, AttributeError):  # pythonw has no stdout
             sys.stdout.flush()
         os._exit(code)
-    finally:  # the system frees the memory; Python's search for cycles takes longer than a second
-        gc.freeze()
+    finally:
+        gc.freeze()  # a last garbage collection would take more than a second
 
 
 if __name__ == "__main__":

@@ -1,7 +1,17 @@
-"""Everything that a user can cause to go wrong, and the exit code each ends in.
+"""Errors that are shown to the user as one message without a traceback, and helpers for messages.
 
-A message says what was expected, what was got and what to do, in one piece, so that the
-command line can print it as it stands.
+GPTError (exit code 1)
+  + UsageError (exit code 2)
+  |   - ConfigError
+  |   - DeviceError
+  - TextError
+  - CheckpointError
+  - Unreadable
+  - OutOfMemory
+  - TrainingError
+  - Interrupted (exit code 128 + the number of the signal)
+
+Each message says what was found, what was expected and what to do.
 """
 
 import re
@@ -11,14 +21,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-INTERRUPTED = 130  # exit code: by a second Ctrl-C, or by one where nothing is to be saved
+INTERRUPTED = 130  # exit code after Ctrl-C: 128 + SIGINT
 
 
 class GPTError(Exception):
-    """A failure that the user is told of in one message, without a traceback.
-
-    The message has a line for each argument.
-    """
+    """Base class. Each argument is one line of the message."""
 
     exit_code = 1
 
@@ -27,17 +34,17 @@ class GPTError(Exception):
 
 
 class UsageError(GPTError):
-    """The command line asked for something that cannot be done."""
+    """An argument or option is wrong."""
 
     exit_code = 2
 
 
 class ConfigError(UsageError):
-    """A config file or `--set` holds a wrong key or value, or values that contradict each other."""
+    """A config file or `--set` has a wrong key or value, or two values contradict each other."""
 
 
 class DeviceError(UsageError):
-    """The device, precision or compiler that was asked for is not to be had here."""
+    """This machine does not have the requested device, precision or compiler."""
 
 
 class TextError(GPTError):
@@ -45,15 +52,15 @@ class TextError(GPTError):
 
 
 class CheckpointError(GPTError):
-    """A checkpoint is missing, damaged or not one of ours."""
+    """A checkpoint is missing, damaged or in another format."""
 
 
 class Unreadable(GPTError):
-    """A file of a run is there but cannot be read now: nothing is known of its content."""
+    """A file of a run exists but cannot be read now, so its content is unknown."""
 
 
 class OutOfMemory(GPTError):
-    """What was asked for would take more memory than there is."""
+    """The work would take more memory than is free."""
 
 
 class TrainingError(GPTError):
@@ -61,26 +68,27 @@ class TrainingError(GPTError):
 
 
 class Interrupted(GPTError):
-    """The run was asked to stop, and its state is saved; by a signal, 128 + its number."""
+    """The work was asked to stop, and its state is saved."""
 
     exit_code = INTERRUPTED
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun, for a message: `1 step`, `2,000 steps`."""
+    """Format a number with its noun: `1 step`, `2,000 steps`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Return the first `most` names and the number of the others: `a.txt, b.txt and 2 more`."""
+    """Join the first `most` names and count the others: `a.txt, b.txt and 2 more`."""
     others = len(names) - most
     return between.join(names[:most]) + (f" and {others:,} more" if others > 0 else "")
 
 
 def command(*arguments: str) -> str:
-    """A command of this program, for a message, as the shell that started it understands it.
+    """Return a `gpt` command that the user can paste into the shell that started this program.
 
-    `gpt` if the shell finds that, else its path; from Python or a notebook, `python -m gpt`.
+    It begins with `gpt` if the shell finds that name, else with the path of the program. In a
+    notebook it begins with `python -m gpt`.
     """
     program = Path(sys.argv[0])
     if program.name in ("gpt", "gpt.exe"):
@@ -89,7 +97,7 @@ def command(*arguments: str) -> str:
 
 
 def as_typed(program: Path) -> str:
-    """The name of a program if the shell finds it by that, else its path."""
+    """Return the name of a program if the shell finds it by name, else its path."""
     found = shutil.which(program.name)
     by_name = program.parent == Path() or (
         found is not None and Path(found).parent == program.parent.absolute()
@@ -98,13 +106,13 @@ def as_typed(program: Path) -> str:
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """Return `text` as a message quotes it: on one line, a long one without its middle."""
+    """Quote `text` on one line; cut out the middle if it is longer than `longest`."""
     text = text if text.isprintable() else ascii(text)[1:-1]
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"
 
 
 def unescaped(text: str) -> str:
-    r"""Replace `\n`, `\r`, `\t` and `\\` by the characters that they stand for."""
+    r"""Replace the escapes `\n`, `\r`, `\t` and `\\` by their characters."""
     characters = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\"}
     return re.sub(r"\\([nrt\\])", lambda match: characters[match[1]], text)

@@ -1,4 +1,4 @@
-"""Writing that a crash or a power cut cannot leave half done, and reading that comes to an end."""
+"""Atomic writes that survive a crash or power cut, and reads with a limit on size and time."""
 
 import errno
 import os
@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-LONGEST_READ_S = 60
+LONGEST_READ_S = 60  # seconds until a read of a pipe or a slow disk is given up
 
 
 def from_here(path: Path | str) -> Path:
-    """Return the path, relative to the working folder if it is inside, for a message."""
+    """Return `path` relative to the working folder if it is inside, for a message."""
     path = Path(path)
     try:
         here = Path.cwd()
@@ -24,7 +24,7 @@ def from_here(path: Path | str) -> Path:
 
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:
-    """Write beside the path, sync, rename: a reader sees the old content or the new, never half."""
+    """Write a temporary file, sync it and rename it: readers see the old content or the new."""
     remove_stale(path.parent)
     temporary = temporary_beside(path)
     with naming(path):
@@ -38,16 +38,16 @@ def write_atomically(path: Path, content: Iterable[bytes]) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """The name of a file that is being written and will be renamed to `path`."""
+    """Return the name of a file to write and then rename to `path`."""
     return path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove the files in a folder that dead processes of this machine had begun to write."""
+    """Remove the temporary files that dead processes of this machine left in a folder."""
     for path in folder.glob(".*.tmp"):
         name = re.fullmatch(rf"\..*\.{re.escape(platform.node())}\.(\d{{1,9}})\.tmp", path.name)
         if name:
-            import psutil  # 0.1 s, which is rarely needed
+            import psutil  # takes 0.1 s and is rarely needed
 
             if not psutil.pid_exists(int(name[1])):
                 with suppress(OSError):
@@ -55,9 +55,10 @@ def remove_stale(folder: Path) -> None:
 
 
 def write_synced(path: Path, content: Iterable[bytes]) -> None:
-    """Write a new file and wait until it is on the disk, so that a power cut cannot undo it.
+    """Write a new file and sync it to the disk.
 
-    Raises FileExistsError if there is a file or link of that name: a link is not followed.
+    Raises:
+        FileExistsError: there is a file or link of that name. Links are not followed.
     """
     with naming(path), path.open("xb") as file:
         file.writelines(content)
@@ -66,7 +67,7 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Name `path` in an OSError: that of a full disk names no file, others a temporary one."""
+    """Set the file name of an OSError to `path`: that of a full disk has none."""
     try:
         yield
     except OSError as error:
@@ -75,13 +76,13 @@ def naming(path: Path | str) -> Iterator[None]:
 
 
 def sync(file: BinaryIO) -> None:
-    """Wait until what was written to a file is on the disk."""
+    """Flush a file and wait until its content is on the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk. (Windows has no call for it.)"""
+    """Wait until the names of a folder's files are on the disk. Windows has no call for it."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -92,9 +93,10 @@ def sync_folder(path: Path) -> None:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """The content of a file or pipe, if it is at most `most` bytes, else one byte more than that.
+    """Read at most `most` + 1 bytes of a file or pipe, so that the caller can refuse a longer one.
 
-    Raises OSError if it cannot be read, or does not end within LONGEST_READ_S seconds.
+    Raises:
+        OSError: the file cannot be read, or the read takes longer than `LONGEST_READ_S`.
     """
     content: list[bytes] = []
     failed: list[OSError] = []
@@ -106,7 +108,7 @@ def read_bounded(path: Path, most: int) -> bytes:
         except OSError as error:
             failed.append(error)
 
-    reader = threading.Thread(target=read, daemon=True)  # waits for a pipe that nobody writes to
+    reader = threading.Thread(target=read, daemon=True)  # a pipe without a writer blocks it
     reader.start()
     reader.join(LONGEST_READ_S)
     if failed:

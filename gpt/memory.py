@@ -1,7 +1,7 @@
-"""How much memory is free, and the refusal to take more than that.
+"""Free memory, and the refusal of work that would need more.
 
-What is about to be computed is estimated from its shapes, before any of it is made: a system that
-runs out of memory ends a process without a message, or takes minutes to do so.
+The memory of a computation is estimated from its shapes before anything is allocated: a system
+that runs out of memory kills the process without a message, or swaps for minutes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpt.errors import OutOfMemory
 
-ALWAYS_FREE = 2**28  # bytes that need no look at how many there are, which takes 0.1 s
-CONTROL_GROUPS = {  # of Linux, version 2 and 1: where they are; files with the limit and the usage
+ALWAYS_FREE = 2**28  # bytes that are assumed to be free, because measuring takes 0.1 s
+CONTROL_GROUPS = {  # Linux, version 2 and 1: controllers to folder, file of the limit, of the usage
     "": ("/sys/fs/cgroup", "memory.max", "memory.current"),
     "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
 }
@@ -20,9 +20,16 @@ CONTROL_GROUPS = {  # of Linux, version 2 and 1: where they are; files with the 
 def check_memory(
     work: str, parts: Mapping[str, float], advice: str, free: int | None = None
 ) -> None:
-    """Raises OutOfMemory if the parts, in bytes, are more than `free`, by default of this machine.
+    """Raise an error if some work needs more memory than is free.
 
-    The message names the work, its larger parts and what to do.
+    Args:
+        work: the subject of the message, such as "training".
+        parts: bytes of each part of the work. The message names those above 5 %.
+        advice: the end of the message: how to need less.
+        free: free bytes; by default `free_bytes()`.
+
+    Raises:
+        OutOfMemory: the sum of `parts` is larger than `free`.
     """
     needed = sum(parts.values())
     if needed <= ALWAYS_FREE and free is None:
@@ -38,14 +45,15 @@ def check_memory(
 
 
 def gigabytes(size: float) -> str:
-    """`1.3 GB`."""
+    """Format a number of bytes: `1.3 GB`."""
     return f"{size / 1e9:,.1f} GB"
 
 
 def free_bytes() -> int:
-    """Bytes that this process can still take: those free here, or fewer where a limit is set.
+    """Return how many bytes this process can still allocate.
 
-    Limits are those of `ulimit -v` and, in a container, of its control groups.
+    This is the free memory of the machine, or less if `ulimit -v` or the control group of a
+    container sets a limit.
     """
     import psutil
 
@@ -59,25 +67,24 @@ def free_bytes() -> int:
 
 
 def _free_in_control_groups() -> Iterator[int]:
-    """For each control group of this process that has a limit, the bytes that are left of it."""
+    """Yield the free bytes of each control group of this process that has a limit."""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
-            if names := CONTROL_GROUPS.get(controllers):
-                root, limit, usage = names
-                group = Path(f"{root}{path}")
-                for folder in (group, *group.parents):
-                    with suppress(OSError, ValueError, KeyError):  # `max` is no limit
-                        yield (
-                            int((folder / limit).read_text("ascii"))
-                            - int((folder / usage).read_text("ascii"))
-                            + _file_cache(folder)
-                        )
+            if controllers not in CONTROL_GROUPS:
+                continue
+            root, limit, usage = CONTROL_GROUPS[controllers]
+            group = Path(f"{root}{path}")
+            for folder in (group, *group.parents):
+                with suppress(OSError, ValueError, KeyError):  # the limit may be the word `max`
+                    limit_bytes = int((folder / limit).read_text("ascii"))
+                    used_bytes = int((folder / usage).read_text("ascii"))
+                    yield limit_bytes - used_bytes + _file_cache_bytes(folder)
 
 
-def _file_cache(group: Path) -> int:
-    """Bytes of files that the system keeps in memory as long as nobody needs it."""
+def _file_cache_bytes(group: Path) -> int:
+    """Return the bytes of cached files, which the system frees when memory is needed."""
     lines = (group / "memory.stat").read_text("ascii").splitlines()
     stat = {name: int(value) for name, value in map(str.split, lines)}
     kinds = ("active_file", "inactive_file")
-    return sum(stat.get(f"total_{kind}", stat[kind]) for kind in kinds)  # with its subgroups
+    return sum(stat.get(f"total_{kind}", stat[kind]) for kind in kinds)  # total_: with subgroups

@@ -1,33 +1,30 @@
-"""Where every random draw comes from: the run's seed, what the draw is for, and the step.
-
-Knows no torch: sampling on a CPU does without it.
-"""
+"""Seeds of all random draws. Importing this module loads no torch."""
 
 import hashlib
 
 import numpy as np
 
-LARGEST_SEED = 10**9  # that a config can have
+LARGEST_SEED = 10**9  # largest `seed` of a config
 
 
 def derive_seed(seed: int, purpose: str, step: int) -> int:
-    """A seed that is a pure function of the run's seed, what the draw is for, and the step.
+    """Return a 64-bit seed that is a pure function of `seed`, `purpose` and `step`.
 
-    So no generator's state is ever saved, and no draw disturbs another. (torch's CPU generator
-    looks at 32 bits of it: of 100,000 steps about one draws the dropout of another again.)
+    So no generator state is saved, and one kind of draw cannot disturb another. torch's CPU
+    generator uses only 32 bits of it: in 100,000 steps, about one repeats another's dropout.
     """
     digest = hashlib.blake2b(f"{seed}/{purpose}/{step}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def member_seed(seed: int, member: int) -> int:
-    """The seed of an ensemble's member, counted from 0: the first has the run's own.
+    """Return the seed of an ensemble's member. Member 0 has the seed of the run.
 
-    It can be a run's seed: the member is the model of that run without an ensemble.
+    A run without an ensemble that has this seed trains the same model.
     """
     return derive_seed(seed, "member", member) % LARGEST_SEED if member else seed
 
 
 def uniforms(seed: int, purpose: str, step: int) -> np.random.Generator:
-    """A source of random numbers seeded by `derive_seed`, the same for any device."""
+    """Return a generator seeded by `derive_seed`. Its numbers are the same on every device."""
     return np.random.Generator(np.random.Philox(derive_seed(seed, purpose, step)))

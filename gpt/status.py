@@ -1,4 +1,4 @@
-"""Status lines: what a command does at the moment, where that takes longer than a moment."""
+"""Status lines, which say what a command does if that takes longer than a moment."""
 
 import logging
 import threading
@@ -8,16 +8,16 @@ from contextlib import contextmanager
 
 log = logging.getLogger("gpt.status")
 
-DELAY_S = 0.5  # seconds before a phase is logged; shorter ones are not
+DELAY_S = 0.5  # seconds before a phase is logged; shorter phases are not logged
 
 
 @contextmanager
 def phase(doing: str) -> Iterator[None]:
-    """Log `doing` if the block takes longer than DELAY_S, and how long it took at its end.
+    """Log `doing`, such as "measuring the training speed", if the block takes longer than DELAY_S.
 
-    The second record has the attribute `ended`. The command line shows the first one as a status
-    line (see `gpt.cli.main`); in Python, both are records of the logger `gpt.status`, which shows
-    nothing by default. `doing` is a phrase such as "measuring the training speed".
+    When the block ends, a second record with the attribute `ended` gives the seconds. The command
+    line shows the first record as a status line. In Python the logger `gpt.status` is silent by
+    default.
     """
     began, ended, logged = time.perf_counter(), threading.Event(), threading.Event()
 

@@ -150,15 +150,14 @@ def test_what_is_wrong_is_raised_as_one_message(run: Path) -> None:
         ({"stops": ""}, "stops: expected strings of at least one character, got ''"),
         ({"until_stop": True}, "until_stop: expected stops, which end the samples, got none"),
         ({"ban": 3}, "ban: expected a str or a list of str, got 3"),
-        ({"prompt": 3}, "prompts: expected a str or a list of str, got [3]"),
+        ({"prompts": 3}, "prompts: expected a str or a list of str, got 3"),
         (
-            {"prompt": "9"},
-            "the text has characters outside the model's vocabulary: 9; leave them out, or pass "
-            "drop_unknown=True",
+            {"prompts": "9"},
+            "the text has characters outside the model's vocabulary: 9; leave them out",
         ),
-        ({"top_k": 0}, "top_k: expected greater than 0, got 0"),
-        ({"min_p": 7}, "min_p: expected less than or equal to 1, got 7"),
-        ({"temperature": "x"}, "temperature: expected a valid number, got 'x'"),
+        ({"rules": {"top_k": 0}}, "top_k: expected greater than 0, got 0"),
+        ({"rules": {"min_p": 7}}, "min_p: expected less than or equal to 1, got 7"),
+        ({"rules": {"temperature": "x"}}, "temperature: expected a valid number, got 'x'"),
     ],
 )
 def test_an_argument_that_cannot_be_is_refused(
@@ -169,7 +168,7 @@ def test_an_argument_that_cannot_be_is_refused(
     Bug: seeds of any type were accepted, and wrong types ended in raw errors.
     """
     with pytest.raises(UsageError) as refused:
-        gpt.load(run).generate(**options)
+        gpt.load(run).sample(**{"prompts": ""} | options)
     assert str(refused.value) == message
 
 

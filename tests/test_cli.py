@@ -526,17 +526,6 @@ def test_sample_has_a_flag_for_each_key_of_its_section(gpt: Gpt) -> None:
     _, out, _ = gpt("sample", "--help")
     for key in SampleConfig.model_fields:
         assert f"--{key.replace('_', '-')}" in out
-        assert f"sample.{key}" in " ".join(out.split())
-
-
-def test_the_context_after_overflow_is_a_setting(gpt: Gpt, trained: Path) -> None:
-    arguments = ("sample", "--length", 60, "--seed", 3, "--context-after-overflow")
-    texts = [gpt(*arguments, left)[1] for left in (1, 6, 13)]
-    assert len(set(texts)) == 3
-    assert gpt(*arguments[:-1])[1] == texts[1]  # T // 2
-    code, out, err = gpt(*arguments, 14)
-    assert (code, out) == (2, "")
-    assert "context_after_overflow: expected 1 to model.T (13) characters, got 14" in err
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_the_unknown_id_is_never_sampled_and_the_others_cost_what_they_did(folde
     logits = model.logits("and")[-1].double().log_softmax(-1)
     assert logits.argmax() == unknown
     for rules in ({"temperature": 0.0}, {"temperature": 5.0}, {"top_k": 1}, {"top_p": 0.0}):
-        chunks = model.sample(["and"], num_samples=5, length=23, seed=1, **rules)
+        chunks = model.sample(["and"], num_samples=5, length=23, seed=1, rules=rules)
         for sample in collect(chunks, ["and"] * 5):
             assert set(sample.text) <= set(model.vocabulary.characters)
             assert len(sample.text) == 23
@@ -275,7 +275,7 @@ def test_a_stop_string_of_bytes_ends_a_sample_before_it() -> None:
 def test_a_sample_of_any_bytes_has_a_length_in_characters(folder: Path, length: int) -> None:
     """Most are no UTF-8 after so few steps; the draws are those of a longer sample."""
     model = load(folder, "bytes")
-    options: dict[str, Any] = {"num_samples": 7, "seed": 2, "temperature": 1.5}
+    options: dict[str, Any] = {"num_samples": 7, "seed": 2, "rules": {"temperature": 1.5}}
     longer = collect(model.sample(["日本"], length=31, **options), ["日本"] * 7)
     samples = collect(model.sample(["日本"], length=length, **options), ["日本"] * 7)
     assert any("\ufffd" in sample.text for sample in longer)
@@ -320,7 +320,7 @@ def test_characters_that_share_the_unknown_id_are_told_once(
     assert model.prepare("aΩ\x1b") == "aΩ\x1b"
     next(model.sample(["aΩ"], length=3))
     assert caplog.messages == [
-        "characters outside the model's vocabulary, all of them one to it: Ω '\\x1b'"
+        "characters outside the model's vocabulary, which all share one id: Ω '\\x1b'"
     ]
     assert model.logits("aΩ").equal(model.logits("aЖ"))
     assert "Ж" in caplog.messages[-1]

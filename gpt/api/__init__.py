@@ -7,21 +7,20 @@
     for chunk in model.generate("To be", length=300, seed=1):
         print(chunk, end="")
 
-Importing this module loads no torch, and neither does sampling on a CPU. No function installs a
-signal handler or needs the main thread.
+Importing this module, and sampling on a CPU, load no torch. No function installs a signal handler
+or needs the main thread.
 """
 
 from gpt.api.model import Model, load
 from gpt.api.resolve import name_of
 from gpt.api.sweeps import is_sweep, resume_sweep, sweep
 from gpt.api.text import describe
-from gpt.api.training import estimate, find_learning_rate, resume, train
+from gpt.api.training import estimate, resume, train
 
 __all__ = [
     "Model",
     "describe",
     "estimate",
-    "find_learning_rate",
     "is_sweep",
     "load",
     "name_of",

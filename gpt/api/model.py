@@ -1,13 +1,13 @@
 """A trained model: its samples, logits, losses and attention on any text."""
 
 import logging
-import operator
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, SupportsIndex
 
 from gpt.errors import UsageError
 from gpt.text.rules import normalized
@@ -27,8 +27,7 @@ log = logging.getLogger(__name__)
 class Model:
     """A trained model, as `gpt.load` returns it.
 
-    Several models can be loaded at once, and several threads can use one model. torch is imported
-    by the first call that needs it.
+    Several threads can use one model. torch is imported by the first call that needs it.
 
     Attributes:
         run: the folder of the run.
@@ -41,7 +40,7 @@ class Model:
         self.run, self.checkpoint, self.device = run, checkpoint, device
         self.step, self.config = checkpoint.step, checkpoint.config
         self.vocabulary = checkpoint.vocabulary
-        self._reported = set[str]()  # notices, and characters that share the unknown id
+        self._reported = set[str]()  # notices and unknown characters that were logged
         self._loading = Lock()
 
     def __repr__(self) -> str:
@@ -64,9 +63,10 @@ class Model:
     def summary(self) -> str:
         """Return one line with the folder, the step and, if known, the val loss."""
         val_loss = self.checkpoint.val_loss
-        known = "" if val_loss is None else f", val loss {val_loss:.4f}"
-        known += " per byte" if known and self.vocabulary.is_bytes else ""
-        return f"{self.run}, step {self.step}{known}"
+        if val_loss is None:
+            return f"{self.run}, step {self.step}"
+        unit = " per byte" if self.vocabulary.is_bytes else ""
+        return f"{self.run}, step {self.step}, val loss {val_loss:.4f}{unit}"
 
     def prepare(
         self, prompt: str, *, drop_unknown: bool = False, advice: str = "leave them out"
@@ -75,13 +75,13 @@ class Model:
 
         The prompt is normalised like the training text (`data.newlines`, `data.normalize`,
         `data.lowercase`). It is converted to NFC or NFD, and its typographic quotes to ASCII, if
-        the vocabulary has only those; a notice says so. If an id stands for all characters outside
-        the vocabulary, a notice lists the ones in the prompt.
+        the vocabulary has only those. A notice is logged for each conversion, and for characters
+        that share the unknown id.
 
         Args:
             prompt: any text.
             drop_unknown: drop characters that the vocabulary lacks; a notice counts them.
-            advice: what the error message advises for characters without an id.
+            advice: end of the error message for characters without an id.
 
         Returns:
             The prepared prompt.
@@ -91,19 +91,17 @@ class Model:
         """
         from gpt.sampling.prompt import check_known, listed_characters
 
-        prompt = self._readable(prompt)
+        prompt = self._normalized(prompt)
         if drop_unknown:
             if unknown := self.unknown_characters(prompt):
-                log.warning(
-                    "dropped %d of %d characters, which are outside the model's vocabulary: %s",
-                    *(unknown.total(), len(prompt), listed_characters(unknown)),
-                )
+                notice = "dropped %d of %d characters, which are outside the model's vocabulary: %s"
+                log.warning(notice, unknown.total(), len(prompt), listed_characters(unknown))
             return "".join(c for c in prompt if c not in unknown)
         check_known(prompt, self.vocabulary, advice)
         if new := [c for c in self.vocabulary.outside(prompt) if c not in self._reported]:
             self._reported.update(new)
             log.warning(
-                "characters outside the model's vocabulary, all of them one to it: %s",
+                "characters outside the model's vocabulary, which all share one id: %s",
                 listed_characters(new),
             )
         return prompt
@@ -112,26 +110,24 @@ class Model:
         """Count the characters of a text that are not in the vocabulary.
 
         Args:
-            text: any text; it is read as `prepare` reads it.
+            text: any text; it is normalised as in `prepare`.
 
         Returns:
-            How often each of these characters occurs.
+            The number of occurrences of each of these characters.
 
         Raises:
             UsageError: the text is not a str.
         """
-        text = self._readable(text)
+        text = self._normalized(text)
         outside = set(self.vocabulary.outside(text))
         return Counter(c for c in text if c in outside)
 
-    def _readable(self, text: str) -> str:
-        """Normalise a text like the training text, and replace unknown characters if possible."""
+    def _normalized(self, text: str) -> str:
         from gpt.sampling.prompt import with_known_characters
 
         if not isinstance(text, str):
             raise UsageError(f"text: expected a str, got {text!r:.100}")
-        text = normalized(text, self.config.data)
-        text, notices = with_known_characters(text, self.vocabulary)
+        text, notices = with_known_characters(normalized(text, self.config.data), self.vocabulary)
         for notice in notices:
             if notice not in self._reported:
                 self._reported.add(notice)
@@ -145,59 +141,34 @@ class Model:
         length: int | None = None,
         seed: int | None = None,
         stops: str | Sequence[str] = (),
-        until_stop: bool = False,
-        ban: str = "",
-        drop_unknown: bool = False,
         temperature: float | None = None,
         top_k: int | None = None,
         top_p: float | None = None,
         min_p: float | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        context_after_overflow: int | None = None,
     ) -> Iterator[str]:
-        """Return an iterator over the text after the prompt, which yields it as it is generated.
+        """Return an iterator that yields one text while it is generated.
 
-        `generate` writes one text; `sample` writes several, or several prompts' texts, at once.
+        `sample` has more options, and samples several texts at once.
 
         Args:
-            prompt: the text to continue, taken literally.
-            length: as for `sample`, like all arguments from here on.
-            seed: the seed of the draws.
-            stops: strings that end the text.
-            until_stop: ignore `sample.length`.
-            ban: characters that are never sampled.
-            drop_unknown: drop characters that the vocabulary lacks.
-            temperature: above 1 more random, below 1 more predictable.
-            top_k: sample only from the `top_k` likeliest characters.
-            top_p: sample only from the likeliest characters that make up this probability.
+            prompt: the text to continue; it is not yielded.
+            length: characters to generate; None: `sample.length` of the run's config.
+            seed: seed of the draws; None: the run's seed.
+            stops: strings that end the text; a str is one string.
+            temperature: above 1 more random, below 1 more predictable, 0: always the likeliest.
+                None takes the value of the run's config, also for the rules that follow.
+            top_k: keep only the `top_k` likeliest characters.
+            top_p: keep only the likeliest characters whose probabilities sum to `top_p`.
             min_p: drop characters less likely than `min_p` times the likeliest.
-            presence_penalty: subtracted from the logits of recent characters.
-            frequency_penalty: the same, for each time that they occur.
-            context_after_overflow: characters of context left when a text outgrows `model.T`.
 
         Returns:
             An iterator over parts of the text.
 
         Raises:
-            GPTError: see `sample`.
+            UsageError, DeviceError, OutOfMemory: see `sample`.
         """
-        chunks = self.sample(
-            [prompt],
-            length=length,
-            seed=seed,
-            stops=stops,
-            until_stop=until_stop,
-            ban=ban,
-            drop_unknown=drop_unknown,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            context_after_overflow=context_after_overflow,
-        )
+        rules = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        chunks = self.sample([prompt], length=length, seed=seed, stops=stops, rules=rules)
         return (chunk.text for chunk in chunks)
 
     def sample(
@@ -210,14 +181,7 @@ class Model:
         stops: str | Sequence[str] = (),
         until_stop: bool = False,
         ban: str = "",
-        drop_unknown: bool = False,
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
-        presence_penalty: float | None = None,
-        frequency_penalty: float | None = None,
-        context_after_overflow: int | None = None,
+        rules: Mapping[str, float | None] = MappingProxyType({}),
     ) -> Iterator["Chunk"]:
         """Return an iterator over chunks of all samples, which are generated side by side.
 
@@ -225,32 +189,22 @@ class Model:
         `gpt.sampling.samples.collect` joins the chunks of each.
 
         Args:
-            prompts: the texts to continue, taken literally; a str is one prompt.
+            prompts: the texts to continue; a str is one prompt. `prepare` drops characters that
+                the vocabulary lacks.
             num_samples: samples of each prompt.
             length: characters of a sample; None: `sample.length` of the run's config.
-            seed: the draws follow from it and from each sample's index; None: the run's seed.
-            stops: strings that end a sample and are not part of it; a str is one stop string.
-            until_stop: ignore `sample.length`: a sample ends only before a stop string, or at
-                `length` if that is given.
+            seed: seed of the draws, which also depend on the sample's index; None: the run's.
+            stops: strings that end a sample and are not part of it; a str is one string.
+            until_stop: ignore `sample.length`: only a stop string ends a sample, or `length`.
             ban: characters that are never sampled.
-            drop_unknown: drop characters of the prompts that the vocabulary lacks.
-            temperature: above 1 more random, below 1 more predictable, 0: always the likeliest.
-                For this and all that follow, None takes the value in the run's config.
-            top_k: sample only from the `top_k` likeliest characters.
-            top_p: sample only from the likeliest characters that make up this probability.
-            min_p: drop characters less likely than `min_p` times the likeliest.
-            presence_penalty: subtracted from the logit of each character among the last 64 of
-                prompt and sample.
-            frequency_penalty: subtracted from a character's logit for each time that it is among
-                the last 64.
-            context_after_overflow: characters of context left when a text outgrows `model.T`.
+            rules: changes of the config's section `sample`, such as `{"min_p": 0.1,
+                "presence_penalty": 0.5}`. A None changes nothing.
 
         Returns:
             An iterator over chunks: `text`, its `log_probabilities`, whether the sample `ended`.
 
         Raises:
-            UsageError: an argument has a wrong type or value, or a text has characters that the
-                vocabulary lacks.
+            UsageError: an argument has a wrong type or value, or unknown characters.
             DeviceError: there is no such device.
             OutOfMemory: so many samples would take more memory than is free.
         """
@@ -259,22 +213,10 @@ class Model:
         from gpt.sampling.prompt import banned_ids, check_known, encode_prompt
         from gpt.sampling.sampler import SamplingRules
 
-        defaults = self.config.sample
-        rules = SamplingRules.from_config(
-            defaults,
-            length=length,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-            min_p=min_p,
-            presence_penalty=presence_penalty,
-            frequency_penalty=frequency_penalty,
-            context_after_overflow=context_after_overflow,
-        )
+        chosen = SamplingRules.from_config(self.config.sample, **{"length": length, **rules})
         num_samples = _whole_number("num_samples", num_samples, 1)
         seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
-        stops = [self._readable(text) for text in _texts("stops", stops)]
-        ban = "".join(_texts("ban", ban))
+        stops = [self._normalized(text) for text in _texts("stops", stops)]
         for text in stops:
             advice = "it would never come, so leave it out"
             check_known(text, self.vocabulary, advice, what="the stop string", shared=False)
@@ -282,15 +224,13 @@ class Model:
             raise UsageError("stops: expected strings of at least one character, got ''")
         if until_stop and not stops:
             raise UsageError("until_stop: expected stops, which end the samples, got none")
+        ban = "".join(_texts("ban", ban))
         banned_ids(ban, self.vocabulary)  # raises UsageError
-        advice = "leave them out, or pass drop_unknown=True"
-        prompts = [
-            self.prepare(prompt, drop_unknown=drop_unknown, advice=advice)
-            for prompt in _texts("prompts", prompts)
-        ]
-        encoded = [encode_prompt(prompt, self.vocabulary) for prompt in prompts]
-        length = defaults.length if length is None and not until_stop else length
-        length = None if length is None else int(length)  # from a numpy scalar, say
+        prepared = [self.prepare(text) for text in _texts("prompts", prompts)]
+        encoded = [encode_prompt(text, self.vocabulary) for text in prepared]
+        if length is None and not until_stop:
+            length = self.config.sample.length
+        length = None if length is None else int(length)  # it may be a numpy integer
         B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)
         check_sampling_memory(self.checkpoint, self.device, B, longest, length)
         return generate_samples(
@@ -301,7 +241,7 @@ class Model:
             length=length,
             seed=seed,
             stops=stops,
-            rules=rules,
+            rules=chosen,
             ban=ban,
         )
 
@@ -312,8 +252,8 @@ class Model:
             text: 1 to `model.T` characters; with `data.vocabulary: bytes`, bytes of UTF-8.
 
         Returns:
-            float32 on the CPU, (T, V): row t predicts the character (or byte) after the one at t,
-            counted from 0. The softmax of a row is a distribution.
+            float32 on the CPU, (T, V). Row t predicts the character (or byte) after position t.
+            The softmax of a row is a distribution.
 
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
@@ -329,17 +269,17 @@ class Model:
                 f"expected a text of 1 to model.T = {self.config.model.T} "
                 f"{self.vocabulary.unit}s, got {len(ids)}"
             )
-        with default_modes(), torch.no_grad():  # inference tensors could not be used with autograd
-            logits: Tensor = self.module(ids[None].to(self._torch_device))[0]
+        device = next(self.module.parameters()).device
+        with default_modes(), torch.no_grad():  # autograd cannot use inference tensors
+            logits: Tensor = self.module(ids[None].to(device))[0]
         return logits.float().cpu()
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
-        """Return the mean loss of a text, as `val_loss` is: in consecutive windows of `model.T`.
+        """Return the mean loss of a text in consecutive windows of `model.T`, as `val_loss` is.
 
         Args:
             text: at least 2 characters.
-            drop_unknown: drop characters that the vocabulary lacks; a notice counts them, and
-                `unknown_characters` returns the counts.
+            drop_unknown: drop characters that the vocabulary lacks; a notice counts them.
 
         Returns:
             Nats per character, over all characters but the first.
@@ -386,9 +326,9 @@ class Model:
             text: 1 to `model.T` characters.
 
         Returns:
-            An Attention of float32 tensors on the CPU: `weights` (n_layer, H, T, T), where row t is
-            a query position and sums to 1, and `probabilities` (T, V). H is the number of heads, of
-            all members of an ensemble together.
+            An Attention of float32 tensors on the CPU. `weights` are (n_layer, H, T, T): row t
+            belongs to query position t and sums to 1. `probabilities` are (T, V). H is the number
+            of heads, of all members of an ensemble together.
 
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
@@ -408,10 +348,10 @@ class Model:
             text: 1 to `model.T` characters.
 
         Returns:
-            An AttentionAnalysis: an Attention with `losses` (T - 1,), in nats of each character but
-            the first; `losses_without` (n_layer, H, T - 1), the same with a head ablated;
-            `value_norms` (n_layer, H, T); the scores `previous` and `induction` (n_layer, H); and
-            the logit `lens`.
+            An Attention with `losses` (T - 1,), in nats of each character but the first;
+            `losses_without` (n_layer, H, T - 1), the same with a head ablated; `value_norms`
+            (n_layer, H, T); the scores `previous` and `induction` (n_layer, H); and the logit
+            `lens`.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: see `attention`.
@@ -422,24 +362,16 @@ class Model:
         with default_modes():
             return analyze_text(self.module, self.vocabulary, self.prepare(text))
 
-    @property
-    def _torch_device(self) -> Any:
-        return next(self.module.parameters()).device
-
 
 def _whole_number(name: str, value: object, least: int) -> int:
-    """Return the argument as an int. Raises UsageError unless it is one of `least` or more."""
-    try:
-        number = least - 1 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = least - 1
-    if number < least:
+    """Return the argument `name` as an int, or raise UsageError if it is not at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
         raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
-    return number
+    return int(value)
 
 
 def _texts(name: str, texts: object) -> list[str]:
-    """Return one text or several as a list. Raises UsageError for anything else."""
+    """Return the argument `name`, one text or several, as a list, or raise UsageError."""
     several = [texts] if isinstance(texts, str) else texts
     if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
         raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")
@@ -452,7 +384,7 @@ def load(
     """Load the model of a run.
 
     Args:
-        run: the folder of the run, or its name under `runs/`; default: the newest run.
+        run: the folder of the run, or its name under `runs/`; None: the newest run.
         checkpoint: `best` (the lowest val loss), `last` or a step.
         device: auto, cpu, cuda, cuda:N or mps; it need not be the device of the training.
 
@@ -461,7 +393,7 @@ def load(
 
     Raises:
         UsageError: there is no such run.
-        CheckpointError: the checkpoint is missing, damaged or not one of ours.
+        CheckpointError: the checkpoint is missing, damaged or in another format.
     """
     from gpt.runs.checkpoint import read_checkpoint
     from gpt.runs.folder import find_run

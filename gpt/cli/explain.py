@@ -9,6 +9,7 @@ import typer
 
 from gpt.cli.options import DebugFlag, JsonFlag, one_run, terminal_colour, terminal_width
 from gpt.errors import GPTError, UsageError
+from gpt.lessons import LESSONS
 from gpt.status import phase
 
 
@@ -21,18 +22,14 @@ def explain(
     ] = None,
     run: Annotated[
         str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Show the same in this run's trained model: its folder or name.",
-        ),
+        typer.Option(metavar="RUN", help="Show the lesson in this run's trained model, too."),
     ] = None,
     text: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="With --run: your own text, at most model.T characters (and 256), instead of one "
-            "that the model generates. For the lesson training, without --run: the text to train "
-            "on, as TEXT of gpt train.",
+            help="With --run: a text of at most model.T (and 256) characters; by default the model "
+            "generates one. For the lesson training: the text to train on.",
         ),
     ] = None,
     answer: Annotated[
@@ -44,7 +41,7 @@ def explain(
             metavar="N",
             min=0,
             max=2**63 - 1,
-            help="Seed of the tensors. 1337 gives the figures of the notebooks that set it; the "
+            help="Seed of the tensors. 1337 gives the numbers of the notebooks that set it; the "
             "example of six words in `head` has seeds of its own.",
         ),
     ] = 1337,
@@ -52,13 +49,11 @@ def explain(
     debug: DebugFlag = False,
 ) -> None:
     """Explain attention one step at a time, with real tensors."""
-    from gpt.lessons import LESSONS
-
     run = one_run(run_argument, run)
     if lesson is None and run is not None:
         raise UsageError(f"--run: name a lesson too; there are {', '.join(LESSONS)}")
-    source = text if lesson == "training" and run is None else None
-    if text is not None and run is None and source is None:
+    trains = lesson == "training" and run is None
+    if text is not None and run is None and not trains:
         raise UsageError("--text: name a trained run too, with --run")
     if lesson is None:
         typer.echo(json.dumps(LESSONS) if as_json else _lessons(terminal_width()))
@@ -76,27 +71,26 @@ def explain(
 
             from gpt.lessons.trained import trained_model
 
-        name = model.run.resolve().name
-        text = text and model.prepare(text)
+        name, text = model.run.resolve().name, text and model.prepare(text)
         trained = trained_model(name, model.module, model.vocabulary, seed, text)
 
     with phase("loading PyTorch"):
         from gpt.lessons.build import build_page
         from gpt.lessons.render import render
 
-    page = build_page(lesson, seed, trained, **({} if source is None else {"source": source}))
+    options = {"source": text} if trains and text is not None else {}
+    page = build_page(lesson, seed, trained, **options)
+    colour = terminal_colour()
     if as_json:
-        shown = json.dumps(page.to_dict())
+        typer.echo(json.dumps(page.to_dict()))
     else:
-        shown = render(page, terminal_width(), colour=terminal_colour(), answer=answer)
-    typer.echo(shown, color=terminal_colour())
+        typer.echo(render(page, terminal_width(), colour=colour, answer=answer), color=colour)
     if not page.holds:
         raise GPTError(f"{lesson}: a check fails; see the page")
 
 
 def _lessons(width: int) -> str:
-    from gpt.lessons import LESSONS
-
+    """Format the list of lessons."""
     heading = "Lessons, each built on the last; show one with: gpt explain LESSON"
     lines = [*textwrap.wrap(heading, width), ""]
     for name, title in LESSONS.items():

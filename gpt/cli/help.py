@@ -1,63 +1,54 @@
-"""Pages of --help and --help-all, and suggestions for words that are no command or option."""
+"""`--help-all`, and suggestions for unknown commands and options."""
 
 import difflib
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
 
-WIDEST_HELP = 100  # columns, where the terminal has more
-
-
-ALL_SETTINGS = "gpt.all_settings"  # key of a context in which help lists the settings
-OTHER_COMMANDS = {  # words that people try, and the command that does it
-    **dict.fromkeys(("generate", "complete", "chat"), "sample"),
-    **dict.fromkeys(("list", "ls", "show"), "runs"),
-    **dict.fromkeys(("delete", "remove", "rm"), "runs --delete RUN"),
-    **dict.fromkeys(("resume", "continue"), "train --resume"),
-    **dict.fromkeys(("finetune", "fine-tune"), "train --init-from RUN"),
-    **dict.fromkeys(("config", "settings"), "train --help-all"),
-    **dict.fromkeys(("attention", "plot"), "attend"),
-    **dict.fromkeys(("lesson", "lessons", "learn"), "explain"),
-    **dict.fromkeys(("fit", "run"), "train"),
-    "text": "data",
+OTHER_COMMANDS = {  # command to words that people try instead
+    "sample": "generate complete chat",
+    "runs": "list ls show",
+    "runs --delete RUN": "delete remove rm",
+    "train": "fit run",
+    "train --resume": "resume continue",
+    "train --init-from RUN": "finetune fine-tune",
+    "train --help-all": "config settings",
+    "attend": "attention plot",
+    "explain": "lesson lessons learn",
+    "data": "text",
 }
-OTHER_OPTIONS = {  # options that people try, and those of a command that do it
-    **dict.fromkeys(("--epochs", "--epoch", "--time"), "--minutes N or --set train.steps=N"),
-    **dict.fromkeys(("--out-dir", "--output-dir", "--output", "--name"), "--run-dir DIR"),
-    **dict.fromkeys(("--max-new-tokens", "--max-tokens", "--max-length", "--tokens"), "--length N"),
-    **dict.fromkeys(("--samples", "--count"), "--num-samples N"),
-    **dict.fromkeys(("--ckpt", "--step"), "--checkpoint STEP"),
-    "--repetition-penalty": "--frequency-penalty X or --presence-penalty X",
-    "--chat": "--interactive",
-    "--force": "--overwrite",
+OTHER_OPTIONS = {  # option to options that people try instead
+    "--minutes N or --set train.steps=N": "--epochs --epoch --time",
+    "--run-dir DIR": "--out-dir --output-dir --output --name",
+    "--length N": "--max-new-tokens --max-tokens --max-length --tokens",
+    "--num-samples N": "--samples --count",
+    "--checkpoint STEP": "--ckpt --step",
+    "--frequency-penalty X or --presence-penalty X": "--repetition-penalty",
+    "--interactive": "--chat",
+    "--overwrite": "--force",
 }
-
-
-class Commands(TyperGroup):
-    """Lists the commands with the whole first sentence of each."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """See TyperGroup, which suggests commands that are spelled alike."""
-        if args and args[0] not in self.commands and args[0] in OTHER_COMMANDS:
-            ctx.fail(f"No such command '{args[0]}'. Did you mean '{OTHER_COMMANDS[args[0]]}'?")
-        return super().resolve_command(ctx, args)
-
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """See TyperGroup, which cuts the sentences to a line."""
-        rows = [
-            (name, self.commands[name].get_short_help_str(limit=1000))
-            for name in self.list_commands(ctx)
-        ]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
 
 
 def _show_all(ctx: typer.Context, asked: bool) -> None:
-    if asked:
-        ctx.meta[ALL_SETTINGS] = True
-        typer.echo(ctx.get_help())
-        raise typer.Exit
+    """Print the help, then every setting by its group, and exit."""
+    if not asked:
+        return
+    from gpt.config.schema import GROUPS, Config, default_text, fields
+
+    groups: dict[str, list[tuple[str, str]]] = {}
+    for key, description, _ in fields(Config()):
+        group = GROUPS.get(key) or [*groups][-1]
+        groups.setdefault(group, []).append((key, f"{description}  [{default_text(key)}]"))
+    widest = max(len(key) for rows in groups.values() for key, _ in rows)
+    formatter = ctx.make_formatter()
+    heading = "\nSettings, in a config file or by --set KEY=VALUE; defaults in brackets"
+    with formatter.section(heading):
+        for group, rows in groups.items():
+            with formatter.section(group):
+                formatter.write_dl([(key.ljust(widest), text) for key, text in rows])
+    typer.echo(ctx.get_help())
+    typer.echo(formatter.getvalue().rstrip("\n"))
+    raise typer.Exit
 
 
 HelpAllFlag = Annotated[
@@ -68,37 +59,23 @@ HelpAllFlag = Annotated[
 ]
 
 
-class CommandWithSettings(TyperCommand):
-    """With --help-all, ends the help with every setting of a config."""
-
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """See TyperCommand."""
-        if ALL_SETTINGS not in ctx.meta:
-            return
-        from gpt.config.schema import GROUPS, Config, default_text, fields
-
-        groups: dict[str, list[tuple[str, str]]] = {}
-        for key, description, _ in fields(Config()):
-            group = GROUPS.get(key) or [*groups][-1]
-            row = (key, f"{description}  [{default_text(key)}]")
-            groups.setdefault(group, []).append(row)
-        widest = max(len(key) for rows in groups.values() for key, _ in rows)
-        heading = "Settings, in a config file or by --set KEY=VALUE; defaults in brackets"
-        with formatter.section(heading):
-            for group, rows in groups.items():
-                with formatter.section(group):
-                    formatter.write_dl([(key.ljust(widest), text) for key, text in rows])
+def suggested_command(word: str) -> str:
+    """Return a sentence that names the command for an unknown `word`, or nothing."""
+    for name, words in OTHER_COMMANDS.items():
+        if word in words.split():
+            return f" Did you mean '{name}'?"
+    return ""
 
 
-def meant_by(option: str, ctx: Any) -> str:
-    """Return a suggestion for an unknown option of the command of `ctx`; nothing if none is near.
+def suggested_option(option: str, ctx: Any) -> str:
+    """Return a clause that names an option for an unknown `option` of a command, or nothing.
 
-    `--minuts` -> `; did you mean --minutes?`.
+    `--minuts` gives `; did you mean --minutes?`.
     """
     known = [name for each in ctx.command.params for name in each.opts if name.startswith("--")]
-    other = OTHER_OPTIONS.get(option, "")
-    if other.partition(" ")[0] in known:
-        return f"; did you mean {other}?"
+    for other, options in OTHER_OPTIONS.items():
+        if option in options.split() and other.split()[0] in known:
+            return f"; did you mean {other}?"
     near = [name for name in known if name.startswith(option)]
     near = near or difflib.get_close_matches(option, known, n=1, cutoff=0.75)
     if near:
@@ -108,6 +85,7 @@ def meant_by(option: str, ctx: Any) -> str:
 
         if key := nearest_setting(option.strip("-"), cutoff=0.8):
             return f"; did you mean --set {key}=VALUE?"
-    commands = ctx.parent.command.commands if ctx.parent else {}
-    owner = [name for name, each in commands.items() if any(option in p.opts for p in each.params)]
-    return f"; gpt {owner[0]} has it" if owner else ""
+    for name, each in ctx.parent.command.commands.items() if ctx.parent else ():
+        if any(option in parameter.opts for parameter in each.params):
+            return f"; gpt {name} has it"
+    return ""

@@ -1,7 +1,7 @@
-"""The command line: exit codes, streams, and which commands there are.
+"""The command line: its commands, exit codes, streams and messages.
 
-Torch, and all that imports it, is imported inside the commands, so that help and config errors
-appear at once.
+Torch, and all modules that import it, are imported inside the commands, so that help and config
+errors appear at once.
 """
 
 import errno
@@ -22,8 +22,8 @@ from gpt import __version__, status
 from gpt.cli.attend import attend
 from gpt.cli.data import data
 from gpt.cli.explain import explain
-from gpt.cli.help import WIDEST_HELP, Commands, CommandWithSettings, meant_by
-from gpt.cli.options import log, terminal_width, wrapped
+from gpt.cli.help import suggested_command, suggested_option
+from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
@@ -32,42 +32,34 @@ from gpt.files import from_here, naming
 from gpt.text.display import in_one_line, visible
 from gpt.torchrun import is_first_to_fail, is_main
 
-STOPPED = (INTERRUPTED, 128 + 15, 128 + 1)  # exit codes: by Ctrl-C, SIGTERM, SIGHUP
-MAX_LINE = 1000  # characters of a message that are shown of each of its lines
+STOPPED = (INTERRUPTED, 128 + 15, 128 + 1)  # exit codes after Ctrl-C, SIGTERM and SIGHUP
+MAX_LINE = 1000  # characters of one line of a message; a longer one loses its middle
 ADVICE = {
-    errno.ENOSPC: "make room on its disk, or write to another one",
-    errno.EDQUOT: "make room in your quota, or write to another disk",
-    errno.EFBIG: "raise the limit on the size of a file (ulimit -f)",
-    errno.ENAMETOOLONG: "use a shorter name",
+    errno.ENOSPC: "; make room on its disk, or write to another one",
+    errno.EDQUOT: "; make room in your quota, or write to another disk",
+    errno.EFBIG: "; raise the limit on the size of a file (ulimit -f)",
+    errno.ENAMETOOLONG: "; use a shorter name",
 }
 
 app = typer.Typer(
     name="gpt",
-    cls=Commands,
     help="A character-level GPT: train it on any text, watch it learn, sample from it.",
     epilog="Start with: gpt train --config quickstart",
-    rich_markup_mode=None,  # plain help is up sooner
+    rich_markup_mode=None,  # plain help appears sooner
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_COLUMNS},
 )
 
 
 def main() -> NoReturn:
-    """Run the command line; every way it can fail ends in one message and an exit code."""
-    sys.stdin = sys.stdin or _nowhere("r")  # closed by whoever started us
-    name_it, forgive = partial(naming, "standard output"), partial(suppress, OSError, ValueError)
-    sys.stdout = cast(TextIO, _Guarded(sys.stdout or _nowhere(), name_it))
-    sys.stderr = cast(TextIO, _Guarded(sys.stderr or _nowhere(), forgive))  # a run needs no reader
-    if isinstance(sys.stdin, io.TextIOWrapper):
-        sys.stdin.reconfigure(errors="surrogateescape")  # then refused as an unknown character
-    if hasattr(sys.stdout, "reconfigure"):
-        sys.stdout.reconfigure(errors="backslashreplace")
+    """Run the command line. Every failure ends in one message and an exit code."""
+    _set_up_streams()
     log.handlers = [_Notices() if is_main() else logging.NullHandler()]
     log.setLevel(logging.INFO)
     try:
         _check_working_folder()
         code = app(_with_resumed_run(sys.argv[1:]), standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)  # that of typer.Exit
+        sys.exit(code if isinstance(code, int) else 0)  # an int after typer.Exit
     except SystemExit as done:
         if done.code in STOPPED and is_main():
             is_training = sys.argv[1:2] == ["train"]
@@ -83,8 +75,25 @@ def main() -> NoReturn:
         sys.exit(getattr(error, "exit_code", 1))
 
 
+def _set_up_streams() -> None:
+    """Replace missing streams, and let an error of stdout name it and one of stderr be ignored."""
+
+    def stream(now: TextIO | None, mode: str) -> TextIO:
+        """Return a stream, or the null device if the parent closed it."""
+        return now or cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
+
+    sys.stdin = stream(sys.stdin, "r")
+    if isinstance(sys.stdin, io.TextIOWrapper):  # bytes that are not UTF-8 become unknown
+        sys.stdin.reconfigure(errors="surrogateescape")
+    if hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    named, ignored = partial(naming, "standard output"), partial(suppress, OSError, ValueError)
+    sys.stdout = cast(TextIO, _Guarded(stream(sys.stdout, "w"), named))
+    sys.stderr = cast(TextIO, _Guarded(stream(sys.stderr, "w"), ignored))
+
+
 def _check_working_folder() -> None:
-    """Raises UsageError if it was removed: torch and others end the process without a message."""
+    """Refuse a working folder that was removed: torch would end the process without a message."""
     try:
         Path.cwd()
     except OSError as error:
@@ -95,7 +104,7 @@ def _check_working_folder() -> None:
 
 
 class _Guarded:
-    """A stream that is written to and flushed within a context that handles its errors."""
+    """A stream that is written and flushed within a context, which handles its errors."""
 
     def __init__(self, stream: TextIO, context: Callable[[], AbstractContextManager[Any]]) -> None:
         self._stream, self._context = stream, context
@@ -114,7 +123,7 @@ class _Guarded:
 
 
 def _with_resumed_run(arguments: list[str]) -> list[str]:
-    """Options here have a value each; `train --resume` without one means the newest run."""
+    """Give `train --resume` an empty value if it has none: typer has no optional values."""
     if arguments[:1] != ["train"]:
         return arguments
     return [
@@ -123,16 +132,17 @@ def _with_resumed_run(arguments: list[str]) -> list[str]:
     ]
 
 
-def _nowhere(mode: str = "w") -> TextIO:
-    return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
-
-
 def _message(error: Exception) -> str:
-    """Return what to tell the user: one line, or one for each argument of a GPTError.
+    """Return the message of an error: a line for each argument of a GPTError, else one line.
 
-    A file name with a line end in it cannot pass for a line of ours.
+    Newlines within a line, for example in a file name, are escaped.
     """
-    lines = error.args if isinstance(error, GPTError) else (_described(error),)
+    if isinstance(error, GPTError):
+        lines = error.args
+    elif hasattr(error, "format_message"):
+        lines = (_of_typer(error),)
+    else:
+        lines = (_of_system(error),)
     return "\n".join(_shortened(in_one_line(str(line))) for line in lines)
 
 
@@ -143,23 +153,29 @@ def _shortened(line: str) -> str:
     return f"{line[: MAX_LINE * 2 // 3]} [...] {line[-MAX_LINE // 4 :]}"
 
 
-def _described(error: Exception) -> str:
-    """Return a line about an error that is not ours, with advice where there is any."""
-    if hasattr(error, "format_message"):  # typer's, of a command line that cannot be parsed
-        ctx = getattr(error, "ctx", None)
-        told = error.format_message().replace("Input should be", "expected")
-        told = re.sub(r", unable to parse string as an? \w+", "", told)
-        if ctx is not None and hasattr(error, "possibilities"):  # an unknown option
-            option = getattr(error, "option_name", "")
-            told = f"No such option: {option}{meant_by(option, ctx)}"
-        return f"{told}{_where_to_look(ctx)}"
-    first = next((line for line in str(error).splitlines() if line.strip()), "")
+def _of_typer(error: Any) -> str:
+    """Return the message of a command line that typer cannot parse, with a suggestion."""
+    ctx = getattr(error, "ctx", None)
+    text = error.format_message().replace("Input should be", "expected")
+    text = re.sub(r", unable to parse string as an? \w+", "", text)
+    if ctx is None:
+        return text
+    if option := getattr(error, "option_name", "") if hasattr(error, "possibilities") else "":
+        text = f"No such option: {option}{suggested_option(option, ctx)}"
+    elif word := re.fullmatch(r"No such command '(.*)'\.", text):
+        text += suggested_command(word[1])
+    name = [str(ctx.command.name)] if ctx.parent else []
+    return f"{text} (see {command(*name, '--help')})"
+
+
+def _of_system(error: Exception) -> str:
+    """Return the message of an error from Python, the operating system or torch, with advice."""
     if isinstance(error, OSError) and error.strerror:
-        name = _shortened_name(
-            str(from_here(str(error.filename)) if error.filename else "a file or stream")
-        )
-        advice = ADVICE.get(error.errno or 0)
-        return f"{name}: {error.strerror}{f'; {advice}' if advice else ''}"
+        name = str(from_here(str(error.filename)) if error.filename else "a file or stream")
+        if len(name) > 255:
+            name = f"{name[:50]}... ({len(name):,} characters)"
+        return f"{name}: {error.strerror}{ADVICE.get(error.errno or 0, '')}"
+    first = next((line for line in str(error).splitlines() if line.strip()), "")
     if "failed to map segment" in first or "can't start new thread" in first:
         return (
             f"not enough memory to load torch ({first:.150}); raise the limit on memory (ulimit "
@@ -171,29 +187,16 @@ def _described(error: Exception) -> str:
             f"train.batch_size, a larger train.accumulation, or fewer --num-samples"
         )
     if first.startswith("Invalid log settings"):
-        return (
-            f"the environment variable TORCH_LOGS is {os.environ.get('TORCH_LOGS', ''):.50}, which "
-            f"torch does not know; unset it"
-        )
+        value = os.environ.get("TORCH_LOGS", "")
+        return f"torch does not accept the environment variable TORCH_LOGS={value:.50}; unset it"
     return f"{type(error).__name__}: {first:.300} (--debug shows where)"
-
-
-def _shortened_name(name: str) -> str:
-    return name if len(name) <= 255 else f"{name[:50]}... ({len(name):,} characters)"
-
-
-def _where_to_look(ctx: typer.Context | None) -> str:
-    if ctx is None:
-        return ""
-    name = [str(ctx.command.name)] if ctx.parent else []
-    return f" (see {command(*name, '--help')})"
 
 
 class _Notices(logging.Handler):
     """Write notices to stderr, above the progress bar if there is one.
 
-    In a terminal, a status line (see `gpt.status.phase`) is replaced by whatever comes next, and
-    erased when its phase ends. Elsewhere it is a line like any other.
+    In a terminal, a status line (`gpt.status.phase`) is overwritten by the next notice and erased
+    when its phase ends. Elsewhere it is an ordinary line.
     """
 
     _shows_status = False
@@ -202,7 +205,7 @@ class _Notices(logging.Handler):
         from tqdm import tqdm
         from tqdm.utils import disp_trim
 
-        if record.args:  # a line end in an argument, such as a file name, makes no line
+        if record.args:  # an argument, such as a file name, may contain newlines
             given = cast(tuple[object, ...], record.args)
             args = (a if isinstance(a, int | float) else in_one_line(str(a)) for a in given)
             notice = visible(str(record.msg) % tuple(args))
@@ -234,9 +237,5 @@ def _root(
         raise typer.Exit(2)
 
 
-app.command(cls=CommandWithSettings)(train)
-app.command()(sample)
-app.command()(attend)
-app.command()(explain)
-app.command()(runs)
-app.command()(data)
+for _command in (train, sample, attend, explain, runs, data):
+    app.command()(_command)

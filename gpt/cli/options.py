@@ -1,4 +1,4 @@
-"""What several commands share: the types of their options, and how they show text."""
+"""Option types and output functions that several commands share."""
 
 import enum
 import logging
@@ -15,11 +15,13 @@ import typer
 from gpt.errors import UsageError, as_typed
 from gpt.text.display import visible
 
+MAX_COLUMNS = 100  # widest line of help, tables and messages in a terminal
+
 log = logging.getLogger("gpt")
 
 
 class Unknown(enum.StrEnum):
-    """What to do with the characters of a prompt that the vocabulary lacks."""
+    """Treatment of characters of a prompt that the vocabulary lacks."""
 
     refuse = "refuse"
     drop = "drop"
@@ -36,11 +38,11 @@ DebugFlag = Annotated[
 RunName = Annotated[
     str | None,
     typer.Argument(
-        metavar="RUN", help="A run: its folder, or its name under runs/; by default the newest."
+        metavar="RUN", help="A run: its folder, or its name under runs/; default the newest."
     ),
 ]
 RunOption = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="The run, in place of the argument RUN.")
+    str | None, typer.Option("--run", metavar="RUN", help="The run, instead of the argument RUN.")
 ]
 AnyDevice = Annotated[
     str,
@@ -53,26 +55,26 @@ WhichCheckpoint = Annotated[
     str,
     typer.Option(
         metavar="best|last|STEP",
-        help="The model with the lowest val loss, the newest, or that of a step.",
+        help="The checkpoint with the lowest val loss, the newest, or that of a step.",
     ),
 ]
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 
 
 def one_run(argument: str | None, option: str | None) -> str | None:
-    """Return the run that is named as an argument or by --run. Raises UsageError for both."""
+    """Return the run that is given as an argument or by `--run`; refuse both."""
     if argument is not None and option is not None:
         raise UsageError(f"expected one run, got {argument} and --run {option}; leave out one")
     return argument if option is None else option
 
 
 def terminal_width() -> int:
-    """Columns to write in: those of the terminal, at most 100; 80 where there is none."""
-    return min(shutil.get_terminal_size().columns, 100)
+    """Return the columns of the terminal, at most `MAX_COLUMNS`; 80 without a terminal."""
+    return min(shutil.get_terminal_size().columns, MAX_COLUMNS)
 
 
 def wrapped(text: str, stream: TextIO) -> str:
-    """Break the text's lines between words if `stream` is a terminal."""
+    """Break the lines of `text` between words if `stream` is a terminal."""
     if not stream.isatty():
         return text
     return "\n".join(
@@ -82,13 +84,13 @@ def wrapped(text: str, stream: TextIO) -> str:
 
 
 def terminal_colour() -> bool:
-    """Whether stdout shows colours: it is a terminal, and NO_COLOR (no-color.org) is not set."""
+    """Return whether stdout is a terminal that shows colours. NO_COLOR turns them off."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain
 
 
 def tensorboard(folder: str) -> str:
-    """The command that shows the runs of a folder, by the TensorBoard of this Python."""
+    """Return the command that shows the runs of `folder` with this Python's TensorBoard."""
     program = Path(sys.executable).with_name("tensorboard")
     if program.exists() or program.with_suffix(".exe").exists():
         return shlex.join([as_typed(program), "--logdir", folder])
@@ -96,6 +98,6 @@ def tensorboard(folder: str) -> str:
 
 
 def show(text: str) -> None:
-    """Write at once; what goes to a terminal is made safe, what goes to a file stays as it is."""
+    """Write and flush text; in a terminal, replace its control characters."""
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

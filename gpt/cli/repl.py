@@ -1,9 +1,8 @@
-"""A prompt loop: type the beginning of a text, see it continued, change a rule, again."""
+"""The prompt loop of `gpt sample --interactive`: type a prompt, read its text, change a rule."""
 
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from gpt import api
 from gpt.cli.options import wrapped
@@ -14,17 +13,17 @@ HELP = r"""Type the beginning of a text; the model continues it.
   \n, \t, \\       in a text: a newline, a tab, a backslash
   /continue        continue the last text
   /temperature X   above 1: more random; below: more predictable; 0: likeliest
-  /top-k N         only from the N likeliest characters; none: from all
-  /top-p X         only from the likeliest, whose probabilities sum to X
+  /top-k N         keep only the N likeliest characters; none: keep all
+  /top-p X         keep only the likeliest, whose probabilities sum to X
   /min-p X         drop characters less likely than X times the most likely one
   /length N        characters to generate
-  /seed N          the seed of the next text; the one after it takes N + 1
+  /seed N          the seed of the next text; the one after it has seed N + 1
   /run NAME        another run
   /help, /quit     this; leave (so does Ctrl-D)
   //...            a text that begins with /
 A command without a value shows the value. Ctrl-C stops the text."""
 
-RULES = {  # what is expected of each value
+RULES = {  # type and description of each rule's value
     "temperature": (float, "a number from 0 on"),
     "top-k": (int, "a number from 1 on, or none"),
     "top-p": (float, "a number from 0 to 1"),
@@ -34,9 +33,16 @@ RULES = {  # what is expected of each value
 
 
 class Repl:
-    """A model, how its text is sampled, and the text that /continue continues.
+    """A prompt loop with one model.
 
-    `until_stop`: a text has no length; a stop string ends it, or Ctrl-C.
+    Args:
+        model: the model to sample from.
+        seed: the seed of the first text; it grows by 1 with each text.
+        rules: the length and sampling rules to start with.
+        stops: strings that end a text.
+        until_stop: ignore `rules.length`, so that only a stop string or Ctrl-C ends a text.
+        ban: characters that are never sampled.
+        drop_unknown: drop characters of a prompt that the vocabulary lacks.
     """
 
     def __init__(
@@ -52,29 +58,22 @@ class Repl:
     ) -> None:
         self.model, self.seed, self.rules, self.ban = model, seed, rules, ban
         self.stops, self.until_stop, self.drop_unknown = stops, until_stop, drop_unknown
-        self.text: str | None = None
+        self.text: str | None = None  # the last prompt and its continuation
 
     def run(self, read: Callable[[str], str], show: Callable[[str], object]) -> None:
-        """Read lines until there are no more, or /quit; each is a command or a prompt.
+        """Read commands and prompts until /quit or the end of the input.
 
-        A KeyboardInterrupt stops the text that is being generated, or drops a half-typed line.
+        A KeyboardInterrupt stops the current text or discards a half-typed line.
         """
         with contextlib.suppress(ImportError):
-            import readline  # noqa: F401  (gives `input` editing and a history)
+            import readline  # noqa: F401  (adds editing and a history to `input`)
         show(HELP + "\n")
         while True:
             try:
                 line = read("> ")
-                command, _, value = line.strip().partition(" ")
-                if command == "/quit":
+                if line.strip() == "/quit":
                     return
-                if command == "/continue":
-                    self._continue(show)
-                elif line.startswith("/") and not line.startswith("//"):
-                    show(f"{self._obey(command.removeprefix('/'), value.strip())}\n")
-                else:
-                    text = line.removeprefix("/") if line.startswith("//") else line
-                    self._start(unescaped(text), show)
+                self._answer(line, show)
             except KeyboardInterrupt:
                 show("\n")
             except GPTError as error:
@@ -83,64 +82,73 @@ class Repl:
                 show("\n")
                 return
 
-    def _start(self, prompt: str, show: Callable[[str], object]) -> None:
-        self.text = self.model.prepare(prompt, drop_unknown=self.drop_unknown)
-        show(self.text)
-        self._continue(show)
+    def _answer(self, line: str, show: Callable[[str], object]) -> None:
+        """Run the command in a line, or continue the line if it is a prompt."""
+        command, _, value = line.strip().partition(" ")
+        if command == "/continue":
+            if self.text is None:
+                raise UsageError("/continue: there is no text yet; type the beginning of one")
+            self._continue(self.text, show)
+        elif line.startswith("/") and not line.startswith("//"):
+            show(f"{self._set(command.removeprefix('/'), value.strip())}\n")
+        else:
+            prompt = unescaped(line.removeprefix("/") if line.startswith("//") else line)
+            self.text = self.model.prepare(prompt, drop_unknown=self.drop_unknown)
+            show(self.text)
+            self._continue(self.text, show)
 
-    def _continue(self, show: Callable[[str], object]) -> None:
-        if self.text is None:
-            raise UsageError("/continue: there is no text yet; type the beginning of one")
-        rules: dict[str, Any] = self.rules.model_dump()
-        if self.until_stop:
-            rules["length"] = None
-        if self.rules.top_k is None:  # all, whatever the run's config says
+    def _continue(self, text: str, show: Callable[[str], object]) -> None:
+        rules = self.rules.model_dump(exclude={"length"})
+        if self.rules.top_k is None:  # None would mean the top_k of the run's config
             rules["top_k"] = len(self.model.vocabulary)
         chunks = self.model.sample(
-            [self.text],
+            [text],
+            length=None if self.until_stop else self.rules.length,
             seed=self.seed,
             stops=self.stops,
             until_stop=self.until_stop,
             ban=self.ban,
-            **rules,
+            rules=rules,
         )
         self.seed += 1
         for chunk in chunks:
-            self.text += chunk.text
+            text += chunk.text
+            self.text = text  # Ctrl-C may stop the next chunk
             show(chunk.text)
         show("\n")
 
-    def _obey(self, command: str, value: str) -> str:
-        """Carry out a command that generates nothing; what to show for it.
+    def _set(self, command: str, value: str) -> str:
+        """Set a rule, the seed or the run if there is a value. Return its current value.
 
-        Raises UsageError if there is no such command, or for a wrong value.
+        Raises:
+            UsageError: there is no such command, or the value is wrong.
         """
         if command == "help":
             return HELP
-        if command in RULES:
-            return self._rule(command, value)
+        if command == "run":
+            if value:
+                self.model = api.load(value, device=self.model.device)
+            return self.model.summary()
         if command == "seed":
             if value and not value.isdecimal():
                 raise UsageError(f"/seed: expected a number from 0 on, got {value}")
             self.seed = int(value or self.seed)
             return f"seed {self.seed}"
-        if command == "run":
-            if value:
-                self.model = api.load(value, device=self.model.device)
-            return self.model.summary()
-        raise UsageError(f"/{command}: no such command; /help lists them")
-
-    def _rule(self, command: str, value: str) -> str:
-        kind, expected = RULES[command]
-        key = command.replace("-", "_")
+        if command not in RULES:
+            raise UsageError(f"/{command}: no such command; /help lists them")
         if value:
-            try:
-                new = None if (command, value) == ("top-k", "none") else kind(value)
-                self.rules = SampleConfig.model_validate(self.rules.model_dump() | {key: new})
-            except ValueError:
-                raise UsageError(f"/{command}: expected {expected}, got {value}") from None
-            self.until_stop &= command != "length"
+            self._set_rule(command, value)
         if command == "length" and self.until_stop:
             return "length: until a stop string"
-        now = getattr(self.rules, key)
+        now = getattr(self.rules, command.replace("-", "_"))
         return f"{command} {'none' if now is None else now}"
+
+    def _set_rule(self, command: str, value: str) -> None:
+        kind, expected = RULES[command]
+        try:
+            new = None if (command, value) == ("top-k", "none") else kind(value)
+            changed = self.rules.model_dump() | {command.replace("-", "_"): new}
+            self.rules = SampleConfig.model_validate(changed)
+        except ValueError:
+            raise UsageError(f"/{command}: expected {expected}, got {value}") from None
+        self.until_stop &= command != "length"

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -26,7 +26,7 @@ from gpt.errors import UsageError, unescaped
 from gpt.files import read_bounded
 from gpt.text.display import visible
 
-LONGEST_PROMPT = 2**24  # bytes
+LONGEST_PROMPT = 2**24  # bytes of a prompt file
 
 
 def sample(
@@ -37,21 +37,14 @@ def sample(
     ] = None,
     prompts: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Continue each line of this file, without its line end; empty lines are skipped; "
-            "- is standard input.",
-        ),
+        typer.Option(metavar="FILE", help="Continue each non-empty line of FILE (- is stdin)."),
     ] = None,
     prompt_file: Annotated[
         str | None,
-        typer.Option(
-            metavar="FILE", help="Continue the whole text of this file; - is standard input."
-        ),
+        typer.Option(metavar="FILE", help="Continue the whole text of FILE (- is stdin)."),
     ] = None,
     length: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=0, help="Characters to sample; default sample.length."),
+        int | None, typer.Option(metavar="N", min=0, help="Characters to sample.")
     ] = None,
     stop: Annotated[
         list[str] | None,
@@ -69,8 +62,7 @@ def sample(
         str, typer.Option(metavar="CHARACTERS", help="Never sample any of these characters.")
     ] = "",
     num_samples: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Samples of each prompt, generated side by side."),
+        int, typer.Option(metavar="N", min=1, help="Samples of each prompt.")
     ] = 1,
     separator: Annotated[
         str, typer.Option(metavar="TEXT", help="The line between two samples.")
@@ -80,17 +72,11 @@ def sample(
         typer.Option(
             metavar="X",
             min=0,
-            help="Above 1: more random, below: more predictable, 0: always the likeliest; "
-            "default sample.temperature.",
+            help="Above 1: more random, below: more predictable, 0: always the likeliest.",
         ),
     ] = None,
     top_k: Annotated[
-        int | None,
-        typer.Option(
-            metavar="K",
-            min=1,
-            help="Sample only from the K likeliest characters; default sample.top_k.",
-        ),
+        int | None, typer.Option(metavar="K", min=1, help="Keep only the K likeliest characters.")
     ] = None,
     top_p: Annotated[
         float | None,
@@ -98,8 +84,7 @@ def sample(
             metavar="X",
             min=0,
             max=1,
-            help="Sample only from the likeliest characters, which make up this probability; "
-            "default sample.top_p.",
+            help="Keep only the likeliest characters whose probabilities sum to X.",
         ),
     ] = None,
     min_p: Annotated[
@@ -108,8 +93,7 @@ def sample(
             metavar="X",
             min=0,
             max=1,
-            help="Drop characters less likely than X times the most likely one; default "
-            "sample.min_p.",
+            help="Drop characters less likely than X times the most likely one.",
         ),
     ] = None,
     presence_penalty: Annotated[
@@ -118,8 +102,7 @@ def sample(
             metavar="X",
             min=-100,
             max=100,
-            help="Subtract X from the logit of each character among the last 64 of prompt and "
-            "sample; default sample.presence_penalty.",
+            help="Subtract X from the logit of each character among the last 64.",
         ),
     ] = None,
     frequency_penalty: Annotated[
@@ -128,17 +111,7 @@ def sample(
             metavar="X",
             min=-100,
             max=100,
-            help="Subtract X from a character's logit for each time that it is among the last 64: "
-            "3 times and X = 0.2 are 0.6; default sample.frequency_penalty.",
-        ),
-    ] = None,
-    context_after_overflow: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="Characters of context left when a text outgrows model.T; default "
-            "sample.context_after_overflow.",
+            help="Subtract X from a character's logit for each time it is among the last 64.",
         ),
     ] = None,
     seed: Annotated[
@@ -158,7 +131,7 @@ def sample(
         ),
     ] = Unknown.refuse,
     interactive: Annotated[
-        bool, typer.Option("--interactive", help="Type prompts, one a line; /help tells more.")
+        bool, typer.Option("--interactive", help="Type prompts, one a line; /help explains more.")
     ] = False,
     as_json: JsonFlag = False,
     run_option: RunOption = None,
@@ -166,11 +139,15 @@ def sample(
 ) -> None:
     r"""Sample text from a trained model, shown as it is generated.
 
-    The run, step, val loss and seed go to stderr. In --prompt, --stop, --ban, --separator and the
-    lines of --prompts, \n is a newline, \t a tab and \\ a backslash.
+    The length and the rules from --temperature to --frequency-penalty default to the `sample`
+    settings of the run. The run, step, val loss and seed are printed to stderr.
+
+    In --prompt, --stop, --ban, --separator and the lines of --prompts, \n is a newline, \t a tab
+    and \\ a backslash.
     """
     run = one_run(run, run_option)
-    prompt, stop = ([unescaped(text) for text in texts or []] for texts in (prompt, stop))
+    stop = [unescaped(text) for text in stop or []]
+    ban, separator = unescaped(ban), unescaped(separator)
     if until_stop and not stop:
         raise UsageError("--until-stop: name with --stop the text that ends the sample")
     if "" in stop:
@@ -181,47 +158,41 @@ def sample(
             "--interactive asks for prompts and shows one sample of each; leave out --prompt, "
             "--prompts, --prompt-file, --num-samples and --json"
         )
-    texts = prompt
-    if prompts is not None:
-        lines = _read("--prompts", prompts).replace("\r\n", "\n").split("\n")
-        texts += [unescaped(line) for line in lines if line]
-        if not any(lines):
-            raise UsageError(f"--prompts {prompts}: expected a prompt on each line, got no text")
-    if prompt_file is not None:
-        texts.append(_read("--prompt-file", prompt_file))
-
-    from gpt import api
-
-    model = api.load(run, checkpoint, device)
-    new = seed is None
-    seed = int.from_bytes(os.urandom(3)) if seed is None else seed
-    rules: dict[str, Any] = {
+    texts = _texts(prompt, prompts, prompt_file)
+    rules = {
         "temperature": temperature,
         "top_k": top_k,
         "top_p": top_p,
         "min_p": min_p,
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
-        "context_after_overflow": context_after_overflow,
     }
     drop = unknown is Unknown.drop
+
+    from gpt import api
+
+    model = api.load(run, checkpoint, device)
+    is_new = seed is None
+    seed = int.from_bytes(os.urandom(3)) if seed is None else seed
+    repeats = f" (--seed {seed} repeats this)" if is_new and not interactive else ""
+    summary = visible(f"{model.summary()}, seed {seed}{repeats}")
     if interactive:
         from gpt.cli.repl import Repl
 
-        typer.echo(visible(f"{model.summary()}, seed {seed}"), err=True)
-        given = {k: v for k, v in (rules | {"length": length}).items() if v is not None}
+        typer.echo(summary, err=True)
+        given = {k: v for k, v in {"length": length, **rules}.items() if v is not None}
         Repl(
             model,
             seed,
             model.config.sample.model_copy(update=given),
             stops=stop,
             until_stop=until_stop and length is None,
-            ban=unescaped(ban),
+            ban=ban,
             drop_unknown=drop,
         ).run(input, show)
         return
     advice = "leave them out, or add --unknown drop"
-    texts = [model.prepare(text, drop_unknown=drop, advice=advice) for text in texts or [""]]
+    texts = [model.prepare(text, drop_unknown=drop, advice=advice) for text in texts]
     chunks = model.sample(
         texts,
         num_samples=num_samples,
@@ -229,32 +200,44 @@ def sample(
         seed=seed,
         stops=stop,
         until_stop=until_stop,
-        ban=unescaped(ban),
-        **rules,
+        ban=ban,
+        rules=rules,
     )
-    repeats = f" (--seed {seed} repeats this)" if new else ""
-    summary = visible(f"{model.summary()}, seed {seed}{repeats}")
     typer.echo(wrapped(summary, sys.stderr), err=True)
 
     from gpt.sampling.samples import collect, in_order
 
     texts = [text for text in texts for _ in range(num_samples)]
-    if as_json:
-        result = {
-            "run": str(model.run),
-            "step": model.step,
-            "val_loss": model.checkpoint.val_loss,
-            "seed": seed,
-            "samples": [asdict(sample) for sample in collect(chunks, texts)],
-        }
-        typer.echo(json.dumps(result))
-    else:
-        for text in in_order(chunks, texts, unescaped(separator)):
+    if not as_json:
+        for text in in_order(chunks, texts, separator):
             show(text)
+        return
+    result = {
+        "run": str(model.run),
+        "step": model.step,
+        "val_loss": model.checkpoint.val_loss,
+        "seed": seed,
+        "samples": [asdict(sample) for sample in collect(chunks, texts)],
+    }
+    typer.echo(json.dumps(result))
+
+
+def _texts(prompt: list[str] | None, prompts: str | None, prompt_file: str | None) -> list[str]:
+    """Return the prompts of all three options; one empty prompt if none is given."""
+    texts = [unescaped(text) for text in prompt or []]
+    if prompts is not None:
+        lines = _read("--prompts", prompts).replace("\r\n", "\n").split("\n")
+        if not any(lines):
+            raise UsageError(f"--prompts {prompts}: expected a prompt on each line, got no text")
+        texts += [unescaped(line) for line in lines if line]
+    if prompt_file is not None:
+        texts.append(_read("--prompt-file", prompt_file))
+    return texts or [""]
 
 
 def _read(option: str, file: str) -> str:
-    """Return the text of a file that is given by the option; `-` is standard input."""
+    """Read the UTF-8 text of the file that `option` names; `-` is standard input."""
+    where = f"{option} {file}"
     try:
         if file == "-":
             content = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
@@ -262,18 +245,14 @@ def _read(option: str, file: str) -> str:
             content = read_bounded(Path(file), LONGEST_PROMPT)
         if len(content) > LONGEST_PROMPT:
             raise UsageError(
-                f"{option} {file}: expected at most {LONGEST_PROMPT:,} bytes, got more; the "
-                f"model sees the last model.T characters of a prompt"
+                f"{where}: expected at most {LONGEST_PROMPT:,} bytes, got more; the model sees "
+                f"only the last model.T characters of a prompt"
             )
-        return content.decode("utf-8").removeprefix("\ufeff")  # some editors begin files with it
+        return content.decode("utf-8").removeprefix("\ufeff")  # a byte-order mark
     except OSError as error:
-        advice = f"; what takes longer is read from stdin: {option} -"
-        raise UsageError(
-            f"{option} {file}: cannot read it ({error.strerror})"
-            f"{advice if error.errno == errno.ETIMEDOUT else ''}"
-        ) from None
+        slow = error.errno == errno.ETIMEDOUT
+        advice = f"; pipe a slow source to standard input: {option} -" if slow else ""
+        raise UsageError(f"{where}: cannot read it ({error.strerror}){advice}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(
-            f"{option} {file}: expected UTF-8 text, got byte 0x{content[error.start]:02x} at "
-            f"{error.start}"
-        ) from None
+        found = f"byte 0x{content[error.start]:02x} at {error.start}"
+        raise UsageError(f"{where}: expected UTF-8 text, got {found}") from None

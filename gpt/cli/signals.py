@@ -9,17 +9,19 @@ from types import FrameType, TracebackType
 
 from gpt.errors import Interrupted
 
-TOGETHER_S = 5  # after a first signal: one that comes with it asks for nothing else
+TOGETHER_S = 5  # seconds after the first signal in which torchrun may repeat it
 
 
 class StopSignals:
-    """A context in which a first SIGINT, SIGTERM or SIGHUP only makes `should_stop` true.
+    """Context in which the first SIGINT, SIGTERM or SIGHUP only makes `should_stop` return True.
 
-    A second one does what it did before. An `Interrupted` that leaves the context gets the exit
-    code of the signal. Outside the main thread, where Python allows no handlers, none is installed.
+    A second signal has its previous effect. An `Interrupted` that leaves the context gets the exit
+    code of the signal. Python allows signal handlers only in the main thread: elsewhere the context
+    has no effect.
 
-    `repeated`: a signal that comes within `TOGETHER_S` of the first does nothing, and the first
-    prints nothing: torchrun sends its workers what the terminal has sent them already.
+    Args:
+        repeated: ignore further signals for `TOGETHER_S` and print nothing. torchrun sends its
+            workers the signals that they already received from the terminal.
     """
 
     def __init__(self, *, repeated: bool = False) -> None:
@@ -30,18 +32,18 @@ class StopSignals:
         self._before: dict[int, signal._HANDLER] = {}
 
     def on_event(self, event: object) -> None:
-        """Note that training has begun: there is something to save."""
+        """Note that training has begun, so that there is something to save."""
         self._has_begun = True
 
     def should_stop(self) -> bool:
-        """Whether a signal has been received."""
+        """Return whether a signal was received."""
         return self.received is not None
 
     def __enter__(self) -> "StopSignals":
         if threading.current_thread() is threading.main_thread():
             for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
                 number = getattr(signal, name, None)
-                if number and signal.getsignal(number) != signal.SIG_IGN:  # nohup wants it so
+                if number and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores SIGHUP
                     self._before[number] = signal.signal(number, self._receive)
         return self
 
@@ -59,20 +61,20 @@ class StopSignals:
         if self.received is None:
             self.received, self._received_at = number, time.monotonic()
             if not self.repeated:
-                self._say_so()
+                self._announce()
         elif not self.repeated or time.monotonic() - self._received_at > TOGETHER_S:
             self._restore()
             signal.raise_signal(number)
 
-    def _say_so(self) -> None:
-        """Write past Python's buffers, which the signal may have interrupted."""
+    def _announce(self) -> None:
+        """Write to the file descriptor: the signal may have interrupted Python's buffered write."""
         if self._has_begun:
             what = "stopping, what is trained will be saved"
         else:
             what = "stopping, nothing is saved, as training has not begun"
         line = f"{what}; once more to stop at once\n".encode()
-        with contextlib.suppress(OSError):  # the terminal may be what is gone
-            os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + line)  # a bar may be below
+        with contextlib.suppress(OSError):  # the terminal may have been closed
+            os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + line)  # clears a progress bar
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

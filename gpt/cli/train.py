@@ -6,12 +6,12 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpt.cli.find_lr import check_picture, show_range_test
 from gpt.cli.help import HelpAllFlag
 from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard, wrapped
 from gpt.cli.signals import StopSignals
@@ -32,7 +32,7 @@ def train(
         typer.Argument(
             metavar="TEXT",
             help="A file, folder, glob, - for standard input, python-docs, python-source or "
-            "tinyshakespeare, in place of data.source; several are joined. .gz, .bz2, .xz, .zst, "
+            "tinyshakespeare, instead of data.source; several are joined. .gz, .bz2, .xz, .zst, "
             ".zip and .tar files are unpacked.",
         ),
     ] = None,
@@ -64,8 +64,7 @@ def train(
         ),
     ] = None,
     device: Annotated[
-        str | None,
-        typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps."),
+        str | None, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")
     ] = None,
     init_from: Annotated[
         str | None,
@@ -75,19 +74,12 @@ def train(
             "Unless train.steps is set, it stops before the model overfits.",
         ),
     ] = None,
-    freeze: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="With --init-from: do not train the first N blocks.",
-        ),
-    ] = None,
     run_dir: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="A new or empty folder for the run; default runs/NAME, after the text, else "
-            "after the config.",
+            help="A new or empty folder for the run; default runs/NAME, where NAME is that of the "
+            "text or else of the config.",
         ),
     ] = None,
     seeds: Annotated[
@@ -120,22 +112,10 @@ def train(
     ] = False,
     dry_run: Annotated[
         bool,
-        typer.Option(
-            "--dry-run",
-            help="Do not train: print parameters, memory and time.",
-        ),
-    ] = False,
-    find_lr: Annotated[
-        bool,
-        typer.Option(
-            "--find-lr",
-            help="Do not train: try learning rates in 100 steps, print which to use, and draw "
-            "a picture of their losses.",
-        ),
+        typer.Option("--dry-run", help="Do not train: print parameters, memory and time."),
     ] = False,
     show_config: Annotated[
-        bool,
-        typer.Option("--show-config", help="With --dry-run: print the config, too."),
+        bool, typer.Option("--show-config", help="With --dry-run: print the config, too.")
     ] = False,
     as_json: JsonFlag = False,
     help_all: HelpAllFlag = False,
@@ -143,137 +123,143 @@ def train(
 ) -> None:
     """Train a model on a text, then print a sample."""
     from gpt import api
-    from gpt.runs.folder import RUNS, find_sweep
 
-    short = {"device": device, "train.freeze": freeze}
-    changes = [*(overrides or []), *(f"{k}={v}" for k, v in short.items() if v is not None)]
     clock = _since_start()
-    if resume is not None and (config or init_from or run_dir or overwrite or dry_run or seeds):
-        raise UsageError(
+    changes = [*(overrides or []), *([] if device is None else [f"device={device}"])]
+    asked: dict[str, Any] = {"text": text, "minutes": minutes, "settings": changes}
+    is_sweep = resume is None and (seeds is not None or api.is_sweep(changes))
+    swept = None if resume is None else _sweep_to_resume(resume, **asked)
+    new_only = config or init_from or run_dir or overwrite or dry_run or seeds
+    for is_wrong, message in (
+        (
+            resume is not None and new_only,
             "--resume continues in the run's folder with the run's config; leave out --config, "
             "--init-from, --run-dir, --overwrite, --dry-run and --seeds, and change settings by "
-            "--set"
-        )
-    is_sweep = resume is None and (seeds is not None or api.is_sweep(changes))
-    swept = None if resume is None or (text and not resume) else find_sweep(resume or None)
-    if jobs is not None and not (is_sweep or swept):
-        raise UsageError("--jobs goes with a sweep: --seeds N, or --set with several values")
-    if dry_run and is_sweep:
-        raise UsageError("--dry-run is of one run; leave out --seeds, and all values but one")
-    if swept and (text or minutes is not None or changes):
-        raise UsageError(
-            f"{swept} is a sweep and resumes as it is; leave out all but --resume and --jobs, or "
-            f"resume one of its runs by its name"
-        )
-    if find_lr and (dry_run or is_sweep or resume is not None or run_dir or overwrite):
-        raise UsageError(
-            "--find-lr trains no run; leave out --dry-run, --resume, --run-dir, --overwrite, "
-            "--seeds, and all values of a setting but one"
-        )
-    if show_config and not dry_run:
-        raise UsageError("--show-config goes with --dry-run; a run's config is in its config.yaml")
-    asked: dict[str, Any] = {"text": text, "minutes": minutes, "settings": changes}
-    of_new_run = {"config": config, "init_from": init_from} | asked
-    its_folder: dict[str, Any] = {"run_dir": run_dir, "overwrite": overwrite}
-    if find_lr:
-        picture = RUNS / f"{api.name_of(config, text)}-find-lr.png"
-        check_picture(picture)
-        with StopSignals() as signals:
-            test = api.find_learning_rate(**of_new_run, should_stop=signals.should_stop)
-        show_range_test(test, picture, as_json)
-        return
-    if is_sweep or swept:
-        with StopSignals() as signals:
-            watched: dict[str, Any] = {
-                "should_stop": signals.should_stop,
-                "on_event": signals.on_event,
-            }
-            if swept:
-                ended = api.resume_sweep(swept, jobs=jobs, **watched)
-            else:
-                ended = api.sweep(**of_new_run, **its_folder, seeds=seeds, jobs=jobs, **watched)
-        print_sweep(ended, as_json)
-        return
+            "--set",
+        ),
+        (
+            jobs is not None and not (is_sweep or swept),
+            "--jobs goes with a sweep: --seeds N, or --set with several values",
+        ),
+        (
+            dry_run and is_sweep,
+            "--dry-run does not work with a sweep; give one value of each setting and no --seeds",
+        ),
+        (
+            show_config and not dry_run,
+            "--show-config goes with --dry-run; a run's config is in its config.yaml",
+        ),
+    ):
+        if is_wrong:
+            raise UsageError(message)
+    new = asked | {"config": config, "init_from": init_from}
     if dry_run:
-        settled, estimate = api.estimate(**of_new_run, clock=clock)
-        _print_estimate(settled, estimate, as_json, show_config)
+        _print_estimate(*api.estimate(**new, clock=clock), as_json, show_config)
         return
+    new |= {"run_dir": run_dir, "overwrite": overwrite}
+    work: Callable[..., Any]
+    if swept:
+        work = partial(api.resume_sweep, swept, jobs=jobs)
+    elif is_sweep:
+        work = partial(api.sweep, **new, seeds=seeds, jobs=jobs)
+    elif resume is not None:
+        work = partial(api.resume, resume or None, **asked, clock=clock)
+    else:
+        work = partial(api.train, **new, clock=clock)
     with StopSignals(repeated=is_launched()) as signals:
-        watched = {
-            "should_stop": signals.should_stop,
-            "on_event": signals.on_event,
-            "clock": clock,
-        }
-        if resume is not None:
-            outcome = api.resume(resume or None, **asked, **watched)
-        else:
-            outcome = api.train(**of_new_run, **its_folder, **watched)
-    if is_main():
-        _print_outcome(outcome, as_json)
-
-
-def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
-    """The run's scores and a sample of its best model; how to watch it and sample more."""
-    from gpt import api
-    from gpt.runs.checkpoint import read_summary
-    from gpt.sampling.samples import collect, in_order
-
-    # a resume may have changed the rules since the best checkpoint
-    config = read_summary(Path(outcome.run), "last").config
-    with phase("loading the best checkpoint"):
-        model = api.load(outcome.run)
-    chunks = model.sample([""], seed=config.seed, **config.sample.model_dump())
-    if as_json:
-        typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
-        return
-    loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
-    bits = per_character / math.log(2)
-    of_bytes = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
-    ended = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
-    is_done = outcome.reason == "all steps done"
-    ended = f"all steps done: {ended}" if is_done else f"stopped at {ended}: {outcome.reason}"
-    sampled = ", which `gpt sample` uses" if is_done and outcome.best_step < outcome.step else ""
-    best = f"best val loss {loss:.4f}{of_bytes} at step {outcome.best_step}{sampled}"
-    typer.echo(f"\n{wrapped(f'{ended}; {best}', sys.stdout)}")
-    trigram = outcome.trigram_bits_per_character
-    needed = [] if trigram is None else [f"a trigram model needs {trigram:.2f}"]
-    needed.append(f"xz {'needs ' if trigram is None else ''}{outcome.xz_bits_per_character:.2f}")
-    scores = f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte)"
-    typer.echo(wrapped(f"{scores}; {', '.join(needed)}", sys.stdout))
-    typer.echo(f"watch:   {tensorboard(str(Path(outcome.run).parent))}")
-    typer.echo(f"sample:  {command('sample', outcome.run)}\n")
-    for text in in_order(chunks, [""]):
-        show(text)
+        result = work(should_stop=signals.should_stop, on_event=signals.on_event)
+    if is_sweep or swept:
+        print_sweep(result, as_json)
+    elif is_main():
+        _print_outcome(result, as_json)
 
 
 def _since_start() -> Callable[[], float]:
-    """A clock: seconds since this process started."""
+    """Return a clock: seconds since this process started."""
     import psutil
 
     start = time.perf_counter() - (time.time() - psutil.Process().create_time())
     return lambda: time.perf_counter() - start
 
 
+def _sweep_to_resume(
+    name: str, text: list[str] | None, minutes: float | None, settings: list[str]
+) -> Path | None:
+    """Return the folder of the sweep that `--resume` means, or None if it means a run."""
+    from gpt.runs.folder import find_sweep
+
+    swept = None if text and not name else find_sweep(name or None)
+    if swept and (text or minutes is not None or settings):
+        raise UsageError(
+            f"{swept} is a sweep, whose settings cannot change; leave out all but --resume and "
+            f"--jobs, or resume one of its runs by name"
+        )
+    return swept
+
+
+def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
+    """Print the run's scores, how to watch and sample it, and a sample of its best model."""
+    from gpt import api
+    from gpt.runs.checkpoint import read_summary
+    from gpt.sampling.samples import collect, in_order
+
+    # the newest config: a resume may have changed the sampling rules since the best checkpoint
+    config = read_summary(Path(outcome.run), "last").config
+    with phase("loading the best checkpoint"):
+        model = api.load(outcome.run)
+    rules = config.sample.model_dump(exclude={"length"})
+    chunks = model.sample([""], length=config.sample.length, seed=config.seed, rules=rules)
+    if as_json:
+        typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
+        return
+    typer.echo(f"\n{wrapped(_ending(outcome), sys.stdout)}")
+    typer.echo(wrapped(_scores(outcome), sys.stdout))
+    typer.echo(f"watch:   {tensorboard(str(Path(outcome.run).parent))}")
+    typer.echo(f"sample:  {command('sample', outcome.run)}\n")
+    for text in in_order(chunks, [""]):
+        show(text)
+
+
+def _ending(outcome: "Outcome") -> str:
+    """Return why and at which step training ended, and the best val loss."""
+    loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
+    unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
+    where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
+    is_done = outcome.reason == "all steps done"
+    ending = f"all steps done: {where}" if is_done else f"stopped at {where}: {outcome.reason}"
+    sampled = ", which `gpt sample` uses" if is_done and outcome.best_step < outcome.step else ""
+    return f"{ending}; best val loss {loss:.4f}{unit} at step {outcome.best_step}{sampled}"
+
+
+def _scores(outcome: "Outcome") -> str:
+    """Return the bits per character of the model, of a trigram model and of xz."""
+    bits = outcome.best_val_loss_per_character / math.log(2)
+    scores = f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte)"
+    xz, trigram = outcome.xz_bits_per_character, outcome.trigram_bits_per_character
+    if trigram is None:
+        return f"{scores}; xz needs {xz:.2f}"
+    return f"{scores}; a trigram model needs {trigram:.2f}, xz {xz:.2f}"
+
+
 def _print_estimate(
     config: "Config", estimate: "Estimate", as_json: bool, show_config: bool
 ) -> None:
-    """Parameters, memory and time, and what takes it; then the config, if it is asked for."""
+    """Print parameters, memory and time by part, and on request the config."""
     if as_json:
         typer.echo(json.dumps({"config": config.model_dump()} | asdict(estimate)))
         return
-    total = sum(estimate.parameters.values())
-    typer.echo(f"parameters  {total:,}")
-    for part, count in estimate.parameters.items():
-        typer.echo(f"  {part:<18}{count:>13,}")
+    rows = [("parameters", f"{sum(estimate.parameters.values()):,}")]
+    rows += [(f"  {part:<18}", f"{count:>13,}") for part, count in estimate.parameters.items()]
     mib = 2**20
-    typer.echo(f"memory      {estimate.peak_bytes / mib:,.0f} MiB at most")
-    typer.echo(f"  {'model, optimizer':<18}{estimate.state_bytes / mib:>13,.1f} MiB")
-    typer.echo(
-        f"time        {_duration(estimate.seconds)} on {estimate.device} in {estimate.precision}"
-    )
+    rows.append(("memory", f"{estimate.peak_bytes / mib:,.0f} MiB at most"))
+    rows.append((f"  {'model, optimizer':<18}", f"{estimate.state_bytes / mib:>13,.1f} MiB"))
+    where = f"on {estimate.device} in {estimate.precision}"
+    rows.append(("time", f"{_duration(estimate.seconds)} {where}"))
     for name, cost in estimate.costs.items():
         times = f"{cost.count:,} x " if cost.count > 1 else ""
-        typer.echo(f"  {name:<18}{times + _duration(cost.seconds):>15}")
+        rows.append((f"  {name:<18}", f"{times + _duration(cost.seconds):>15}"))
+    for label, value in rows:
+        typer.echo(f"{label:<12}{value}")
     if show_config:
         from gpt.config.yaml import to_yaml
 
@@ -281,6 +267,7 @@ def _print_estimate(
 
 
 def _duration(seconds: float) -> str:
+    """Format seconds: `2.3 h`, `4.5 min`, `6.7 s` or `8.9 ms`."""
     for unit, size, least in (("h", 3600, 2), ("min", 60, 2), ("s", 1, 1)):
         if seconds >= least * size:
             return f"{seconds / size:.1f} {unit}"
