@@ -20,7 +20,6 @@ import gpt
 from gpt import api
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.runs.checkpoint import read_checkpoint
-from gpt.runs.folder import locked
 from gpt.sampling.samples import collect
 from tests.conftest import PANGRAM, small
 
@@ -395,37 +394,6 @@ def test_an_overwrite_deletes_the_old_run_once_the_new_one_is_saved(
     assert weights("r") != old
     assert gpt.load("r").config.seed == 2
     assert len([*Path("r").iterdir()]) == len(files)
-
-
-@pytest.mark.parametrize("moved", ["one", "all", "begun"])
-def test_an_overwrite_that_is_killed_before_its_first_checkpoint_leaves_the_old_run(
-    text_file: Path, monkeypatch: pytest.MonkeyPatch, moved: str
-) -> None:
-    """Bug: it was deleted before. The kill comes amid the moves, after them, or in training."""
-    from gpt.runs import folder
-
-    old = weights(gpt.train(small(), text=text_file, run_dir="r").run)
-    names = {path.name for path in Path("r").iterdir()}
-    rename, moves = Path.rename, []
-
-    def kill(self: Path, target: Path) -> Path:
-        moves.append(self)
-        if moved == "one" and len(moves) == 2:
-            raise KeyboardInterrupt
-        return rename(self, target)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(folder, "finish_overwrite", lambda run: None)  # a kill finishes nothing
-        with locked(Path("r")):
-            patch.setattr(Path, "rename", kill)
-            folder.set_aside(Path("r"))
-            if moved == "begun":
-                Path("r/config.yaml").write_text("seed: 5")
-                Path("r/metrics.jsonl").write_text("{}")
-            raise KeyboardInterrupt
-    assert gpt.load("r").config.seed == small().seed
-    assert weights("r") == old
-    assert {path.name for path in Path("r").iterdir()} == names
 
 
 @pytest.mark.parametrize("fails", [False, True])

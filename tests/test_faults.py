@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ import pytest
 import torch
 from faults.damage import damaged_files
 from faults.kills import killed_at_operations, killed_at_random, killed_in_overwrite
+from faults.operations import die_at
 from faults.readers import beside_a_writer
-from faults.work import Work
+from faults.work import Work, tiny
 
+import gpt
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, ConfigError, Interrupted, TrainingError, UsageError
@@ -146,6 +149,22 @@ def test_a_run_killed_again_and_again_ends_as_if_never_killed(
     ]
     assert [tally.failures for tally in tallies] == [[], [], [], []]
     assert [tally.tries for tally in tallies][:2] == [3, 5]
+
+
+@pytest.mark.parametrize("operation", [3, 5, 8, 11])
+def test_an_overwrite_that_is_killed_before_its_first_checkpoint_leaves_the_old_run(
+    corpus: Corpus, tmp_path: Path, operation: int
+) -> None:
+    """Bug: it was deleted before. The kill comes amid the moves, after them, or in training."""
+    work, run = Work(tmp_path, corpus), tmp_path / "run"
+    assert work.train(tiny(4, every=4), run) == 0
+    old, names = weights_of(run), {path.name for path in run.glob("[!.]*")}
+    kill = partial(die_at, operation)
+    code = work.train(tiny(4, every=4, seed=7), run, kill, again="overwrite")
+    assert code == -signal.SIGKILL
+    assert gpt.load(run).config.seed == tiny(4).seed
+    assert weights_of(run) == old
+    assert {path.name for path in run.glob("[!.]*")} == names
 
 
 def test_an_ensemble_killed_again_and_again_ends_as_if_never_killed(

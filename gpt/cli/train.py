@@ -157,7 +157,7 @@ def train(
         _print_estimate(*api.estimate(**new, clock=clock), as_json, show_config)
         return
     new |= {"run_dir": run_dir, "overwrite": overwrite}
-    work: Callable[..., Any]
+    work: partial[Any]
     if swept:
         work = partial(api.resume_sweep, swept, jobs=jobs)
     elif is_sweep:

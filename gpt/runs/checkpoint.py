@@ -132,7 +132,9 @@ def write_checkpoint(
         OSError: it cannot be written; the checkpoints are as they were.
     """
     folder = run / "checkpoints"
-    folder.mkdir(exist_ok=True)
+    if not folder.exists():
+        folder.mkdir()
+        sync_folder(run)  # otherwise a power cut could remove the whole folder
     try:
         best_before = read_index(folder).best
     except (CheckpointError, Unreadable):
