@@ -157,7 +157,7 @@ def train(
         _print_estimate(*api.estimate(**new, clock=clock), as_json, show_config)
         return
     new |= {"run_dir": run_dir, "overwrite": overwrite}
-    work: partial[Any]
+    work: partial[Any]  # with should_stop and on_event still to be given
     if swept:
         work = partial(api.resume_sweep, swept, jobs=jobs)
     elif is_sweep:
@@ -167,7 +167,7 @@ def train(
     else:
         work = partial(api.train, **new, clock=clock)
     with StopSignals(repeated=is_launched()) as signals:
-        result = work(should_stop=signals.should_stop, on_event=signals.on_event)
+        result: Any = work(should_stop=signals.should_stop, on_event=signals.on_event)
     if is_sweep or swept:
         print_sweep(result, as_json)
     elif is_main():
