@@ -9,15 +9,16 @@ from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import UsageError
-from gpt.evaluation.analysis import analyze_text, value_norms
-from gpt.evaluation.attention import blocks_of
-from gpt.evaluation.head_removal import losses_without_heads
-from gpt.evaluation.head_scores import (
+from gpt.evaluation.attention_weights import blocks_of
+from gpt.evaluation.head_analysis import (
+    analyze_text,
     induction_score,
+    logit_lens,
+    losses_without_heads,
     prefix_matching_score,
     previous_character_score,
+    value_norms,
 )
-from gpt.evaluation.logit_lens import logit_lens
 from gpt.model.transformer import GPT
 from gpt.text.vocabulary import Vocabulary
 

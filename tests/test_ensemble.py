@@ -14,10 +14,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import gpt as package
 from gpt.config.schema import Config
 from gpt.errors import ConfigError, Interrupted
-from gpt.evaluation.analysis import AttentionAnalysis, analyze_text
-from gpt.evaluation.attention import blocks_of
+from gpt.evaluation.attention_weights import blocks_of
+from gpt.evaluation.head_analysis import AttentionAnalysis, analyze_text
 from gpt.evaluation.loss import evaluate
-from gpt.inspection.terminal import draw_head
+from gpt.inspection.attention_terminal import draw_head
 from gpt.lessons.trained import trained_model
 from gpt.model.ensemble import Ensemble, make_model, members_of
 from gpt.model.transformer import count_parameters
@@ -323,8 +323,10 @@ def test_the_heads_of_all_members_are_shown_and_whose_they_are(analysis: Attenti
         assert analysis.weights[:, of_it].equal(alone.weights)
         assert analysis.value_norms[:, of_it].equal(alone.value_norms)
         assert analysis.induction[:, of_it].equal(alone.induction)
-        assert {analysis.whose(head) for head in range(K * n_head)[of_it]} == {f" (member {m + 1})"}
-        assert alone.whose(0) == ""
+        assert {analysis.member_suffix(head) for head in range(K * n_head)[of_it]} == {
+            f" (member {m + 1})"
+        }
+        assert alone.member_suffix(0) == ""
     shown = draw_head(analysis, "abcadebcab", "r", layer=1, head=7, width=200)
     assert "layer 2 of 2, head 8 of 9 (member 3)" in shown
     ids = torch.tensor([ALPHABET.characters.index(c) for c in "abcadebcab"])

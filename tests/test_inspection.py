@@ -18,13 +18,12 @@ from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
-from gpt.evaluation.analysis import AttentionAnalysis, analyze_text
-from gpt.evaluation.attention import Attention, attend, attend_text
-from gpt.evaluation.logit_lens import LogitLens
+from gpt.evaluation.attention_weights import Attention, attend, attend_text
+from gpt.evaluation.head_analysis import AttentionAnalysis, LogitLens, analyze_text
+from gpt.inspection.attention_page import html
+from gpt.inspection.attention_picture import draw, draw_analysis, png
+from gpt.inspection.attention_terminal import Style, draw_head
 from gpt.inspection.output import check_out, write_out
-from gpt.inspection.page import html
-from gpt.inspection.picture import draw, draw_analysis, png
-from gpt.inspection.terminal import Style, draw_head
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.transformer import GPT
 from gpt.text.display import symbol, visible

@@ -31,7 +31,7 @@ from tqdm.utils import disp_len
 
 from gpt.config.schema import fields
 from gpt.config.yaml import to_yaml
-from gpt.evaluation.attention import Attention
+from gpt.evaluation.attention_weights import Attention
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_source
@@ -163,7 +163,7 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(tmp_path: Pat
         monitor.attention(0, weights_of_attention(7), "the fox")  # of an untrained model: flat
         monitor.attention(4, weights_of_attention(7), "the fox")
         monitor.finish(4, {})
-    from gpt.inspection.picture import draw, png
+    from gpt.inspection.attention_picture import draw, png
 
     (event,) = events_of(tmp_path).Images("visualization/attention")
     title = "attention weights at step 4, on the first characters of the val split"

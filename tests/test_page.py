@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from gpt import api
-from gpt.evaluation.analysis import analyze_text
-from gpt.inspection.page import html
+from gpt.evaluation.head_analysis import analyze_text
+from gpt.inspection.attention_page import html
 from gpt.inspection.text_page import text_page
 from gpt.text.display import symbol
 from gpt.text.vocabulary import BYTES

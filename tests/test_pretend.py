@@ -12,7 +12,7 @@ import torch
 
 from gpt.device import select_device
 from gpt.errors import TrainingError
-from gpt.evaluation.analysis import analyze_text
+from gpt.evaluation.head_analysis import analyze_text
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT

@@ -15,8 +15,8 @@ from gpt.text.rules import normalized
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gpt.evaluation.analysis import AttentionAnalysis
-    from gpt.evaluation.attention import Attention
+    from gpt.evaluation.attention_weights import Attention
+    from gpt.evaluation.head_analysis import AttentionAnalysis
     from gpt.model.ensemble import LanguageModel
     from gpt.runs.checkpoint import CheckpointData
     from gpt.sampling.stopping import Chunk
@@ -288,8 +288,7 @@ class Model:
             UsageError: the text has fewer than two characters, or unknown ones.
         """
         from gpt.device import default_modes
-        from gpt.evaluation.loss import evaluate
-        from gpt.evaluation.units import scored_ids, units_of
+        from gpt.evaluation.loss import evaluate, scored_ids, units_of
 
         advice = "leave them out, or pass drop_unknown=True"
         text = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
@@ -336,7 +335,7 @@ class Model:
             OutOfMemory: the weights would take more memory than is free.
         """
         from gpt.device import default_modes
-        from gpt.evaluation.attention import attend_text
+        from gpt.evaluation.attention_weights import attend_text
 
         with default_modes():
             return attend_text(self.module, self.vocabulary, self.prepare(text))
@@ -357,7 +356,7 @@ class Model:
             UsageError, CheckpointError, OutOfMemory: see `attention`.
         """
         from gpt.device import default_modes
-        from gpt.evaluation.analysis import analyze_text
+        from gpt.evaluation.head_analysis import analyze_text
 
         with default_modes():
             return analyze_text(self.module, self.vocabulary, self.prepare(text))

@@ -25,7 +25,7 @@ TITLE_CHARACTERS = 48  # most characters of the text in a title
 
 if TYPE_CHECKING:
     from gpt.api.model import Model
-    from gpt.inspection.terminal import Style
+    from gpt.inspection.attention_terminal import Style
 
 
 def attend(
@@ -102,7 +102,7 @@ def attend(
         cut = "…" if len(text) > TITLE_CHARACTERS else ""
         title += f": “{in_one_line(text[:TITLE_CHARACTERS])}{cut}”"
     if out is None:
-        from gpt.inspection.terminal import draw_head
+        from gpt.inspection.attention_terminal import draw_head
 
         shown = draw_head(
             analysis,
@@ -118,11 +118,11 @@ def attend(
         return
     if out.suffix.lower() == ".png":
         with phase("drawing"):
-            from gpt.inspection.picture import draw_analysis, png
+            from gpt.inspection.attention_picture import draw_analysis, png
 
             content = png(draw_analysis(analysis, names, title, vocabulary))
     else:
-        from gpt.inspection.page import html
+        from gpt.inspection.attention_page import html
 
         content = html(analysis, text, title, vocabulary, (i, j))
     write_out(out, content)

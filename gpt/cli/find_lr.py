@@ -29,7 +29,7 @@ def check_picture(path: Path) -> None:
 
 def show_range_test(test: "RangeTest", picture: Path, as_json: bool) -> None:
     """A chart, what it suggests, ready to paste, and the file of the picture."""
-    from gpt.inspection.picture import png
+    from gpt.inspection.attention_picture import png
     from gpt.inspection.range_test import AXIS, MARKS, chart, draw_range_test
     from gpt.runs.folder import make_folder
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from gpt.runs.listing import RunSummary
 
 
-COLUMNS = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
-LEFT_ALIGNED = ("RUN", "TEXT", "STATE")
-# in this order, until a line fits the terminal
-DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")
+HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
+ALIGN = "llrrrrrrl"
+DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # first column to omit comes first
+MAX_NAME = 20  # characters of the name of a run or a text
 
 
 def runs(
@@ -27,17 +27,19 @@ def runs(
         str | None,
         typer.Option(
             metavar="RUN",
-            help="Delete this run or sweep: its folder, or its name under runs/. Asks first.",
+            help="Delete a run or sweep: its folder, or its name under runs/. Asks first.",
         ),
     ] = None,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="Do not ask; needed where standard input is not a terminal."),
+        typer.Option(
+            "--yes", help="Delete without asking; required if standard input is not a terminal."
+        ),
     ] = False,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """List the runs under runs/, the newest first, or delete one."""
+    """List the runs under runs/, newest first, or delete one."""
     if delete is not None:
         from gpt.runs.folder import delete_run, find_to_delete
 
@@ -54,62 +56,53 @@ def runs(
 
 
 def _confirm(run: Path) -> None:
-    """Ask whether to delete `run`. Raises GPTError unless the answer is yes."""
+    """Ask whether to delete `run`.
+
+    Raises:
+        UsageError: standard input is not a terminal.
+        GPTError: the answer is not yes.
+    """
     if not sys.stdin.isatty():
         raise UsageError(
-            f"--delete {run} asks before it deletes, and standard input is not a terminal; "
-            f"add --yes"
+            f"--delete {run} asks for confirmation, but standard input is not a terminal; add --yes"
         )
     typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise GPTError("nothing was deleted")
 
 
-def _table(listed: "list[RunSummary]") -> str:
-    if not listed:
+def _table(summaries: "list[RunSummary]") -> str:
+    from gpt.inspection.tables import render_table
+
+    if not summaries:
         return "no runs under runs/; start one with: gpt train"
-    rows = [COLUMNS]
-    for run in listed:
-        rows.append(
-            (
-                run.name if "/" in run.name else _short(run.name),  # one in a sweep ends alike
-                _short(Path(run.text).name) if run.text else "-",
-                "-" if run.step is None else f"{run.step:,}/{run.steps:,}",
-                _loss(run),
-                "-" if run.bits_per_byte is None else f"{run.bits_per_byte:.3f}",
-                "-" if run.parameters is None else f"{run.parameters:,}",
-                f"{run.bytes / 1e6:,.1f} MB",
-                _age(run.age_s),
-                run.state,
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    shown = [*range(len(COLUMNS))]
-    for name in DROPPED:
-        if sys.stdout.isatty() and sum(widths[i] + 2 for i in shown) - 2 > terminal_width():
-            shown.remove(COLUMNS.index(name))
-    lines = []
-    for row in rows:
-        cells = [
-            row[i].ljust(widths[i]) if COLUMNS[i] in LEFT_ALIGNED else row[i].rjust(widths[i])
-            for i in shown
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+    width = terminal_width() if sys.stdout.isatty() else None
+    return render_table(HEADING, [_row(run) for run in summaries], ALIGN, width=width, drop=DROPPED)
 
 
-def _loss(run: "RunSummary") -> str:
-    """Nats per character, or marked as per byte: those of two units cannot be compared."""
-    if run.val_loss is None:
-        return "-"
-    return f"{run.val_loss:.4f}{'/byte' if run.unit == 'byte' else ''}"
+def _row(run: "RunSummary") -> tuple[str, ...]:
+    """Return the cells of `run`; a loss per byte is marked, since the others are per character."""
+    in_sweep = "/" in run.name  # such names differ only at their end
+    loss = "-" if run.val_loss is None else f"{run.val_loss:.4f}"
+    return (
+        run.name if in_sweep else _shorten(run.name),
+        _shorten(Path(run.text).name) if run.text else "-",
+        "-" if run.step is None else f"{run.step:,}/{run.steps:,}",
+        f"{loss}/byte" if run.unit == "byte" and run.val_loss is not None else loss,
+        "-" if run.bits_per_byte is None else f"{run.bits_per_byte:.3f}",
+        "-" if run.parameters is None else f"{run.parameters:,}",
+        f"{run.bytes / 1e6:,.1f} MB",
+        _age(run.age_s),
+        run.state,
+    )
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= 20 else f"{name[:19]}…"
+def _shorten(name: str) -> str:
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
 def _age(seconds: float) -> str:
+    """Return `seconds` in its largest unit that is contained at least twice: `2 h`."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
 from gpt.sharding import is_sharded
 from gpt.text.batches import scored_windows
+from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
 EVAL_LOGITS = 2**22  # at a time, per thread: of 32 MB, malloc would take new memory each time
@@ -146,3 +148,42 @@ def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
     if vocabulary is None or vocabulary.unknown_id is None:
         return 0.0
     return unknown_costs(ids, vocabulary).sum().item()
+
+
+@dataclass(frozen=True)
+class Units:
+    """The ids that are scored, and the characters and bytes of UTF-8 that they stand for."""
+
+    ids: int
+    characters: int
+    bytes: int
+
+    def per_character(self, loss: float) -> float:
+        """A loss in nats per id, in nats per character."""
+        return loss * (self.ids / self.characters)
+
+    def bits_per_byte(self, loss: float) -> float:
+        """A loss in nats per id, in bits per byte of UTF-8."""
+        return loss * (self.ids / self.bytes) / math.log(2)
+
+
+def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
+    """The ids of a text to evaluate on: all, but of bytes from the first character's last on."""
+    return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
+
+
+def units_of(text: str, vocabulary: Vocabulary) -> Units:
+    """Those of a text of at least two characters."""
+    ids = len(scored_ids(text, vocabulary)) - 1
+    return Units(ids, len(text) - 1, len(text[1:].encode()))
+
+
+def scored_val(corpus: Corpus) -> Ids:
+    """The ids of the val split to evaluate on, see `scored_ids`."""
+    return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
+
+
+def val_units(corpus: Corpus) -> Units:
+    """Those of the val split."""
+    ids = len(scored_val(corpus)) - 1
+    return Units(ids, corpus.val_characters - 1, corpus.val_bytes - corpus.val_first_bytes)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gpt.errors import UsageError
-from gpt.evaluation.attention import blocks_of, run_with_streams
+from gpt.evaluation.attention_weights import blocks_of, run_with_streams
 from gpt.lessons.page import Page
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.ensemble import LanguageModel, members_of

@@ -20,8 +20,7 @@ import numpy as np
 from gpt.config.schema import Config
 from gpt.device import select_device
 from gpt.errors import GPTError, Interrupted, UsageError, command, counted
-from gpt.evaluation.loss import evaluate
-from gpt.evaluation.units import scored_val, val_units
+from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import write_atomically
 from gpt.recipe.job import Job
 from gpt.recipe.sweep_plan import (

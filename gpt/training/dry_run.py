@@ -15,8 +15,7 @@ import torch
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
 from gpt.errors import CheckpointError, TrainingError
-from gpt.evaluation.loss import evaluate
-from gpt.evaluation.units import val_units
+from gpt.evaluation.loss import evaluate, val_units
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.transformer import count_parameters
 from gpt.runs.checkpoint import CheckpointData, write_checkpoint

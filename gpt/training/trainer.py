@@ -27,10 +27,9 @@ from gpt.distributed import (
     world_size,
 )
 from gpt.errors import Interrupted, TrainingError, Unreadable, UsageError, command, counted
-from gpt.evaluation.attention import attend
+from gpt.evaluation.attention_weights import attend
 from gpt.evaluation.baselines import measure_baselines
-from gpt.evaluation.loss import Stopped, evaluate_each
-from gpt.evaluation.units import scored_val, val_units
+from gpt.evaluation.loss import Stopped, evaluate_each, scored_val, val_units
 from gpt.files import write_atomically
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import count_parameters

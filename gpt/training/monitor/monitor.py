@@ -15,7 +15,7 @@ from tqdm.std import tqdm
 from tqdm.utils import disp_trim
 
 from gpt.config.schema import Config, fields
-from gpt.evaluation.attention import Attention
+from gpt.evaluation.attention_weights import Attention
 from gpt.status import phase
 from gpt.text.display import symbol, visible
 from gpt.text.vocabulary import Ids, Vocabulary
@@ -254,7 +254,7 @@ class Monitor:
             title += f"; member 1 of {attention.members}"
             attention = attention.first_member()
         with phase("drawing attention weights"):
-            from gpt.inspection.picture import draw, png  # matplotlib takes its time
+            from gpt.inspection.attention_picture import draw, png  # matplotlib takes its time
 
             content = png(draw(attention, text, title), PICTURE_DPI)
         self._events.picture(step, ATTENTION_TAG, content)

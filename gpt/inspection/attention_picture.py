@@ -14,8 +14,8 @@ from matplotlib.figure import Figure, FigureBase
 from torch import Tensor
 
 from gpt.errors import UsageError
-from gpt.evaluation.analysis import AttentionAnalysis
-from gpt.evaluation.attention import Attention
+from gpt.evaluation.attention_weights import Attention
+from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.text.display import escaped, symbol
 from gpt.text.vocabulary import Vocabulary
 
@@ -61,7 +61,7 @@ def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
     margin = labels.inches
     figure = _figure(side * H + 1.4 + margin, side * n_layer + 0.8 + margin, T / side)
     _title(figure, title)
-    whose = [attention.whose(head) for head in range(H)]
+    whose = [attention.member_suffix(head) for head in range(H)]
     _draw_maps(figure, attention.weights, whose, labels)
     return figure
 
@@ -86,7 +86,7 @@ def draw_analysis(
     _title(figure, title)
     parts: Any = figure.subfigures(2, 1, height_ratios=heights)  # numpy's array of SubFigure
     left, right = parts[0].subfigures(1, 2)
-    whose = [analysis.whose(head) for head in range(H)]
+    whose = [analysis.member_suffix(head) for head in range(H)]
     maps = _draw_maps(left, analysis.weights, whose, labels)
     _heading(left, "attention weights; cost: the rise of the text's loss without the head (nats)")
     if T > 1:

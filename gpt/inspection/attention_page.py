@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gpt.evaluation.analysis import AttentionAnalysis
+from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.inspection.document import embedded
 from gpt.text.batches import to_torch
 from gpt.text.display import symbol
@@ -35,7 +35,7 @@ def html(
     """
     content = {"title": title, "chosen": chosen, **page_data(analysis, text, vocabulary)}
     data = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return embedded("page").replace("{data}", data.translate(ESCAPES)).encode()
+    return embedded("attention_page").replace("{data}", data.translate(ESCAPES)).encode()
 
 
 def page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -> dict[str, Any]:

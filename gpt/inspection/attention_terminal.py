@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Literal
 
-from gpt.evaluation.analysis import AttentionAnalysis
+from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.text.display import columns, symbol, visible
 from gpt.text.terminal import coloured
 
@@ -58,8 +58,8 @@ def draw_head(
 
     heading = (
         f"{title}: layer {layer + 1} of {n_layer}, head {head + 1} of {H}"
-        f"{analysis.whose(head)}. Rows are query positions, columns key positions; the future is "
-        f"blank."
+        f"{analysis.member_suffix(head)}. Rows are query positions, columns key positions; the "
+        f"future is blank."
     )
     if n < T:
         heading += f" The first {n} of {T} {unit}s; --out FILE.html shows all."

@@ -1,0 +1,128 @@
+"""The attention weights of a model on a text, and its prediction at each character.
+
+Shapes use n_layer layers, H heads, T characters, V distinct characters and C channels. Layers and
+heads are counted from 0.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gpt.config.schema import ModelConfig
+from gpt.errors import CheckpointError, UsageError
+from gpt.memory import check_memory
+from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
+from gpt.model.transformer import GPT, Block
+from gpt.sampling.prompt import check_known
+from gpt.text.batches import to_torch
+from gpt.text.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Attention weights and predictions for one text; float32 tensors on the CPU.
+
+    Attributes:
+        weights: (n_layer, H, T, T). Row t is a query position: its entries for the key positions
+            0 to t sum to 1, the later ones are 0. H counts the heads of all members of an
+            ensemble, one member after the other.
+        probabilities: (T, V). Row t is the predicted distribution of the character after t.
+        members: number of models in the ensemble; 1 for a single model.
+    """
+
+    weights: Tensor
+    probabilities: Tensor
+    members: int = field(default=1, kw_only=True)
+
+    def first_member(self) -> "Attention":
+        """Return the weights of the first member; `probabilities` stay those of the ensemble."""
+        n_head = self.weights.shape[1] // self.members
+        return Attention(self.weights[:, :n_head], self.probabilities)
+
+    def member_suffix(self, head: int) -> str:
+        """Return ` (member 2)` for a head of the second member; "" for a single model."""
+        n_head = self.weights.shape[1] // self.members
+        return f" (member {head // n_head + 1})" if self.members > 1 else ""
+
+
+@torch.no_grad()
+def attend(model: LanguageModel, ids: Tensor) -> Attention:
+    """Compute the attention of `model` to `ids` (T,), in evaluation mode.
+
+    The fused kernel does not return its weights. Therefore keep the input of each block and compute
+    its weights again, step by step.
+
+    Raises:
+        ValueError: `ids` is longer than `model.config.T`.
+    """
+    training = model.training
+    model.eval()
+    logits, weights = [], []
+    try:
+        for member in members_of(model):
+            member_logits, streams = run_with_streams(member, ids)
+            layers = [
+                block.attention.explicit(block.attention_norm(x))[1]  # (1, n_head, T, T)
+                for block, x in zip(blocks_of(member), streams[:-1], strict=True)
+            ]
+            logits.append(member_logits)
+            weights.append(torch.cat(layers))  # (n_layer, n_head, T, T)
+    finally:
+        model.train(training)
+    probabilities = mean_prediction(logits)[0].float().softmax(-1)
+    return Attention(
+        torch.cat(weights, dim=1).float().cpu(), probabilities.cpu(), members=len(logits)
+    )
+
+
+def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """Return the logits (1, T, V) for `ids` (T,), and the residual streams; see `GPT.hidden`."""
+    streams: list[Tensor] = []
+    hidden = model.hidden(ids.to(next(model.parameters()).device)[None], streams=streams)
+    return model.head(hidden), streams
+
+
+def blocks_of(model: GPT) -> list[Block]:
+    """Return the blocks of `model` in order."""
+    return [block for block in model.blocks if isinstance(block, Block)]
+
+
+def attend_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Attention:
+    """Compute the attention of `model` to `text`.
+
+    Raises:
+        UsageError: `text` is empty, longer than `model.config.T`, or has characters outside
+            `vocabulary`.
+        CheckpointError: the model computes NaN or infinite numbers.
+        OutOfMemory: the weights would not fit into memory.
+    """
+    if not text:
+        raise UsageError("the text: expected at least one character, got none")
+    check_known(text, vocabulary)
+    ids = to_torch(vocabulary.encode(text))
+    if len(ids) > model.config.T:
+        raise UsageError(
+            f"the text: expected at most T = {model.config.T} {vocabulary.unit}s, as many as the "
+            f"model sees at once, got {len(ids)}; cut it"
+        )
+    _check_memory(model.config, len(vocabulary), len(ids))
+    attention = attend(model, ids)
+    if not (attention.weights.isfinite().all() and attention.probabilities.isfinite().all()):
+        raise CheckpointError(
+            "the model's logits are NaN or infinite; load another checkpoint of the run (best, "
+            "last or a step)"
+        )
+    return attention
+
+
+def _check_memory(config: ModelConfig, V: int, T: int) -> None:
+    """Raise OutOfMemory if the attention to a text of `T` characters does not fit into memory."""
+    layer = 4 * config.n_head * T * T  # bytes of one layer's weights
+    stream = 4 * config.C * T
+    logits = (4 * config.ensemble + 12) * V * T
+    parts = {
+        "attention weights": layer * (3 * config.n_layer * config.ensemble + 4),
+        "activations": stream * (config.n_layer + config.n_head + 14) + logits,
+    }
+    check_memory(f"the attention of {T:,} characters", parts, "use a shorter text")

@@ -1,0 +1,222 @@
+"""The effect of each attention head: its scores, and the loss of the model without it.
+
+Shapes use n_layer layers, H heads, T characters, V distinct characters and C channels. All results
+are float32 tensors on the CPU. Losses are in nats per character.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from gpt.evaluation.attention_weights import (
+    Attention,
+    attend,
+    attend_text,
+    blocks_of,
+    run_with_streams,
+)
+from gpt.evaluation.loss import unknown_costs
+from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
+from gpt.model.transformer import GPT, cross_entropy
+from gpt.seeds import uniforms
+from gpt.text.batches import to_torch
+from gpt.text.vocabulary import Vocabulary
+
+MAX_REPEATED_CHARACTERS = 32  # length of a sequence that the induction score repeats
+SEQUENCES = 4  # number of sequences that the induction score is averaged over
+
+
+@dataclass(frozen=True)
+class LogitLens:
+    """Predictions made from each residual stream, as if the model ended there.
+
+    Row 0 uses the embeddings, row l the stream after block l (counted from 1). The last row is the
+    prediction of the model.
+
+    Attributes:
+        predicted: (n_layer + 1, T) ids of the most likely next character at each position.
+        probabilities: (n_layer + 1, T) probabilities of these ids.
+        losses: (n_layer + 1, T - 1) loss of each character but the first.
+    """
+
+    predicted: Tensor
+    probabilities: Tensor
+    losses: Tensor
+
+
+@dataclass(frozen=True)
+class AttentionAnalysis(Attention):
+    """Attention to one text, and the effect of each head.
+
+    Attributes:
+        value_norms: (n_layer, H, T), see `value_norms`.
+        previous: (n_layer, H), see `previous_character_score`.
+        induction: (n_layer, H), see `induction_score`.
+        losses: (T - 1,) loss of each character but the first.
+        losses_without: (n_layer, H, T - 1) the same with one head ablated.
+        lens: see `logit_lens`.
+    """
+
+    value_norms: Tensor
+    previous: Tensor
+    induction: Tensor
+    losses: Tensor
+    losses_without: Tensor
+    lens: LogitLens
+
+    @property
+    def removal_costs(self) -> Tensor:
+        """(n_layer, H) rise of the mean loss without each head; NaN for a text of one character."""
+        return (self.losses_without - self.losses).mean(-1)
+
+    def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
+        """Return the (layer, head) with the largest removal cost.
+
+        Consider only the given `layer` or `head`. In an ensemble, consider only the heads of the
+        first member unless `head` is given.
+        """
+        costs = self.removal_costs.nan_to_num()
+        layers = range(costs.shape[0]) if layer is None else [layer]
+        heads = range(costs.shape[1] // self.members) if head is None else [head]
+        return max(product(layers, heads), key=lambda place: costs[place].item())
+
+
+def analyze_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
+    """Analyze the heads of `model`, which is in evaluation mode, on `text`.
+
+    The losses and predictions of an ensemble come from the mean probabilities of its members, also
+    when a head of one member is ablated.
+
+    Raises:
+        UsageError, CheckpointError, OutOfMemory: see `attend_text`.
+    """
+    attention = attend_text(model, vocabulary, text)
+    ids = to_torch(vocabulary.encode(text))
+    unknown = unknown_costs(ids[1:], vocabulary)  # (T - 1,)
+    lens = logit_lens(model, ids)
+    lens = replace(lens, losses=lens.losses + unknown)
+    return AttentionAnalysis(
+        attention.weights,
+        attention.probabilities,
+        value_norms=value_norms(model, ids),
+        previous=previous_character_score(attention.weights),
+        induction=induction_score(model),
+        losses=lens.losses[-1],
+        losses_without=losses_without_heads(model, ids) + unknown,
+        lens=lens,
+        members=attention.members,
+    )
+
+
+@torch.no_grad()
+def value_norms(model: LanguageModel, ids: Tensor) -> Tensor:
+    """Return the norm of each value after the output projection: (T,) -> (n_layer, H, T).
+
+    An attention weight times this norm is the length of the vector that the key adds to the
+    query's residual stream. It says more than the weight alone (arXiv:2004.10102).
+    """
+    member_norms = []
+    for member in members_of(model):
+        _, streams = run_with_streams(member, ids)
+        norms = []
+        for block, x in zip(blocks_of(member), streams[:-1], strict=True):
+            attention = block.attention
+            _, _, v = attention.heads(block.attention_norm(x))  # (1, n_head, T, value_size)
+            matrices = attention.projection.weight.T.view(attention.n_head, -1, member.config.C)
+            norms.append((v[0] @ matrices).norm(dim=-1).float().cpu())  # (n_head, T)
+        member_norms.append(torch.stack(norms))
+    return torch.cat(member_norms, dim=1)
+
+
+def previous_character_score(weights: Tensor) -> Tensor:
+    """Return the mean weight on the character before: (..., T, T) -> (...), from 0 to 1.
+
+    A head with a high score, followed by a head with a high `induction_score`, copies text:
+    [A][B] ... [A] -> [B] (arXiv:2209.11895). NaN for a text of one character.
+    """
+    return weights.diagonal(-1, -2, -1).mean(-1)
+
+
+def prefix_matching_score(weights: Tensor) -> Tensor:
+    """Return the mean weight on the character that followed the same character before.
+
+    `weights` (..., 2 n, 2 n) belong to n different characters followed by the same n characters.
+    The query position n + i should attend to the key position i + 1. Returns (...), from 0 to 1.
+    """
+    n = weights.shape[-1] // 2
+    return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
+
+
+def induction_score(model: LanguageModel) -> Tensor:
+    """Return the prefix matching score of each head, (n_layer, H); near 1 for an induction head.
+
+    Average over SEQUENCES sequences of different random characters, each written twice, so that
+    only the repetition predicts the next character. The sequences are always the same. NaN if
+    `model.config.T` is 1.
+    """
+    config, V = model.config, members_of(model)[0].head.out_features
+    if config.T == 1:
+        shape = (config.n_layer, config.ensemble * config.n_head)
+        return torch.full(shape, torch.nan, dtype=torch.float32, device="cpu")
+    n = min(MAX_REPEATED_CHARACTERS, config.T // 2, V)
+    scores = []
+    for i in range(SEQUENCES):
+        once = torch.from_numpy(uniforms(0, "induction", i).permutation(V)[:n])
+        scores.append(prefix_matching_score(attend(model, once.repeat(2)).weights))
+    return torch.stack(scores).mean(0)
+
+
+@torch.no_grad()
+def losses_without_heads(model: LanguageModel, ids: Tensor) -> Tensor:
+    """Return the loss of each character but the first with one head ablated (arXiv:1905.10650).
+
+    `ids` (T,) -> (n_layer, H, T - 1). In an ensemble, one head of one member is ablated and the
+    predictions of the other members stay the same.
+    """
+    members = members_of(model)
+    targets = ids[None, 1:].to(next(model.parameters()).device)
+    logits = [member(ids.to(targets.device)[None])[:, :-1] for member in members]
+    member_losses = []
+    for m, member in enumerate(members):
+        losses: list[list[Tensor]] = [[] for _ in member.blocks]
+        for layer, changed in _logits_without_heads(member, ids):
+            prediction = mean_prediction([*logits[:m], changed, *logits[m + 1 :]])
+            losses[layer].append(cross_entropy(prediction, targets, reduction="none").cpu())
+        member_losses.append(torch.stack([torch.stack(heads) for heads in losses]))
+    return torch.cat(member_losses, dim=1)
+
+
+def _logits_without_heads(model: GPT, ids: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Yield (layer, logits (1, T - 1, V)) with each head ablated, layer by layer."""
+    _, streams = run_with_streams(model, ids)
+    blocks = blocks_of(model)
+    for layer, block in enumerate(blocks):
+        for head in range(block.attention.n_head):
+            x = block(streams[layer], ablated_head=head)  # (1, T, C)
+            for later in blocks[layer + 1 :]:
+                x = later(x)
+            yield layer, model.head(model.norm(x[:, :-1]))
+
+
+@torch.no_grad()
+def logit_lens(model: LanguageModel, ids: Tensor) -> LogitLens:
+    """Apply the final norm and the head to each residual stream for `ids` (T,).
+
+    The method is nostalgebraist's "interpreting GPT: the logit lens" (LessWrong, 2020). For an
+    ensemble, average the probabilities of the members after the same number of blocks.
+    """
+    members = members_of(model)
+    streams = [run_with_streams(member, ids)[1] for member in members]
+    targets = ids[None, 1:].to(streams[0][0].device)
+    predicted, probabilities, losses = [], [], []
+    for xs in zip(*streams, strict=True):
+        each = [member.head(member.norm(x)) for member, x in zip(members, xs, strict=True)]
+        logits = mean_prediction(each).float()  # (1, T, V)
+        top = logits[0].softmax(-1).max(-1)  # (T,)
+        probabilities.append(top.values.cpu())
+        predicted.append(top.indices.cpu())
+        losses.append(cross_entropy(logits[:, :-1], targets, reduction="none").cpu())
+    return LogitLens(torch.stack(predicted), torch.stack(probabilities), torch.stack(losses))
