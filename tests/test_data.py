@@ -16,21 +16,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from gpt import api
 from gpt.config.load import load_config
 from gpt.evaluation import characters, duplicates, ngrams, text_options
-from gpt.evaluation.characters import CountedText, rare_characters
-from gpt.evaluation.compression import compress
+from gpt.evaluation.baselines import compress
+from gpt.evaluation.characters import CountedText, rare_characters, spread_slices
 from gpt.evaluation.duplicates import GUARANTEED, find_duplicates
 from gpt.evaluation.ngrams import KneserNey, count_ngrams, ngram_loss
-from gpt.evaluation.spread import spread_slices
 from gpt.evaluation.suspicious import find_suspicious
-from gpt.inspection.text_page import text_page
-from gpt.inspection.text_table import text_table
+from gpt.inspection.text_views import text_page, text_table
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
-from gpt.text.display import columns
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Ids, Vocabulary
 from tests.conftest import HANGS_S, PANGRAM, SHARED_DATA
@@ -335,7 +333,7 @@ def test_a_planted_passage_is_found_with_its_ends(
     spaced = " \n".join(planted[i : i + 7] for i in range(0, length, 7))
     val = f"{val[:at]}?{spaced}?{val[at:]}"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(duplicates, "PART_IDS", 1009)
+        patch.setattr(duplicates, "TRAIN_PART_IDS", 1009)
         patch.setattr(duplicates, "REACH_IDS", 601)
         (passage,) = duplicates_of(train, val).passages
     # letters that happen to be the same on either side may belong to it
@@ -401,12 +399,12 @@ def test_what_other_settings_change_is_what_training_by_them_reads(chosen: str) 
 
 
 def test_of_a_large_text_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_options, "SAMPLE_BYTES", 1009)
+    monkeypatch.setattr(text_options, "MAX_SAMPLE_BYTES", 1009)
     report = api.describe(write(OPTIONS_TEXT * 17))
     assert report.options_characters == pytest.approx(1000, abs=60)
-    assert f"Of a sample of {report.options_characters:,} characters" in text_table(report).replace(
-        "\n  ", " "
-    )
+    assert f"Measured on a sample of {report.options_characters:,} characters" in text_table(
+        report
+    ).replace("\n  ", " ")
 
 
 # --- the report ---
@@ -455,7 +453,7 @@ def test_a_model_of_bytes_is_compared_by_character() -> None:
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("data.vocabulary=characters", "a longer text, or data.max_vocabulary, by which"),
+        ("data.vocabulary=characters", "a longer text, or data.max_vocabulary, which gives"),
         ("data.vocabulary=bytes", None),
         ("data.max_vocabulary=3", None),
     ],
@@ -466,9 +464,9 @@ def test_characters_that_train_lacks_are_told_unless_they_can_be_predicted(
     """The advice once named data.max_vocabulary where it was set."""
     text = "abc" * 300 + "\u00e9\u00e8" * 40
     warnings = api.describe(write(text), [setting]).warnings
-    assert [told is not None and told in w for w in warnings if "train lacks" in w] == [True] * (
-        told is not None
-    )
+    assert [told is not None and told in w for w in warnings if "not occur in train" in w] == [
+        True
+    ] * (told is not None)
 
 
 def test_unknown_characters_cost_what_their_share_of_the_id_does() -> None:
@@ -484,10 +482,10 @@ def test_unknown_characters_cost_what_their_share_of_the_id_does() -> None:
 def test_of_a_large_text_the_ngrams_are_of_a_part_that_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(ngrams, "COUNTED_IDS", 1000)
+    monkeypatch.setattr(ngrams, "MAX_COUNTED_IDS", 1000)
     report = api.describe(write(random_text(20_011, seed=3)))
     assert [(n.train_ids, n.val_ids) for n in report.ngrams] == [(1000, 1000), (1000, 1000)]
-    assert "on 1,000 and 1,000 of their ids" in text_table(report, 1000)
+    assert "1,000 and 1,000 of their ids are used" in text_table(report, 1000)
 
 
 @given(text=any_text, width=st.integers(40, 120))
@@ -498,7 +496,7 @@ def test_any_text_is_described_within_the_width(text: str, width: int) -> None:
         return
     report = api.describe("text.txt")
     for line in text_table(report, width).splitlines():
-        assert columns(line) <= width
+        assert cell_len(line) <= width
         assert all(unicodedata.category(c) not in ("Cc", "Zl", "Zp") for c in line)
     json.dumps(text_page(report).decode())
 

@@ -14,13 +14,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
 from gpt.evaluation.attention_weights import Attention, attend, attend_text
 from gpt.evaluation.head_analysis import AttentionAnalysis, LogitLens, analyze_text
-from gpt.inspection.attention_page import html
+from gpt.inspection.attention_page import attention_page
 from gpt.inspection.attention_picture import draw, draw_analysis, png
 from gpt.inspection.attention_terminal import Style, draw_head
 from gpt.inspection.output import check_out, write_out
@@ -199,9 +200,7 @@ def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(
     plain = re.sub(r"\x1b\[[\d;]+m", "", shown)
     assert plain == visible(plain)
     for line in plain.splitlines():
-        wide = sum(unicodedata.east_asian_width(c) in "WF" for c in line)
-        combining = sum(unicodedata.category(c) in ("Mn", "Me", "Cf") for c in line)
-        assert len(line) + wide - combining <= width
+        assert cell_len(line) <= width
     rows = rows_of(plain)
     assert (f"The first {len(rows)} of {len(text)} characters" in " ".join(plain.split())) == (
         len(rows) < len(text)
@@ -330,7 +329,7 @@ def data_of(page: str) -> dict[str, Any]:
 @given(text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=13))
 def test_a_pages_data_reads_back(text: str) -> None:
     analysis, vocabulary = analysis_of(text)
-    data = data_of(html(analysis, text, "a run", vocabulary).decode())
+    data = data_of(attention_page(analysis, text, "a run", vocabulary).decode())
     n = len(text)
     assert (data["text"], data["unit"], data["title"]) == ([*text], "character", "a run")
     assert (data["layers"], data["heads"]) == (L, H)
@@ -366,14 +365,14 @@ def test_a_page_of_one_character_has_no_scores() -> None:
     """JSON has no NaN: the page would be blank."""
     vocabulary = Vocabulary("abcdefghijklmnopq")
     analysis = analyze_text(model().eval(), vocabulary, "a")
-    data = data_of(html(analysis, "a", "t", vocabulary).decode())
+    data = data_of(attention_page(analysis, "a", "t", vocabulary).decode())
     assert data["previous"] == [[None] * H] * L
     assert (data["losses"], data["without"]) == ([], [[[]] * H] * L)
 
 
 def test_a_hostile_text_stays_data() -> None:
     analysis, vocabulary = analysis_of(HOSTILE)
-    page = html(analysis, HOSTILE, "<script>", vocabulary).decode()
+    page = attention_page(analysis, HOSTILE, "<script>", vocabulary).decode()
     assert data_of(page)["text"] == list(HOSTILE)
     assert len(re.findall("<script", page, re.IGNORECASE)) == 2  # the data and our own
     assert "alert(1)</" not in page
@@ -383,7 +382,7 @@ def test_a_hostile_text_stays_data() -> None:
 
 def test_a_page_needs_no_network_and_runs_no_other_script() -> None:
     analysis, vocabulary = analysis_of("to be")
-    page = html(analysis, "to be", "t", vocabulary).decode()
+    page = attention_page(analysis, "to be", "t", vocabulary).decode()
     page = page.replace(data_of(page)["weights"], "")  # base64 can hold any word
     assert not re.search(r"https?:|[\"'(]//|url\(|@import|\bsrc=|\bhref=", page)
     assert not re.search(r"innerHTML|insertAdjacent|document\.write|\bstyle=|\bon[a-z]+=", page)
@@ -402,7 +401,7 @@ def test_a_page_of_256_characters_and_36_heads_is_under_10_megabytes() -> None:
     n = 256
     text = ("abcdefghijklm" * 20)[:n]
     analysis, vocabulary = analysis_of(text, 6, 6)
-    assert len(html(analysis, text, "t", vocabulary)) < 10e6
+    assert len(attention_page(analysis, text, "t", vocabulary)) < 10e6
 
 
 # --- characters and files ---

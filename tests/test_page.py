@@ -13,8 +13,8 @@ import torch
 
 from gpt import api
 from gpt.evaluation.head_analysis import analyze_text
-from gpt.inspection.attention_page import html
-from gpt.inspection.text_page import text_page
+from gpt.inspection.attention_page import attention_page
+from gpt.inspection.text_views import text_page
 from gpt.text.display import symbol
 from gpt.text.vocabulary import BYTES
 from tests.test_inspection import analysis_of, model
@@ -59,7 +59,7 @@ def emulate(browser: Chrome, width: int, height: int, scheme: str = "light") -> 
 def page(browser: Chrome, tmp_path: Path) -> Iterator[Chrome]:
     """The page of a text of 503 characters, in a window of 1280 x 800; no error in its console."""
     file = tmp_path / "page.html"
-    file.write_bytes(html(ANALYSIS, TEXT, "a run, step 7", VOCABULARY, chosen=(1, 0)))
+    file.write_bytes(attention_page(ANALYSIS, TEXT, "a run, step 7", VOCABULARY, chosen=(1, 0)))
     emulate(browser, 1280, 800)
     browser.get(file.as_uri())
     yield browser
@@ -162,7 +162,7 @@ def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Pat
     analysis, vocabulary = analysis_of("the fox", 2, 19)
     analysis = replace(analysis, losses_without=analysis.losses_without - 1)  # all do harm
     file = tmp_path / "page.html"
-    file.write_bytes(html(analysis, "the fox", "t", vocabulary))
+    file.write_bytes(attention_page(analysis, "the fox", "t", vocabulary))
     emulate(browser, 1280, 800)
     browser.get(file.as_uri())
     assert in_sight(browser, "map0-0", "grid")
@@ -185,7 +185,9 @@ def test_a_wide_ensemble_starts_at_member_1_and_uses_the_page(
     file = tmp_path / "page.html"
     chosen = replace(analysis, members=8).costliest_head()
     assert chosen[1] < 2
-    file.write_bytes(html(replace(analysis, members=8), "the fox", "t", vocabulary, chosen))
+    file.write_bytes(
+        attention_page(replace(analysis, members=8), "the fox", "t", vocabulary, chosen)
+    )
     emulate(browser, 1280, 800)
     browser.get(file.as_uri())
     assert in_sight(browser, "map0-0", "grid")
@@ -201,7 +203,9 @@ def test_the_heads_of_an_ensemble_are_shown_under_their_members(
 ) -> None:
     analysis, vocabulary = analysis_of("the fox", 2, 6)
     file = tmp_path / "page.html"
-    file.write_bytes(html(replace(analysis, members=3), "the fox", "t", vocabulary, (1, 3)))
+    file.write_bytes(
+        attention_page(replace(analysis, members=3), "the fox", "t", vocabulary, (1, 3))
+    )
     emulate(browser, 1280, 800)
     browser.get(file.as_uri())
     assert shown(browser, "status").startswith("Layer 2, head 4 (member 2), query 7 of 7")
@@ -222,7 +226,7 @@ def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: 
     """At each size every character is in a label, and each label lies beside its positions."""
     analysis, vocabulary = analysis_of(TEXT[:n], L, H)
     file = tmp_path / "page.html"
-    file.write_bytes(html(analysis, TEXT[:n], "t", vocabulary))
+    file.write_bytes(attention_page(analysis, TEXT[:n], "t", vocabulary))
     emulate(browser, 1280, 800)
     browser.get(file.as_uri())
     box = browser.find_element(By.CSS_SELECTOR, "#plot canvas").rect
@@ -238,7 +242,7 @@ def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: 
 def test_the_bytes_of_a_byte_model_are_named(browser: Chrome, tmp_path: Path) -> None:
     file = tmp_path / "page.html"
     analysis = analyze_text(model(V=256).eval(), BYTES, "a日\n")
-    file.write_bytes(html(analysis, "a日\n", "a run", BYTES))
+    file.write_bytes(attention_page(analysis, "a日\n", "a run", BYTES))
     emulate(browser, 1280, 800)
     browser.get(file.as_uri())
     assert shown(browser, "run").endswith("; characters here are bytes of UTF-8")

@@ -122,9 +122,9 @@ def attend(
 
             content = png(draw_analysis(analysis, names, title, vocabulary))
     else:
-        from gpt.inspection.attention_page import html
+        from gpt.inspection.attention_page import attention_page
 
-        content = html(analysis, text, title, vocabulary, (i, j))
+        content = attention_page(analysis, text, title, vocabulary, (i, j))
     write_out(out, content)
     typer.echo(out)
 

@@ -55,7 +55,7 @@ def data(
         check_out(html, "--html", (".html",))
     report = api.describe(text, overrides or ())
     if html is not None:
-        from gpt.inspection.text_page import text_page
+        from gpt.inspection.text_views import text_page
 
         write_out(html, text_page(report), "--html")
     if as_json:
@@ -63,7 +63,7 @@ def data(
     elif html is not None:
         show(str(html))
     else:
-        from gpt.inspection.text_table import text_table
+        from gpt.inspection.text_views import text_table
 
         show(text_table(report, terminal_width()))
     show("\n")

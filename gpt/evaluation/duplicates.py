@@ -1,9 +1,9 @@
-"""Passages of the val split that also stand in the train split: there, to memorise is to predict.
+"""Find passages of the val split that also occur in the train split, where a model can memorise.
 
-What is compared is letters and digits alone, in lower case, so that other spaces, line ends and
-punctuation hide no duplicate. Train is cut into blocks of BLOCK letters, and each is looked up
-among the hashes of val at every offset: the algorithm of rsync (Tridgell and Mackerras 1996, "The
-rsync algorithm"). So train is read once, and whatever is twice as long as a block contains one.
+Only letters and digits are compared, in lower case, so that other spaces, line ends and punctuation
+do not hide a duplicate. Train is cut into blocks of BLOCK letters. Each block is looked up among
+the hashes of val at every offset, as in rsync (Tridgell and Mackerras 1996, "The rsync algorithm").
+Train is therefore read once, and every passage of GUARANTEED letters contains a whole block.
 """
 
 import unicodedata
@@ -14,24 +14,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.evaluation.spread import spread_slices
+from gpt.evaluation.characters import spread_slices
 from gpt.text.vocabulary import Ids
 
-BLOCK = 40  # letters: about 50 characters of English; a multiple of 8, for hashing by words
-GUARANTEED = 2 * BLOCK - 1  # letters of a duplicate that is always found: a block is in it
-LARGEST_GAP = 2 * BLOCK  # letters between two blocks of one passage: a few changed characters
-SCANNED_IDS = 2**22  # of val, evenly spread
-PART_IDS = 2**20  # of train, at once
-REACH_IDS = 2**10  # around a block, to find where its passage ends; parts overlap by as many
-MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+BLOCK = 40  # letters of a block: about 50 characters of English; hashing needs a multiple of 8
+GUARANTEED = 2 * BLOCK - 1  # letters of the shortest passage that is always found
+MAX_GAP = 2 * BLOCK  # letters between two blocks of one passage, such as a few changed ones
+MAX_SCANNED_IDS = 2**22  # ids of val that are compared, evenly spread
+TRAIN_PART_IDS = 2**20  # ids of train that are read at once
+REACH_IDS = 2**10  # ids around a block in which its passage may end; the parts overlap by as many
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, for hashing
 
-Letters = NDArray[np.unsignedinteger]
+LetterArray = NDArray[np.unsignedinteger]
 Hashes = NDArray[np.uint64]
 Positions = NDArray[np.int64]
 
 
 class Passage(NamedTuple):
-    """val[start:end], the like of which begins in train at train_start."""
+    """val[start:end], which also occurs in train, from `train_start` on."""
 
     start: int
     end: int
@@ -40,43 +40,43 @@ class Passage(NamedTuple):
 
 @dataclass(frozen=True)
 class Duplicates:
-    """The passages in the order of val; `scanned` ids of val were looked for in all of train."""
+    """The passages in the order of val, of which `scanned` ids were compared with all of train."""
 
     passages: list[Passage]
     scanned: int
 
     @property
     def share(self) -> float:
-        """How much of what was scanned lies in a passage."""
+        """Fraction of the scanned ids that lie in a passage."""
         return sum(p.end - p.start for p in self.passages) / max(self.scanned, 1)
 
 
 def find_duplicates(train: Ids, val: Ids, characters: str) -> Duplicates:
-    """The passages of val that stand in train, too, but perhaps for a few characters.
+    """Return the passages of `val` that also occur in `train`, up to a few changed characters.
 
-    characters: what the ids stand for. Takes the memory of SCANNED_IDS, however long train is.
+    `characters` are those that the ids stand for. Memory grows with MAX_SCANNED_IDS, not with the
+    length of `train`.
     """
     letters, passages = _Letters(characters), []
-    slices = spread_slices(
-        len(val), SCANNED_IDS, SCANNED_IDS if len(val) <= SCANNED_IDS else PART_IDS
-    )
-    blocks = [_block_at_every_offset(letters.of(val[part])) for part in slices]
+    slice_ids = MAX_SCANNED_IDS if len(val) <= MAX_SCANNED_IDS else TRAIN_PART_IDS
+    slices = spread_slices(len(val), MAX_SCANNED_IDS, slice_ids)
+    blocks = [_hashes_at_every_offset(letters.of(val[part])) for part in slices]
     scanned = sum(part.stop - part.start for part in slices)
     if not any(map(len, blocks)):
         return Duplicates([], scanned)
     hashes, index = np.unique(np.concatenate(blocks), return_inverse=True)
     train_starts = _find_in(train, hashes, letters)[index]
-    for part in slices:
-        here, train_starts = np.split(train_starts, [len(blocks.pop(0))])
+    ends = np.cumsum([len(block) for block in blocks])
+    for part, starts in zip(slices, np.split(train_starts, ends[:-1]), strict=True):
         passages += [
             Passage(part.start + start, part.start + end, train_start)
-            for start, end, train_start in _passages(val[part], here, train, letters)
+            for start, end, train_start in _passages(val[part], starts, train, letters)
         ]
     return Duplicates(passages, scanned)
 
 
 class _Letters:
-    """Leaves the letters and digits of a text, in lower case; combining marks count as letters."""
+    """Extracts the letters and digits of a text, in lower case; combining marks are letters."""
 
     def __init__(self, characters: str) -> None:
         folded = [c.lower()[0] for c in characters]
@@ -86,33 +86,33 @@ class _Letters:
         self._is_letter = np.array([unicodedata.category(c)[0] in "LMN" for c in folded])  # (V,)
 
     def places(self, ids: Ids) -> Positions:
-        """Where the letters are."""
+        """Return the positions of the letters in `ids`."""
         return np.flatnonzero(self._is_letter[ids])
 
-    def of(self, ids: Ids) -> Letters:
-        """The letters alone."""
-        if self._dtype == np.uint8:  # a few times as fast
+    def of(self, ids: Ids) -> LetterArray:
+        """Return the letters of `ids` without anything between them."""
+        if self._dtype == np.uint8:  # bytes.translate is a few times as fast as indexing
             dropped = np.flatnonzero(~self._is_letter).astype(np.uint8).tobytes()
             table = self._folded.tobytes().ljust(256)
             return np.frombuffer(ids.tobytes().translate(table, dropped), np.uint8)
-        kept: Letters = self._folded[ids[self._is_letter[ids]]]
+        kept: LetterArray = self._folded[ids[self._is_letter[ids]]]
         return kept
 
 
-def _block_hashes(letters: Letters) -> Hashes:
-    """A hash of each BLOCK letters, (n,) -> (n // BLOCK,); what is left at the end has none."""
+def _block_hashes(letters: LetterArray) -> Hashes:
+    """Hash each whole block of `letters`: (n,) -> (n // BLOCK,)."""
     n = len(letters) // BLOCK
     words = letters[: n * BLOCK].view(np.uint64).reshape(n, BLOCK * letters.itemsize // 8)
     hashes = np.zeros(n, np.uint64)
-    for i in range(words.shape[1]):  # multiply and shift, as the mixers of MurmurHash do
+    for i in range(words.shape[1]):  # multiply and shift, as MurmurHash mixes its words
         hashes ^= words[:, i]
         hashes *= MULTIPLIER
         hashes ^= hashes >> np.uint64(32)
     return hashes
 
 
-def _block_at_every_offset(letters: Letters) -> Hashes:
-    """The hash of the BLOCK letters from each letter on, (n,) -> (n - BLOCK + 1,)."""
+def _hashes_at_every_offset(letters: LetterArray) -> Hashes:
+    """Hash the BLOCK letters that begin at each letter: (n,) -> (n - BLOCK + 1,)."""
     hashes = np.zeros(max(len(letters) - BLOCK + 1, 0), np.uint64)
     for offset in range(min(BLOCK, len(hashes))):
         hashes[offset::BLOCK] = _block_hashes(letters[offset:])
@@ -120,19 +120,19 @@ def _block_at_every_offset(letters: Letters) -> Hashes:
 
 
 def _find_in(train: Ids, hashes: Hashes, letters: _Letters) -> Positions:
-    """Where in train a block with each of these ascending hashes first begins; -1 if none does."""
+    """Return where in `train` the first block with each of the ascending `hashes` begins, or -1."""
     first = np.full(len(hashes), -1)
     bits = min(len(hashes).bit_length() + 4, 32)
     shift = np.uint64(64 - bits)
-    occurs = np.zeros(2**bits, bool)  # by their first bits: the search of most blocks ends here
+    occurs = np.zeros(2**bits, bool)  # indexed by the first bits, which rule out most blocks
     occurs[hashes >> shift] = True
-    for start in range(0, len(train), PART_IDS):
-        part = train[start : start + PART_IDS + REACH_IDS]
+    for start in range(0, len(train), TRAIN_PART_IDS):
+        part = train[start : start + TRAIN_PART_IDS + REACH_IDS]
         blocks = _block_hashes(letters.of(part))
         candidates = np.flatnonzero(occurs[blocks >> shift])
         index = np.minimum(np.searchsorted(hashes, blocks[candidates]), len(hashes) - 1)
         new = (hashes[index] == blocks[candidates]) & (first[index] < 0)
-        if new.any():  # reversed: of a block that occurs twice here, the first
+        if new.any():  # assigned in reverse: the first of several equal blocks remains
             places = letters.places(part)[candidates[new] * BLOCK] + start
             first[index[new][::-1]] = places[::-1]
     return first
@@ -141,25 +141,29 @@ def _find_in(train: Ids, hashes: Hashes, letters: _Letters) -> Positions:
 def _passages(
     val: Ids, train_starts: Positions, train: Ids, letters: _Letters
 ) -> Iterator[tuple[int, int, int]]:
-    """Start, end and start in train, by where in train the block from each letter of val begins."""
+    """Yield the start and end in `val` and the start in `train` of each passage.
+
+    `train_starts` has, for each letter of `val`, the position in `train` of the block that begins
+    there, or -1.
+    """
     found = np.flatnonzero(train_starts >= 0)
     if not len(found):
         return
-    ours, places = letters.of(val), letters.places(val)
-    breaks = np.flatnonzero(np.diff(found) > BLOCK + LARGEST_GAP) + 1
+    val_letters, places = letters.of(val), letters.places(val)
+    breaks = np.flatnonzero(np.diff(found) > BLOCK + MAX_GAP) + 1
     for blocks in np.split(found, breaks):
         first, last = int(blocks[0]), int(blocks[-1])
-        begins, ends = int(train_starts[first]), int(train_starts[last])
-        before = train[max(begins - REACH_IDS, 0) : begins]
-        more = _common(ours[:first][::-1], letters.of(before)[::-1])
-        if more:
-            begins -= len(before) - int(letters.places(before)[-more])
-        theirs = letters.of(train[ends : ends + REACH_IDS])
-        last += BLOCK + _common(ours[last + BLOCK :], theirs[BLOCK:])
-        yield int(places[first - more]), int(places[last - 1]) + 1, begins
+        train_start, train_last = int(train_starts[first]), int(train_starts[last])
+        before = train[max(train_start - REACH_IDS, 0) : train_start]
+        added = _common_prefix(val_letters[:first][::-1], letters.of(before)[::-1])
+        if added:
+            train_start -= len(before) - int(letters.places(before)[-added])
+        following = letters.of(train[train_last : train_last + REACH_IDS])
+        last += BLOCK + _common_prefix(val_letters[last + BLOCK :], following[BLOCK:])
+        yield int(places[first - added]), int(places[last - 1]) + 1, train_start
 
 
-def _common(a: Letters, b: Letters) -> int:
-    """How many letters both begin with, fewer than BLOCK."""
+def _common_prefix(a: LetterArray, b: LetterArray) -> int:
+    """Return how many letters `a` and `b` have in common at their start, fewer than BLOCK."""
     n = min(len(a), len(b), BLOCK - 1)
     return int(np.argmax(np.append(a[:n] != b[:n], True)))

@@ -3,7 +3,6 @@
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -12,13 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.evaluation import characters
-from gpt.evaluation.characters import LISTED, CountedText, Finding
-from gpt.evaluation.spread import spread_slices
+from gpt.evaluation.characters import MAX_FINDINGS, CountedText, Finding, spread_slices
 from gpt.text.likely_encoding import SINGLE_BYTE, TYPOGRAPHIC, likely_encoding, plausibility
 from gpt.text.vocabulary import code_points
 
-COUNTED_PLACES = 10_000  # largest number of places whose words are counted one by one
-LONGEST_WORD = 30  # characters before and after a place
+MAX_COUNTED_PLACES = 10_000  # places whose words are counted one by one; later ones are not
+MAX_WORD_SIDE = 30  # characters of a word before and after a place
 CATEGORIES = {  # Unicode's general categories that are rare in clean text
     "Cc": "control",
     "Cf": "invisible or direction",
@@ -28,8 +26,8 @@ CATEGORIES = {  # Unicode's general categories that are rare in clean text
     "Co": "private use",
     "Cn": "unassigned",
 }
-USUAL = "\n\t \u3000"
-JOINER = "\u200d"
+USUAL = "\n\t \u3000"  # clean characters of these categories
+JOINER = "\u200d"  # joins emoji to one picture
 REPLACED, MOJIBAKE, MIXED = "replacement character", "mojibake", "mixed scripts in a word"
 KINDS = (REPLACED, MOJIBAKE, MIXED, *dict.fromkeys(CATEGORIES.values()))
 
@@ -40,21 +38,22 @@ SCRIPTS = (
     "ORIYA", "TAMIL", "TELUGU", "KANNADA", "MALAYALAM", "SINHALA", "MONGOLIAN",
 )  # fmt: skip
 
-# Encodings that UTF-8 is often decoded by. In those of the Latin script a single misread character
-# is recognised; in the others a letter and a quotation mark may look like one.
+# Encodings that UTF-8 is often decoded by. A single misread character is recognised with those of
+# the Latin script. With the others, a letter before a quotation mark may look like one.
 LATIN = ("cp1252", "cp1250", "cp1254", "mac_roman", "cp850", "cp437")
 MISREAD_AS = (*LATIN, "cp1251", "koi8_r", "cp866", "cp1253", "mac_cyrillic")
-NOT_MISREAD = "«»“”„‘’‚‹›…–—πΩ∞∑∏∫Ёё"  # follow letters in clean texts, too
-LIKELY = re.compile("[\xa0-\xff\u2010-\u2030\u20ac\u2122\ufeff\ufffd]")  # misread, if alone
-CYRILLIC = re.compile("[\u0400-\u045f]")  # likewise, where its first byte is a Latin letter
-RUNS = 0.2  # fraction of misread characters beside another one, in scripts other than Latin
+NOT_MISREAD = "«»“”„‘’‚‹›…–—πΩ∞∑∏∫Ёё"  # characters that follow letters in clean texts, too
+LIKELY = re.compile("[\xa0-\xff\u2010-\u2030\u20ac\u2122\ufeff\ufffd]")  # misread even if alone
+CYRILLIC = re.compile("[\u0400-\u045f]")  # misread even if alone, if read as Ð or Ñ first
+MIN_ADJACENT = 0.2  # fraction of misread characters that follow another one, in other scripts
+# Encodings whose mojibake is recognised by encoding it again.
 RECODED = ("cp1252", "cp1251", "koi8_r", "mac_roman", "cp850", "cp866")
 CJK = ("gbk", "big5", "cp932", "euc_jp", "cp949")
-CLEARLY = 0.3  # lead in plausibility of the right encoding over the wrong one
-LETTERS = 0.4  # smallest share of letters among non-ASCII characters of misread text
-MIN_NON_ASCII = 20  # characters needed to recognise an encoding
-UTF8_BYTES = 0.7  # smallest share of valid bytes among non-ASCII ones in UTF-8 misread as CJK
-REPLACED_TWICE = {  # two U+FFFD in UTF-8 decoded as CJK; and uninitialised memory
+MIN_LEAD = 0.3  # lead in plausibility of the right encoding over the wrong one
+MIN_LETTERS = 0.4  # fraction of letters among the non-ASCII characters of misread text
+MIN_NON_ASCII = 20  # non-ASCII characters needed to recognise an encoding
+MIN_UTF8_BYTES = 0.7  # fraction of valid bytes among the non-ASCII ones in UTF-8 misread as CJK
+REPLACEMENTS = {  # U+FFFD in UTF-8 decoded as CJK, and uninitialised memory
     "锟斤拷": "was \ufffd\ufffd (UTF-8 read as gbk)",
     "嚙踝蕭": "was \ufffd\ufffd (UTF-8 read as big5)",
     "占쏙옙": "was \ufffd\ufffd (UTF-8 read as cp949)",
@@ -63,11 +62,8 @@ REPLACED_TWICE = {  # two U+FFFD in UTF-8 decoded as CJK; and uninitialised memo
     "烫烫烫": "was bytes 0xCC (read as gbk)",
     "屯屯屯": "was bytes 0xCD (read as gbk)",
 }
-SAMPLE = 2**15  # characters examined to recognise an encoding read as another one
-JOINED = re.compile("[\U0001f000-\U0001faff\u2190-\u2bff\ufe0f\u20e3]")  # emoji, their selectors
-
-Places = Iterator[NDArray[np.int64]]
-"""Ascending positions in a text, in several arrays."""
+RECODED_CHARACTERS = 2**15  # characters that are encoded again to recognise a wrong encoding
+EMOJI = re.compile("[\U0001f000-\U0001faff\u2190-\u2bff\ufe0f\u20e3]")  # and their selectors
 
 
 @dataclass(frozen=True)
@@ -81,26 +77,25 @@ class Suspicion:
 
 
 def find_suspicious(text: CountedText) -> list[Suspicion]:
-    """Return the suspicious places of a text, by kind, in the order of KINDS.
+    """Return the suspicious places of `text` by kind, in the order of KINDS.
 
-    Most kinds are single characters (`kind_of`). A word has mixed scripts if two adjacent letters
-    have different SCRIPTS, taken from the first words of their Unicode names (a small part of UTS
-    39, section 5). Mojibake is text that was decoded by a wrong encoding: see `_misread` and
-    `_recoded`.
+    Most kinds are single characters, see `kind_of`. A word has mixed scripts if two adjacent
+    letters have different SCRIPTS (a small part of UTS 39, section 5). Mojibake is text that was
+    decoded by a wrong encoding.
     """
-    joiners = _between_emoji(text)
+    joiners_are_clean = _joiners_are_clean(text)
     by_kind: dict[str, list[int]] = {}
     for i in np.argsort(-text.counts, stable=True).tolist():
         kind = kind_of(text.characters[i])
-        if kind and text.counts[i] and (text.characters[i] != JOINER or not joiners):
+        if kind and text.counts[i] and not (text.characters[i] == JOINER and joiners_are_clean):
             by_kind.setdefault(kind, []).append(i)
     found = [
-        Suspicion(kind, int(text.counts[ids].sum()), len(ids), text.characters_found(ids[:LISTED]))
+        Suspicion(kind, int(text.counts[ids].sum()), len(ids), text.character_findings(ids))
         for kind, ids in by_kind.items()
     ]
-    mojibake = (_misread(text), _replaced_twice(text), _recoded(text))
+    mojibake = (_misread(text), _replacements(text), _recoded(text))
     found.append(max(mojibake, key=lambda each: sum(len(f.text) * f.count for f in each.findings)))
-    found.append(_words(text, MIXED, _mixed(text), lambda at: _word(text, at), _scripts))
+    found.append(_mixed_scripts(text))
     return sorted(
         (suspicion for suspicion in found if suspicion.count),
         key=lambda suspicion: KINDS.index(suspicion.kind),
@@ -108,7 +103,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def kind_of(character: str) -> str | None:
-    """Return the one of KINDS that a character belongs to; None if it is not suspicious."""
+    """Return the one of KINDS that `character` belongs to; None if it is not suspicious."""
     if character == "\ufffd":
         return REPLACED
     return None if character in USUAL else CATEGORIES.get(unicodedata.category(character))
@@ -120,81 +115,73 @@ def script_of(character: str) -> str:
     return first if first in SCRIPTS and unicodedata.category(character)[0] == "L" else ""
 
 
-def _mixed(text: CountedText) -> Places:
-    """Yield the positions of letters that are followed by a letter of another script."""
-    order = ["", *SCRIPTS]
-    scripts = np.array([order.index(script_of(c)) for c in text.characters], np.uint8)  # (V,)
-
-    for start, part in text.parts(lambda occurring: len(set(scripts[occurring]) - {0}) > 1):
-        here, after = scripts[part[:-1]], scripts[part[1:]]
-        yield start + np.flatnonzero((here != after) & (here > 0) & (after > 0))
-
-
-def _between_emoji(text: CountedText) -> bool:
-    """Return whether every joiner (U+200D) is next to an emoji, as in family emoji."""
+def _joiners_are_clean(text: CountedText) -> bool:
+    """Return whether each joiner stands between emoji, as in family emoji."""
     joiner = text.characters.find(JOINER)
-    if joiner < 0:
-        return False
-    emoji = np.array([bool(JOINED.match(c)) for c in text.characters])
-    for _, part in text.parts(lambda occurring: occurring[joiner], overlap=2):
+    emoji = np.array([bool(EMOJI.match(c)) for c in text.characters])
+    for _, part in text.parts(lambda occurring: joiner >= 0 and occurring[joiner], overlap=2):
         places = np.flatnonzero(part[1:-1] == joiner) + 1
         if not (emoji[part[places - 1]] & emoji[part[places + 1]]).all():
             return False
     return True
 
 
+def _mixed_scripts(text: CountedText) -> Suspicion:
+    """Find words with a letter that is followed by a letter of another script."""
+    order = ["", *SCRIPTS]
+    scripts = np.array([order.index(script_of(c)) for c in text.characters], np.uint8)  # (V,)
+    total, first, counts = 0, dict[str, int](), Counter[str]()
+    for start, part in text.parts(lambda occurring: len({*scripts[occurring]} - {0}) > 1):
+        here, after = scripts[part[:-1]], scripts[part[1:]]
+        places = start + np.flatnonzero((here != after) & (here > 0) & (after > 0))
+        for position in places[: max(MAX_COUNTED_PLACES - total, 0)].tolist():
+            before = text.text(position - MAX_WORD_SIDE, position + 1)
+            following = text.text(position + 1, position + 1 + MAX_WORD_SIDE)
+            beginning = "".join(takewhile(_in_word, reversed(before)))[::-1]
+            word = beginning + "".join(takewhile(_in_word, following))
+            counts[word] += 1
+            first.setdefault(word, position)
+        total += len(places)
+    findings = []
+    for word, count in counts.most_common(MAX_FINDINGS):
+        name = " and ".join(dict.fromkeys(filter(None, map(script_of, word))))
+        findings.append(text.finding(word, name, count, first[word]))
+    return Suspicion(MIXED, total, len(counts), findings)
+
+
+def _in_word(character: str) -> bool:
+    return unicodedata.category(character)[0] in "LM"
+
+
 def _misread(text: CountedText) -> Suspicion:
-    """Find UTF-8 that was decoded by one of MISREAD_AS.
+    """Find UTF-8 that was decoded by one of MISREAD_AS; return the encoding with most places.
 
     Such a character appears as one character for its first byte, followed by one for each of the
     continuation bytes that the first byte announces.
     """
     best = Suspicion(MOJIBAKE, 0, 0, [])
-    names = {encoding: _byte_of(encoding) for encoding in MISREAD_AS}
-    codes = code_points(text.characters)  # sorted
-    values = np.zeros((len(codes), len(names)), np.uint8)
-    for column, bytes_of in enumerate(names.values()):
-        wanted = code_points("".join(bytes_of))
-        at = np.searchsorted(codes, wanted).clip(max=len(codes) - 1)
-        there = codes[at] == wanted
-        values[at[there], column] = np.array([*bytes_of.values()])[there]
-    continues = _packed((values & 0xC0) == 0x80)
-    leads = {
-        n: _packed((values >= low) & (values < high))
-        for n, low, high in ((2, 0xC2, 0xE0), (3, 0xE0, 0xF0), (4, 0xF0, 0xF5))
-    }
-    found: list[list[NDArray[np.int64]]] = [[] for _ in names]
-    for start, part in text.parts(lambda occurring: continues[occurring].any(), overlap=4):
-        after = np.append(continues[part], np.zeros(4, np.uint16))
-        for n, lead in leads.items():
-            bits = lead[part]
-            for i in range(1, n):
-                bits = bits & after[i : i + len(part)]
-            places = np.flatnonzero(bits[: characters.PART_IDS])
-            for index in range(len(names)):
-                here = places[(bits[places] >> index & 1) > 0] + start
-                found[index].append(np.stack([here, here + n]))
-    for (encoding, bytes_of), parts in zip(names.items(), found, strict=True):
-        spans = np.concatenate(parts, axis=1) if parts else np.empty((2, 0), np.int64)
-        spans = spans[:, np.argsort(spans[0], kind="stable")]
-        beside = int(np.isin(spans[1], spans[0]).sum())
-        words = [text.text(*span) for span in spans[:, :COUNTED_PLACES].T.tolist()]
-        meant = {
-            word: bytes(map(bytes_of.__getitem__, word)).decode(errors="ignore") for word in words
-        }
+    tables = {encoding: _byte_of(encoding) for encoding in MISREAD_AS}
+    for (encoding, bytes_of), spans in zip(
+        tables.items(), _sequences(text, [*tables.values()]), strict=True
+    ):
+        places = spans.shape[1]
+        starts = spans[0].tolist()[:MAX_COUNTED_PLACES]
+        words = [text.text(*span) for span in spans[:, :MAX_COUNTED_PLACES].T.tolist()]
+        meant = {w: bytes(bytes_of[c] for c in w).decode(errors="ignore") for w in words}
         certain = any(
             _is_likely(meant[word], word, text.text(at - 1, at), latin=encoding in LATIN)
-            for word, at in zip(words, spans[0].tolist(), strict=False)
+            for word, at in zip(words, starts, strict=True)
         )
-        certain |= beside >= max(1, 0 if encoding in LATIN else RUNS * spans.shape[1])
-        if certain and spans.shape[1] > best.count:
-            counts, starts = Counter(words), spans[0].tolist()[: len(words)]
+        adjacent = int(np.isin(spans[1], spans[0]).sum())
+        certain |= adjacent >= max(1, 0 if encoding in LATIN else MIN_ADJACENT * places)
+        if certain and places > best.count:
+            counts = Counter(words)
             first = dict(zip(reversed(words), reversed(starts), strict=True))
             findings = [
                 text.finding(w, f"was {meant[w]} (UTF-8 read as {encoding})", n, first[w])
-                for w, n in counts.most_common(LISTED)
+                for w, n in counts.most_common(MAX_FINDINGS)
             ]
-            best = Suspicion(MOJIBAKE, spans.shape[1], len(counts), findings)
+            best = Suspicion(MOJIBAKE, places, len(counts), findings)
     return best
 
 
@@ -207,6 +194,40 @@ def _byte_of(encoding: str) -> dict[str, int]:
     controls = {chr(byte): byte for byte in range(0x80, 0xA0)} if encoding in LATIN else {}
     defined = {bytes([byte]).decode(encoding, "ignore"): byte for byte in range(0x80, 0x100)}
     return controls | {c: byte for c, byte in defined.items() if c and c not in "Ёё"}
+
+
+def _sequences(text: CountedText, tables: list[dict[str, int]]) -> list[NDArray[np.int64]]:
+    """Find UTF-8 sequences, given the byte of each character in N encodings.
+
+    Returns:
+        For each encoding the starts and the ends of the sequences in ascending order, (2, places).
+    """
+    codes = code_points(text.characters)  # (V,), sorted
+    values = np.zeros((len(codes), len(tables)), np.uint8)
+    for column, table in enumerate(tables):
+        wanted = code_points("".join(table))
+        at = np.searchsorted(codes, wanted).clip(max=len(codes) - 1)
+        there = codes[at] == wanted
+        values[at[there], column] = np.array([*table.values()])[there]
+    # One bit for each encoding, so that all of them are searched in one pass.
+    continues = _packed((values & 0xC0) == 0x80)
+    leads = {
+        n: _packed((values >= low) & (values < high))
+        for n, low, high in ((2, 0xC2, 0xE0), (3, 0xE0, 0xF0), (4, 0xF0, 0xF5))
+    }
+    found: list[list[NDArray[np.int64]]] = [[np.empty((2, 0), np.int64)] for _ in tables]
+    for start, part in text.parts(lambda occurring: continues[occurring].any(), overlap=4):
+        after = np.append(continues[part], np.zeros(4, np.uint16))
+        for n, lead in leads.items():
+            bits = lead[part]
+            for i in range(1, n):
+                bits = bits & after[i : i + len(part)]
+            places = np.flatnonzero(bits[: characters.PART_IDS])
+            for column, spans in enumerate(found):
+                starts = places[(bits[places] >> column & 1) > 0] + start
+                spans.append(np.stack([starts, starts + n]))
+    joined = [np.concatenate(spans, axis=1) for spans in found]
+    return [spans[:, np.argsort(spans[0], kind="stable")] for spans in joined]
 
 
 def _packed(bits: NDArray[np.bool_]) -> NDArray[np.uint16]:
@@ -233,20 +254,20 @@ def _is_likely(meant: str, word: str, before: str, *, latin: bool) -> bool:
     return bool(LIKELY.match(meant)) and (latin or in_word) and (len(word) > 2 or not in_order)
 
 
-def _replaced_twice(text: CountedText) -> Suspicion:
+def _replacements(text: CountedText) -> Suspicion:
+    """Find the words of REPLACEMENTS."""
     findings = []
-    for word, name in REPLACED_TWICE.items():
+    for word, name in REPLACEMENTS.items():
         ids = [text.characters.find(c) for c in word]
-        count, first = 0, -1
         if min(ids) < 0:
             continue
+        places = [np.zeros(0, np.int64)]
         for start, part in text.parts(partial(_all_occur, ids), overlap=2):
             same = [part[i : len(part) - len(ids) + i + 1] == id for i, id in enumerate(ids)]
-            places = np.flatnonzero(np.logical_and.reduce(same))
-            first = start + int(places[0]) if len(places) and first < 0 else first
-            count += len(places)
-        if count:
-            findings.append(text.finding(word, name, count, first))
+            places.append(start + np.flatnonzero(np.logical_and.reduce(same)))
+        found = np.concatenate(places)
+        if len(found):
+            findings.append(text.finding(word, name, len(found), int(found[0])))
     total = sum(finding.count for finding in findings)
     return Suspicion(MOJIBAKE, total, len(findings), findings)
 
@@ -257,77 +278,40 @@ def _all_occur(ids: list[int], occurring: NDArray[np.bool_]) -> bool:
 
 def _recoded(text: CountedText) -> Suspicion:
     """Find text that was decoded by a wrong encoding, by encoding a sample with it again."""
-    parts = spread_slices(len(text.ids), SAMPLE, SAMPLE // 8)
+    nothing = Suspicion(MOJIBAKE, 0, 0, [])
+    parts = spread_slices(len(text.ids), RECODED_CHARACTERS, RECODED_CHARACTERS // 8)
     sample = "".join(text.text(part.start, part.stop) for part in parts)
     sample = sample.translate(dict.fromkeys(map(ord, TYPOGRAPHIC)))
-    beyond = sum(c > "\x7f" for c in sample)
-    if sum(c > "\x7f" and c.isalpha() for c in sample) < LETTERS * beyond:
-        beyond = 0
-    for encoding in (*RECODED, *CJK) if beyond >= MIN_NON_ASCII else ():
+    non_ascii = [c for c in sample if c > "\x7f"]
+    letters = sum(c.isalpha() for c in non_ascii)
+    if len(non_ascii) < MIN_NON_ASCII or letters < MIN_LETTERS * len(non_ascii):
+        return nothing
+    for encoding in (*RECODED, *CJK):
         content = sample.encode(encoding, "ignore")
-        if len(content.decode(encoding, "ignore")) < len(sample) - 0.2 * beyond:
+        if len(content.decode(encoding, "ignore")) < len(sample) - 0.2 * len(non_ascii):
             continue
         meant = _meant(content, encoding)
         if meant and content.decode(meant, "ignore") != content.decode(encoding, "ignore"):
             ids = [i for i, c in enumerate(text.characters) if c > "\x7f" and text.counts[i]]
             first = int(text.first[ids].min())
-            word = text.text(first, first + LONGEST_WORD).split()[0]
+            word = text.text(first, first + MAX_WORD_SIDE).split()[0]
             was = word.encode(encoding, "ignore").decode(meant, "ignore")
             finding = text.finding(word, f"was {was} ({meant} read as {encoding})", 1, first)
             return Suspicion(MOJIBAKE, int(text.counts[ids].sum()), len(ids), [finding])
-    return Suspicion(MOJIBAKE, 0, 0, [])
+    return nothing
 
 
 def _meant(content: bytes, encoding: str) -> str | None:
     """Return the encoding of `content` if it is clearly not `encoding`; else None."""
-    all_bytes, valid = (
+    non_ascii, valid = (
         sum(byte > 0x7F for byte in each)
         for each in (content, content.decode(errors="ignore").encode())
     )
-    if not all_bytes or valid >= UTF8_BYTES * all_bytes:
-        return "utf-8" if all_bytes and encoding in CJK else None  # the others: see _misread
+    if not non_ascii or valid >= MIN_UTF8_BYTES * non_ascii:
+        return "utf-8" if non_ascii and encoding in CJK else None  # _misread finds the others
     if encoding in CJK or not (guess := likely_encoding(content)):
         return None
     meant, own = guess.encodings[0], plausibility(content, encoding)
     if meant not in SINGLE_BYTE:
         return meant if encoding == "cp1252" and own < 0 else None
-    return meant if plausibility(content, meant) > own + CLEARLY else None
-
-
-def _words(
-    text: CountedText,
-    kind: str,
-    places: Places,
-    word_at: Callable[[int], str],
-    name_of_word: Callable[[str], str],
-) -> Suspicion:
-    """Return a Suspicion of the words at `places`; only the first COUNTED_PLACES are counted."""
-    total, first, counts = 0, dict[str, int](), Counter[str]()
-    for positions in places:
-        for position in positions[: max(COUNTED_PLACES - total, 0)].tolist():
-            word = word_at(position)
-            counts[word] += 1
-            first.setdefault(word, position)
-        total += len(positions)
-    findings = [
-        text.finding(word, name_of_word(word), count, first[word])
-        for word, count in counts.most_common(LISTED)
-    ]
-    return Suspicion(kind, total, len(counts), findings)
-
-
-def _word(text: CountedText, position: int) -> str:
-    """Return the letters and marks around a position, at most LONGEST_WORD to either side."""
-    before = text.text(position - LONGEST_WORD, position + 1)
-    after = text.text(position + 1, position + 1 + LONGEST_WORD)
-    start = [*takewhile(_in_word, reversed(before))]
-    return "".join([*reversed(start), *takewhile(_in_word, after)])
-
-
-def _in_word(character: str) -> bool:
-    return unicodedata.category(character)[0] in "LM"
-
-
-def _scripts(word: str) -> str:
-    """Return the scripts of a word in their order: `LATIN and CYRILLIC`."""
-    return " and ".join(dict.fromkeys(filter(None, map(script_of, word))))
+    return meant if plausibility(content, meant) > own + MIN_LEAD else None

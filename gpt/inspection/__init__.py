@@ -1,1 +1,1 @@
-"""Numbers in, pictures out: picture (PNG) and page (HTML) of attention."""
+"""Numbers in, pictures out: tables, heat maps and pages."""

@@ -43,7 +43,7 @@ def render_table(
         )
         measured = measure_renderables(console, console.options, [table]).maximum
         if width is None or measured <= width or not droppable:
-            return render([table], width)
+            return render([(0, table)], width)
         shown.remove(heading.index(droppable.pop(0)))
 
 
@@ -86,12 +86,17 @@ def make_table(
     return table
 
 
-def render(parts: Sequence["RenderableType"], width: int | None) -> str:
-    """Render rich's `parts` one below the other, in lines of at most `width` columns."""
+def render(parts: Sequence[tuple[int, "RenderableType"]], width: int | None) -> str:
+    """Render parts one below the other, in lines of at most `width` columns.
+
+    Each of the `parts` is an indent in columns and a string or another renderable of rich.
+    """
+    from rich.padding import Padding
+
     console = _console(width or UNLIMITED_WIDTH)
     with console.capture() as capture:
-        for part in parts:
-            console.print(part)
+        for indent, part in parts:
+            console.print(Padding(part, (0, 0, 0, indent), expand=False))
     return "\n".join(line.rstrip() for line in capture.get().split("\n")).rstrip("\n")
 
 

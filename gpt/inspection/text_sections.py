@@ -1,46 +1,45 @@
-"""What is said of a text, in the order of a terminal's table and of a page."""
+"""The description of a text in words, in the order of the terminal and of the page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpt.errors import counted, listed
-from gpt.evaluation.characters import RARE, Finding
+from gpt.evaluation.characters import RARE_COUNT, Finding
 from gpt.evaluation.duplicates import BLOCK, GUARANTEED
 from gpt.evaluation.text_options import Option
 from gpt.evaluation.text_report import TextReport
-from gpt.text.display import in_one_line, symbol
+from gpt.text.display import symbol
 
-FREQUENT = 6
-LISTED_NAMES = 20  # characters that are only in val
+MAX_FREQUENT = 6  # characters whose share of the text is shown
+MAX_ONLY_IN_VAL = 20  # characters that are shown of those that only val has
 
 
 @dataclass(frozen=True)
-class Table:
-    """Cells in columns; `align` has an l or r for each. Of `total` rows, perhaps only the first.
-
-    The last column, of excerpts, may be cut to the width that there is.
-    """
+class SectionTable:
+    """The first of `total` rows. `align` has an "l" or "r" for each column."""
 
     heading: Sequence[str]
     align: str
-    rows: list[Sequence[str]]
+    rows: Sequence[Sequence[str]]
     caption: str = ""
     total: int = 0
 
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, and under it named values, tables and notes."""
+    """A heading, followed by labelled values, tables and notes."""
 
     heading: str
     fields: list[tuple[str, str]] = field(default_factory=list)
-    tables: list[Table] = field(default_factory=list)
+    tables: list[SectionTable] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def sections(report: TextReport) -> list[Section]:
-    """The report in words; of warnings a section only if there are any."""
-    shown = [
+def sections_of(report: TextReport) -> list[Section]:
+    """Return the sections of `report`; the first has the warnings, if there are any."""
+    sections = [Section("Warnings", notes=report.warnings)] if report.warnings else []
+    return [
+        *sections,
         _size(report),
         _characters(report),
         _suspicious(report),
@@ -48,140 +47,123 @@ def sections(report: TextReport) -> list[Section]:
         _duplicates(report),
         _options(report),
     ]
-    warnings = [Section("Warnings", notes=report.warnings)] if report.warnings else []
-    return [*warnings, *shown]
+
+
+def percent(share: float) -> str:
+    """Return `share` as a percentage: `0.05 %`, `1.2 %`, `12.3 %`."""
+    return f"{100 * share:.{1 if share >= 0.01 or not share else 2}f} %"
 
 
 def _size(report: TextReport) -> Section:
     size = report.size
     ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
-    unknown = f", one of them for {counted(size.unknown, 'character')}" if size.unknown else ""
+    unknown = f", one of which {size.unknown:,} characters share" if size.unknown else ""
     files = f", from {counted(size.files, 'file')}" if size.files else ""
     fields = [
         ("characters", f"{size.characters:,} in {counted(size.lines, 'line')}"),
-        ("bytes", f"{size.bytes:,} of UTF-8{files}"),
+        ("bytes", f"{size.bytes:,} in UTF-8{files}"),
         ("vocabulary", f"{counted(size.distinct, 'distinct character')}{ids}{unknown}"),
         ("train, val", f"{size.train:,} and {size.val:,} {size.unit}"),
     ]
-    skipped: list[Sequence[str]] = [
-        (in_one_line(file.name), in_one_line(file.reason)) for file in size.skipped
-    ]
-    tables = [Table(("", ""), "ll", skipped, "skipped", len(skipped))] if skipped else []
-    return Section("Size", fields, tables)
+    rows = [(file.name, file.reason) for file in size.skipped]
+    return Section(
+        "Size", fields, [SectionTable(("", ""), "ll", rows, "skipped", len(rows))] if rows else []
+    )
 
 
 def _characters(report: TextReport) -> Section:
     size, frequencies = report.size, [*report.frequencies.items()]
-    shares = [
-        f"{symbol(c)} {percent(count / size.characters)}" for c, count in frequencies[:FREQUENT]
-    ]
+    shares = [f"{symbol(c)} {percent(n / size.characters)}" for c, n in frequencies[:MAX_FREQUENT]]
     fields = [
-        ("entropy", f"{report.entropy:.3f} bits per character, by the frequencies alone"),
+        ("entropy", f"{report.entropy:.3f} bits per character, from the frequencies alone"),
         ("frequent", "  ".join(shares)),
     ]
     if report.only_in_val:
         names = [symbol(c) for c in report.only_in_val]
-        fields.append(("only in val", listed(names, LISTED_NAMES, " ")))
-    caption = f"occur fewer than {RARE} times: {report.rare:,} of {size.distinct:,}"
+        fields.append(("only in val", listed(names, MAX_ONLY_IN_VAL, " ")))
+    caption = f"{report.rare:,} of {size.distinct:,} occur fewer than {RARE_COUNT} times"
     return Section("Characters", fields, [_findings(report.rarest, caption, report.rare)])
 
 
 def _suspicious(report: TextReport) -> Section:
     tables = [
-        _findings(
-            suspicion.findings,
-            f"{suspicion.kind}: in {counted(suspicion.count, 'place')}",
-            suspicion.distinct,
-        )
-        for suspicion in report.suspicious
+        _findings(each.findings, f"{each.kind}: {counted(each.count, 'place')}", each.distinct)
+        for each in report.suspicious
     ]
     return Section("Suspicious", tables=tables, notes=[] if tables else ["Nothing was found."])
 
 
-def _findings(findings: list[Finding], caption: str, total: int) -> Table:
-    rows: list[Sequence[str]] = [
-        (_sign(f.text), in_one_line(f.name), f"{f.count:,}", f"{f.line:,}", in_one_line(f.excerpt))
-        for f in findings
+def _findings(findings: list[Finding], caption: str, total: int) -> SectionTable:
+    rows = [
+        (
+            symbol(finding.text) if len(finding.text) == 1 else finding.text,
+            finding.name,
+            f"{finding.count:,}",
+            f"{finding.line:,}",
+            finding.excerpt,
+        )
+        for finding in findings
     ]
-    heading = ("", "", "times", "line", "first") if rows else ("",) * 5
-    return Table(heading, "llrrl", rows, caption, total)
+    heading = ("", "", "times", "line", "first place") if rows else ("",) * 5
+    return SectionTable(heading, "llrrl", rows, caption, total)
 
 
 def _baselines(report: TextReport) -> Section:
-    rows: list[Sequence[str]] = [
+    rows = [
         (n.model, f"{n.nats_per_character:.4f}", f"{n.bits_per_character:.3f}", f"{n.loss:.4f}")
         for n in report.ngrams
     ]
     for name, bits in report.compression.bits_per_character.items():
         rows.append((name, "", f"{bits:.3f}", ""))
-    heading = ["", "nats per character", "bits per character", "nats per byte"]
-    shown = len(heading) - (report.size.unit == "characters")
-    sample = counted(report.compression.characters, "character")
-    notes = [f"gzip and xz were measured on {sample}, headers included."]
+    columns = 3 if report.size.unit == "characters" else 4
+    heading = ("", "nats per character", "bits per character", "nats per byte")[:columns]
+    table = SectionTable(heading, "lrrr"[:columns], [row[:columns] for row in rows])
+    notes = []
     if report.ngrams:
-        notes.insert(
-            0,
-            f"The bigram and the trigram (interpolated Kneser-Ney) are counted in train and scored "
-            f"on val{_sampled(report)}.",
+        n = report.ngrams[0]
+        sampled = n.train_ids + 2 < report.size.train
+        sizes = f"; {n.train_ids:,} and {n.val_ids:,} of their ids are used" if sampled else ""
+        notes.append(
+            f"The bigram and trigram models (interpolated Kneser-Ney) are counted on train and "
+            f"scored on val{sizes}."
         )
-    table = Table(heading[:shown], "lrrr"[:shown], [row[:shown] for row in rows])
+    sample = counted(report.compression.characters, "character")
+    notes.append(f"gzip and xz were measured on {sample}, headers included.")
     return Section("What a model must beat", tables=[table], notes=notes)
-
-
-def _sampled(report: TextReport) -> str:
-    """How much of the splits, if it is not all of them."""
-    for n in report.ngrams:
-        if n.train_ids + 2 < report.size.train:
-            return f", on {n.train_ids:,} and {n.val_ids:,} of their ids"
-    return ""
 
 
 def _duplicates(report: TextReport) -> Section:
     found = report.duplicates
-    rows: list[Sequence[str]] = [
-        (f"{p.characters:,}", f"{p.line:,}", f"{p.train_line:,}", in_one_line(p.excerpt))
-        for p in found.longest
+    rows = [
+        (f"{p.characters:,}", f"{p.line:,}", f"{p.train_line:,}", p.excerpt) for p in found.longest
     ]
-    of_val = "" if found.scanned == report.size.val_characters else f"{found.scanned:,} of "
-    caption = f"{percent(found.share)} of {of_val}val, in {counted(found.passages, 'passage')}"
+    is_whole = found.scanned == report.size.val_characters
+    scanned = "the val text" if is_whole else f"{found.scanned:,} characters of the val text"
+    caption = f"{percent(found.share)} of {scanned}, in {counted(found.passages, 'passage')}"
     heading = ("characters", "line", "train line", "passage")
+    note = (
+        f"Only letters and digits are compared. Passages of {GUARANTEED} or more are always found, "
+        f"shorter ones (from {BLOCK}) sometimes."
+    )
     return Section(
         "In train and in val",
-        tables=[Table(heading, "rrrl", rows, caption, found.passages)] if rows else [],
-        notes=[
-            f"{'' if rows else 'Nothing was found. '}Only letters and digits are compared. "
-            f"Passages of {GUARANTEED} or more are always found, shorter ones (from {BLOCK}) "
-            f"sometimes."
-        ],
+        tables=[SectionTable(heading, "rrrl", rows, caption, found.passages)] if rows else [],
+        notes=[note if rows else f"Nothing was found. {note}"],
     )
 
 
 def _options(report: TextReport) -> Section:
-    as_set, *others = report.options
-    rows: list[Sequence[str]] = [("as set", *_effect(as_set))]
-    rows += [
-        (option.setting, *(_effect(option) if _differ(option, as_set) else ("", "the same", "")))
-        for option in others
-    ]
-    heading = ("", "ids", "length", "unknown")
-    note = "The length is in ids; unknown are the characters that would share one id."
+    current, *others = report.options
+    rows = [("current settings", *_effect(current))]
+    for option in others:
+        is_same = _effect(option) == _effect(current)
+        rows.append((option.setting, *(("", "the same", "") if is_same else _effect(option))))
+    notes = ["Length is in ids. The unknown characters share one id."]
     if report.options_characters < report.size.characters:
-        note = f"{note} Of a sample of {report.options_characters:,} characters."
-    return Section("Other settings", tables=[Table(heading, "lrrr", rows)], notes=[note])
+        notes = [f"{notes[0]} Measured on a sample of {report.options_characters:,} characters."]
+    table = SectionTable(("", "vocabulary", "length", "unknown"), "lrrr", rows)
+    return Section("Other settings", tables=[table], notes=notes)
 
 
 def _effect(option: Option) -> tuple[str, str, str]:
     return f"{option.V:,}", f"{option.length:,}", f"{option.unknown:,}"
-
-
-def _differ(a: Option, b: Option) -> bool:
-    return _effect(a) != _effect(b)
-
-
-def _sign(text: str) -> str:
-    return symbol(text) if len(text) == 1 else in_one_line(text)
-
-
-def percent(share: float) -> str:
-    """`0.05 %`, `1.2 %`, `12.3 %`."""
-    return f"{100 * share:.{1 if share >= 0.01 or not share else 2}f} %"
