@@ -458,6 +458,9 @@ def test_clearing_the_cache_says_what_it_frees_and_leaves_what_cannot_be_made_ag
     stdin = cache_dir() / "stdin" / "0123.txt"
     stdin.parent.mkdir()
     stdin.write_text("from a pipe")
+    old = stdin.with_name("4567.txt")
+    old.write_text("from a pipe, a day ago")
+    os.utime(old, (0, 0))
     assert size <= clear() <= size + 2000
     left = [path for path in cache_dir().rglob("*") if path.is_file()]
     assert [path for path in left if path.name != ".lock"] == [stdin]

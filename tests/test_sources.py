@@ -3,7 +3,6 @@
 import bz2
 import csv
 import gzip
-import hashlib
 import importlib
 import io
 import json
@@ -38,7 +37,7 @@ from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import likely_encoding
 from gpt.text.reading import CHUNK_BYTES, MAGIC
 from gpt.text.sources import open_source
-from gpt.text.standard_input import keep_input
+from gpt.text.standard_input import standard_input
 from tests.conftest import COMMAND
 from tests.test_text import any_text, write
 
@@ -1379,24 +1378,20 @@ def piped(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
 
 
-def test_standard_input_is_kept_until_its_last_run_is_deleted(
-    gpt: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_is_stored_in_each_run(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"what came through a pipe\n" * 11
     for name in ("stdin", "stdin-2"):
         piped(monkeypatch, text)
         assert train(gpt, "-", "--set", "train.steps=2")[0] == 0
-        source = load_config(Path("runs") / name / "config.yaml").data.source
-        assert source == f"stdin:{hashlib.sha256(text).hexdigest()[:16]}"
+        assert load_config(Path("runs") / name / "config.yaml").data.source == "-"
+        assert Path("runs", name, "standard_input.txt").read_bytes() == text
+    shutil.rmtree(cache_dir())
     piped(monkeypatch, b"")
-    assert gpt("train", "--resume", "stdin", "--set", "train.steps=3")[0] == 0
-    (kept,) = (cache_dir() / "stdin").glob("*.txt")
-    assert kept.read_bytes() == text
-    assert gpt("runs", "--yes", "--delete", "stdin")[0] == 0
-    assert kept.exists()
-    assert gpt("runs", "--yes", "--delete", "stdin-2")[0] == 0
-    assert [*kept.parent.iterdir()] == []
-    assert "pipe it in again" in refusal(source)
+    Path("runs/stdin").rename("runs/moved")
+    assert gpt("train", "--resume", "moved", "--set", "train.steps=3")[0] == 0
+    assert gpt("attend", "moved")[0] == 0
+    assert gpt("runs", "--yes", "--delete", "moved")[0] == 0
+    assert not Path("runs/moved").exists()
 
 
 def test_standard_input_can_be_val(gpt: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1411,12 +1406,13 @@ def test_a_text_that_is_gone_is_piped_in_again(gpt: Any, monkeypatch: pytest.Mon
     text = b"what came through a pipe\n" * 11
     piped(monkeypatch, text)
     assert train(gpt, "-", "--set", "train.steps=2")[0] == 0
-    shutil.rmtree(cache_dir())
+    Path("runs/stdin/standard_input.txt").unlink()
     more = ("--resume", "stdin", "--set", "train.steps=3")
-    code, _, err = gpt("train", *more)
-    assert (code, "gpt train - --resume RUN < my.txt" in err) == (1, True)
-    piped(monkeypatch, text)
-    assert gpt("train", "-", *more)[0] == 0
+    for content, expected in ((b"", 1), (b"another text " * 11, 2), (text, 0)):
+        piped(monkeypatch, content)
+        code, _, err = gpt("train", "-", *more)
+        assert code == expected, err
+    assert Path("runs/stdin/standard_input.txt").read_bytes() == text
 
 
 def test_standard_input_that_nobody_writes_to_is_refused(
@@ -1436,12 +1432,13 @@ def test_standard_input_that_nobody_writes_to_is_refused(
     assert not Path("runs").exists()
 
 
-def test_a_text_of_which_no_run_began_is_removed_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_of_which_no_run_began_is_removed_after_a_day(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for content in (b"a day ago", b"now", b"then"):
         piped(monkeypatch, content)
-        keep_input(DataConfig(source=("a.txt", "-")))
-        kept = cache_dir() / "stdin" / f"{hashlib.sha256(content).hexdigest()}.txt"
+        stored = standard_input()
+        assert standard_input() == stored, "it is read once"
         if content == b"a day ago":
-            os.utime(kept, (0, 0))
-    left = {path.read_bytes() for path in (cache_dir() / "stdin").iterdir()}
-    assert left == {b"now", b"then"}
+            os.utime(stored, (0, 0))
+    assert {path.read_bytes() for path in stored.parent.iterdir()} == {b"now", b"then"}

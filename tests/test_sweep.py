@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -380,17 +381,23 @@ def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file: Path
 # --- what must not change, or be lost, between commands ---
 
 
-def test_a_sweep_of_standard_input_is_overwritten_by_one_of_the_same(
+def test_a_sweep_of_standard_input_is_resumed_and_overwritten(
     gpt: Gpt, config_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the runs that were replaced, the text that had just been piped in was removed."""
     command = ("train", "-", "--config", config_file, "--seeds", 2, "--run-dir", "piped")
-    for more in ((), ("--overwrite",)):
-        piped(monkeypatch, PANGRAM.encode() * 29)
-        code, _, err = gpt(*command, *more)
+    for text, options in ((PANGRAM * 29, ()), (PANGRAM * 31, ("--overwrite",))):
+        piped(monkeypatch, text.encode())
+        code, _, err = gpt(*command, *options)
         assert code == 0, err
+        for folder in (Path("piped"), Path("piped/seed-1338")):
+            assert (folder / "standard_input.txt").read_text() == text
+    shutil.rmtree(cache_dir())
+    piped(monkeypatch, b"")
+    assert gpt("runs", "--yes", "--delete", "piped/seed-1338")[0] == 0
+    assert gpt("train", "--resume", "piped")[0] == 0
     assert gpt("runs", "--yes", "--delete", "piped")[0] == 0
-    assert not list((cache_dir() / "stdin").iterdir())
+    assert not Path("piped").exists()
 
 
 def test_a_sweep_is_not_overwritten_by_one_that_needs_it(gpt: Gpt, config_file: Path) -> None:

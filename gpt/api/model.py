@@ -312,7 +312,7 @@ class Model:
         """
         from gpt.api.resolve import read_text
 
-        _, corpus = read_text(self.config, self.vocabulary)
+        corpus = read_text(self.config, self.vocabulary, self.run)
         ids = corpus.val[: min(characters, self.config.model.T)].tolist()
         known = [id_ for id_ in ids if id_ != corpus.vocabulary.unknown_id]
         text = corpus.vocabulary.decode(known).strip("\ufffd")

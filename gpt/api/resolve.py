@@ -183,20 +183,19 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
     return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
 
 
-def read_text(config: "Config", resumed: "Vocabulary | None" = None) -> tuple["Config", "Corpus"]:
-    """Read the text of a config.
+def read_text(
+    config: "Config", resumed: "Vocabulary | None" = None, folder: Path | None = None
+) -> "Corpus":
+    """Return the text of a config.
 
     Args:
         config: names the text.
         resumed: the vocabulary of the run that is resumed, if one is.
-
-    Returns:
-        The config, in which a stored copy replaces standard input, and the text.
+        folder: the run or sweep that may have stored its standard input.
     """
-    config = with_kept_input(config)
-    corpus = prepared(config, open_sources(config.data), resumed)
+    corpus = prepared(config, open_sources(config.data, folder), resumed)
     corpus.check_fits(config.model.T)
-    return config, corpus
+    return corpus
 
 
 def ready(
@@ -220,7 +219,7 @@ def ready(
     """
     if is_open(given, settled):
         return chosen(settled, clock, should_stop, costs=costs)
-    settled, corpus = read_text(settled)
+    corpus = read_text(settled)
     if settled.train.init_from is not None:
         settled = _without_overfitting(given, settled, settings, corpus)
     return settled, corpus
@@ -283,7 +282,6 @@ def chosen(
     Raises:
         Interrupted: `should_stop` returned True.
     """
-    config = with_kept_input(config)
     sources = open_sources(config.data)
     corpus = prepared(config, sources)
     minutes = config.train.minutes or DEFAULT_MINUTES
@@ -308,33 +306,23 @@ def _planned(
     return plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
 
 
-def with_kept_input(config: "Config") -> "Config":
-    """Store standard input in the cache, if `config` reads it; return the config that names it."""
-    from gpt.text.standard_input import keep_input
+def open_sources(data: "DataConfig", folder: Path | None = None) -> "list[Source]":
+    """Open the text, and the val text if it is a separate one.
 
-    with phase("reading standard input"):
-        kept = from_main(keep_input, config.data)
-    return config if kept is config.data else config.model_copy(update={"data": kept})
-
-
-def with_one_input(configs: "list[Config]") -> "list[Config]":
-    """Do the same for several configs, and read standard input once."""
-    from gpt.text.standard_input import keep_standard_input, reads_input, with_input
-
-    if not any(reads_input(config.data) for config in configs):
-        return configs
-    with phase("reading standard input"):
-        name = keep_standard_input()
-    return [config.model_copy(update={"data": with_input(config.data, name)}) for config in configs]
-
-
-def open_sources(data: "DataConfig") -> "list[Source]":
-    """Open the text, and the val text if it is a separate one."""
+    Args:
+        data: names the texts, and says how to read them.
+        folder: the run or sweep that may have stored its standard input.
+    """
     from gpt.text.sources import open_source
+    from gpt.text.standard_input import reads_standard_input, standard_input
 
+    stdin = None
+    if reads_standard_input(data):
+        with phase("reading standard input"):
+            stdin = from_main(standard_input, folder)
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
     with phase("looking for the text"):
-        return [open_source(name, data) for name in names]
+        return [open_source(name, data, stdin) for name in names]
 
 
 def prepared(

@@ -15,7 +15,6 @@ from gpt.api.resolve import (
     read_text,
     resolve_new,
     since_now,
-    with_one_input,
 )
 from gpt.errors import UsageError
 from gpt.status import phase
@@ -84,7 +83,6 @@ def sweep(
         asked_settings(one, is_open=left) for one, left in zip(configs, opens, strict=True)
     ]
     check_different(dict(zip(names, settings_of, strict=True)))
-    configs = with_one_input(configs)
 
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
@@ -98,7 +96,7 @@ def sweep(
         Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
         asked,
         choose=lambda one: chosen(one, since_now(), should_stop or never)[0],
-        load=lambda one, vocabulary: read_text(one, vocabulary)[1],
+        load=lambda one, vocabulary: read_text(one, vocabulary),
         jobs=jobs,
         overwrite=overwrite,
         should_stop=should_stop or never,
@@ -152,7 +150,7 @@ def resume_sweep(
     return run_sweep(
         found,
         None,
-        load=lambda one, vocabulary: read_text(one, vocabulary)[1],
+        load=lambda one, vocabulary: read_text(one, vocabulary, found),
         jobs=jobs,
         should_stop=should_stop or never,
         on_event=on_event or (lambda event: None),

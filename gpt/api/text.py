@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpt.api.resolve import Settings, Text, open_sources, prepared, resolve, with_kept_input
+from gpt.api.resolve import Settings, Text, open_sources, prepared, resolve
 
 if TYPE_CHECKING:
     from gpt.evaluation.text_report import TextReport
@@ -25,7 +25,7 @@ def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextRepor
     """
     from gpt.evaluation.text_report import describe_text
 
-    config = with_kept_input(resolve(None, text, settings))
+    config = resolve(None, text, settings)
     sources = open_sources(config.data)
     corpus = in_characters = prepared(config, sources)
     plain = config.data.model_copy(update={"vocabulary": "characters", "max_vocabulary": None})

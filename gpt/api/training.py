@@ -194,7 +194,7 @@ def resume(
             minutes = None  # they were saved before torchrun restarted this process
         settled, adds_minutes = _settled_to_resume(newest, text, settings, minutes)
         check_effects(settled, keys_set_by(as_changes(settings)))
-        settled, corpus = read_text(settled, newest.vocabulary)
+        corpus = read_text(settled, newest.vocabulary, None if names else folder)
 
         with phase("loading PyTorch"):
             from gpt.training.trainer import train as train_model

@@ -70,6 +70,7 @@ def to_json(job: Job) -> str:
     assert isinstance(corpus.ids, np.memmap)
     named = {key: value for key, value in vars(corpus).items() if key not in ("ids", "vocabulary")}
     named |= {"ids": str(corpus.ids.filename), "vocabulary": corpus.vocabulary.to_json()}
+    named["standard_input"] = corpus.standard_input and str(corpus.standard_input)
     config = settled(job.config)
     return json.dumps({"run": str(job.run), "config": config, "corpus": named})
 
@@ -79,7 +80,9 @@ def from_json(line: str) -> Job:
     content = json.loads(line)
     ids = np.load(content["corpus"]["ids"], mmap_mode="r", allow_pickle=False)
     vocabulary = Vocabulary.from_json(content["corpus"]["vocabulary"])
-    corpus = Corpus(**content["corpus"] | {"ids": ids, "vocabulary": vocabulary})
+    stdin = content["corpus"]["standard_input"]
+    read = {"ids": ids, "vocabulary": vocabulary, "standard_input": stdin and Path(stdin)}
+    corpus = Corpus(**content["corpus"] | read)
     config, run = Config.model_validate(content["config"]), Path(content["run"])
     return Job(run.name, run, config, corpus)
 

@@ -11,7 +11,7 @@ import json
 import logging
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ from gpt.runs.folder import (
 from gpt.runs.model import load_model
 from gpt.status import phase
 from gpt.text.corpus import Corpus
+from gpt.text.standard_input import store_standard_input
 from gpt.torchrun import check_alone
 
 log = logging.getLogger(__name__)
@@ -142,7 +143,10 @@ def run_sweep(
             plan = read_plan(folder)
             if asked is not None:
                 check_same(typed, plan, asked)
-        corpora = _corpora(folder, typed, plan, load)
+        corpora = [
+            replace(corpus, standard_input=store_standard_input(corpus.standard_input, folder))
+            for corpus in _corpora(folder, typed, plan, load)
+        ]
         waiting = [
             Job(run.name, folder / run.name, run.config, corpus)
             for run, corpus in zip(plan.runs, corpora, strict=True)

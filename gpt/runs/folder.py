@@ -21,7 +21,7 @@ from gpt.config.schema import Config
 from gpt.errors import GPTError, TrainingError, Unreadable, UsageError
 from gpt.files import write_atomically
 from gpt.runs.checkpoint import INDEX, is_checkpoint, steps_in
-from gpt.text.standard_input import forget_run
+from gpt.text.standard_input import STORED_INPUT
 
 RUNS = Path("runs")
 LOCK = ".lock"
@@ -29,7 +29,7 @@ WRITER = ".writer.json"  # the process that has the lock
 REPLACED, MOVING = ".replaced", ".moving"  # folders in a run; see `set_aside`
 SWEEP = "sweep.json"  # what a sweep is to train, in the folder of its runs
 WRITTEN = (  # by a run, into its folder
-    *("checkpoints", "metrics.jsonl", "provenance.jsonl"),
+    *("checkpoints", "metrics.jsonl", "provenance.jsonl", STORED_INPUT),
     *("events.out.tfevents.*", "projector", "projector_config.pbtxt"),
     "config.yaml",  # removed last: by it a folder is known to be a run's
 )
@@ -200,34 +200,27 @@ def find_to_delete(name: str) -> Path:
 def delete_run(name: str) -> Path:
     """Delete what a run wrote, by its path or its name under `runs/`; return its folder.
 
-    The folder goes too, unless it has files of somebody else; and what only this run read from
-    standard input. Of a sweep, all runs are deleted.
+    The folder goes too, unless it has files of somebody else. Of a sweep, all runs are deleted.
 
     Raises:
         UsageError: there is no such run, or it is being written.
     """
     run = find_to_delete(name)
     if is_sweep(run):
-        for deleted in delete_sweep(run):
-            forget_run(deleted)
-        return run
-    _delete(run)
-    forget_run(run)
+        delete_sweep(run)
+    else:
+        _delete(run)
     return run
 
 
-def delete_sweep(sweep: Path) -> list[Path]:
-    """Delete all runs of a sweep; returns their folders. What they read from standard input stays.
-
-    Raises UsageError if one is being written.
-    """
+def delete_sweep(sweep: Path) -> None:
+    """Delete all runs of a sweep. Raises UsageError if one is being written."""
     with _lock(sweep):
-        runs = [*filter(is_run, sorted(sweep.iterdir()))]
-        for run in runs:
+        for run in filter(is_run, sorted(sweep.iterdir())):
             _delete(run)
+        (sweep / STORED_INPUT).unlink(missing_ok=True)
         (sweep / SWEEP).unlink()
     _remove_if_empty(sweep)
-    return runs
 
 
 def _delete(run: Path) -> None:

@@ -1,6 +1,7 @@
 """What is kept of texts between runs: downloads, standard input, and encoded texts."""
 
 import hashlib
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -9,6 +10,8 @@ import platformdirs
 
 SAMPLED_BLOCKS = 1024
 BLOCK_BYTES = 2**16
+STDIN_FOLDER = "stdin"  # folder of texts from standard input
+UNUSED_S = 86_400  # age in seconds from which such a text is removed
 LOCK = ".lock"  # in the folder of an encoded text, while a process prepares it
 
 
@@ -23,18 +26,31 @@ def corpora_dir() -> Path:
 
 
 def clear() -> int:
-    """Remove encoded texts and downloads; returns how many bytes that frees.
+    """Remove encoded texts, downloads and old standard input; return the number of bytes freed.
 
-    A text that a process prepares at this moment stays. So does standard input: what a run was
-    trained on cannot be read again, and goes when its runs are deleted.
+    A text that another process is preparing stays.
     """
-    freed = 0
+    freed = remove_unused_inputs()
     for path in [*corpora_dir().glob("*"), *cache_dir().glob("*.txt")]:
         if path.is_dir():
             freed += _remove_unless_locked(path)
         else:  # a download, or ids as they were kept once
             freed += path.stat().st_size
             path.unlink()
+    return freed
+
+
+def remove_unused_inputs() -> int:
+    """Remove texts from standard input that are a day old; return the number of bytes freed.
+
+    A run that trains on one of them has a copy in its folder.
+    """
+    freed = 0
+    for text in (cache_dir() / STDIN_FOLDER).glob("*.txt"):
+        status = text.stat()
+        if time.time() - status.st_mtime > UNUSED_S:
+            freed += status.st_size
+            text.unlink(missing_ok=True)
     return freed
 
 

@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,8 @@ class Corpus:
     `sha256` is of the text as the ids stand for it (normalised, no byte-order mark) in UTF-8, and
     changes whenever that does, or which of it is val; the rest follows from the settings.
     `train_ids` is the number of ids before the val split, whose text has `val_characters` and, in
-    UTF-8, `val_bytes`, its first character `val_first_bytes`.
+    UTF-8, `val_bytes`, its first character `val_first_bytes`. `standard_input` is the file that
+    holds what came from standard input, if a text did.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Corpus:
     val_characters: int
     val_bytes: int
     val_first_bytes: int
+    standard_input: Path | None = None
 
     @property
     def train(self) -> Ids:
@@ -162,7 +164,10 @@ def load_corpus(
                 corpus = _read(folder, source.name, fingerprint)
             if corpus is None:
                 raise OSError(errno.EIO, "what is read is not what was written")
-            return corpus
+            stdin = next(
+                (each.standard_input for each in task.sources if each.standard_input), None
+            )
+            return replace(corpus, standard_input=stdin)
     except OSError as error:
         raise TextError(
             f"{folder}: cannot keep the text's ids there ({error.strerror or error}); "

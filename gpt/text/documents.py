@@ -49,7 +49,8 @@ class Source:
 
     The documents come in the same order each time. `name` is what the user typed; `files` are
     those that are read from the disk. `find_skipped` looks through archives for `skipped`.
-    `notices` returns what is to be reported once all documents have been read.
+    `notices` returns what is to be reported once all documents have been read. `standard_input` is
+    the file among `files` that holds what came from standard input, if there is one.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Source:
     files: tuple[Path, ...] = ()
     find_skipped: Callable[[], tuple[Skipped, ...]] = tuple
     notices: Callable[[], tuple[str, ...]] = tuple
+    standard_input: Path | None = None
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:

@@ -11,7 +11,8 @@ from gpt.errors import TextError
 from gpt.text.documents import Skipped
 from gpt.text.reading import in_message
 
-OF_A_RUN = {"config.yaml", "checkpoints"}  # by which the folder of a run is known
+OF_A_RUN = {"config.yaml", "checkpoints"}  # names of which each run's folder has both
+OF_A_SWEEP = "sweep.json"  # a name that each sweep's folder has
 
 
 def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
@@ -37,7 +38,8 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
             seen.add(identity)
             if stat.S_ISDIR(status.st_mode):
                 below = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
-                if {entry.name for entry in below} >= OF_A_RUN:
+                names = {entry.name for entry in below}
+                if names >= OF_A_RUN or OF_A_SWEEP in names:
                     yield Skipped(in_message(path), "run")
                 else:
                     pending += sorted(below, key=lambda entry: entry.name, reverse=True)

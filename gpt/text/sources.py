@@ -5,6 +5,7 @@ import json
 import logging
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePath
@@ -19,28 +20,31 @@ from gpt.text.formats import NOTICES, ZIP, Format, binary_format, is_tar, text_f
 from gpt.text.named import NAMED, open_named
 from gpt.text.reading import Entry, file_entry, in_message, is_compressed, split_suffixes
 from gpt.text.records import KINDS, PARQUET, RECORDS, Read, read_parquet, read_records
-from gpt.text.standard_input import KEPT, STDIN, keep_standard_input, kept_file
+from gpt.text.standard_input import STDIN, standard_input
 
 log = logging.getLogger(__name__)
 
 FEW = 3  # names of files or records, in a notice
 
 
-def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> Source:
+def open_source(
+    source: str | Sequence[str], data: DataConfig | None = None, stdin: Path | None = None
+) -> Source:
     """Open one text, or several in sequence.
 
     Args:
-        source: one name or several: one of NAMED, a file, a folder, a glob, `-` for standard input,
-            or `stdin:...` for a stored standard input. Archives and compressed files are unpacked
-            while they are read.
+        source: one name or several: one of NAMED, a file, a folder, a glob, or `-` for standard
+            input. Archives and compressed files are unpacked while they are read.
         data: how to read it.
+        stdin: the file that holds what came from standard input; by default, standard input is read
+            into the cache.
 
     Raises:
         TextError: there is no such text. Reading the documents raises it if they are not text.
     """
     data = data or DataConfig()
     names = [source] if isinstance(source, str) else list(source)
-    opened = [_open(name, data, among_others=len(names) > 1) for name in names]
+    opened = [_open(name, data, stdin, among_others=len(names) > 1) for name in names]
     if len(opened) == 1:
         (only,) = opened
         return only
@@ -53,17 +57,17 @@ def open_source(source: str | Sequence[str], data: DataConfig | None = None) -> 
         files,
         lambda: tuple(chain.from_iterable(each.skipped for each in opened)),
         lambda: tuple(chain.from_iterable(each.notices() for each in opened)),
+        next((each.standard_input for each in opened if each.standard_input), None),
     )
 
 
-def _open(name: str, data: DataConfig, *, among_others: bool) -> Source:
+def _open(name: str, data: DataConfig, stdin: Path | None, *, among_others: bool) -> Source:
     if name in NAMED:
         if data.column is not None:
             raise TextError(f"{name}: {_NO_COLUMNS}")
         return open_named(name)
-    if name == STDIN:
-        name = keep_standard_input()
-    path = kept_file(name) if name.startswith(KEPT) else Path(name)
+    stdin = (stdin or standard_input()) if name == STDIN else None
+    path = stdin or Path(name)
     mode = _mode(path)
     if stat.S_ISDIR(mode):
         return _of_found(name, [*find_files(path, data.globs)], data)
@@ -71,7 +75,7 @@ def _open(name: str, data: DataConfig, *, among_others: bool) -> Source:
         reader = _Reader(data, among_others=among_others)
         kind = reader.kind(path, named=True)
         assert isinstance(kind, str)
-        return _Files(name, {path: kind}, [], reader).source()
+        return replace(_Files(name, {path: kind}, [], reader).source(), standard_input=stdin)
     if mode:
         raise TextError(
             f"{in_message(name)}: expected a file or folder, got a pipe or device; pipe it in: "

@@ -1,44 +1,88 @@
-"""Standard input, kept in the cache by its hash until the runs that it trained are deleted."""
+"""Standard input as a text: read once, then stored in the folder of each run that trains on it.
+
+A config calls it `-`. Until there is a run folder, the cache holds the text.
+"""
 
 import hashlib
 import logging
-import os
+import shutil
 import sys
-import time
-from contextlib import suppress
-from itertools import chain
+from functools import lru_cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError
-from gpt.files import remove_stale, sync, temporary_beside, write_atomically
-from gpt.text.cache import cache_dir
+from gpt.files import remove_stale, sync, temporary_beside
+from gpt.text.cache import STDIN_FOLDER, cache_dir, remove_unused_inputs
 from gpt.text.reading import CHUNK_BYTES
 
 log = logging.getLogger(__name__)
 
 STDIN = "-"
-KEPT = "stdin:"  # and the first digits of its SHA-256: what a run's config names
-DIGITS = 16
-UNUSED_S = 86_400  # after which a text that no run began with is removed
+STORED_INPUT = "standard_input.txt"  # file name in the folder of a run or a sweep
+_EXAMPLE = "pipe one in, such as: gpt train - < my.txt"
 
 
-def keep_standard_input() -> str:
-    """Read standard input to its end into the cache; the name by which it is found again.
+def reads_standard_input(data: DataConfig) -> bool:
+    """Return whether the text or the val text includes standard input.
 
     Raises:
-        TextError: nobody pipes anything in, or it cannot be kept.
+        TextError: both do.
     """
-    stream: BinaryIO | None = getattr(sys.stdin, "buffer", None)
-    if stream is None or sys.stdin.isatty():
+    texts = (data.source, data.val_source or ())
+    uses = [STDIN in ([names] if isinstance(names, str) else names) for names in texts]
+    if all(uses):
+        raise TextError("-: standard input can be the text or the val text, not both")
+    return any(uses)
+
+
+def standard_input(folder: Path | None = None) -> Path:
+    """Return the file that holds what came from standard input.
+
+    Args:
+        folder: the run or sweep that may have stored it. Without a stored text, standard input is
+            read to its end into the cache, once for each process.
+
+    Raises:
+        TextError: nothing is piped in, or the cache cannot be written.
+    """
+    stored = folder and folder / STORED_INPUT
+    return stored if stored and stored.is_file() else _read(sys.stdin)
+
+
+def store_standard_input(text: Path | None, folder: Path) -> Path | None:
+    """Copy the file `text` into the folder of a run or sweep, unless it has one; return the copy.
+
+    Does nothing if `text` is None: no text of the run came from standard input.
+    """
+    if text is None:
+        return None
+    stored = folder / STORED_INPUT
+    if not stored.exists():
+        temporary = temporary_beside(stored)
+        try:
+            shutil.copyfile(text, temporary)
+            with temporary.open("rb+") as file:
+                sync(file)
+            temporary.replace(stored)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return stored
+
+
+@lru_cache(maxsize=1)
+def _read(stdin: TextIO | None) -> Path:
+    """Read `stdin` to its end into the cache. The result is cached: a pipe is read only once."""
+    stream: BinaryIO | None = getattr(stdin, "buffer", None)
+    if stdin is None or stream is None or stdin.isatty():
         got = "a terminal" if stream is not None else "none"
-        raise TextError(f"-: expected a text on standard input, got {got}; {_HOW}")
-    folder = _folder()
+        raise TextError(f"-: expected a text on standard input, got {got}; {_EXAMPLE}")
+    folder = cache_dir() / STDIN_FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
         remove_stale(folder)
-        _remove_unused(folder)
+        remove_unused_inputs()
         temporary = temporary_beside(folder / "text")
         try:
             digest, size = hashlib.sha256(), 0
@@ -48,8 +92,9 @@ def keep_standard_input() -> str:
                     size += file.write(block)
                 sync(file)
             if not size:
-                raise TextError(f"-: expected a text on standard input, got nothing; {_HOW}")
-            temporary.replace(folder / f"{digest.hexdigest()}.txt")
+                raise TextError(f"-: expected a text on standard input, got nothing; {_EXAMPLE}")
+            text = folder / f"{digest.hexdigest()}.txt"
+            temporary.replace(text)
         finally:
             temporary.unlink(missing_ok=True)
     except OSError as error:
@@ -57,100 +102,5 @@ def keep_standard_input() -> str:
             f"-: cannot keep standard input in {folder} ({error.strerror}); set XDG_CACHE_HOME to "
             f"a folder with room that you may write to"
         ) from None
-    name = f"{KEPT}{digest.hexdigest()[:DIGITS]}"
-    log.info(f"standard input: {size:,} bytes, kept in the cache as {name} until its runs are gone")
-    return name
-
-
-_HOW = "pipe one in, such as: gpt train - < my.txt"
-
-
-def keep_input(data: DataConfig) -> DataConfig:
-    """The same settings with the name of what standard input held in place of `-`.
-
-    Raises:
-        TextError: see `keep_standard_input`.
-    """
-    return with_input(data, keep_standard_input()) if reads_input(data) else data
-
-
-def reads_input(data: DataConfig) -> bool:
-    """Whether one of the texts is standard input."""
-    return STDIN in chain.from_iterable(_texts(data).values())
-
-
-def with_input(data: DataConfig, name: str) -> DataConfig:
-    """The same settings with this name in place of `-`. Raises TextError if it is both texts'."""
-    kept = dict[str, str | tuple[str, ...]]()
-    for key, texts in _texts(data).items():
-        if STDIN in texts:
-            names = tuple(name if text == STDIN else text for text in texts)
-            kept[key] = names if len(names) > 1 else name
-    if len(kept) > 1:
-        raise TextError("-: expected it as data.source or data.val_source, got it as both")
-    return data.model_copy(update=kept) if kept else data
-
-
-def kept_file(name: str) -> Path:
-    """Where the text of that name, `stdin:...`, is kept. Raises TextError if it is gone."""
-    prefix = name.removeprefix(KEPT)
-    found = list(_folder().glob(f"{prefix}*.txt")) if prefix.isalnum() else []
-    if len(found) != 1:
-        raise TextError(
-            f"{name}: this text came from standard input and is not in the cache any more; pipe it "
-            f"in again, such as: gpt train - --resume RUN < my.txt; to a sweep by the command that "
-            f"began it"
-        )
-    return found[0]
-
-
-def note_run(data: DataConfig, run: Path) -> None:
-    """Keep what a run read from standard input until that run is deleted, too."""
-    for name in chain.from_iterable(_texts(data).values()):
-        if name.startswith(KEPT):
-            runs = kept_file(name).with_suffix(".runs")
-            if run.resolve() not in _runs_of(runs):
-                with runs.open("ab") as file:  # so that two runs can begin at once
-                    file.write(_line(run.resolve()))
-
-
-def forget_run(run: Path) -> None:
-    """Remove what only this run, which was deleted, read from standard input."""
-    for runs in _folder().glob("*.runs"):
-        with suppress(OSError):
-            known = _runs_of(runs)
-            if run.resolve() in known:
-                left = [path for path in known if path != run.resolve() and path.exists()]
-                if left:
-                    write_atomically(runs, map(_line, left))
-                else:
-                    runs.with_suffix(".txt").unlink(missing_ok=True)
-                    runs.unlink(missing_ok=True)
-
-
-def _texts(data: DataConfig) -> dict[str, tuple[str, ...]]:
-    """The names of texts, by the setting that they are in."""
-    settings = {"source": data.source, "val_source": data.val_source or ()}
-    return {key: (texts,) if isinstance(texts, str) else texts for key, texts in settings.items()}
-
-
-def _folder() -> Path:
-    return cache_dir() / "stdin"
-
-
-def _runs_of(runs: Path) -> list[Path]:
-    """The folders of the runs that read a text; none if it was not noted yet."""
-    lines = runs.read_bytes().splitlines() if runs.exists() else []
-    return [Path(os.fsdecode(line)) for line in lines]
-
-
-def _line(run: Path) -> bytes:
-    return os.fsencode(run) + b"\n"
-
-
-def _remove_unused(folder: Path) -> None:
-    """Texts of which no run began, such as those of a dry run, a day ago."""
-    for text in folder.glob("*.txt"):
-        unused = not text.with_suffix(".runs").exists()
-        if unused and time.time() - text.stat().st_mtime > UNUSED_S:
-            text.unlink(missing_ok=True)
+    log.info(f"standard input: {size:,} bytes")
+    return text

@@ -56,7 +56,7 @@ from gpt.sharding import check_sharding, device_to_build_on, whole
 from gpt.status import phase
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
-from gpt.text.standard_input import note_run
+from gpt.text.standard_input import store_standard_input
 from gpt.torchrun import remember
 from gpt.training.ensemble import make_step
 from gpt.training.init_from import initial_model
@@ -281,7 +281,7 @@ def _note(
 ) -> None:
     """Write the config and the provenance of a run that starts or resumes."""
     write_atomically(run / "config.yaml", [to_yaml(config).encode()])
-    note_run(config.data, run)
+    store_standard_input(corpus.standard_input, run)
     note_start(run, config, corpus.sha256, step, computed)
 
 
