@@ -18,9 +18,9 @@ from gpt.text.reading import (
     Readable,
     in_message,
     is_compressed,
+    naming_errors,
     open_file,
     read_head,
-    telling,
 )
 
 ARCHIVES = (".zip", ".tar")
@@ -43,7 +43,7 @@ def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
     """
     streamed = kind == ".tar" and is_compressed(path)
     of_kind = _of_zip if kind == ".zip" else _of_streamed_tar if streamed else _of_stored_tar
-    with telling(in_message(path)):
+    with naming_errors(in_message(path)):
         for name, opened in of_kind(path):
             if not any(part.startswith(".") for part in _parts(name)):
                 yield name, Entry(in_message(f"{path}!{name}"), opened, once=streamed)
@@ -51,7 +51,7 @@ def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
 
 def names_in_zip(path: Path) -> list[str]:
     """Return the names of the members of a .zip. Raises TextError if it is damaged."""
-    with telling(in_message(path)), zipfile.ZipFile(path) as archive:
+    with naming_errors(in_message(path)), zipfile.ZipFile(path) as archive:
         return archive.namelist()
 
 

@@ -9,41 +9,34 @@ from itertools import chain
 from typing import Literal, Protocol
 
 from gpt.errors import TextError, counted
+from gpt.text.documents import Notices
 from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import described, likely_encoding, likely_wide
 from gpt.text.utf8 import is_utf8_start, whole_characters
 
-SAMPLE_BYTES = 65_536  # around the first wrong byte, to guess the encoding from
-EXAMINED_BYTES = 1 << 28  # largest part of a text in which wrong bytes are counted
-FEW_WRONG = 0.05  # fraction of a text's bytes up to which replacing them is advised
-BEFORE, AFTER = 24, 12  # bytes around a wrong byte that a message quotes
+ENCODING_SAMPLE_BYTES = 65_536  # bytes around the first wrong one, to guess the encoding from
+MAX_EXAMINED_BYTES = 1 << 28  # length of the text after a wrong byte in which more are counted
+MAX_REPLACED_FRACTION = 0.05  # fraction of a text's bytes up to which replacing them is advised
+EXCERPT_BEFORE, EXCERPT_AFTER = 24, 12  # bytes around a wrong one that a message quotes
 MARK = codecs.BOM_UTF8
-BYTE_ORDER_MARKS = {  # the longer ones first: UTF-32's begins with UTF-16's
+BYTE_ORDER_MARKS = {  # the longer ones first: that of UTF-32 begins with that of UTF-16
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
     codecs.BOM_UTF8: "utf-8",
 }
-CUT_OFF = ("unexpected end of data", "truncated data", "incomplete multibyte sequence")
+CUT_OFF_REASONS = (
+    "unexpected end of data",
+    "truncated data",
+    "incomplete multibyte sequence",
+)  # reasons of a UnicodeDecodeError at the end of a text
+CUT_OFF_ADVICE = "it ends in the middle of a character; fetch it again if it was cut short"
+REPLACED_NOTICE = (
+    "{count} times U+FFFD in place of bytes that are not in the encoding (data.errors=replace)"
+)
+RAW_NOTICE = "{count} places that are not UTF-8, learnt as they are"
 Errors = Literal["strict", "replace", "raw"]
-
-
-@dataclass
-class Decoded:
-    """How a text was decoded; complete once all its chunks have been read.
-
-    Attributes:
-        encoding: the encoding that was used.
-        replaced: the number of U+FFFD that stand for wrong bytes, or would in `raw` text.
-        marks_dropped: the number of U+FEFF at the start of a line, except the first line.
-        marks_kept: the number of U+FEFF elsewhere.
-    """
-
-    encoding: str = "utf-8"
-    replaced: int = 0
-    marks_dropped: int = 0
-    marks_kept: int = 0
 
 
 def is_utf8(encoding: str) -> bool:
@@ -56,20 +49,13 @@ def is_wide(encoding: str) -> bool:
     return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
 
 
-def marked_encoding(head: bytes) -> str | None:
-    """Return the encoding whose byte-order mark is at the start, if there is one."""
-    return next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
-
-
 def encoding_of(head: bytes, encoding: str) -> str:
     """Return the encoding of a text: by its byte-order mark, its zero bytes, or else `encoding`.
 
-    Args:
-        head: the beginning of the text.
-        encoding: the encoding that is set. Zero bytes are only considered if it is UTF-8.
+    Zero bytes are only considered if `encoding`, the one that is set, is UTF-8.
     """
-    found = marked_encoding(head) or (is_utf8(encoding) and likely_wide(head))
-    return found or encoding
+    marked = next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
+    return marked or (is_utf8(encoding) and likely_wide(head)) or encoding
 
 
 def fits_utf8(blocks: Iterable[bytes], *, whole: bool = True) -> bool:
@@ -96,7 +82,7 @@ def utf8_chunks(
     name: str,
     encoding: str = "utf-8",
     errors: Errors = "strict",
-    decoded: Decoded | None = None,
+    notices: Notices | None = None,
     otherwise: str = "",
 ) -> Iterator[bytes]:
     """Yield the same characters in UTF-8, cut between characters.
@@ -110,24 +96,24 @@ def utf8_chunks(
         encoding: the encoding of the bytes.
         errors: `strict`: raise an error for wrong bytes. `replace`: replace them by U+FFFD. `raw`:
             yield them unchanged (UTF-8 only).
-        decoded: updated as the chunks are read.
+        notices: the numbers of replaced bytes and of byte-order marks are added to these.
         otherwise: further advice for the error message.
 
     Raises:
         TextError: some bytes are not in the encoding; the message has the offset of the first one
             and the likely encoding.
     """
-    decoded = decoded or Decoded()
+    notices = notices or Notices()
     decoder = _Utf8(errors) if is_utf8(encoding) else _Transcoder(encoding, errors)
-    yield from _without_marks(_decoded(decoder, iter(blocks), name, encoding, otherwise), decoded)
-    decoded.encoding, decoded.replaced = encoding, decoder.replaced
+    decoded = _decoded(decoder, iter(blocks), name, encoding, otherwise)
+    yield from _without_marks(decoded, name, notices)
+    notices.add(name, RAW_NOTICE if errors == "raw" else REPLACED_NOTICE, decoder.replaced)
 
 
 def _decoded(
     decoder: "_Decoder", blocks: Iterator[bytes], name: str, encoding: str, otherwise: str
 ) -> Iterator[bytes]:
-    offset = 0  # number of bytes decoded so far
-    head = b""
+    offset, head = 0, b""  # offset: the number of bytes decoded so far
     try:
         for block in chain(blocks, [b""]):
             head = head or block
@@ -137,10 +123,11 @@ def _decoded(
             offset += pending + len(block) - len(decoder.pending)
     except UnicodeDecodeError as error:
         wanted = "UTF-8" if is_utf8(encoding) else encoding
-        wrong = _Wrong(name, wanted, head, error, offset + error.start, blocks)
+        examined = _examine(error, offset, blocks)
+        advice = [*_advice(name, encoding, head, error, examined), *filter(None, [otherwise])]
         raise TextError(
             f"{name}: expected {wanted} text, got byte 0x{error.object[error.start]:02x} at offset "
-            f"{offset + error.start}; {'; '.join([*wrong.advice(), *filter(None, [otherwise])])}"
+            f"{examined.offset}; {'; '.join(advice)}"
         ) from None
     except UnicodeError as error:  # UTF-16 without a mark, or an escaped surrogate
         reason = "half of a surrogate pair" if isinstance(error, UnicodeEncodeError) else str(error)
@@ -150,21 +137,25 @@ def _decoded(
         ) from None
 
 
-def _without_marks(chunks: Iterable[bytes], decoded: Decoded) -> Iterator[bytes]:
-    first = at_start = True
+def _without_marks(chunks: Iterable[bytes], name: str, notices: Notices) -> Iterator[bytes]:
+    """Drop the marks at the start of lines. Add their number and that of others to `notices`."""
+    is_first = at_start = True
+    dropped = kept = 0
     for chunk in chunks:
-        if first:
-            chunk, first = chunk.removeprefix(MARK), False
+        if is_first:
+            chunk, is_first = chunk.removeprefix(MARK), False
         if MARK in chunk:
             marks = chunk.count(MARK)
             at = rb"(?:^|(?<=[\r\n]))" if at_start else rb"(?<=[\r\n])"
             chunk = re.sub(at + b"(?:" + MARK + b")+", b"", chunk)
-            kept = chunk.count(MARK)
-            decoded.marks_kept += kept
-            decoded.marks_dropped += marks - kept
+            kept += chunk.count(MARK)
+            dropped += marks - chunk.count(MARK)
         if chunk:
             at_start = chunk.endswith((b"\n", b"\r"))
             yield chunk
+    notices.add(name, "{count} byte-order marks (U+FEFF) at the start of lines dropped", dropped)
+    kept_notice = "{count} U+FEFF inside lines kept: invisible characters, which are learnt"
+    notices.add(name, kept_notice, kept)
 
 
 class _Decoder(Protocol):
@@ -178,7 +169,7 @@ class _Decoder(Protocol):
 
 
 class _Utf8:
-    """Validates UTF-8, and cuts it between characters."""
+    """Validate UTF-8 and cut it between characters."""
 
     def __init__(self, errors: Errors) -> None:
         self.errors, self.pending, self.replaced = errors, b"", 0
@@ -201,7 +192,7 @@ class _Utf8:
 
 
 class _Transcoder:
-    """Decodes bytes in another encoding."""
+    """Convert another encoding to UTF-8."""
 
     def __init__(self, encoding: str, errors: Errors) -> None:
         self._errors = "replace" if errors == "replace" else "strict"
@@ -218,105 +209,135 @@ class _Transcoder:
         return text.encode(errors=self._errors)
 
 
-class _Wrong:
-    """Advice about a text that is not in the expected encoding."""
+@dataclass
+class _Examined:
+    """What surrounds and follows the first wrong byte of a text.
 
-    def __init__(
-        self,
-        name: str,
-        wanted: str,
-        head: bytes,
-        error: UnicodeDecodeError,
-        offset: int,
-        blocks: Iterator[bytes],
-    ) -> None:
-        """Read further blocks to get a sample and to count the wrong bytes.
+    Attributes:
+        sample: up to ENCODING_SAMPLE_BYTES around that byte.
+        wrong: the number of bytes that are not UTF-8.
+        other: the number of bytes in non-ASCII characters of valid UTF-8.
+        size: the number of bytes examined, from the start of the text on.
+        offset: the offset of the first wrong byte in the text.
+        is_cut_off: whether the text ends there, in the middle of a character.
+    """
 
-        Args:
-            name: the name of the text.
-            wanted: the expected encoding, `UTF-8` or another name.
-            head: the first bytes of the text.
-            error: the error at the first wrong byte.
-            offset: the offset of that byte in the text.
-            blocks: the bytes after those in `error`.
-        """
-        self.name, self.wanted, self.head = name, wanted, head
-        self.error, self.offset = error, offset
-        self.at_end = error.reason in CUT_OFF
-        start = max(0, error.start - SAMPLE_BYTES // 2)
-        sample, self.wrong, self.other, self.bytes = b"", 0, 0, offset - error.start
-        decoder = codecs.getincrementaldecoder("utf-8")("ignore")
-        for block in chain([error.object], blocks, [b""]):
-            sample += block[start:][: SAMPLE_BYTES - len(sample)]
-            start = 0
-            right = decoder.decode(block, final=not block).encode()
-            held = len(decoder.getstate()[0])
-            self.wrong += len(block) - len(right)
-            self.other += len(right) - len(right.translate(None, bytes(range(0x80, 0x100))))
-            self.bytes += len(block)
-            if self.bytes > EXAMINED_BYTES:
-                self.wrong -= held
-                break
-        if len(sample) == SAMPLE_BYTES:  # cut at a line end, which is no part of a character
-            sample = sample.rpartition(b"\n")[0] or sample
-        self.sample = sample
+    sample: bytes
+    wrong: int
+    other: int
+    size: int
+    offset: int
+    is_cut_off: bool
 
-    def advice(self) -> Iterator[str]:
-        """Yield sentences for a message: the probable format or encoding, and what to do."""
-        if found := binary_format(self.head, self.name):
-            yield f"it is not plain text but {found.name}"
-            yield found.advice(self.name)
-            return
-        if self.wanted != "UTF-8":
-            yield from self._advice_on_other()
-            return
-        pair = self.error.object[self.error.start : self.error.start + 2]
-        if pair[:1] == b"\xed" and pair[1:] >= b"\xa0":
-            yield (
-                f"it looks like CESU-8 (surrogates, as Java and Oracle write them): "
-                f"uconv -f CESU-8 -t UTF-8 {shlex.quote(self.name)} > utf8.txt"
-            )
-            return
-        nearly = self.other > 2 * self.wrong  # most non-ASCII characters are valid UTF-8
-        guess = None if nearly else likely_encoding(self.sample)
-        begins = re.match(rb"[\x80-\xbf]{1,3}", self.head)
-        if begins and not self.offset and nearly:
-            yield (
-                f"it begins inside a character, as a text cut from a longer one does: remove its "
-                f"first {counted(len(begins[0]), 'byte')} (tail -c +{len(begins[0]) + 1})"
-            )
-        elif self.at_end:
-            yield "it ends in the middle of a character; fetch it again if it was cut short"
-        elif nearly or self.wrong < FEW_WRONG * self.bytes:
-            wrong = counted(self.wrong, "byte")
-            yield f"all but {wrong} of {self.bytes:,} are UTF-8 ({self._excerpt()})"
-        if guess:
-            yield f"{described(self.sample, guess)}: {_set(guess.encodings[0])}"
-        if self.wrong < FEW_WRONG * self.bytes:
-            yield "--set data.errors=replace reads what is not UTF-8 as U+FFFD, and counts it"
-        elif not guess and not self.at_end:
-            yield "it looks like no text; any bytes are read by --set data.vocabulary=bytes"
+    @property
+    def is_nearly_utf8(self) -> bool:
+        """Whether most non-ASCII characters are valid UTF-8."""
+        return self.other > 2 * self.wrong
 
-    def _advice_on_other(self) -> Iterator[str]:
-        guess = likely_encoding(self.sample)
-        from_second_line = self.sample[self.sample.find(b"\n") + 1 :]
-        if b"\0" not in self.sample and is_utf8_start(from_second_line):
-            other = f"it may be utf-8: {_set('utf-8')}"
-        elif guess and guess.encodings[0] != self.wanted:
-            other = f"{described(self.sample, guess)}: {_set(guess.encodings[0])}"
-        else:
-            other = f"--set data.errors=replace reads what is not {self.wanted} as U+FFFD"
-        if self.at_end:
-            yield "it ends in the middle of a character; fetch it again if it was cut short"
-        yield other
+    @property
+    def has_few_wrong(self) -> bool:
+        """Whether replacing the wrong bytes leaves most of the text."""
+        return self.wrong < MAX_REPLACED_FRACTION * self.size
 
-    def _excerpt(self) -> str:
-        """Return the text around the first wrong byte, which is written as `\\xe9`."""
-        text, start, end = self.error.object, self.error.start, self.error.end
-        before = text[max(0, start - BEFORE) : start].rpartition(b"\n")[2]
-        before = before[next((i for i, b in enumerate(before) if b & 0xC0 != 0x80), 0) :]
-        after = text[start : end + AFTER].partition(b"\n")[0]
-        return f'"{(before + after).decode(errors="backslashreplace").strip()}"'
+
+def _examine(error: UnicodeDecodeError, size: int, blocks: Iterable[bytes]) -> _Examined:
+    """Examine a text.
+
+    Args:
+        error: the error at the first wrong byte.
+        size: the number of bytes before those in `error`.
+        blocks: the bytes after those in `error`.
+    """
+    is_cut_off = error.reason in CUT_OFF_REASONS
+    found = _Examined(b"", 0, 0, size, size + error.start, is_cut_off)
+    start = max(0, error.start - ENCODING_SAMPLE_BYTES // 2)
+    decoder = codecs.getincrementaldecoder("utf-8")("ignore")
+    for block in chain([error.object], blocks, [b""]):
+        found.sample += block[start:][: ENCODING_SAMPLE_BYTES - len(found.sample)]
+        start = 0
+        right = decoder.decode(block, final=not block).encode()
+        found.wrong += len(block) - len(right)
+        found.other += len(right) - len(right.translate(None, bytes(range(0x80, 0x100))))
+        found.size += len(block)
+        if found.size > MAX_EXAMINED_BYTES:
+            found.wrong -= len(decoder.getstate()[0])
+            break
+    if (
+        len(found.sample) == ENCODING_SAMPLE_BYTES
+    ):  # cut at a line end, which is no part of a character
+        found.sample = found.sample.rpartition(b"\n")[0] or found.sample
+    return found
+
+
+def _advice(
+    name: str, encoding: str, head: bytes, error: UnicodeDecodeError, examined: _Examined
+) -> Iterator[str]:
+    """Yield sentences for a message: the probable format or encoding, and what to do.
+
+    Args:
+        name: the name of the text.
+        encoding: the expected encoding.
+        head: the first bytes of the text.
+        error: the error at the first wrong byte.
+        examined: what surrounds and follows that byte.
+    """
+    wrong_bytes = error.object[error.start : error.start + 2]
+    if found := binary_format(head, name):
+        yield f"it is not plain text but {found.name}"
+        yield found.advice(name)
+    elif not is_utf8(encoding):
+        if examined.is_cut_off:
+            yield CUT_OFF_ADVICE
+        yield _likely_other(examined.sample, encoding)
+    elif wrong_bytes[:1] == b"\xed" and wrong_bytes[1:] >= b"\xa0":
+        yield (
+            f"it looks like CESU-8 (surrogates, as Java and Oracle write them): "
+            f"uconv -f CESU-8 -t UTF-8 {shlex.quote(name)} > utf8.txt"
+        )
+    else:
+        yield from _advice_on_utf8(head, error, examined)
+
+
+def _advice_on_utf8(head: bytes, error: UnicodeDecodeError, examined: _Examined) -> Iterator[str]:
+    is_nearly_utf8, has_few_wrong = examined.is_nearly_utf8, examined.has_few_wrong
+    guess = None if is_nearly_utf8 else likely_encoding(examined.sample)
+    begins = re.match(rb"[\x80-\xbf]{1,3}", head)
+    if begins and is_nearly_utf8 and not examined.offset:
+        cut = len(begins[0])
+        yield (
+            f"it begins inside a character, as a text cut from a longer one does: remove its first "
+            f"{counted(cut, 'byte')} (tail -c +{cut + 1})"
+        )
+    elif examined.is_cut_off:
+        yield CUT_OFF_ADVICE
+    elif is_nearly_utf8 or has_few_wrong:
+        wrong = counted(examined.wrong, "byte")
+        yield f"all but {wrong} of {examined.size:,} are UTF-8 ({_excerpt(error)})"
+    if guess:
+        yield f"{described(examined.sample, guess)}: {_set(guess.encodings[0])}"
+    if has_few_wrong:
+        yield "--set data.errors=replace reads what is not UTF-8 as U+FFFD, and counts it"
+    elif not guess and not examined.is_cut_off:
+        yield "it looks like no text; any bytes are read by --set data.vocabulary=bytes"
+
+
+def _likely_other(sample: bytes, encoding: str) -> str:
+    """Return what to do with bytes that are not in `encoding`, which is not UTF-8."""
+    guess = likely_encoding(sample)
+    if b"\0" not in sample and is_utf8_start(sample[sample.find(b"\n") + 1 :]):
+        return f"it may be utf-8: {_set('utf-8')}"
+    if guess and guess.encodings[0] != encoding:
+        return f"{described(sample, guess)}: {_set(guess.encodings[0])}"
+    return f"--set data.errors=replace reads what is not {encoding} as U+FFFD"
+
+
+def _excerpt(error: UnicodeDecodeError) -> str:
+    """Return the text around the first wrong byte, which is written as `\\xe9`."""
+    text, start = error.object, error.start
+    before = text[max(0, start - EXCERPT_BEFORE) : start].rpartition(b"\n")[2]
+    before = before.lstrip(bytes(range(0x80, 0xC0)))  # the end of a character that was cut
+    after = text[start : error.end + EXCERPT_AFTER].partition(b"\n")[0]
+    return f'"{(before + after).decode(errors="backslashreplace").strip()}"'
 
 
 def _set(encoding: str) -> str:

@@ -1,20 +1,24 @@
-"""What a text is made of: documents, each read in chunks of UTF-8 bytes."""
+"""The parts of a text: documents, each read in chunks of UTF-8 bytes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from gpt.errors import listed
 
+MAX_LISTED_NAMES = 3  # number of file or record names in a notice
+
 
 @dataclass(frozen=True)
 class Document:
-    """A file, a member of an archive or a record, by the name that messages give it.
+    """A file, a member of an archive or a record.
 
-    `chunks()` yields it from its beginning as strict UTF-8, in chunks of whole characters and of
-    bounded size, without a byte-order mark; line ends are kept as they stand. It is read before
-    the next document is asked for. `raw`: the chunks are any bytes, and no rule changes them.
+    Attributes:
+        name: its name in messages.
+        chunks: reads it from its beginning as strict UTF-8, in chunks of whole characters and of
+            bounded size, without a byte-order mark. Call it before asking for the next document.
+        raw: the chunks are any bytes, to be learnt unchanged.
     """
 
     name: str
@@ -24,33 +28,60 @@ class Document:
 
 @dataclass(frozen=True)
 class Skipped:
-    """Something that was found and not read, and why."""
+    """A file, a member of an archive or a record that is not read, and why."""
 
     name: str
     reason: str
 
 
-@dataclass(frozen=True)
-class Notice:
-    """A file that is read in a way that the user did not ask for."""
+class Notices:
+    """Notices about how files are read, one line for all files with the same notice."""
 
-    name: str
-    text: str
+    def __init__(self) -> None:
+        self._counts = dict[str, dict[str, int]]()  # by text and file name
+
+    def add(self, name: str, text: str, count: int = 1) -> None:
+        """Add a notice about the file `name`, in which `{count}` stands for the sum of counts."""
+        if count:
+            self._counts.setdefault(text, {})[name] = count
+
+    def lines(self) -> list[str]:
+        """Return the notices, each after the names of its files."""
+        return [
+            f"{listed([*counts], MAX_LISTED_NAMES)}: "
+            + text.replace("{count}", f"{sum(counts.values()):,}")
+            for text, counts in self._counts.items()
+        ]
+
+
+def describe_skipped(skipped: Iterable[Skipped]) -> str:
+    """Return `; skipped 5 binary (a.png, b.png, c.png and 2 more), 1 empty (d.txt)`."""
+    by_reason = dict[str, list[str]]()
+    for each in skipped:
+        by_reason.setdefault(each.reason, []).append(each.name)
+    groups = (
+        f"{len(names):,} {reason} ({listed(names, MAX_LISTED_NAMES)})"
+        for reason, names in by_reason.items()
+    )
+    return f"; skipped {', '.join(groups)}" if by_reason else ""
 
 
 def joined_name(names: Sequence[str]) -> str:
-    """What several texts together are called."""
+    """Return the name of several texts together."""
     return listed(names, 1)
 
 
 @dataclass(frozen=True)
 class Source:
-    """A text that can be read more than once; `documents()` yields it from its beginning.
+    """A text that can be read more than once.
 
-    The documents come in the same order each time. `name` is what the user typed; `files` are
-    those that are read from the disk. `find_skipped` looks through archives for `skipped`.
-    `notices` returns what is to be reported once all documents have been read. `standard_input` is
-    the file among `files` that holds what came from standard input, if there is one.
+    Attributes:
+        name: the name that the user typed.
+        documents: yields the documents from the first on, always in the same order.
+        files: the files on the disk that are read.
+        find_skipped: looks for `skipped`.
+        notices: returns lines to be logged once all documents have been read.
+        standard_input: the file that holds what came from standard input, if any did.
     """
 
     name: str
@@ -62,5 +93,5 @@ class Source:
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
-        """What was found and is not read; of a compressed .tar it takes as long as reading it."""
+        """Everything that is not read. Reads archives to find it."""
         return self.find_skipped()

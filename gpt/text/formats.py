@@ -92,7 +92,7 @@ MAGIC: dict[tuple[int, bytes], Format] = {
     (0, b"\x89HDF\r\n"): Format("HDF5 data"),
     (0, b"wOF2"): Format("font"),
 }
-NOTICES = {  # what a model learns besides the text, by format
+_LEARNT_BESIDES = {  # what a model learns besides the text, by kind of markup
     "table": "its delimiters and all columns are learnt; to learn one: --set data.column=COLUMN",
     "subtitles": "its numbers and times are learnt; to leave them out: "
     r"grep -vE '^[0-9]+\s*$|-->|^WEBVTT' FILE > text.txt",
@@ -103,7 +103,7 @@ NOTICES = {  # what a model learns besides the text, by format
     "--set data.column=KEY, such as 'messages[].content'",
     "mail": "its headers and encoded parts are learnt; export the text alone",
 }
-_KINDS = {
+_SUFFIXES = {  # by kind of markup
     "table": (".csv", ".tsv", ".jsonl", ".ndjson"),
     "subtitles": (".srt", ".vtt"),
     "HTML": (".html", ".htm", ".xhtml"),
@@ -112,7 +112,7 @@ _KINDS = {
     "JSON": (".json", ".ipynb"),
     "mail": (".eml", ".mbox"),
 }
-_BY_SUFFIX = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes}
+_BY_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes}
 _BY_CONTENT = {
     "RTF": rb"\{\\rtf\d",
     "HTML": rb"(?i)(<\?xml[^>]*>\s*)?<(!doctype html|html)\b",
@@ -140,12 +140,12 @@ def binary_format(head: bytes, name: str, members: Iterable[str] = ()) -> Format
     return None if may_be_text and is_utf8_start(head) else found  # a text may begin like MAGIC
 
 
-def text_format(head: bytes, kind: str) -> str | None:
-    """Return the key in NOTICES for text with markup; `kind` is the suffix of the file."""
-    if found := _BY_SUFFIX.get(kind):
-        return found
+def markup_notice(head: bytes, suffix: str) -> str:
+    """Return a notice about the markup in a file of text; "" if it has none."""
     start = head.removeprefix(b"\xef\xbb\xbf").lstrip()
-    return next((name for name, each in _BY_CONTENT.items() if re.match(each, start)), None)
+    by_content = (name for name, each in _BY_CONTENT.items() if re.match(each, start))
+    found = _BY_SUFFIX.get(suffix) or next(by_content, None)
+    return f"{found} read as plain text: {_LEARNT_BESIDES[found]}" if found else ""
 
 
 def is_tar(head: bytes) -> bool:

@@ -54,7 +54,7 @@ class Entry:
     def blocks(self) -> Iterator[bytes]:
         """Its bytes, in blocks of at most CHUNK_BYTES. Raises TextError if they are damaged."""
         size = min(FIRST_BLOCK_BYTES, CHUNK_BYTES)  # most files are small
-        with telling(self.name), self.open() as file:
+        with naming_errors(self.name), self.open() as file:
             while block := file.read(size):
                 size = CHUNK_BYTES if len(block) == size else size
                 yield block
@@ -63,7 +63,7 @@ class Entry:
 
     def head(self) -> bytes:
         """Return the first HEAD_BYTES. Raises TextError if they cannot be read."""
-        with telling(self.name), self.open() as file:
+        with naming_errors(self.name), self.open() as file:
             return read_head(file)
 
 
@@ -119,7 +119,7 @@ def compression(path: Path, file: BinaryIO) -> str:
 
 def is_compressed(path: Path) -> bool:
     """Return whether a file's name or first bytes are those of a compressed one."""
-    with telling(in_message(path)), open(path, "rb", 0, opener=_open_without_waiting) as file:
+    with naming_errors(in_message(path)), open(path, "rb", 0, opener=_open_without_waiting) as file:
         return bool(compression(path, file))
 
 
@@ -213,7 +213,7 @@ class Limited:
 
 
 @contextmanager
-def telling(name: str) -> Iterator[None]:
+def naming_errors(name: str) -> Iterator[None]:
     """Raises TextError for whatever goes wrong as something of that name is read."""
     try:
         yield

@@ -1,79 +1,63 @@
-"""Read one document from each record of a .jsonl, .json, .csv, .tsv or .parquet file.
-
-`data.column` names the values that make up the document: a column, or several with commas between
-them, or a key of nested objects (`post.text`). A key of a list stands for that key of each element
-(`messages.content`, also written `messages[].content`). Several values are joined by line ends,
-numbers are read as text, and nulls are left out. A name that exists as it is typed comes first.
-"""
+"""Read one document from each record of a .jsonl, .json, .csv, .tsv or .parquet file."""
 
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from itertools import chain
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpt.errors import TextError, counted, listed
-from gpt.text.documents import Document, Notice, Skipped
-from gpt.text.reading import CHUNK_BYTES, ExpansionLimit, telling
+from gpt.errors import TextError, counted
+from gpt.text.columns import (
+    BadRecord,
+    check_columns,
+    first_key,
+    list_columns,
+    split_column,
+    text_of,
+)
+from gpt.text.documents import Document, Notices, Skipped
+from gpt.text.reading import CHUNK_BYTES, ExpansionLimit, naming_errors
 
-if TYPE_CHECKING:
-    import pyarrow.parquet
-
-RECORDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # the formats that are text
+TEXT_TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # tables that are text files
 PARQUET = ".parquet"
-KINDS = ".jsonl, .json, .csv, .tsv and .parquet"  # for messages
-DELIMITERS = ",;\t|"  # of .csv files, the most usual first
-MAX_FIELD_CHARACTERS = 1 << 28  # largest quoted field in a .csv, or value in a .json
-MAX_CUT_CHARACTERS = 16  # longest escape or literal (`-Infinity`) that a chunk may end within
-MAX_LISTED_COLUMNS = 20  # column names in a message
+TABLES = ".jsonl, .json, .csv, .tsv and .parquet"  # for messages
+DELIMITERS = ",;\t|"  # possible delimiters of a .csv file, the most usual first
+MAX_RECORD_CHARACTERS = 1 << 28  # length of a row of a .csv, or of a value in a .json
+MAX_TOKEN_CHARACTERS = 16  # length of a JSON escape or literal that the end of a chunk may cut
 BATCH_ROWS = 1024  # largest number of Parquet rows to decode at a time
-BATCH_BYTES = 1 << 24  # Parquet bytes to decode at a time, unless one row has more
-QUOTED = re.compile(r'((?:[^"]++|"")*+)("?)')  # the rest of a quoted field on its line, and its end
-GAP = re.compile(r"[ \t\r\n,]*")  # what separates two values in a .json
-
-Read = Document | Skipped | Notice
-
-
-class BadRecord(Exception):
-    """A record that cannot be read; `reason` is how lists of skipped records describe it."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+BATCH_BYTES = 1 << 24  # bytes of Parquet to decode at a time, unless one row has more
+_LINE_END = r"(?:\r\n|\r|\n|\Z)"
+_LINE = re.compile(rf"[^\r\n]*+{_LINE_END}")
+_BETWEEN_VALUES = re.compile(r"[ \t\r\n,]*")
 
 
 def read_records(
-    chunks: Iterable[bytes], kind: str, name: str, column: str, *, skip_bad: bool
-) -> Iterator[Read]:
+    chunks: Iterable[bytes], kind: str, name: str, column: str, notices: Notices, *, skip_bad: bool
+) -> Iterator[Document | Skipped]:
     """Yield a document for each record of a text file.
 
     Args:
         chunks: the content of the file in UTF-8.
-        kind: one of RECORDS.
+        kind: one of TEXT_TABLES.
         name: the file's name, for messages.
         column: `data.column`.
+        notices: an unusual delimiter is added to these.
         skip_bad: yield bad records as Skipped instead of raising TextError.
 
     Raises:
         TextError: the file is not in that format, has no such column, or has a bad record.
     """
-    text = io.TextIOWrapper(io.BufferedReader(_Stream(chunks)), "utf-8", newline="")
+    text = io.TextIOWrapper(io.BufferedReader(_ChunkStream(chunks)), "utf-8", newline="")
     if kind == ".json":
         records = _json_values(text, name)
-    elif kind in (".csv", ".tsv"):
-        table = _Table(text, kind, name, column)
-        if table.delimiter != ("\t" if kind == ".tsv" else ","):
-            yield Notice(name, f"columns are separated by {table.delimiter!r}")
-        records = table.records()
     else:
-        records = _json_lines(text)
+        is_table = kind in (".csv", ".tsv")
+        records = _rows(text, kind, name, column, notices) if is_table else _json_lines(text)
     yield from _documents(records, name, column, skip_bad)
 
 
-def read_parquet(path: Path, column: str | None, *, skip_bad: bool) -> Iterator[Read]:
+def read_parquet(path: Path, column: str | None, *, skip_bad: bool) -> Iterator[Document | Skipped]:
     """Yield a document for each row of a Parquet file.
 
     Args:
@@ -85,49 +69,77 @@ def read_parquet(path: Path, column: str | None, *, skip_bad: bool) -> Iterator[
         TextError: there is no such column, the file is damaged or a decompression bomb, or a row is
             bad.
     """
-    with telling(str(path)):
-        file = _open_parquet(path)
-        names = file.schema_arrow.names
+    name = str(path)
+    with naming_errors(name):
+        try:
+            import pyarrow.parquet
+        except ImportError:
+            raise TextError(
+                f"{name}: Parquet is read with pyarrow, which is not installed: pip install pyarrow"
+            ) from None
+        metadata = pyarrow.parquet.read_metadata(path)
+        names = metadata.schema.to_arrow_schema().names
         if column is None:
-            raise TextError(_no_column(str(path), column, names))
-        wanted = [
-            key if key in names else key.partition(".")[0].removesuffix("[]")
-            for key in _keys(column, names)
-        ]
-        _check_columns(str(path), column, wanted, names)
-        yield from _documents(_parquet_rows(path, file, wanted), str(path), column, skip_bad)
+            raise TextError(
+                f"{name}: name the column to read by --set data.column=COLUMN; there are "
+                f"{list_columns(names)}"
+            )
+        keys = split_column(column, names)
+        wanted = [key if key in names else first_key(key)[0] for key in keys]
+        check_columns(name, column, wanted, names)
+        yield from _documents(_parquet_rows(path, metadata, wanted), name, column, skip_bad)
 
 
-def _open_parquet(path: Path, **options: Any) -> "pyarrow.parquet.ParquetFile":
-    try:
-        import pyarrow.parquet
-    except ImportError:
-        raise TextError(
-            f"{path}: Parquet is read with pyarrow, which is not installed: pip install pyarrow"
-        ) from None
-    return pyarrow.parquet.ParquetFile(path, buffer_size=CHUNK_BYTES, **options)
+def _documents(
+    records: Iterable[tuple[int, Any]], name: str, column: str, skip_bad: bool
+) -> Iterator[Document | Skipped]:
+    """Yield a document for each numbered record that has a text."""
+    for number, record in records:
+        place = f"{name}:{number}"
+        text = text_of(record, column)
+        if isinstance(text, BadRecord):
+            if not skip_bad:
+                raise TextError(
+                    f"{place}: {text}; correct this record, or skip and count such records: "
+                    f"--set data.bad_records=skip"
+                )
+            yield Skipped(place, text.reason)
+        elif text is not None:
+            yield _document(text, place)
+
+
+def _document(text: str, name: str) -> Document:
+    size = CHUNK_BYTES // 4  # a character has at most 4 bytes
+    parts = range(0, len(text), size)
+    return Document(name, lambda: (text[i : i + size].encode() for i in parts))
 
 
 def _parquet_rows(
-    path: Path, file: "pyarrow.parquet.ParquetFile", columns: list[str]
+    path: Path, metadata: Any, columns: list[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the values of each row, up to the expansion limit.
 
     Repeated values are stored once (`read_dictionary`) and expanded row by row.
     """
-    metadata, number = file.metadata, 0
+    import pyarrow.parquet
+
     leaves = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
-    below = tuple(f"{column}." for column in columns)
-    used = [i for i, leaf in enumerate(leaves) if f"{leaf}.".startswith(below)]
-    file = _open_parquet(path, metadata=metadata, read_dictionary=[leaves[i] for i in used])
-    stored, expanded = ExpansionLimit(path), ExpansionLimit(path)
+    parents = tuple(f"{column}." for column in columns)
+    used = [i for i, leaf in enumerate(leaves) if f"{leaf}.".startswith(parents)]
+    file = pyarrow.parquet.ParquetFile(
+        path,
+        metadata=metadata,
+        buffer_size=CHUNK_BYTES,
+        read_dictionary=[leaves[i] for i in used],
+    )
+    stored, expanded, number = ExpansionLimit(path), ExpansionLimit(path), 0
     for group in range(metadata.num_row_groups):
         chunks = [metadata.row_group(group).column(i) for i in used]
         size = sum(max(chunk.total_uncompressed_size, chunk.num_values) for chunk in chunks)
         stored.count(size)
         rows = metadata.row_group(group).num_rows
-        at_once = min(max(rows * BATCH_BYTES // max(size, 1), 1), BATCH_ROWS)
-        for batch in file.iter_batches(at_once, [group], columns=columns, use_threads=False):
+        batch_rows = min(max(rows * BATCH_BYTES // max(size, 1), 1), BATCH_ROWS)
+        for batch in file.iter_batches(batch_rows, [group], columns=columns, use_threads=False):
             expanded.count(len(batch) + sum(map(_expanded_bytes, batch.columns)))
             for values in zip(*(batch.column(name) for name in columns), strict=True):
                 number += 1
@@ -147,135 +159,6 @@ def _expanded_bytes(array: Any) -> int:
     return _expanded_bytes(array.flatten()) if types.is_nested(array.type) else int(array.nbytes)
 
 
-_TOO_DEEP = "with too many levels of lists"
-
-
-def _documents(
-    records: Iterable[tuple[int, Any]], name: str, column: str, skip_bad: bool
-) -> Iterator[Document | Skipped]:
-    """Yield a document for each numbered record that has a text."""
-    for number, record in records:
-        place = f"{name}:{number}"
-        try:
-            if isinstance(record, BadRecord):
-                raise record
-            text = _text(record, column)
-        except (BadRecord, RecursionError) as error:
-            bad = error if isinstance(error, BadRecord) else BadRecord(_TOO_DEEP, _TOO_DEEP)
-            if not skip_bad:
-                raise TextError(
-                    f"{place}: {bad}; correct this record, or skip and count such records: "
-                    f"--set data.bad_records=skip"
-                ) from None
-            yield Skipped(place, bad.reason)
-        else:
-            if text is not None:
-                yield _document(text, place)
-
-
-def _document(text: str, name: str) -> Document:
-    size = CHUNK_BYTES // 4  # a character has at most 4 bytes
-    parts = range(0, len(text), size)
-    return Document(name, lambda: (text[i : i + size].encode() for i in parts))
-
-
-def _text(record: Any, column: str) -> str | None:
-    """Return the text of a record; None if all its values are null. Raises BadRecord."""
-    value = record.get(column) if isinstance(record, dict) else None
-    texts = [value] if isinstance(value, str) else _texts(record, column)
-    text = "\n".join(texts)
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        message = f"column {column} holds half of a surrogate pair"
-        raise BadRecord("with half of a surrogate pair", message) from None
-    return text if texts else None
-
-
-def _texts(record: Any, column: str) -> list[str]:
-    parts = record if isinstance(record, list) else [record]
-    if not all(isinstance(part, dict) for part in parts):
-        raise BadRecord("not a JSON object", f"expected a JSON object, got {record!r:.40}")
-    texts = []
-    for key in _keys(column, record):
-        if (values := _values(record, key)) is None:
-            names = record if isinstance(record, dict) else ["a list"]
-            expected = _expected_column(column, names)
-            if nested := _nested(record, key):
-                expected += f"; {key} is in {nested}: --set 'data.column={nested}'"
-            raise BadRecord("without data.column", expected)
-        texts += [_as_text(value, column) for value in values]
-    return texts
-
-
-def _nested(record: Any, key: str) -> str | None:
-    """Return the path of a key that is one level deeper in a record, such as `a[].b`."""
-    for name, value in record.items() if isinstance(record, dict) else ():
-        if isinstance(value, dict | list) and _values(value, key):
-            return f"{name}{'[]' if isinstance(value, list) else ''}.{key}"
-    return None
-
-
-def _keys(column: str, names: Iterable[str]) -> list[str]:
-    """Return the names that `column` lists, or `column` alone if `names` contains it."""
-    return [column] if column in names else [key.strip() for key in column.split(",")]
-
-
-def _values(value: Any, key: str) -> list[Any] | None:
-    """Return the values at a key such as `a.b`, without nulls; None if there is no such key.
-
-    The key is looked up in each element of a list. Elements without the key are skipped if another
-    element has it.
-    """
-    if value is None:
-        return []
-    if isinstance(value, list):
-        found = [inner for each in value if (inner := _values(each, key)) is not None]
-        return [*chain.from_iterable(found)] if found or not value else None
-    if not key:
-        return [value]
-    if not isinstance(value, dict):
-        return None
-    if key in value:
-        return _values(value[key], "")
-    first, _, rest = key.partition(".")
-    first = first.removesuffix("[]")
-    return _values(value[first], rest) if first in value else None
-
-
-def _as_text(value: Any, column: str) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, dict | tuple | bytes):
-        message = f"expected text or a number in column {column}, got {value!r:.40}"
-        raise BadRecord("without text in data.column", message)
-    return str(value)
-
-
-def _no_column(name: str, column: str | None, columns: Iterable[str]) -> str:
-    if column is None:
-        there = listed([*columns], MAX_LISTED_COLUMNS) or "none"
-        return f"{name}: name the column to read by --set data.column=COLUMN; there are {there}"
-    return f"{name}: {_expected_column(column, columns)}"
-
-
-def _expected_column(column: str, columns: Iterable[str]) -> str:
-    there = listed([*columns], MAX_LISTED_COLUMNS) or "none"
-    return f"expected a column {column} (data.column), got {there}"
-
-
-def _check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
-    """Raise TextError unless each name in `wanted` occurs exactly once in `names`."""
-    for each in wanted:
-        if each not in names:
-            raise TextError(_no_column(name, column, names))
-        if names.count(each) > 1:
-            raise TextError(
-                f"{name}: expected one column {each} (data.column), got {names.count(each)} of "
-                f"that name; rename all but one"
-            )
-
-
 # --- JSON ---
 
 
@@ -287,19 +170,38 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 # Numbers are read as text: 1.50 must not become 1.5.
-DECODER = json.JSONDecoder(
+_DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=str
 )
 
 
 def _json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    """Yield the number and the value of each line that is not empty."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
-                yield number, DECODER.decode(line)
+                yield number, _DECODER.decode(line)
             except (ValueError, RecursionError) as error:
                 message = f"expected a JSON object on each line, got {error}"
                 yield number, BadRecord("not JSON", message)
+
+
+class _Buffer:
+    """The part of a file from place `at` on, as far as it has been read into `text`."""
+
+    def __init__(self, file: io.TextIOWrapper) -> None:
+        self._file, self.text, self.at, self.is_all = file, "", 0, False
+        self.read_more()
+
+    def read_more(self) -> None:
+        """Double the text after `at`, so that repeated attempts to parse it take linear time."""
+        block = self._file.read(max(CHUNK_BYTES, len(self.text) - self.at))
+        self.text, self.at, self.is_all = self.text[self.at :] + block, 0, not block
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether the text after `at` has more characters than a record may have."""
+        return len(self.text) - self.at > MAX_RECORD_CHARACTERS
 
 
 def _json_values(file: io.TextIOWrapper, name: str) -> Iterator[tuple[int, Any]]:
@@ -308,160 +210,140 @@ def _json_values(file: io.TextIOWrapper, name: str) -> Iterator[tuple[int, Any]]
     Raises:
         TextError: the file is not JSON.
     """
-    text = file.read(CHUNK_BYTES).lstrip()
-    is_array = text.startswith("[")
-    at, number, is_all = int(is_array), 0, False
+    buffer, number = _Buffer(file), 0
+    buffer.at = len(buffer.text) - len(buffer.text.lstrip())
+    is_array = buffer.text.startswith("[", buffer.at)
+    buffer.at += is_array
     while True:
-        at += len(GAP.match(text, at)[0])  # type: ignore[index]  # it matches the empty string
-        if is_all and (text[at:].strip() == "]" if is_array else at == len(text)):
+        text, at = buffer.text, _BETWEEN_VALUES.match(buffer.text, buffer.at).end()  # type: ignore[union-attr]
+        buffer.at = at
+        if buffer.is_all and (text[at:].strip() == "]" if is_array else at == len(text)):
             return
         try:
-            value, end = DECODER.raw_decode(text, at)
+            value, end = _DECODER.raw_decode(text, at)
             error, may_be_cut = "", end == len(text)  # 12 may be the start of 123
         except (ValueError, RecursionError) as caught:
             error, position = str(caught), getattr(caught, "pos", -1)
-            may_be_cut = position > len(text) - MAX_CUT_CHARACTERS or "Unterminated" in error
-        if error and (is_all or not may_be_cut or len(text) - at > MAX_FIELD_CHARACTERS):
+            may_be_cut = position > len(text) - MAX_TOKEN_CHARACTERS or "Unterminated" in error
+        if may_be_cut and not buffer.is_all and not (error and buffer.is_too_long):
+            buffer.read_more()
+        elif error:
             raise TextError(f"{name}: expected JSON, got {error} (after {number:,} records)")
-        if error or (may_be_cut and not is_all):
-            block = file.read(max(CHUNK_BYTES, len(text) - at))
-            text, at, is_all = text[at:] + block, 0, not block
         else:
-            number, at = number + 1, end
+            number, buffer.at = number + 1, end
             yield number, value
 
 
-# --- rows ---
+# --- rows of a .csv (RFC 4180), or of a .tsv, which has no quotation marks ---
 
 
-class _Table:
-    """The rows of a .csv (RFC 4180) or of a .tsv, which has no quotation marks.
+def _rows(
+    file: io.TextIOWrapper, kind: str, name: str, column: str, notices: Notices
+) -> Iterator[tuple[int, dict[str, str] | BadRecord]]:
+    """Yield the number and the wanted values of each row.
 
     The csv module is not used because its limit on the length of a field is global.
     """
+    buffer, number = _Buffer(file), 1
+    usual = delimiter = "\t" if kind == ".tsv" else ","
+    if kind == ".csv" and (
+        declared := re.match(r"sep=(.)[ \t]*(\r\n|\r|\n)", buffer.text)
+    ):  # Excel
+        delimiter, number, buffer.at = declared[1], 2, declared.end()
+    elif kind == ".csv":
+        delimiter = _find_delimiter(buffer, column)
+    rows = _RowReader(buffer, delimiter, has_quotes=kind == ".csv")
+    columns = rows.read()
+    if isinstance(columns, BadRecord):
+        raise TextError(f"{name}:{number}: {columns}; correct the names of columns")
+    wanted = split_column(column, columns)
+    check_columns(name, column, wanted, columns)
+    if delimiter != usual:
+        notices.add(name, f"columns are separated by {delimiter!r}")
+    while row := rows.read():
+        number += 1
+        if isinstance(row, BadRecord):
+            yield number, row
+        elif len(row) == len(columns):
+            yield number, {key: row[columns.index(key)] for key in wanted}
+        elif row != [""]:
+            expected = f"expected {counted(len(columns), 'column')}, as in the first row"
+            many = "few" if len(row) < len(columns) else "many"
+            yield number, BadRecord(f"with too {many} columns", f"{expected}, got {len(row)}")
 
-    def __init__(self, lines: Iterable[str], kind: str, name: str, column: str) -> None:
-        self._lines, self._taken, self._put_back = iter(lines), list[str](), list[str]()
-        self._has_quotes, self._number = kind == ".csv", 1
-        first = next(self._lines, "")
-        self.delimiter = "\t"
-        if kind == ".csv" and (declared := re.fullmatch(r"sep=(.)\s*", first)):  # by Excel
-            self.delimiter, self._number, first = declared[1], 2, next(self._lines, "")
-        elif kind == ".csv":
-            self.delimiter = self._find_delimiter(first, column)
-        try:
-            self.columns = self._split(first, self.delimiter)
-        except BadRecord as bad:
-            raise TextError(f"{name}:{self._number}: {bad}; correct the names of columns") from None
-        self._wanted = _keys(column, self.columns)
-        _check_columns(name, column, self._wanted, self.columns)
 
-    def records(self) -> Iterator[tuple[int, dict[str, str] | BadRecord]]:
-        """Yield the line number and the wanted values of each row."""
-        places = [(name, self.columns.index(name)) for name in self._wanted]
-        size = len(self.columns)
-        while line := self._next():
-            self._number += 1
-            number = self._number
-            if not line.strip("\r\n"):
-                continue
-            try:
-                row = self._split(line, self.delimiter)
-            except BadRecord as bad:
-                self._return_taken()
-                yield number, bad
-                continue
-            if len(row) == size:
-                yield number, {name: row[i] for name, i in places}
+def _find_delimiter(buffer: _Buffer, column: str) -> str:
+    """Return the delimiter that makes the wanted columns of the first row.
+
+    If none does, return the delimiter that makes the most columns.
+    """
+    columns = dict[str, list[str]]()
+    for delimiter in DELIMITERS:
+        row = _RowReader(buffer, delimiter, has_quotes=True).read()
+        columns[delimiter] = [] if isinstance(row, BadRecord) else row
+        buffer.at = 0
+    fitting = (d for d, names in columns.items() if {*split_column(column, names)} <= {*names})
+    return next(fitting, None) or max(columns, key=lambda d: len(columns[d]))
+
+
+class _RowReader:
+    """Read rows, divided into fields by a delimiter."""
+
+    def __init__(self, buffer: _Buffer, delimiter: str, *, has_quotes: bool) -> None:
+        self._buffer, self._delimiter = buffer, delimiter
+        d = re.escape(delimiter)
+        quoted = r'"(?:[^"]++|"")*+'  # without its closing quotation mark
+        field = rf"[^{d}\r\n]*+"
+        field = rf'(?:{quoted}"|(?!"){field})' if has_quotes else field
+        self._field = re.compile(rf"(?:\A|{d})({field})")
+        self._row = re.compile(rf"{field}(?:{d}{field})*+{_LINE_END}")
+        self._closed_fields = re.compile(rf"(?:{field}{d})*+(?:{quoted}\Z|{field})")
+        self._has_quotes = has_quotes
+
+    def read(self) -> list[str] | BadRecord:
+        """Return the fields of the next row, none at the end. A BadRecord is one line long."""
+        buffer = self._buffer
+        while not (buffer.is_all and buffer.at == len(buffer.text)):
+            row = self._row.match(buffer.text, buffer.at)
+            line = _LINE.match(buffer.text, buffer.at)
+            closed = self._closed_fields.match(buffer.text, buffer.at)
+            assert line and closed  # both match the empty string
+            may_be_cut = len(buffer.text) in (row and row.end(), line.end(), closed.end())
+            if may_be_cut and not buffer.is_all and not buffer.is_too_long:
+                buffer.read_more()
+            elif row:
+                buffer.at = row.end()
+                return self._fields(row[0].rstrip("\r\n"))
             else:
-                many = "few" if len(row) < size else "many"
-                yield (
-                    number,
-                    BadRecord(
-                        f"with too {many} columns",
-                        f"expected {counted(size, 'column')}, as in the first row, got {len(row)}",
-                    ),
+                buffer.at = line.end()
+                if closed.end() == len(buffer.text):
+                    message = "a quotation mark is opened and never closed"
+                    return BadRecord("with a quotation mark that is never closed", message)
+                found = line.string[closed.end() : line.end()][:20]
+                message = f"a line end after a closing quotation mark, got {found!r}"
+                return BadRecord(
+                    "with a misplaced quotation mark", f"expected {self._delimiter} or {message}"
                 )
+        return []
 
-    def _next(self) -> str:
-        return self._put_back.pop() if self._put_back else next(self._lines, "")
-
-    def _return_taken(self) -> None:
-        """Put back all lines of the last row but the first, to be read again."""
-        self._put_back += reversed(self._taken)
-        self._taken = []
-
-    def _find_delimiter(self, line: str, column: str) -> str:
-        """Return the delimiter that makes the wanted columns of the first row.
-
-        If none does, return the delimiter that makes the most columns.
-        """
-        columns = dict[str, list[str]]()
-        for delimiter in DELIMITERS:
-            columns[delimiter] = []
-            with suppress(BadRecord):
-                columns[delimiter] = self._split(line, delimiter)
-            self._return_taken()
-        fitting = (d for d, names in columns.items() if {*_keys(column, names)} <= {*names})
-        return next(fitting, None) or max(columns, key=lambda d: len(columns[d]))
-
-    def _split(self, line: str, delimiter: str) -> list[str]:
-        """Return the fields of the row that begins with `line`.
-
-        Raises BadRecord for a misplaced quotation mark.
-        """
-        self._taken = []
-        if not self._has_quotes or '"' not in line:
-            return line.rstrip("\r\n").split(delimiter)
-        fields, at = list[str](), 0
-        while True:
-            if line.startswith('"', at):
-                field, line, at = self._quoted(line, at + 1)
-            else:
-                end = line.find(delimiter, at)
-                end = len(line.rstrip("\r\n")) if end < 0 else end
-                field, at = line[at:end], end
-            fields.append(field)
-            if line.startswith(delimiter, at):
-                at += 1
-            elif line[at:].strip("\r\n"):
-                raise BadRecord(
-                    "with a misplaced quotation mark",
-                    f"expected {delimiter} or a line end after a closing quotation mark, got "
-                    f"{line[at : at + 20]!r}",
-                )
-            else:
-                return fields
-
-    def _quoted(self, line: str, at: int) -> tuple[str, str, int]:
-        """Return the quoted field that starts at `at`, its last line, and its end in that line."""
-        parts, size = list[str](), 0
-        while match := QUOTED.match(line, at):
-            content, closing = match.groups()
-            parts.append(content)
-            if closing:
-                return "".join(parts).replace('""', '"'), line, match.end()
-            size += len(content)
-            line, at = self._next(), 0
-            self._taken.append(line)
-            if not line or size > MAX_FIELD_CHARACTERS:
-                break
-        message = "a quotation mark is opened and never closed"
-        raise BadRecord("with a quotation mark that is never closed", message)
+    def _fields(self, row: str) -> list[str]:
+        if not self._has_quotes or '"' not in row:
+            return row.split(self._delimiter)
+        fields = self._field.findall(row)
+        return [f[1:-1].replace('""', '"') if f.startswith('"') else f for f in fields]
 
 
-class _Stream(io.RawIOBase):
-    """A file object over chunks of bytes."""
+class _ChunkStream(io.RawIOBase):
+    """Make chunks of bytes readable as a file."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks, self._rest = iter(chunks), memoryview(b"")
+        self._chunks, self._unread = iter(chunks), memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any, /) -> int:
-        if not self._rest:
-            self._rest = memoryview(next(self._chunks, b""))
-        size = min(len(buffer), len(self._rest))
-        buffer[:size], self._rest = self._rest[:size], self._rest[size:]
+        self._unread = self._unread or memoryview(next(self._chunks, b""))
+        size = min(len(buffer), len(self._unread))
+        buffer[:size], self._unread = self._unread[:size], self._unread[size:]
         return size
