@@ -332,7 +332,7 @@ def _likely_other(sample: bytes, encoding: str) -> str:
 
 
 def _excerpt(error: UnicodeDecodeError) -> str:
-    """Return the text around the first wrong byte, which is written as `\\xe9`."""
+    """Return the text around the first wrong byte, which is escaped."""
     text, start = error.object, error.start
     before = text[max(0, start - EXCERPT_BEFORE) : start].rpartition(b"\n")[2]
     before = before.lstrip(bytes(range(0x80, 0xC0)))  # the end of a character that was cut
