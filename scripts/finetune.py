@@ -1,6 +1,6 @@
 """Fine-tune a run on another text, beside new weights that train by its config for as many steps.
 
-    python scripts/finetune.py RUN TEXT [--characters N] [--steps N] [--rates X ...] [--freeze N]
+    python scripts/finetune.py RUN TEXT [--characters N] [--steps N] [--rates X ...]
 
 `--rates` are parts of the learning rates that the run was trained with, in turn; by default the one
 that gpt train --init-from takes. Both have the run's shape and batches, so a step of one takes the
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import gpt
-from gpt.runs.fine_tuning import RATE_FACTOR, RATES
+from gpt.config.schema import SETTINGS, values
+from gpt.runs.fine_tuning import RATE_FACTOR
 
 Curve = dict[int, tuple[float, float]]
 """Step -> val loss, and the seconds of training until then."""
@@ -30,7 +31,6 @@ def main() -> None:
     parser.add_argument("--characters", type=int, help="of the text, the first so many")
     parser.add_argument("--steps", type=int, help="default: as many as RUN had")
     parser.add_argument("--rates", type=float, nargs="+", default=[RATE_FACTOR])
-    parser.add_argument("--freeze", type=int, default=0)
     parser.add_argument("--evaluations", type=int, default=7)
     chosen = parser.parse_args()
     old = gpt.load(chosen.run).config
@@ -49,8 +49,12 @@ def main() -> None:
         text.write_text(chosen.text.read_text("utf-8")[: chosen.characters], "utf-8")
         curves = {"new weights": curve(old, text=text, settings=shared)}
         for factor in chosen.rates:
-            rates = {f"train.{rate}": factor * getattr(old.train, rate) for rate in RATES}
-            settings = shared | rates | {"train.freeze": chosen.freeze}
+            rates = {
+                key: factor * value
+                for key, value in values(old).items()
+                if SETTINGS[key].fine_tuning == "scaled"
+            }
+            settings = shared | rates
             tuned = curve(None, text=text, settings=settings, init_from=chosen.run)
             curves[f"rates x {factor:g}"] = tuned
     show(curves)

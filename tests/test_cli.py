@@ -19,7 +19,7 @@ import pytest
 
 from gpt import api
 from gpt.config.load import load_config
-from gpt.config.schema import GROUPS, Config, SampleConfig, fields
+from gpt.config.schema import SETTINGS, SampleConfig
 from gpt.config.yaml import to_yaml
 from gpt.text.display import visible
 from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
@@ -132,12 +132,12 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
     told = " ".join(out.split())
     for word in [*flags, "--json", "--debug"]:
         assert f"  {word}" in out
-    for key, description, _ in fields(Config()):
-        assert f"{key} {description} [" in told
-    assert "train.optimizer muon | adamw: Muon for the blocks' matrices" in told
+    for setting in SETTINGS.values():
+        assert f"{setting.key} {setting.description} [" in told
+    assert "train.optimizer muon | adamw: Muon for the matrices of" in told
     assert "null = do not [null]" in told
     headings = re.findall(r"^  (\S.*):$", out, re.MULTILINE)
-    assert headings == list(GROUPS.values())
+    assert headings == list(dict.fromkeys(each.group for each in SETTINGS.values()))
     code, _, err = gpt()
     assert (code, "train" in err, "sample" in err) == (2, True, True)
 
@@ -656,7 +656,7 @@ def test_a_run_with_a_repetition_penalty_is_sampled_and_resumed(gpt: Gpt, traine
             rehash(folder)
         code, out, err = gpt("sample", "--seed", 3)
         assert (code, out, err.count("\n")) == (0, expected[1], 1 + notices)
-        notice = "repetition_penalty, 1.5, has no effect any longer; use sample.presence_penalty or"
+        notice = "repetition_penalty, 1.5 in this run, no longer has an effect; delete it, or use"
         assert err.count(notice) == notices
     code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
     assert (code, err.count(notice)) == (0, 1)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpt.config.load import load_config
-from gpt.config.schema import fields
+from gpt.config.schema import values
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.training.trainer import train
@@ -36,8 +36,8 @@ def test_a_config_is_short_and_says_what_it_chooses(path: Path) -> None:
     sizes = [f"model.{key}" for key in ("T", "C", "n_layer", "n_head", "head_size")]
     always = {"device", "train.steps", *sizes}
     assert always <= stated
-    settings = [*fields(load_config(path))]
-    without = {key: [*fields(load_config(path, [f"{key}=null"]))] for key in stated - always}
+    settings = values(load_config(path))
+    without = {key: values(load_config(path, [f"{key}=null"])) for key in stated - always}
     assert {key for key in without if without[key] == settings} == set()
 
 

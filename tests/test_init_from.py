@@ -16,7 +16,7 @@ import gpt as package
 from gpt import api
 from gpt.api.resolve import ready, resolve_new
 from gpt.config.load import load_config
-from gpt.config.schema import MUON_RATIO
+from gpt.config.train_config import MUON_RATIO
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.model.ensemble import make_model, members_of
 from gpt.recipe.passes import most_steps

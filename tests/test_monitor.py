@@ -29,7 +29,7 @@ from tensorboard.plugins.hparams import metadata
 from tensorboard.plugins.projector import projector_config_pb2
 from tqdm.utils import disp_len
 
-from gpt.config.schema import fields
+from gpt.config.schema import values
 from gpt.config.yaml import to_yaml
 from gpt.evaluation.attention_weights import Attention
 from gpt.text.corpus import load_corpus
@@ -151,7 +151,7 @@ def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Pa
     train(small(seed=5, train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
     outcome = train(small(seed=5), corpus, Path("r"), resume=True)
     shown = hparams_of(Path("r"))
-    config = {key: value for key, _, value in fields(small(seed=5))}
+    config = values(small(seed=5))
     assert {key for key in shown if not key.startswith("final/")} == set(config)
     for key, value in config.items():
         assert shown[key] == ("null" if value in (None, ()) else value), key

@@ -16,7 +16,7 @@ from faults.work import Work, bits
 
 import gpt as package
 from gpt.config.load import load_config
-from gpt.config.schema import Config, fields
+from gpt.config.schema import SETTINGS, Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.recipe.grid import (
@@ -644,7 +644,7 @@ def test_a_sweep_leaves_what_is_no_sweep_alone(gpt: Gpt, config_file: Path) -> N
 
 def test_no_two_keys_end_alike() -> None:
     """Runs are named by the last part of a key."""
-    names = [key.rpartition(".")[2] for key, _, _ in fields(Config())]
+    names = [key.rpartition(".")[2] for key in SETTINGS]
     assert len(set(names)) == len(names)
 
 

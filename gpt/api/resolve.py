@@ -62,7 +62,7 @@ def resolve_new(
         init_from=None if init_from is None else str(init_from),
         inherit=lambda run: settings_to_inherit(_summary(run)),
     )
-    in_file = {key for key, _ in explicit(settled)} & {"train.max_steps", "train.warmup_steps"}
+    in_file = explicit(settled).keys() & {"train.max_steps", "train.warmup_steps"}
     given = in_file | (set() if in_sweep else keys_set_by(as_changes(settings)))
     if is_open(config, settled):  # the minutes and evaluations are chosen later
         given -= {"train.max_steps", "train.patience"}

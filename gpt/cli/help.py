@@ -33,13 +33,13 @@ def _show_all(ctx: typer.Context, asked: bool) -> None:
     """Print the help, then every setting by its group, and exit."""
     if not asked:
         return
-    from gpt.config.schema import GROUPS, Config, default_text, fields
+    from gpt.config.schema import SETTINGS
 
     groups: dict[str, list[tuple[str, str]]] = {}
-    for key, description, _ in fields(Config()):
-        group = GROUPS.get(key) or [*groups][-1]
-        groups.setdefault(group, []).append((key, f"{description}  [{default_text(key)}]"))
-    widest = max(len(key) for rows in groups.values() for key, _ in rows)
+    for setting in SETTINGS.values():
+        row = (setting.key, f"{setting.description}  [{setting.default}]")
+        groups.setdefault(setting.group, []).append(row)
+    widest = max(map(len, SETTINGS))
     formatter = ctx.make_formatter()
     heading = "\nSettings, in a config file or by --set KEY=VALUE; defaults in brackets"
     with formatter.section(heading):
@@ -81,7 +81,7 @@ def suggested_option(option: str, ctx: Any) -> str:
     if near:
         return f"; did you mean {near[0]}?"
     if "--set" in known:
-        from gpt.config.load import nearest_setting
+        from gpt.config.mistakes import nearest_setting
 
         if key := nearest_setting(option.strip("-"), cutoff=0.8):
             return f"; did you mean --set {key}=VALUE?"

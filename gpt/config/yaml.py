@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import yaml
 
-from gpt.config.schema import GROUPS, Config, fields
+from gpt.config.schema import SETTINGS, Config, values
 from gpt.errors import ConfigError, shown
 from gpt.files import read_bounded
 
@@ -138,17 +138,19 @@ def as_flow(value: Any) -> str:
 
 def to_yaml(config: Config) -> str:
     """The resolved config as a YAML file that `load_config` reads back, each key explained."""
-    lines, section = [], ""
-    for key, description, value in fields(config):
+    lines, section, group = [], "", ""
+    for key, value in values(config).items():
+        setting = SETTINGS[key]
         *parents, name = key.split(".")
         indent = "  " * len(parents)
         if parents and parents[0] != section:
             section = parents[0]
             lines.append(f"\n{section}:")
-        _, divided, heading = GROUPS.get(key, "").partition(": ")
-        if divided:
+        _, divided, heading = setting.group.partition(": ")
+        if divided and setting.group != group:
             lines.append(f"{indent}# {heading}")
-        lines.append(f"{indent}{name}: {_value(value)}".ljust(32) + f"  # {description}")
+        group = setting.group
+        lines.append(f"{indent}{name}: {_value(value)}".ljust(32) + f"  # {setting.description}")
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gpt.config.load import load_config
-from gpt.config.schema import LARGEST, Config, explicit
+from gpt.config.schema import MAX_COUNT, Config, explicit
 from gpt.config.yaml import as_flow
 from gpt.device import computing_with, select_device
 from gpt.errors import ConfigError, OutOfMemory
@@ -79,7 +79,9 @@ class Chooser:
         self.evaluations = max(n for n in EVALUATIONS if n <= max(often, EVALUATIONS[0]))
         self.corpus, self.speed, self.base, self.T = corpus, speed, base, T
         self.kept = [
-            f"{key}={as_flow(value)}" for key, value in explicit(base) if key not in DECIDED_BY_TIME
+            f"{key}={as_flow(value)}"
+            for key, value in explicit(base).items()
+            if key not in DECIDED_BY_TIME
         ]
         self.device = select_device(base.device)
         on_cuda = self.device.type == "cuda"
@@ -229,7 +231,7 @@ class Chooser:
         fixed_s = AFTERWARDS_S + scored * pace.evaluation_s + self.evaluations * AROUND_EVALUATION_S
         training_s = max((1 - EVALUATED) * seconds - fixed_s, LEAST_TRAINED * seconds)
         most = max(1, int(training_s / pace.train_s))
-        max_steps = self.base.train.max_steps or LARGEST
+        max_steps = self.base.train.max_steps or MAX_COUNT
         while self._steps(most) > max_steps:
             most = max_steps * step_characters(most, self.T, self.batch_size)
         for dropout in self._open("character_dropout", TOKEN_DROPOUTS):

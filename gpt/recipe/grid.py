@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.load import Override, assignment, explain, typed_value
-from gpt.config.schema import Config, explicit, fields, kinds
+from gpt.config.load import Override, assignment, typed_value
+from gpt.config.mistakes import explain
+from gpt.config.schema import SETTINGS, Config, explicit, values
 from gpt.config.yaml import as_flow
 from gpt.errors import ConfigError, UsageError, shown
 
@@ -89,7 +90,7 @@ def asked_settings(config: Config, *, is_open: bool) -> dict[str, Any]:
 
     A value that is set differs from a default of the same value: that is not what is chosen.
     """
-    return dict(explicit(config)) if is_open else {key: value for key, _, value in fields(config)}
+    return explicit(config) if is_open else values(config)
 
 
 def check_different(asked: Mapping[str, Mapping[str, Any]]) -> None:
@@ -112,7 +113,8 @@ def _check_count(runs: int) -> None:
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
     """Return the values of a list, as they can be typed; None if the key has one value."""
     if isinstance(value, list):
-        if tuple in kinds(key) and not all(_takes(key, each) for each in value):
+        takes_list = key in SETTINGS and tuple in SETTINGS[key].kinds
+        if takes_list and not all(_takes(key, each) for each in value):
             return None  # a list that the key takes, with a mistake
         texts = [as_flow(each) for each in value]
     elif isinstance(change, str) and isinstance(value, str) and "," in value:

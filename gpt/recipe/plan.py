@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from gpt.config.load import load_config
-from gpt.config.schema import LARGEST, Config
+from gpt.config.schema import MAX_COUNT, Config
 from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
 from gpt.model.transformer import LARGE_VOCABULARY
@@ -195,7 +195,7 @@ def plan(
     per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * T
     overfits = max(train.steps, longest(run.choice, text) // in_step)
-    if overfits < min(FASTER * train.steps, train.max_steps or LARGEST):
+    if overfits < min(FASTER * train.steps, train.max_steps or MAX_COUNT):
         config = load_config(config, [f"train.max_steps={overfits}"])
     return Plan(
         config=config,

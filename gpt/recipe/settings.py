@@ -8,7 +8,7 @@ changes with the length of a run as it does from `shakespeare_fast` (0.14 M char
 import math
 from dataclasses import dataclass
 
-from gpt.config.schema import LARGEST, Config
+from gpt.config.schema import MAX_COUNT, Config
 
 HEAD_SIZE = 64  # heads of 32 channels learn less in a step (scripts/experiments.md)
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 4, 512
@@ -61,7 +61,7 @@ def step_characters(characters: float, T: int, batch_size: int | None = None) ->
 
 def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
     """The steps of a run that sees so many characters in windows of T."""
-    return max(1, min(characters // step_characters(characters, T, batch_size), LARGEST))
+    return max(1, min(characters // step_characters(characters, T, batch_size), MAX_COUNT))
 
 
 def settings_for(

@@ -10,7 +10,8 @@ import torch
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_serializer
 
 from gpt.config.load import load_config, typed_value
-from gpt.config.schema import Config, settled
+from gpt.config.removed import StoredConfig
+from gpt.config.schema import SETTINGS, Config, settled
 from gpt.device import select_device
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.files import read_bounded
@@ -22,10 +23,6 @@ from gpt.text.vocabulary import Vocabulary
 from gpt.training.teacher import check_teacher
 
 LONGEST_PLAN = 2**26  # bytes
-WEIGHED = (  # of train, when a model is chosen, or whether one is
-    *("train.minutes", "train.max_steps", "train.precision", "train.steps", "train.plans"),
-    *("train.init_from", "train.distill"),
-)
 
 Load = Callable[[Config, Vocabulary | None], Corpus]
 """The text of a config, by a vocabulary if one is given."""
@@ -42,8 +39,8 @@ class PlannedRun(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
     name: str
     values: dict[str, str]
-    asked: Config
-    config: Config
+    asked: StoredConfig
+    config: StoredConfig
     text_sha256: str
     is_open: bool = False
     lent_sha256: dict[str, str] = {}
@@ -146,7 +143,7 @@ def lent_sha256(config: Config) -> dict[str, str]:
 
 def _is_weighed(key: str) -> bool:
     """Whether the model that is chosen depends on it."""
-    return key in WEIGHED or not (key == "seed" or key.startswith("train."))
+    return SETTINGS[key].affects_choice or not (key == "seed" or key.startswith("train."))
 
 
 def read_plan(folder: Path) -> Plan:
@@ -159,7 +156,7 @@ def read_plan(folder: Path) -> Plan:
     path = folder / SWEEP
     try:
         content = json.loads(read_bounded(path, LONGEST_PLAN))
-        return Plan.model_validate(content, context={})  # drop settings of older versions
+        return Plan.model_validate(content)
     except OSError as error:
         raise GPTError(f"{path}: cannot read it ({error.strerror})") from None
     except (ValueError, RecursionError) as error:  # ValidationError is a ValueError

@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 from safetensors import SafetensorError, safe_open
 
-from gpt.config.schema import REPLACED_PENALTY, Config
-from gpt.errors import CheckpointError, Unreadable, UsageError
+from gpt.config.removed import without_removed
+from gpt.config.schema import Config
+from gpt.errors import CheckpointError, ConfigError, Unreadable, UsageError
 from gpt.files import sync_folder, write_atomically, write_synced
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
@@ -332,8 +333,8 @@ def _read(
     _check_format(folder)
     try:
         hashes = _hashes(folder)
-        dropped: dict[str, Any] = {}
-        config = _parse(Config, CONFIG, _verified(folder, CONFIG, hashes), dropped)
+        tree, notices = without_removed(_json_of(CONFIG, _verified(folder, CONFIG, hashes)))
+        config = _validated(Config, CONFIG, tree)
         vocabulary = Vocabulary.from_json(_verified(folder, VOCABULARY, hashes).decode("utf-8"))
         training = _parse(_Training, TRAINING, _verified(folder, TRAINING, hashes))
         if step not in (None, training.step):
@@ -343,14 +344,12 @@ def _read(
         weights, tensors = Tensors(), Tensors()
         if MODEL in tensor_files:
             weights = _read_tensors(folder, MODEL, hashes, size, shapes)
-            if dropped.get(REPLACED_PENALTY, 1) != 1:
-                log.warning(
-                    "%s: its sample.repetition_penalty, %s, has no effect any longer; use "
-                    "sample.presence_penalty or sample.frequency_penalty",
-                    *(folder, dropped[REPLACED_PENALTY]),
-                )
+            for notice in notices:
+                log.warning("%s: %s", folder, notice)
         if OPTIMIZER in tensor_files:
             tensors = _read_tensors(folder, OPTIMIZER, hashes, 4 * size)
+    except ConfigError as error:  # a removed setting
+        raise CheckpointError(f"{folder}: {error}") from None
     except _DAMAGES as error:
         raise _damaged(folder, error) from error
     except OSError as error:
@@ -422,27 +421,25 @@ def _verified(folder: Path, name: str, hashes: dict[str, str]) -> bytes:
     return content
 
 
-def _parse(model: type[M], name: str, content: bytes, dropped: dict[str, Any] | None = None) -> M:
-    """Parse JSON without NaN or infinity.
+def _parse(model: type[M], name: str, content: bytes) -> M:
+    return _validated(model, name, _json_of(name, content))
 
-    Args:
-        model: the model to validate the JSON as.
-        name: the name of the file, for messages.
-        content: the content of the file.
-        dropped: receives the settings of older versions, which are dropped from a Config.
 
-    Raises:
-        ValueError: the content is not valid.
-    """
+def _json_of(name: str, content: bytes) -> Any:
+    """Parse JSON without NaN or infinity. Raises ValueError, which names the file."""
     try:
-        tree = json.loads(content, parse_float=_finite, parse_constant=_finite)
-        return model.model_validate(tree, context=dropped)
+        return json.loads(content, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _validated(model: type[M], name: str, tree: Any) -> M:
+    try:
+        return model.model_validate(tree)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"]))
         raise ValueError(f"{name}: {key}: {first['msg']}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}: {error}") from None
 
 
 def _finite(number: str) -> float:

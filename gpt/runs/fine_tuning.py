@@ -3,7 +3,7 @@
 import logging
 from typing import TYPE_CHECKING, Any
 
-from gpt.config.schema import Config, fields
+from gpt.config.schema import SETTINGS, Config, values
 from gpt.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -11,59 +11,56 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-READ_ALIKE = {"newlines", "normalize", "lowercase"}
-TRAINED_ALIKE = {
-    *("steps", "batch_size", "first_window", "accumulation"),
-    *("optimizer", "weight_decay", "beta1", "beta2", "grad_clip", "decay"),
-}
-RATES = ("muon_learning_rate", "learning_rate", "min_learning_rate")
-RATE_FACTOR = 0.5  # trained weights have less to learn (scripts/experiments.md)
-FREE_OF_WEIGHTS = ("model.T", "model.dropout", "model.attention_dropout", "model.character_dropout")
+RATE_FACTOR = 0.5  # learning rates in fine-tuning / those of the run (scripts/experiments.md)
 
 
 def settings_to_inherit(data: "CheckpointData") -> dict[str, Any]:
-    """The settings that take the place of the defaults where this model is fine-tuned.
+    """Return the tree of settings that a run fine-tuning this model has in place of the defaults.
 
-    Its shape, how its text was read, and the steps, batches and optimizer that trained it, at
-    lower learning rates. (Not lower still where it was fine-tuned itself.)
+    They are its shape, how its text was read, and the steps, batches and optimizer that trained it,
+    with lower learning rates. The rates of a run that was fine-tuned itself are low already.
     """
-    train = data.config.train
-    factor = RATE_FACTOR if train.init_from is None else 1.0
-    return {
-        "data": data.config.data.model_dump(include=READ_ALIKE)
-        | {"vocabulary": "bytes" if data.vocabulary.is_bytes else "characters"},
-        "model": data.config.model.model_dump(),
-        "train": train.model_dump(include=TRAINED_ALIKE)
-        | {rate: factor * getattr(train, rate) for rate in RATES},
-    }
+    factor = RATE_FACTOR if data.config.train.init_from is None else 1.0
+    tree: dict[str, Any] = {"data": {"vocabulary": _kind_of_vocabulary(data)}}
+    for key, value in values(data.config).items():
+        fine_tuning = SETTINGS[key].fine_tuning
+        if fine_tuning != "new":
+            section, name = key.split(".")
+            tree.setdefault(section, {})[name] = (
+                factor * value if fine_tuning == "scaled" else value
+            )
+    return tree
 
 
 def check_same_model(data: "CheckpointData", config: Config) -> None:
-    """Raises ConfigError where a config says of the model to fine-tune what it is not."""
-    run, expected = config.train.init_from, "bytes" if data.vocabulary.is_bytes else "characters"
+    """Raise ConfigError if `config` does not fit the model in `data`, which it fine-tunes."""
+    run, expected = config.train.init_from, _kind_of_vocabulary(data)
     if config.data.vocabulary != expected:
         raise ConfigError(
             f"data.vocabulary: expected {expected}, which {run} was trained on, got "
             f"{config.data.vocabulary}; leave it out"
         )
-    before = {key: value for key, _, value in fields(data.config)}
+    before = values(data.config)
     changed = [
         f"{key} ({before[key]} to {value})"
-        for key, _, value in fields(config)
-        if key.startswith("model.") and key not in FREE_OF_WEIGHTS and value != before[key]
+        for key, value in values(config).items()
+        if SETTINGS[key].fine_tuning == "fixed" and value != before[key]
     ]
     if changed:
         raise ConfigError(
             f"train.init_from: the model is that of {run}, so a config cannot change "
-            f"{', '.join(changed)}; leave that out, or start with new weights. Of the model, "
-            f"{', '.join(FREE_OF_WEIGHTS)} may change"
+            f"{', '.join(changed)}; leave that out, or start with new weights"
         )
-    longest = before["model.T"]
+    longest = data.config.model.T
     if config.model.positions == "learned" and longest < config.model.T:
         raise ConfigError(
-            f"model.T: expected at most {longest}, as {run} learned a position embedding for each "
-            f"of so many characters, got {config.model.T}"
+            f"model.T: expected at most {longest}, as {run} learned that many position "
+            f"embeddings, got {config.model.T}"
         )
+
+
+def _kind_of_vocabulary(data: "CheckpointData") -> str:
+    return "bytes" if data.vocabulary.is_bytes else "characters"
 
 
 def warn_of_known_val(key: str, old: Config, new: Config) -> None:

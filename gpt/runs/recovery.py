@@ -5,7 +5,7 @@ import re
 import shutil
 from pathlib import Path
 
-from gpt.config.schema import Config, fields
+from gpt.config.schema import SETTINGS, Config, values
 from gpt.config.yaml import as_flow
 from gpt.errors import CheckpointError, ConfigError, command
 from gpt.runs.checkpoint import (
@@ -20,35 +20,6 @@ from gpt.runs.checkpoint import (
 from gpt.runs.folder import locked
 
 log = logging.getLogger(__name__)
-
-SAFE_TO_CHANGE = (  # on resume: the past stays what it was
-    "device",
-    "threads",
-    *("data.source", "data.val_source"),
-    *("data.include", "data.exclude", "data.column", "data.bad_records"),  # the text has its hash
-    "data.encoding",
-    "train.distill",  # so is its model
-    *("train.steps", "train.minutes", "train.max_steps", "train.plans"),
-    "train.rewarm_steps",
-    *("train.auto_batch", "train.parallel"),
-    "train.compile",
-    "train.log_every",
-    "train.eval_every",
-    "train.checkpoint_every",
-    "train.keep_checkpoints",
-    "train.sample_length",
-    "train.histograms",
-    "train.stop_at_val_loss",
-    "train.patience",
-    "sample.length",
-    "sample.temperature",
-    "sample.top_k",
-    "sample.top_p",
-    "sample.min_p",
-    "sample.presence_penalty",
-    "sample.frequency_penalty",
-    "sample.context_after_overflow",
-)
 
 
 def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
@@ -124,19 +95,24 @@ def _finish_renames(folder: Path) -> None:
 
 
 def check_resumable(old: Config, new: Config) -> None:
-    """Say which settings were changed. Raises ConfigError if one would make it another run."""
-    before = {key: value for key, _, value in fields(old)}
+    """Log which settings a resume changes.
+
+    Raises:
+        ConfigError: the change of a setting would make it another run.
+    """
+    before = values(old)
     changes = {
         key: f"{key} ({as_flow(before[key])} to {as_flow(value)})"
-        for key, _, value in fields(new)
+        for key, value in values(new).items()
         if value != before[key]
     }
-    described = {"train.minutes", "train.max_steps", "train.plans"}  # by what training logs
-    shown = {*SAFE_TO_CHANGE} - described
-    if allowed := [change for key, change in changes.items() if key in shown]:
-        log.info("changed: %s", ", ".join(allowed))
-    if changed := [change for key, change in changes.items() if key not in SAFE_TO_CHANGE]:
+    resumable = [key for key, setting in SETTINGS.items() if setting.resumable]
+    planned = ("train.minutes", "train.max_steps", "train.plans")  # training logs these itself
+    logged = [change for key, change in changes.items() if key in resumable and key not in planned]
+    if logged:
+        log.info("changed: %s", ", ".join(logged))
+    if refused := [change for key, change in changes.items() if key not in resumable]:
         raise ConfigError(
-            f"--resume continues the same run, so it cannot change {', '.join(changed)}; "
-            f"start a new run, or change only {', '.join(SAFE_TO_CHANGE)}"
+            f"--resume continues the same run, so it cannot change {', '.join(refused)}; start a "
+            f"new run, or change only {', '.join(resumable)}"
         )

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from gpt.config.load import explain
+from gpt.config.mistakes import explain
 from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 

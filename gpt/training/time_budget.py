@@ -8,7 +8,7 @@ from functools import partial
 import torch
 
 from gpt.config.load import load_config
-from gpt.config.schema import LARGEST, Config
+from gpt.config.schema import MAX_COUNT, Config
 from gpt.distributed import any_rank, from_main, world_size
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate
@@ -234,7 +234,7 @@ class TimeBudget:
         """Return the step at which the time will be over, at least `step` + 1."""
         fixed_s, step_s = self._costs(step, config, wholes)
         steps = int((self.remaining_s - fixed_s) / max(step_s, MIN_STEP_S))
-        return max(step + 1, min(step + steps, config.train.max_steps or LARGEST))
+        return max(step + 1, min(step + steps, config.train.max_steps or MAX_COUNT))
 
     def _costs(self, step: int, config: Config, wholes: int) -> tuple[float, float]:
         """Return the seconds that do not depend on the number of steps, and those of each step."""

@@ -31,7 +31,7 @@ from hypothesis import strategies as st
 from faults.tally import Tally
 from faults.work import PROCESSES, Work, ended, tiny
 from gpt.cli.main import app, main
-from gpt.config.schema import Config, fields
+from gpt.config.schema import SETTINGS
 from gpt.config.yaml import to_yaml
 from gpt.errors import GPTError
 from gpt.lessons import LESSONS
@@ -157,7 +157,7 @@ def command_line(draws: random.Random, junk: list[str]) -> CommandLine:
 def _wrong_value(metavar: str, draws: random.Random, junk: list[str]) -> str:
     anything = draws.choice((PATHS, WORDS, PROMPTS, NUMBERS, junk))
     if "=" in metavar and draws.random() < 0.9:
-        key = draws.choice([key for key, *_ in fields(Config())])
+        key = draws.choice([*SETTINGS])
         return f"{key}={draws.choice(draws.choice((NUMBERS, YAML, anything)))}"
     if metavar in NUMERIC and draws.random() < 0.5:
         return draws.choice(NUMBERS)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tqdm.std import tqdm
 from tqdm.utils import disp_trim
 
-from gpt.config.schema import Config, fields
+from gpt.config.schema import Config, values
 from gpt.evaluation.attention_weights import Attention
 from gpt.status import phase
 from gpt.text.display import symbol, visible
@@ -207,7 +207,7 @@ class Monitor:
             self._draw()
         settings = {
             key: value if isinstance(value, bool | int | float) else str(value or "null")
-            for key, _, value in fields(self._config)
+            for key, value in values(self._config).items()
         }
         final = {f"final/{name}": value for name, value in results.items()}
         self._events.hparams(step, settings | final, self._run.name)
