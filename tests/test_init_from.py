@@ -298,7 +298,7 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
         (
             {"model__positions": "learned"},
             ["model.T=17"],
-            r"model\.T: expected at most 13, as .* learned a position .*, got 17",
+            r"model\.T: expected at most 13, as .* learned that many position .*, got 17",
         ),
         ({}, ["data.vocabulary=bytes"], r"data\.vocabulary: expected characters, which "),
         (
