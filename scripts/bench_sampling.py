@@ -17,8 +17,10 @@ from bench_peers import NanoGPT, huggingface_generate
 from gpt.config.schema import Config
 from gpt.model.ensemble import make_model
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import CheckpointData, TrainingState, read_checkpoint, write_checkpoint
-from gpt.runs.model import weights_of
+from gpt.runs.format import CheckpointData, TrainingState
+from gpt.runs.read import read_checkpoint
+from gpt.runs.weights import weights_of
+from gpt.runs.write import write_checkpoint
 from gpt.sampling.engine import Engine, open_engine
 from gpt.sampling.generate import Generator
 from gpt.sampling.sampler import SamplingRules

@@ -22,7 +22,8 @@ import numpy as np
 
 from gpt.config.schema import Config
 from gpt.model.shapes import parameter_shapes
-from gpt.runs.checkpoint import CheckpointData, TrainingState, write_checkpoint
+from gpt.runs.format import CheckpointData, TrainingState
+from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
 
 GPT = [sys.executable, "-m", "gpt"]

@@ -188,15 +188,16 @@ def load(run: Path | str, which: str = "last") -> Any:
     """The model of a run's checkpoint, on the CPU."""
     import torch
 
-    from gpt.runs.checkpoint import read_checkpoint
-    from gpt.runs.model import load_model
+    from gpt.runs.read import read_checkpoint
+    from gpt.runs.weights import load_model
 
     return load_model(read_checkpoint(Path(run), which), torch.device("cpu"))
 
 
 def rehash(folder: Path) -> None:
     """Let a checkpoint's manifest fit its files, as a stranger can."""
-    from gpt.runs.checkpoint import FILES, MANIFEST, manifest_of
+    from gpt.runs.format import FILES, MANIFEST
+    from gpt.runs.write import manifest_of
 
     content = manifest_of({name: (folder / name).read_bytes() for name in FILES})
     (folder / MANIFEST).write_bytes(content)

@@ -19,7 +19,7 @@ import torch
 import gpt
 from gpt import api
 from gpt.errors import ConfigError, Interrupted, UsageError
-from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.read import read_checkpoint
 from gpt.sampling.samples import collect
 from tests.conftest import PANGRAM, small
 

@@ -14,7 +14,7 @@ from gpt.config.schema import Config
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.read import read_checkpoint
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import MASKED

@@ -17,7 +17,8 @@ import pytest
 from gpt import api
 from gpt.config.yaml import to_yaml
 from gpt.errors import Interrupted, TrainingError, UsageError
-from gpt.runs.checkpoint import Tensors, read_checkpoint
+from gpt.runs.format import Tensors
+from gpt.runs.read import read_checkpoint
 from tests import program
 from tests.conftest import HANGS_S, PANGRAM, records, small, wait_until
 

@@ -21,7 +21,7 @@ from gpt.inspection.attention_terminal import draw_head
 from gpt.lessons.trained import trained_model
 from gpt.model.ensemble import Ensemble, make_model, members_of
 from gpt.model.transformer import count_parameters
-from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.read import read_checkpoint
 from gpt.seeds import member_seed
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source

@@ -30,14 +30,10 @@ from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, ConfigError, Interrupted, TrainingError, UsageError
 from gpt.files import temporary_beside, write_atomically
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import (
-    TrainingState,
-    read_checkpoint,
-    read_index,
-    read_to_resume,
-    step_folder,
-)
-from gpt.runs.folder import LOCK, has_checkpoint, locked, make_numbered
+from gpt.runs.folder import make_numbered
+from gpt.runs.format import TrainingState, has_checkpoint, step_folder
+from gpt.runs.lock import LOCK, locked
+from gpt.runs.read import read_checkpoint, read_index, read_to_resume
 from gpt.runs.recovery import recover
 from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
@@ -427,7 +423,7 @@ def test_two_processes_and_two_environments_give_the_same_bits(
 def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus, start: Start) -> None:
     train(small(**PART), corpus, Path("r"))
     script = (
-        "from pathlib import Path; from gpt.runs.folder import locked\n"
+        "from pathlib import Path; from gpt.runs.lock import locked\n"
         "with locked(Path('r')): print('held', flush=True); input()"
     )
     holder = start(sys.executable, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

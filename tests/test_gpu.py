@@ -11,8 +11,8 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import read_checkpoint
-from gpt.runs.model import load_model
+from gpt.runs.read import read_checkpoint
+from gpt.runs.weights import load_model
 from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus

@@ -20,9 +20,9 @@ from gpt.config.train_config import MUON_RATIO
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.model.ensemble import make_model, members_of
 from gpt.recipe.passes import most_steps
-from gpt.runs.checkpoint import CheckpointData
 from gpt.runs.fine_tuning import RATE_FACTOR
-from gpt.runs.model import weights_of
+from gpt.runs.format import CheckpointData
+from gpt.runs.weights import weights_of
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
@@ -307,7 +307,6 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
             r"data\.vocabulary: expected bytes, which .* was trained on, got characters",
         ),
         ({}, ["data.max_vocabulary=20"], "leave out data.vocabulary and data.max_vocabulary"),
-        ({}, ["train.freeze=3"], r"train\.freeze: expected at most model\.n_layer \(2\), got 3"),
     ],
 )
 def test_a_config_that_contradicts_the_model_is_refused(

@@ -20,7 +20,7 @@ from gpt.config.schema import Config
 from gpt.errors import Interrupted
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.read import read_checkpoint
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.linear_cross_entropy import linear_cross_entropy

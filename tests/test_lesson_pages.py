@@ -38,8 +38,8 @@ from gpt.lessons.page import Page
 from gpt.lessons.render import render
 from gpt.lessons.trained import Trained, trained_model
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import read_checkpoint
-from gpt.runs.model import load_model
+from gpt.runs.read import read_checkpoint
+from gpt.runs.weights import load_model
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.training.trainer import train

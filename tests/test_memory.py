@@ -16,7 +16,8 @@ from gpt.errors import OutOfMemory
 from gpt.memory import check_memory, free_bytes
 from gpt.model.shapes import parameter_shapes
 from gpt.recipe.plan import plan
-from gpt.runs.checkpoint import CheckpointData, TrainingState, write_checkpoint
+from gpt.runs.format import CheckpointData, TrainingState
+from gpt.runs.write import write_checkpoint
 from gpt.text.vocabulary import Vocabulary
 from tests.test_recipe import corpus_of
 

@@ -18,7 +18,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.errors import Interrupted, UsageError
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import read_summary
+from gpt.runs.read import read_summary
 from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source

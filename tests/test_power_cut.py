@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from gpt.errors import CheckpointError
-from gpt.runs.checkpoint import CheckpointData, read_checkpoint, write_checkpoint
+from gpt.runs.format import CheckpointData
+from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import recover
+from gpt.runs.write import write_checkpoint
 from tests import power_cut
 from tests.conftest import HANGS_S
 from tests.test_runs import RUN, STATE, data_of, write

@@ -16,7 +16,7 @@ from gpt.evaluation.head_analysis import analyze_text
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.read import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source

@@ -22,17 +22,14 @@ from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.files import from_here
 from gpt.model.shapes import parameter_shapes
-from gpt.runs.checkpoint import (
-    FILES,
-    CheckpointData,
-    TrainingState,
-    read_checkpoint,
-    read_to_resume,
-    write_checkpoint,
-)
-from gpt.runs.folder import check_free, find_run, is_running, locked, make_numbered
+from gpt.runs.find import find_run
+from gpt.runs.folder import check_free, make_numbered
+from gpt.runs.format import FILES, CheckpointData, TrainingState
 from gpt.runs.listing import list_runs
+from gpt.runs.lock import is_running, locked
+from gpt.runs.read import read_checkpoint, read_to_resume
 from gpt.runs.recovery import recover, summary_to_resume
+from gpt.runs.write import write_checkpoint
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
@@ -441,7 +438,7 @@ def test_a_run_is_deleted_on_a_full_disk(
     def disk_is_full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("gpt.runs.folder.write_atomically", disk_is_full)
+    monkeypatch.setattr("gpt.runs.lock.write_atomically", disk_is_full)
     Path("runs/third/.writer.json").write_text("{}")  # of a process that was killed
     assert gpt("runs", "--yes", "--delete", "third")[:2] == (0, "deleted runs/third\n")
     assert not Path("runs/third").exists()
@@ -538,7 +535,7 @@ def test_a_run_whose_first_checkpoint_was_not_completed_is_not_to_be_resumed() -
 
 def test_a_process_that_was_killed_and_not_reaped_writes_no_run() -> None:
     """In a container whose first process reaps none, its run could never be overwritten."""
-    program = "import sys, time; from pathlib import Path; from gpt.runs.folder import locked\n"
+    program = "import sys, time; from pathlib import Path; from gpt.runs.lock import locked\n"
     program += "with locked(Path('r')): print('locked', flush=True); time.sleep(600)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None

@@ -23,8 +23,8 @@ from gpt.model.cache import Cache
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import CheckpointData
-from gpt.runs.model import load_model
+from gpt.runs.format import CheckpointData
+from gpt.runs.weights import load_model
 from gpt.sampling import numpy_engine, parallel
 from gpt.sampling.engine import Engine, engine_of
 from gpt.sampling.generate import Generator, generate, generate_text

@@ -12,7 +12,7 @@ import pytest
 
 from gpt import api
 from gpt.config.yaml import to_yaml
-from gpt.runs.checkpoint import Index
+from gpt.runs.format import Index
 from tests import program
 from tests.conftest import PANGRAM, small
 from tests.test_distributed import ROOT, curve, run_ranks, weights

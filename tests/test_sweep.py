@@ -30,7 +30,7 @@ from gpt.recipe.grid import (
 from gpt.recipe.job import Job, from_json, to_json
 from gpt.recipe.sweep import run_sweep
 from gpt.recipe.sweep_plan import Asked, Load, Plan, PlannedRun, new_plan, read_plan
-from gpt.runs.checkpoint import read_summary
+from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source

@@ -24,7 +24,7 @@ from gpt.device import autocast, select_device, select_precision, set_threads_he
 from gpt.errors import ConfigError, DeviceError, TrainingError, UsageError
 from gpt.evaluation.loss import Stopped, evaluate
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import check_resumable
 from gpt.seeds import derive_seed
 from gpt.text import batches

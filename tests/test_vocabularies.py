@@ -27,7 +27,7 @@ from gpt.lessons import LESSONS, training
 from gpt.lessons.build import build_page
 from gpt.lessons.trained import trained_model
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import read_checkpoint, read_summary
+from gpt.runs.read import read_checkpoint, read_summary
 from gpt.sampling import parallel
 from gpt.sampling.detokenizer import Detokenizer
 from gpt.sampling.engine import engine_of

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpt.evaluation.attention_weights import Attention
     from gpt.evaluation.head_analysis import AttentionAnalysis
     from gpt.model.ensemble import LanguageModel
-    from gpt.runs.checkpoint import CheckpointData
+    from gpt.runs.format import CheckpointData
     from gpt.sampling.stopping import Chunk
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class Model:
     @cached_property
     def _module(self) -> "LanguageModel":
         from gpt.device import default_modes, select_device
-        from gpt.runs.model import load_model
+        from gpt.runs.weights import load_model
 
         with default_modes():
             return load_model(self.checkpoint, select_device(self.device))
@@ -394,8 +394,8 @@ def load(
         UsageError: there is no such run.
         CheckpointError: the checkpoint is missing, damaged or in another format.
     """
-    from gpt.runs.checkpoint import read_checkpoint
-    from gpt.runs.folder import find_run
+    from gpt.runs.find import find_run
+    from gpt.runs.read import read_checkpoint
 
     folder = find_run(None if run is None else str(run))
     return Model(folder, read_checkpoint(folder, checkpoint), device)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gpt.config.load import Override
     from gpt.config.schema import Config, DataConfig
     from gpt.recipe.plan import Plan
-    from gpt.runs.checkpoint import CheckpointData
+    from gpt.runs.format import CheckpointData
     from gpt.text.corpus import Corpus
     from gpt.text.documents import Source
     from gpt.text.vocabulary import Vocabulary
@@ -51,8 +51,8 @@ def resolve_new(
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.config.schema import explicit
+    from gpt.runs.find import find_teacher
     from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
-    from gpt.runs.folder import find_teacher
 
     settled = resolve(
         config,
@@ -361,7 +361,7 @@ def prepared(
 def _summary(run: str) -> "CheckpointData":
     """Read the best checkpoint of a run without its weights."""
     with phase("loading PyTorch"):
-        from gpt.runs.checkpoint import read_summary
-    from gpt.runs.folder import find_run
+        from gpt.runs.read import read_summary
+    from gpt.runs.find import find_run
 
     return read_summary(find_run(run))

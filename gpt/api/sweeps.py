@@ -64,7 +64,7 @@ def sweep(
         Interrupted: `should_stop` returned True, and what was trained is saved.
     """
     from gpt.recipe.grid import asked_settings, check_different, combinations, names_of, with_seeds
-    from gpt.runs.folder import RUNS
+    from gpt.runs.find import RUNS
 
     if jobs is not None and jobs < 1:
         raise UsageError(f"expected at least one job, got {jobs}")
@@ -143,7 +143,7 @@ def resume_sweep(
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
-    from gpt.runs.folder import find_sweep
+    from gpt.runs.find import find_sweep
 
     if (found := find_sweep(str(folder))) is None:
         raise UsageError(f"{folder}: expected the folder of a sweep, or its name in runs/")

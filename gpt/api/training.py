@@ -25,7 +25,7 @@ from gpt.torchrun import begin_training, check_alone
 if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.recipe.range_test import RangeTest
-    from gpt.runs.checkpoint import CheckpointData
+    from gpt.runs.format import CheckpointData
     from gpt.training.dry_run import Estimate
     from gpt.training.trainer import Outcome
 
@@ -102,7 +102,9 @@ def train(
     if not isinstance(run_dir, str | Path | None):
         raise UsageError(f"run_dir: expected a str or Path, got {shown(repr(run_dir))}")
 
-    from gpt.runs.folder import RUNS, check_can_be_made, check_free, check_keeps, has_checkpoint
+    from gpt.runs.find import RUNS
+    from gpt.runs.folder import check_can_be_made, check_free, check_keeps
+    from gpt.runs.format import has_checkpoint
 
     typed = Path(run_dir) if run_dir else RUNS / name_of(config, text)
     numbered = not (run_dir or overwrite)
@@ -173,8 +175,7 @@ def resume(
     """
     should_stop = should_stop or never
     from gpt.config.load import check_effects, keys_set_by
-    from gpt.runs.folder import find_run
-    from gpt.runs.listing import find_run_of_text
+    from gpt.runs.find import find_run, find_run_of_text
     from gpt.runs.recovery import summary_to_resume
 
     clock = clock or since_now()

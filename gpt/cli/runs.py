@@ -41,7 +41,8 @@ def runs(
 ) -> None:
     """List the runs under runs/, newest first, or delete one."""
     if delete is not None:
-        from gpt.runs.folder import delete_run, find_to_delete
+        from gpt.runs.find import find_to_delete
+        from gpt.runs.folder import delete_run
 
         if not yes:
             _confirm(find_to_delete(delete))

@@ -186,7 +186,7 @@ def _sweep_to_resume(
     name: str, text: list[str] | None, minutes: float | None, settings: list[str]
 ) -> Path | None:
     """Return the folder of the sweep that `--resume` means, or None if it means a run."""
-    from gpt.runs.folder import find_sweep
+    from gpt.runs.find import find_sweep
 
     swept = None if text and not name else find_sweep(name or None)
     if swept and (text or minutes is not None or settings):
@@ -200,7 +200,7 @@ def _sweep_to_resume(
 def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
     """Print the run's scores, how to watch and sample it, and a sample of its best model."""
     from gpt import api
-    from gpt.runs.checkpoint import read_summary
+    from gpt.runs.read import read_summary
     from gpt.sampling.samples import collect, in_order
 
     # the newest config: a resume may have changed the sampling rules since the best checkpoint

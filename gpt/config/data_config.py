@@ -1,23 +1,27 @@
 """Settings of the text: where it is read from, how it is decoded, split and encoded as ids."""
 
 import codecs
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gpt.config.section import MAX_COUNT, Section, Text, TextName, check_text_name, setting
+from gpt.config.section import (
+    MAX_COUNT,
+    Section,
+    Text,
+    TextName,
+    check_text_name,
+    inherited,
+    resumable,
+    setting,
+)
 
-Newlines = Literal["lf", "keep"]
 
-
-def _text_names(source: object) -> object:
-    """Return one name as a text, several as a tuple."""
+def _text_names(source: Any) -> object:
+    """Return a single name as a text, several as a tuple."""
     names = [source] if isinstance(source, str) else source
-    if (
-        not isinstance(names, list | tuple)
-        or not names
-        or not all(isinstance(name, str) and name for name in names)
-    ):
+    is_list = isinstance(names, list | tuple) and names
+    if not is_list or not all(isinstance(name, str) and name for name in names):
         raise ValueError("expected the name of a text, or a list of names")
     names = tuple(map(check_text_name, names))
     return names if len(names) > 1 else names[0]
@@ -45,42 +49,34 @@ def _encoding(name: str) -> str:
     return name
 
 
+Newlines = Literal["lf", "keep"]
 TextNames = Annotated[str | tuple[str, ...], BeforeValidator(_text_names)]
 Globs = Annotated[tuple[Text, ...], BeforeValidator(_globs)]
-Encoding = Annotated[str, AfterValidator(_encoding)]
 
 
 class DataConfig(Section):
-    """The text to train on."""
+    """The text to train on. A resume compares its hash, so that its location may change."""
 
-    source: TextNames = setting(
+    source: TextNames = resumable(
         "python-docs",
         "the text: python-docs, python-source, tinyshakespeare, a file, a folder, a glob, - for "
         "standard input, or a list of these",
-        heading="data",
-        resumable=True,  # the text is compared by its hash
-        other_names="dataset corpus input text",
+        group="data",
+        aliases="dataset corpus input text",
     )
-    include: Globs = setting(
+    include: Globs = resumable(
         (),
-        "globs of the files to read in a folder or archive, such as "
-        '["*.md", "src/**/*.py"]; a glob after ! excludes files; [] = all text files',
-        resumable=True,
+        'globs of the files to read in a folder or archive, such as ["*.md", "src/**/*.py"]; a '
+        "glob after ! excludes files; [] = all text files",
     )
-    exclude: Globs = setting(
-        (), "globs of the files or folders to skip, such as drafts", resumable=True
-    )
-    column: Annotated[Text, Field(min_length=1)] | None = setting(
+    exclude: Globs = resumable((), "globs of the files or folders to skip, such as drafts")
+    column: Annotated[Text, Field(min_length=1)] | None = resumable(
         None,
         "column of .jsonl, .json, .csv, .tsv or .parquet that contains the documents, such as "
         "text, title,text or messages.content; null = read these files as plain text",
-        resumable=True,
     )
-    bad_records: Literal["refuse", "skip"] = setting(
-        "refuse",
-        "report a table record that cannot be read, such as a row with too few columns, as an "
-        "error, or skip and count it",
-        resumable=True,
+    bad_records: Literal["refuse", "skip"] = resumable(
+        "refuse", "stop at a table record that cannot be read, or skip and count such records"
     )
     separator: Text = setting(
         "\n\n", "text between two documents; in --set, \\n is a line end and \\t a tab"
@@ -90,28 +86,21 @@ class DataConfig(Section):
         "unit of data.split documents: a file (or a record of a table), a line, or the text "
         "between two data.separator",
     )
-    encoding: Encoding = setting(
+    encoding: Annotated[str, AfterValidator(_encoding)] = resumable(
         "utf-8",
         "encoding of files without a byte-order mark, such as cp1252; among several files, those "
         "that are valid UTF-8 are read as UTF-8",
-        resumable=True,
     )
     errors: Literal["strict", "replace"] = setting(
-        "strict",
-        "report bytes that are not in the encoding as an error, or replace them by U+FFFD and "
-        "count them",
+        "strict", "stop at bytes that are not in the encoding, or replace and count them"
     )
-    newlines: Newlines = setting(
-        "lf", "read CRLF and CR as LF, also in prompts, or keep them", fine_tuning="inherited"
+    newlines: Newlines = inherited("lf", "read CRLF and CR as LF, also in prompts, or keep them")
+    normalize: Literal["none", "NFC", "NFD", "NFKC"] = inherited(
+        "none", "Unicode normal form of the text and of prompts"
     )
-    normalize: Literal["none", "NFC", "NFD", "NFKC"] = setting(
-        "none", "Unicode normal form of the text and of prompts", fine_tuning="inherited"
-    )
-    lowercase: bool = setting(
-        False, "convert the text and prompts to lowercase", fine_tuning="inherited"
-    )
-    val_source: TextNames | None = setting(
-        None, "a separate text for val; null = val is a part of data.source", resumable=True
+    lowercase: bool = inherited(False, "convert the text and prompts to lowercase")
+    val_source: TextNames | None = resumable(
+        None, "a separate text for val; null = val is a part of data.source"
     )
     val_fraction: Annotated[float, Field(gt=0, lt=1)] = setting(
         0.1, "fraction of the text's characters that is val, if data.val_source is null"
@@ -121,8 +110,7 @@ class DataConfig(Section):
     )
     vocabulary: TextName = setting(
         "characters",
-        "characters: those of the text; bytes: the 256 bytes of UTF-8; or the name of a run, to "
-        "use its vocabulary",
+        "characters: those of the text; bytes: the 256 bytes of UTF-8; or a run, to use its own",
     )
     max_vocabulary: Annotated[int, Field(ge=2, le=MAX_COUNT)] | None = setting(
         None,
@@ -139,13 +127,12 @@ class DataConfig(Section):
     def _check_combinations(self) -> Self:
         if self.documents == "separator" and not self.separator:
             raise ValueError(
-                "data.separator: expected the text between two documents, which data.documents "
-                "separator needs, got an empty text"
+                "data.separator: expected a text, as data.documents is separator, got an empty one"
             )
         if self.max_vocabulary is not None and self.vocabulary != "characters":
             raise ValueError(
-                f"data.max_vocabulary: expected data.vocabulary characters, got "
-                f"{self.vocabulary}; leave out one of the two"
+                f"data.max_vocabulary: expected data.vocabulary characters, got {self.vocabulary}; "
+                f"leave out one of the two"
             )
         if self.val_source is not None and self.split == "documents":
             raise ValueError(
@@ -153,9 +140,3 @@ class DataConfig(Section):
                 "documents; leave out one of the two"
             )
         return self
-
-    def unused_settings(self) -> dict[str, str]:
-        """Return the settings that have no effect beside the others, each with advice."""
-        if self.val_source is None:
-            return {}
-        return {"data.val_fraction": "all of data.val_source is val; leave out one of the two"}

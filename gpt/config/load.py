@@ -71,7 +71,8 @@ def load_config(
     for key, value in assignments:
         _put(tree, key, value, origin)
         overridden.add(key)
-    if inherit is not None and (run := _run_to_fine_tune(tree)) is not None:
+    run = flat(tree).get("train.init_from")
+    if inherit is not None and isinstance(run, str) and run:  # validation refuses other values
         inherited = inherit(run)
         tree, below = _merged(inherited, tree), _merged(inherited, below)
     if "train.learning_rate" in overridden and "train.muon_learning_rate" not in overridden:
@@ -105,30 +106,26 @@ def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:
         train["muon_learning_rate"] = min(rates[0] * (rates[2] / rates[1]), MAX_RATE)
 
 
-def keys_set_by(overrides: Sequence[Override]) -> set[str]:
-    """Return the dotted keys that `overrides` set to a value other than null.
-
-    Raises:
-        ConfigError: an override has no key, or invalid YAML.
-    """
-    return {*flat(_without_nulls(_with({}, overrides)))}
-
-
 def keys_given(base: Config | Path | str | None, overrides: Sequence[Override]) -> set[str]:
     """Return the dotted keys that a config or its overrides contain, including null ones."""
-    return {*flat(_with(_tree(base), overrides))}
+    return {*_given(base, overrides)}
 
 
-def _with(tree: dict[str, Any], overrides: Sequence[Override]) -> dict[str, Any]:
-    """Return a nested tree with `overrides`."""
+def keys_set_by(overrides: Sequence[Override]) -> set[str]:
+    """Return the dotted keys that `overrides` set to a value other than null."""
+    return {key for key, value in _given(None, overrides).items() if value is not None}
+
+
+def _given(base: Config | Path | str | None, overrides: Sequence[Override]) -> dict[str, Any]:
+    tree = _tree(base)
     for key, value in map(assignment, overrides):
         _put(tree, key, value, lambda key: "")
-    return tree
+    return flat(tree)
 
 
 def check_effects(config: Config, given: Collection[str]) -> None:
     """Raise ConfigError if one of the keys in `given` has no effect in `config`."""
-    for key, advice in (config.train.unused_settings() | config.data.unused_settings()).items():
+    for key, advice in config.unused_settings().items():
         if key in given:
             raise ConfigError(f"{key} has no effect: {advice}")
 
@@ -147,12 +144,6 @@ def _find(path: Path) -> Path:
 
 def _shipped() -> list[str]:
     return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
-
-
-def _run_to_fine_tune(tree: dict[str, Any]) -> str | None:
-    train = tree.get("train")
-    run = train.get("init_from") if isinstance(train, dict) else None
-    return run if isinstance(run, str) and run else None  # validation refuses other types
 
 
 def _merged(below: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def nearest_setting(name: str, cutoff: float = 0.6) -> str | None:
     if leaf in by_leaf:
         return by_leaf[leaf]
     for setting in SETTINGS.values():
-        if leaf.lower() in setting.other_names.split():
+        if leaf.lower() in setting.aliases.split():
             return setting.key
     if near := difflib.get_close_matches(name, SETTINGS, n=1, cutoff=max(cutoff, 0.75)):
         return near[0]

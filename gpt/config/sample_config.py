@@ -1,46 +1,39 @@
 """Settings of sampling; `gpt sample` has an option for each."""
 
-from functools import partial
 from typing import Annotated
 
 from pydantic import Field
 
-from gpt.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt, Section, setting
+from gpt.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt, Section, resumable
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-100, le=100)]  # in logits
-
-_resumable = partial(setting, resumable=True)
 
 
 class SampleConfig(Section):
     """How characters are sampled."""
 
-    length: NonNegativeInt = _resumable(
-        500,
-        "characters to sample",
-        heading="sampling",
-        other_names="max_length max_new_tokens",
+    length: NonNegativeInt = resumable(
+        500, "characters to sample", group="sampling", aliases="max_length max_new_tokens"
     )
-    temperature: NonNegativeFloat = _resumable(
+    temperature: NonNegativeFloat = resumable(
         0.8, "above 1: more random; below 1: more predictable; 0 = always the most likely character"
     )
-    top_k: PositiveInt | None = _resumable(
+    top_k: PositiveInt | None = resumable(
         None, "sample only from the k most likely characters; null = from all"
     )
-    top_p: Probability = _resumable(
+    top_p: Probability = resumable(
         1.0, "sample only from the most likely characters that together have this probability"
     )
-    min_p: Probability = _resumable(
+    min_p: Probability = resumable(
         0.0, "drop characters less likely than this times the most likely one"
     )
-    presence_penalty: Penalty = _resumable(
+    presence_penalty: Penalty = resumable(
         0.0, "subtracted from the logit of each character that occurs among the last 64"
     )
-    frequency_penalty: Penalty = _resumable(
+    frequency_penalty: Penalty = resumable(
         0.0, "subtracted from a character's logit once for each occurrence among the last 64"
     )
-    context_after_overflow: PositiveInt | None = _resumable(
-        None,
-        "characters of context that are kept when a text outgrows model.T; null = model.T // 2",
+    context_after_overflow: PositiveInt | None = resumable(
+        None, "characters of context kept when a text outgrows model.T; null = model.T // 2"
     )

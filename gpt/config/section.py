@@ -1,6 +1,7 @@
 """Declare settings: the base class of the config's sections, `setting`, and shared types."""
 
 import unicodedata
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -8,10 +9,10 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 MAX_COUNT = 10**9  # largest integer setting, a guard against typing errors
 
 FineTuning = Literal["new", "inherited", "scaled", "fixed"]
-"""Value of a setting in a run that fine-tunes another one, unless it is set.
+"""Value of an unset setting in a run that fine-tunes another one.
 
 new: the default; inherited: that of the other run; scaled: that of the other run times a factor;
-fixed: that of the other run, and it cannot be set to another value.
+fixed: that of the other run, and the setting cannot be set to another value.
 """
 
 
@@ -25,30 +26,30 @@ def setting(
     default: Any,
     description: str,
     *,
-    heading: str = "",
+    group: str = "",
     resumable: bool = False,
     fine_tuning: FineTuning = "new",
     affects_choice: bool = False,
-    other_names: str = "",
+    aliases: str = "",
 ) -> Any:
-    """Declare a setting as a pydantic field; `Setting` in schema.py reads the options back.
+    """Declare a setting as a pydantic field; `SETTINGS` in schema.py lists them all.
 
     Args:
         default: the default, or a function that computes it from the settings above this one.
-        description: the text in help and in config.yaml.
-        heading: name of the group of settings that starts with this one.
+        description: text in help and in config.yaml.
+        group: name of the group of settings that starts with this one, in help and in config.yaml.
         resumable: whether the setting may change when a run is resumed.
         fine_tuning: see `FineTuning`.
-        affects_choice: whether the config chosen for a text depends on this training setting. If
-            so, a sweep chooses one for each of its values.
-        other_names: names of this setting in other projects, separated by spaces.
+        affects_choice: whether the config that is chosen for a text depends on this setting of
+            training; if so, a sweep over it chooses a config for each value.
+        aliases: names of the setting in other projects, separated by spaces; messages suggest it.
     """
     options: dict[str, Any] = {
-        "heading": heading,
+        "group": group,
         "resumable": resumable,
         "fine_tuning": fine_tuning,
         "affects_choice": affects_choice,
-        "other_names": other_names,
+        "aliases": aliases,
     }
     if callable(default):
         return Field(
@@ -60,13 +61,17 @@ def setting(
     return Field(default, description=description, json_schema_extra=options)
 
 
+resumable = partial(setting, resumable=True)
+inherited = partial(setting, fine_tuning="inherited")
+fixed = partial(setting, fine_tuning="fixed")
+
+
 def is_count(value: object) -> bool:
     """Return whether `value` is a positive integer; a bool is not."""
     return type(value) is int and 0 < value <= MAX_COUNT
 
 
 def _check_utf8(text: str) -> str:
-    """Raise ValueError if `text` has a surrogate, which no config file can hold."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -75,8 +80,8 @@ def _check_utf8(text: str) -> str:
 
 
 def check_text_name(name: str) -> str:
-    """Raise ValueError if the name of a file or run would break a message into lines."""
-    # control characters and line ends could forge messages; surrogates fit into no config file
+    """Raise ValueError if the name of a file or run has characters that could forge a message."""
+    # Cc and Z* are control characters and line ends, Cs are surrogates, which UTF-8 cannot encode
     if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name):
         raise ValueError(
             "expected a name in UTF-8 without control characters and line ends; rename the file"

@@ -16,7 +16,9 @@ from gpt.config.section import (
     PositiveInt,
     Section,
     TextName,
+    inherited,
     is_count,
+    resumable,
     setting,
 )
 
@@ -24,7 +26,7 @@ MUON_RATIO = 5  # default peak learning rate of Muon / peak learning rate of Ada
 MAX_RATE = 1000.0  # learning rate or weight decay; training diverges long before
 
 
-def _part_of_the_run(period: object) -> object:
+def _part_or_steps(period: object) -> object:
     is_part = isinstance(period, str) and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})? %", period)
     if not is_count(period) and not (is_part and 0 < float(str(period)[:-2]) <= 100):
         raise ValueError("expected a number of steps, or a part of the run such as `10 %`")
@@ -39,15 +41,22 @@ def _minutes_or_steps(period: object) -> object:
 
 
 def _plans(plans: object) -> object:
-    if not isinstance(plans, list | tuple) or not all(
-        isinstance(plan, list | tuple)
-        and len(plan) == 2
-        and (plan[0] == 0 or is_count(plan[0]))
-        and is_count(plan[1])
-        for plan in plans
+    """Check plans on their own: pairs of numbers, from step 0 on, in the order of their steps."""
+    try:
+        pairs = tuple((step, steps) for step, steps in plans)  # type: ignore[attr-defined]
+        are_numbers = all((step == 0 or is_count(step)) and is_count(n) for step, n in pairs)
+    except (TypeError, ValueError):
+        are_numbers = False
+    if not are_numbers or not (
+        all(step < after for (step, _), (after, _) in pairwise(pairs))
+        and all(step < steps for step, steps in pairs)
+        and all(step == 0 for step, _ in pairs[:1])
     ):
-        raise ValueError("expected pairs of a step and a number of steps, [[0, 900], [400, 850]]")
-    return tuple(map(tuple, plans))
+        raise ValueError(
+            "expected pairs of a step and a larger number of steps, the first at step 0, such as "
+            "[[0, 900], [400, 850]]"
+        )
+    return pairs
 
 
 def _first_steps(given: dict[str, Any]) -> int:
@@ -57,241 +66,176 @@ def _first_steps(given: dict[str, Any]) -> int:
 
 
 LearningRate = Annotated[float, Field(gt=0, le=MAX_RATE)]
-PartOrSteps = Annotated[int | str, BeforeValidator(_part_of_the_run)]
-Period = Annotated[int | str, BeforeValidator(_minutes_or_steps)]
 Plans = Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], BeforeValidator(_plans)]
 
 
 class TrainConfig(Section):
     """The training loop."""
 
-    steps: PositiveInt = setting(
+    steps: PositiveInt = resumable(
         2000,
         "optimizer steps of the whole run",
-        heading="training: steps and batches",
-        resumable=True,
+        group="training: steps and batches",
         fine_tuning="inherited",
         affects_choice=True,
-        other_names="epochs iterations iters max_epochs max_iterations max_iters n_epochs "
+        aliases="epochs iterations iters max_epochs max_iterations max_iters n_epochs "
         "num_epochs num_iters num_steps num_train_epochs train_steps",
     )
-    minutes: Annotated[PositiveFloat, Field(le=MAX_COUNT)] | None = setting(
+    minutes: Annotated[PositiveFloat, Field(le=MAX_COUNT)] | None = resumable(
         None,
         "time for the whole command; train.steps becomes the number of steps that fit, and is "
         "planned again when the speed changes; null = train.steps as set",
-        resumable=True,
         affects_choice=True,
     )
-    max_steps: PositiveInt | None = setting(
+    max_steps: PositiveInt | None = resumable(
         None,
         "largest train.steps that train.minutes may plan; null = as many as fit",
-        resumable=True,
         affects_choice=True,
     )
-    plans: Plans = setting(
+    plans: Plans = resumable(
         (),
         "plans of train.minutes: pairs of a step and of train.steps from that step on; a run that "
         "has plans and no train.minutes repeats them",
-        resumable=True,
         affects_choice=True,
     )
-    batch_size: PositiveInt = setting(
+    batch_size: PositiveInt = inherited(
         12,
         "B: windows of T characters in one step",
-        fine_tuning="inherited",
-        other_names="bs batch micro_batch_size per_device_train_batch_size",
+        aliases="bs batch micro_batch_size per_device_train_batch_size",
     )
-    first_window: PositiveInt | None = setting(
+    first_window: PositiveInt | None = inherited(
         None,
         "a shorter context for the first five sixths of the steps, with the same number of "
         "characters per step; null = model.T",
-        fine_tuning="inherited",
     )
-    accumulation: PositiveInt = setting(
+    accumulation: PositiveInt = inherited(
         1,
         "micro-batches of a step (gradient accumulation), to save memory",
-        fine_tuning="inherited",
-        other_names="grad_accum gradient_accumulation_steps",
-    )
-    parallel: Literal["ddp", "fsdp"] = setting(
-        "ddp",
-        "what each of torchrun's ranks holds: the whole model, or a shard of it, for "
-        "models larger than a device; alike for one process",
-        resumable=True,
-    )
-    auto_batch: bool = setting(
-        False,
-        "when out of memory, whether to double the accumulation and continue",
-        resumable=True,
+        aliases="grad_accum gradient_accumulation_steps",
     )
 
-    optimizer: Literal["muon", "adamw"] = setting(
+    optimizer: Literal["muon", "adamw"] = inherited(
         "muon",
         "Muon for the matrices of the blocks and AdamW for the rest, or AdamW for all",
-        heading="training: optimizer",
-        fine_tuning="inherited",
+        group="training: optimizer",
     )
     learning_rate: LearningRate = setting(
         4e-3,
         "peak learning rate of AdamW; changing it also scales train.muon_learning_rate",
         fine_tuning="scaled",
-        other_names="lr max_lr peak_lr",
+        aliases="lr max_lr peak_lr",
     )
     muon_learning_rate: LearningRate = setting(
         lambda given: min(MUON_RATIO * given["learning_rate"], MAX_RATE),
         f"peak learning rate of Muon; null = {MUON_RATIO} x train.learning_rate",
         fine_tuning="scaled",
     )
-    weight_decay: Annotated[float, Field(ge=0, le=MAX_RATE)] = setting(
-        0.1, "decoupled weight decay of matrices", fine_tuning="inherited", other_names="wd"
+    weight_decay: Annotated[float, Field(ge=0, le=MAX_RATE)] = inherited(
+        0.1, "decoupled weight decay of matrices", aliases="wd"
     )
-    beta1: Fraction = setting(
-        0.9, "AdamW: decay of the running mean of the gradient", fine_tuning="inherited"
-    )
-    beta2: Fraction = setting(
-        0.99, "AdamW: decay of the running mean of the squared gradient", fine_tuning="inherited"
-    )
-    grad_clip: NonNegativeFloat = setting(
+    beta1: Fraction = inherited(0.9, "AdamW: decay of the running mean of the gradient")
+    beta2: Fraction = inherited(0.99, "AdamW: decay of the running mean of the squared gradient")
+    grad_clip: NonNegativeFloat = inherited(
         1.0,
         "largest norm of the gradient; a longer gradient is scaled down to it; 0 = no clipping",
-        fine_tuning="inherited",
-        other_names="clip gradient_clip_val max_grad_norm max_norm",
+        aliases="clip gradient_clip_val max_grad_norm max_norm",
     )
 
     warmup_steps: NonNegativeInt = setting(
         lambda given: min(100, _first_steps(given) // 10),
         "steps of linear warmup; null = a tenth of train.steps, at most 100",
-        heading="training: learning rate schedule",
-        other_names="warmup warmup_iters",
-    )
-    rewarm_steps: NonNegativeInt = setting(
-        0,
-        "steps of linear warmup when a finished run is resumed for more minutes, or "
-        "a resume changes train.steps, from the last learning rate to the new schedule's",
-        resumable=True,
-    )
-    decay: Literal["cosine", "linear"] = setting(
-        "linear",
-        "shape of the decay from the peak learning rate to the last",
-        fine_tuning="inherited",
+        group="training: learning rate schedule",
+        aliases="warmup warmup_iters",
     )
     min_learning_rate: NonNegativeFloat = setting(
         1e-5,
-        "last learning rate of AdamW, reached by linear decay; that of Muon is in proportion",
+        "last learning rate of AdamW, after a linear decay; that of Muon is in proportion",
         fine_tuning="scaled",
-        other_names="min_lr",
+        aliases="min_lr",
     )
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
         "auto",
         "number format of matrix products; auto: bf16 if the processor supports it, else fp32",
-        heading="training: precision and compilation",
+        group="training: precision and compilation",
         affects_choice=True,
-        other_names="dtype",
+        aliases="dtype",
     )
-    compile: Literal["auto", "on", "off"] = setting(
-        "auto", "torch.compile; auto: on for CUDA, if it works", resumable=True
+    compile: Literal["auto", "on", "off"] = resumable(
+        "auto", "torch.compile; auto: on for CUDA, if it works"
     )
 
-    eval_every: PartOrSteps = setting(
+    eval_every: Annotated[int | str, BeforeValidator(_part_or_steps)] = resumable(
         lambda given: 250 if given["minutes"] is None else "10 %",
         "steps between two evaluations, or a part of the run such as 10 %; null = 250, with "
         "train.minutes 10 %",
-        heading="training: evaluation, logging, checkpoints",
-        resumable=True,
-        other_names="eval_interval eval_steps",
+        group="training: evaluation, logging, checkpoints",
+        aliases="eval_interval eval_steps",
     )
-    log_every: PositiveInt = setting(
-        10,
-        "steps between two records of the train loss",
-        resumable=True,
-        other_names="log_interval logging_steps",
+    log_every: PositiveInt = resumable(
+        10, "steps between two records of the train loss", aliases="log_interval logging_steps"
     )
-    sample_length: NonNegativeInt = setting(
-        200, "characters to sample at each evaluation; 0 = no sample", resumable=True
-    )
-    histograms: bool = setting(
-        False, "whether TensorBoard gets histograms of weights and gradients", resumable=True
+    sample_length: NonNegativeInt = resumable(
+        200, "characters to sample at each evaluation; 0 = no sample"
     )
     eval_characters: PositiveInt | None = setting(
         None,
         "characters of the val split, evenly spread, that are scored at each evaluation but the "
         "last, which scores all; null = all",
-        other_names="eval_iters",
+        aliases="eval_iters",
     )
-    checkpoint_every: Period = setting(
+    checkpoint_every: Annotated[int | str, BeforeValidator(_minutes_or_steps)] = resumable(
         lambda given: 250 if given["minutes"] is None else "1 min",
         "steps between two checkpoints, or minutes such as 10 min; null = 250, with "
         "train.minutes 1 min",
-        resumable=True,
-        other_names="save_every save_interval save_steps",
+        aliases="save_every save_interval save_steps",
     )
-    keep_checkpoints: PositiveInt = setting(
-        2, "number of newest checkpoints to keep; the best is kept as well", resumable=True
+    keep_checkpoints: PositiveInt = resumable(
+        2, "number of newest checkpoints to keep; the best is kept as well"
     )
 
-    stop_at_val_loss: PositiveFloat | None = setting(
+    stop_at_val_loss: PositiveFloat | None = resumable(
         None,
         "stop when the val loss is this or less; null = do not",
-        heading="training: early stopping",
-        resumable=True,
+        group="training: early stopping",
     )
-    patience: PositiveInt | None = setting(
+    patience: PositiveInt | None = resumable(
         None,
         "stop after this many evaluations without a new best; null = do not",
-        resumable=True,
-        other_names="early_stopping",
+        aliases="early_stopping",
     )
 
-    distill: TextName | None = setting(
+    distill: TextName | None = resumable(
         None,
         "a run, as a folder or a name in runs/, whose predicted probabilities are targets beside "
         "the characters; null = only the characters",
-        heading="training: distillation",
-        resumable=True,  # the model is compared by its hash
+        group="training: distillation",
         affects_choice=True,
     )
-    distill_weight: Annotated[float, Field(ge=0, le=1)] = setting(
-        0.7, "weight of those targets in the loss; the rest is that of the characters"
-    )
-
     init_from: TextName | None = setting(
         None,
         "a run to fine-tune: training starts with the weights of its best checkpoint, and its "
         "shape, steps, batches and optimizer are the defaults; null = new weights",
-        heading="training: fine-tuning",
+        group="training: fine-tuning",
         affects_choice=True,
     )
-    freeze: NonNegativeInt = setting(
-        0,
-        "with train.init_from, how many blocks, the first ones, are not trained; the "
-        "embeddings are, as new characters need them",
-    )
+    # REMOVED BELOW: fields that other modules still read
+    parallel: Literal["ddp", "fsdp"] = resumable("ddp", "what each of torchrun's ranks holds")
+    auto_batch: bool = resumable(False, "whether to double the accumulation when out of memory")
+    rewarm_steps: NonNegativeInt = resumable(0, "steps of linear warmup when the schedule changes")
+    decay: Literal["cosine", "linear"] = inherited("linear", "shape of the decay")
+    histograms: bool = resumable(False, "whether TensorBoard gets histograms")
+    distill_weight: Annotated[float, Field(ge=0, le=1)] = setting(0.7, "weight of those targets")
+    freeze: NonNegativeInt = setting(0, "with train.init_from, how many blocks are not trained")
 
     @model_validator(mode="after")
-    def _check_plans(self) -> Self:
-        planned_at = [step for step, _ in self.plans]
-        if planned_at and planned_at[0] != 0:
-            raise ValueError(f"train.plans: expected the first at step 0, got {planned_at[0]}")
-        for step, after in pairwise(planned_at):
-            if after <= step:
-                raise ValueError(f"train.plans: expected rising steps, got {after} after {step}")
-        for step, steps in self.plans:
-            if steps <= step:
-                raise ValueError(
-                    f"train.plans: expected at step {step} a run of more steps, got {steps}"
-                )
+    def _check_combinations(self) -> Self:
         if self.plans and self.plans[-1][1] != self.steps:
             raise ValueError(
                 f"train.plans: expected the last to be of train.steps ({self.steps}), got "
                 f"{self.plans[-1][1]}; for another number of steps, leave train.plans out"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_combinations(self) -> Self:
-        steps = _first_steps(vars(self))
-        if self.warmup_steps > steps:
+        if self.warmup_steps > (steps := _first_steps(vars(self))):
             raise ValueError(
                 f"train.warmup_steps: expected at most train.steps ({steps}), got "
                 f"{self.warmup_steps}"
@@ -317,8 +261,7 @@ class TrainConfig(Section):
         unused = {}
         if max_steps < MAX_COUNT and self.minutes is None and not self.plans:
             unused["train.max_steps"] = (
-                "it limits the steps of a run of some minutes; set --minutes, or train.steps "
-                "instead"
+                "it limits a run of --minutes; set --minutes, or train.steps instead"
             )
         if self.warmup_steps > max_steps:
             unused["train.warmup_steps"] = (

@@ -1,7 +1,6 @@
-"""The YAML dialect of configs: the scalars of YAML 1.2, safe, without aliases or duplicate keys.
+"""Read and write configs as YAML. The only module that imports yaml.
 
-Only people's own files are YAML (a checkpoint's config is JSON), but one may be a stranger's: it
-can neither execute anything nor take more than moments to read. The only module that imports yaml.
+A file may come from a stranger: it cannot execute anything, and reading it takes at most moments.
 """
 
 import json
@@ -16,32 +15,29 @@ from gpt.config.schema import SETTINGS, Config, values
 from gpt.errors import ConfigError, shown
 from gpt.files import read_bounded
 
-LONGEST_FILE = 2**20  # bytes
-DEEPEST = 20  # levels of keys; a hundred thousand take minutes to read
+MAX_FILE_BYTES = 2**20  # size of a config file
+MAX_LEVELS = 20  # levels of keys; a hundred thousand would take minutes to read
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML with the scalars of YAML 1.2 and without duplicate keys.
+    """Safe YAML with the scalars of YAML 1.2, without duplicate keys.
 
-    YAML 1.1, which PyYAML speaks, reads `3e-4` as a string, `no` as false, `010` as 8,
-    `1:30` as 90 and `2026-01-01` as a date; none of these is what its writer meant.
+    PyYAML implements YAML 1.1, which reads `3e-4` as a string, `no` as false, `010` as 8, `1:30` as
+    90 and `2026-01-01` as a date. Nobody means that in a config.
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = key_node.value
-            if not isinstance(key_node, yaml.ScalarNode):
-                raise yaml.constructor.ConstructorError(
-                    None, None, "expected a plain word as a key", key_node.start_mark
-                )
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"duplicate key {key!r}", key_node.start_mark
-                )
-            seen.add(key)
+        for key, _ in node.value:
+            problem = f"duplicate key {key.value!r}"
+            if not isinstance(key, yaml.ScalarNode):
+                problem = "expected a plain word as a key"
+            elif key.value not in seen:
+                seen.add(key.value)
+                continue
+            raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
         return dict(super().construct_mapping(node, deep))
 
 
@@ -70,8 +66,8 @@ def parse(text: str, origin: str) -> Any:
         for event in yaml.parse(text, Loader=_Loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > DEEPEST:
-                raise ConfigError(f"{origin}: expected at most {DEEPEST} levels, got more")
+            if depth > MAX_LEVELS:
+                raise ConfigError(f"{origin}: expected at most {MAX_LEVELS} levels, got more")
             refused = ""
             if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for gigabytes
                 refused = "aliases (*name) are not read here"
@@ -95,7 +91,7 @@ def parse(text: str, origin: str) -> Any:
 
 
 def has_comment(text: str) -> bool:
-    """Return whether the YAML `text` has a comment: its value is not all that is written."""
+    """Return whether the YAML `text` has a comment, which `parse` drops."""
     end = 0
     for token in yaml.scan(text, Loader=_Loader):
         if "#" in text[end : token.start_mark.index]:
@@ -105,10 +101,10 @@ def has_comment(text: str) -> bool:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a config file. Raises ConfigError if it cannot be read or is none."""
+    """Return the mapping in a config file; raise ConfigError if it cannot be read or is none."""
     try:
-        content = read_bounded(path, LONGEST_FILE)
-        if len(content) > LONGEST_FILE:
+        content = read_bounded(path, MAX_FILE_BYTES)
+        if len(content) > MAX_FILE_BYTES:
             raise ConfigError(f"{path}: expected a config of at most 1 MiB, got a larger file")
         text = content.decode("utf-8")
     except FileNotFoundError:
@@ -128,27 +124,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def as_flow(value: Any) -> str:
-    """A value as `--set` takes it: on one line, in ASCII.
+    """Return `value` as it can be typed after `--set`: on one line, in ASCII.
 
-    That is JSON, but for what UTF-16 has no single unit for: YAML refuses JSON's pairs.
+    This is JSON, except that JSON escapes some characters as two units, which YAML refuses.
     """
     text = json.dumps(value, ensure_ascii=False)
     return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08X}", text)
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved config as a YAML file that `load_config` reads back, each key explained."""
+    """Return the resolved config as a YAML file with a comment for each key."""
     lines, section, group = [], "", ""
     for key, value in values(config).items():
-        setting = SETTINGS[key]
-        *parents, name = key.split(".")
-        indent = "  " * len(parents)
-        if parents and parents[0] != section:
-            section = parents[0]
+        setting, (parent, _, name) = SETTINGS[key], key.rpartition(".")
+        indent = "  " if parent else ""
+        if parent != section:
+            section = parent
             lines.append(f"\n{section}:")
-        _, divided, heading = setting.group.partition(": ")
-        if divided and setting.group != group:
-            lines.append(f"{indent}# {heading}")
+        if setting.group != group and ": " in setting.group:  # such as `model: size`
+            lines.append(f"{indent}# {setting.group.partition(': ')[2]}")
         group = setting.group
         lines.append(f"{indent}{name}: {_value(value)}".ljust(32) + f"  # {setting.description}")
     return "\n".join(lines) + "\n"
@@ -156,16 +150,8 @@ def to_yaml(config: Config) -> str:
 
 def _value(value: Any) -> str:
     """Return `value` as YAML on one line, with escapes for characters that do not show."""
-    value = _in_lists(value)
-    text = "null" if value is None else _dump(value).removesuffix("\n").removesuffix("\n...")
-    # "1e5" is a number without quotes
+    value = json.loads(json.dumps(value))  # tuples become lists
+    text: str = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
+    text = "null" if value is None else text.removesuffix("\n").removesuffix("\n...")
+    # PyYAML writes the text "1e5" without quotes, which would be read as a number
     return text if text.isprintable() and parse(text, "") == value else as_flow(value)
-
-
-def _in_lists(value: Any) -> Any:
-    return [_in_lists(part) for part in value] if isinstance(value, tuple) else value
-
-
-def _dump(value: Any) -> str:
-    dumped: str = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
-    return dumped

@@ -18,7 +18,8 @@ import numpy as np
 
 from gpt.config.schema import Config, settled
 from gpt.errors import GPTError, Interrupted
-from gpt.runs.folder import has_checkpoint, is_running, locked
+from gpt.runs.format import has_checkpoint
+from gpt.runs.lock import is_running, locked
 from gpt.runs.recovery import recover, summary_to_resume
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary

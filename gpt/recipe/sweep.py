@@ -34,19 +34,12 @@ from gpt.recipe.sweep_plan import (
     read_plan,
 )
 from gpt.recipe.workers import train_here, train_in_processes
-from gpt.runs.checkpoint import read_checkpoint, read_summary
-from gpt.runs.folder import (
-    SWEEP,
-    check_free,
-    check_keeps,
-    delete_sweep,
-    has_checkpoint,
-    is_run,
-    is_sweep,
-    locked,
-    make_folder,
-)
-from gpt.runs.model import load_model
+from gpt.runs.find import SWEEP, is_run, is_sweep
+from gpt.runs.folder import check_free, check_keeps, delete_sweep, make_folder
+from gpt.runs.format import has_checkpoint
+from gpt.runs.lock import locked
+from gpt.runs.read import read_checkpoint, read_summary
+from gpt.runs.weights import load_model
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input

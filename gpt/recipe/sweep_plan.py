@@ -16,8 +16,8 @@ from gpt.device import select_device
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.files import read_bounded
 from gpt.recipe.grid import asked_settings
-from gpt.runs.checkpoint import read_summary
-from gpt.runs.folder import SWEEP, find_run, source_runs
+from gpt.runs.find import SWEEP, find_run, source_runs
+from gpt.runs.read import read_summary
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.teacher import check_teacher

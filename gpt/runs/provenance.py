@@ -1,4 +1,4 @@
-"""Where a run came from: a line of provenance.jsonl for each start and resume."""
+"""Record where a run came from: a line of provenance.jsonl for each start and resume."""
 
 import json
 import platform
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from gpt import __version__
 from gpt.config.schema import Config
@@ -19,53 +20,48 @@ from gpt.seeds import member_seed
 def note_start(
     run: Path, config: Config, text_sha256: str, step: int, computed: Mapping[str, str | int]
 ) -> None:
-    """One more line of provenance.jsonl: what began here, or resumed from this step, with what.
+    """Append a line to provenance.jsonl of `run`.
 
-    `computed` says on what, and how: the last digits depend on it.
+    Args:
+        run: the folder of the run.
+        config: its config.
+        text_sha256: hash of its text.
+        step: the step that training starts or resumes from.
+        computed: the device, threads and so on, which the last digits depend on.
     """
-    packages = ("torch", "numpy", "safetensors")
-    line = {
+    program = Path(sys.argv[0])
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    members = range(config.model.ensemble)
+    line: dict[str, Any] = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "step": step,
-        "command": shlex.join([_program(), *sys.argv[1:]]),
+        "command": shlex.join([name, *sys.argv[1:]]),
         "seed": config.seed,
-        **_member_seeds(config),
         "text_sha256": text_sha256,
         "gpt": __version__,
         "git_commit": _git_commit(),
         **computed,
-        **{package: metadata.version(package) for package in packages},
+        **{package: metadata.version(package) for package in ("torch", "numpy", "safetensors")},
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
+    if len(members) > 1:  # a single run with this seed trains the same weights as the member
+        line["member_seeds"] = [member_seed(config.seed, m) for m in members]
     path = run / "provenance.jsonl"
     with naming(path), path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def _program() -> str:
-    """What runs: `gpt`, however that was started."""
-    path = Path(sys.argv[0])
-    return path.parent.name if path.name == "__main__.py" else path.name
-
-
-def _member_seeds(config: Config) -> dict[str, list[int]]:
-    """With which seed a run without an ensemble trains each member, if there are several."""
-    K = config.model.ensemble
-    return {"member_seeds": [member_seed(config.seed, m) for m in range(K)]} if K > 1 else {}
-
-
 def _git_commit() -> str | None:
-    """The commit of this program, with a + if it was changed since; None if it is not in git."""
+    """Return the commit of this program, with + if it was changed since; None outside of git."""
     git = ["git", "-C", str(Path(__file__).parent)]
-    known = [*git, "ls-files", "--error-unmatch", Path(__file__).name]  # or it is another program's
+    # fails if this file belongs to no repository, or lies in that of another program
+    tracked = [*git, "ls-files", "--error-unmatch", Path(__file__).name]
     try:
-        subprocess.run(known, capture_output=True, check=True, timeout=5)
-        commit = subprocess.run(
-            [*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=5
-        )
-        changes = subprocess.run(
-            [*git, "status", "--porcelain", "-uno", "."], capture_output=True, text=True, timeout=5
+        subprocess.run(tracked, capture_output=True, check=True, timeout=5)
+        commit, changes = (
+            subprocess.run([*git, *words], capture_output=True, text=True, check=True, timeout=5)
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno", "."))
         )
     except (OSError, subprocess.SubprocessError):
         return None

@@ -1,4 +1,4 @@
-"""What is left of a run after a crash or a failing disk, and what may change as it is resumed."""
+"""Resume a run after a crash or a disk error, and check what a resume may change."""
 
 import logging
 import re
@@ -8,28 +8,22 @@ from pathlib import Path
 from gpt.config.schema import SETTINGS, Config, values
 from gpt.config.yaml import as_flow
 from gpt.errors import CheckpointError, ConfigError, command
-from gpt.runs.checkpoint import (
-    CheckpointData,
-    TrainingState,
-    read_summary,
-    read_to_resume,
-    step_folder,
-    steps_in,
-    write_index,
-)
-from gpt.runs.folder import locked
+from gpt.runs.format import CheckpointData, TrainingState, step_folder, steps_in
+from gpt.runs.lock import locked
+from gpt.runs.read import read_summary, read_to_resume
+from gpt.runs.write import write_index
 
 log = logging.getLogger(__name__)
 
 
 def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
-    """The newest intact checkpoint of a run, which becomes `last`; each file is read once.
+    """Read the newest intact checkpoint of a run, and make it `last`.
 
-    Damaged ones after it are set aside, with a warning.
+    Newer checkpoints, which are damaged, are renamed, with a warning.
 
     Raises:
-        CheckpointError: there is none; it says what is wrong with the newest.
-        Unreadable: one cannot be read, and so is not known to be damaged: all is left as it is.
+        CheckpointError: none is intact; the message says what is wrong with the newest.
+        Unreadable: one cannot be read now, so it is unknown whether it is damaged. Nothing changed.
     """
     folder = run / "checkpoints"
     _finish_renames(folder)
@@ -51,11 +45,11 @@ def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
 
 
 def summary_to_resume(run: Path) -> CheckpointData:
-    """The newest checkpoint of which the config can be read, without its weights.
+    """Read the newest checkpoint with a readable config, without its weights.
 
     Raises:
-        CheckpointError: there is none; it says what is wrong with the newest.
-        UsageError: another process writes the run.
+        CheckpointError: there is none; the message says what is wrong with the newest.
+        UsageError: another process is writing the run.
     """
     damaged: dict[int, CheckpointError] = {}
     with locked(run):
@@ -69,17 +63,16 @@ def summary_to_resume(run: Path) -> CheckpointData:
 
 
 def _nothing_to_resume(run: Path, damaged: dict[int, CheckpointError]) -> CheckpointError:
-    """Return the error for a run of which every checkpoint is damaged."""
+    """Return the error for a run without an intact checkpoint."""
     folder = run / "checkpoints"
     if not damaged:
         return CheckpointError(f"{folder}: no checkpoint")
     step, error = next(iter(damaged.items()))
-    if error.__cause__ is None:  # of another format, say: it tells all
+    if error.__cause__ is None:  # of an older version: the message says all
         return error
     reason = " ".join(str(error.__cause__).split())
-    again = command(
-        *("train", "--config", str(run / "config.yaml"), "--run-dir", str(run), "--overwrite")
-    )
+    config = str(run / "config.yaml")
+    again = command("train", "--config", config, "--run-dir", str(run), "--overwrite")
     return CheckpointError(
         f"{run} cannot be resumed: none of its checkpoints is intact; step-{step} is damaged "
         f"({reason:.300}). Copy {folder} from a backup, or train the run again: {again}"
@@ -87,7 +80,7 @@ def _nothing_to_resume(run: Path, damaged: dict[int, CheckpointError]) -> Checkp
 
 
 def _finish_renames(folder: Path) -> None:
-    """Back in place what a kill caught between two names."""
+    """Restore a checkpoint that a kill left between the two renames of `write_checkpoint`."""
     for replaced in folder.glob(".step-*.replaced"):
         name = re.fullmatch(r"\.(step-\d+)\.replaced", replaced.name)
         if name and not (folder / name[1]).exists():
@@ -95,24 +88,20 @@ def _finish_renames(folder: Path) -> None:
 
 
 def check_resumable(old: Config, new: Config) -> None:
-    """Log which settings a resume changes.
-
-    Raises:
-        ConfigError: the change of a setting would make it another run.
-    """
+    """Log which settings a resume changes; raise ConfigError if it may not change one of them."""
     before = values(old)
     changes = {
         key: f"{key} ({as_flow(before[key])} to {as_flow(value)})"
         for key, value in values(new).items()
         if value != before[key]
     }
-    resumable = [key for key, setting in SETTINGS.items() if setting.resumable]
-    planned = ("train.minutes", "train.max_steps", "train.plans")  # training logs these itself
-    logged = [change for key, change in changes.items() if key in resumable and key not in planned]
+    allowed = [key for key, setting in SETTINGS.items() if setting.resumable]
+    planned = ("train.minutes", "train.max_steps", "train.plans")  # training logs the new plan
+    logged = [change for key, change in changes.items() if key in allowed and key not in planned]
     if logged:
         log.info("changed: %s", ", ".join(logged))
-    if refused := [change for key, change in changes.items() if key not in resumable]:
+    if refused := [change for key, change in changes.items() if key not in allowed]:
         raise ConfigError(
             f"--resume continues the same run, so it cannot change {', '.join(refused)}; start a "
-            f"new run, or change only {', '.join(resumable)}"
+            f"new run, or change only {', '.join(allowed)}"
         )

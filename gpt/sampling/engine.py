@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.runs.checkpoint import CheckpointData
+from gpt.runs.format import CheckpointData
 from gpt.sampling.numpy_engine import NumpyEngine
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def open_engine(checkpoint: CheckpointData, device: str, B: int) -> Engine:
         return NumpyEngine(checkpoint.config.model, checkpoint.weights, B)
     import torch
 
-    from gpt.runs.model import load_model
+    from gpt.runs.weights import load_model
     from gpt.sampling.torch_engine import TorchEngine
 
     return TorchEngine(load_model(checkpoint, torch.device(device)), B)

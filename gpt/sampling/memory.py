@@ -4,7 +4,7 @@ from gpt.config.schema import ModelConfig
 from gpt.errors import counted
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
-from gpt.runs.checkpoint import CheckpointData
+from gpt.runs.format import CheckpointData
 from gpt.sampling.detokenizer import LONGEST_CHARACTER
 from gpt.sampling.engine import device_for
 from gpt.sampling.generate import PREFILL_CHARACTERS

@@ -20,7 +20,7 @@ from safetensors.numpy import load, save
 
 from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, GPTError
-from gpt.runs.checkpoint import CheckpointData
+from gpt.runs.format import CheckpointData
 from gpt.sampling.engine import bytes_to_read, device_for, open_engine
 from gpt.sampling.generate import generate
 from gpt.sampling.numpy_engine import NumpyEngine

@@ -18,8 +18,9 @@ from gpt.errors import CheckpointError, TrainingError
 from gpt.evaluation.loss import evaluate, val_units
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.transformer import count_parameters
-from gpt.runs.checkpoint import CheckpointData, write_checkpoint
-from gpt.runs.model import weights_of
+from gpt.runs.format import CheckpointData
+from gpt.runs.weights import weights_of
+from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.text.batches import EVAL_CHARACTERS

@@ -12,7 +12,7 @@ from gpt.config.schema import Config
 from gpt.device import computing_with, set_threads_here
 from gpt.model.ensemble import Ensemble, LanguageModel, members_of
 from gpt.model.transformer import GPT
-from gpt.runs.checkpoint import Tensors, TrainingState
+from gpt.runs.format import Tensors, TrainingState
 from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.gradients import takes_threads, threads_each

@@ -15,10 +15,11 @@ from gpt.config.schema import Config, ModelConfig
 from gpt.errors import counted, listed
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.shapes import parameter_shapes
-from gpt.runs.checkpoint import CheckpointData, Tensors, read_checkpoint
+from gpt.runs.find import find_run
 from gpt.runs.fine_tuning import check_same_model, warn_of_known_val
-from gpt.runs.folder import find_run
-from gpt.runs.model import load_model
+from gpt.runs.format import CheckpointData, Tensors
+from gpt.runs.read import read_checkpoint
+from gpt.runs.weights import load_model
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from gpt.config.schema import TrainConfig
 from gpt.distributed import rank, world_size
 from gpt.model.transformer import GPT, Block
-from gpt.runs.checkpoint import Tensors
+from gpt.runs.format import Tensors
 from gpt.sharding import array_of, fill, here, matrices_here, owners, share_results, whole
 
 # (a, b, c) of each step: the polynomials of degree 5 that together bring singular values from 0.02

@@ -14,9 +14,9 @@ from gpt.config.schema import Config, TrainConfig
 from gpt.distributed import from_main
 from gpt.errors import CheckpointError, UsageError, counted
 from gpt.files import from_here
-from gpt.runs.checkpoint import CheckpointData
-from gpt.runs.model import load_model, load_weights
+from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import check_resumable, recover
+from gpt.runs.weights import load_model, load_weights
 from gpt.sharding import device_to_build_on
 from gpt.text.corpus import Corpus
 from gpt.training.ensemble import Update, make_step

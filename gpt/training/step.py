@@ -22,7 +22,7 @@ from gpt.errors import TrainingError, counted
 from gpt.evaluation.loss import unknown_cost
 from gpt.model.dropout import set_generator
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.runs.checkpoint import Tensors, TrainingState
+from gpt.runs.format import Tensors, TrainingState
 from gpt.seeds import derive_seed
 from gpt.sharding import shard, shards, whole
 from gpt.text.batches import batch, token_dropout

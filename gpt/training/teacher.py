@@ -8,10 +8,11 @@ from torch import Tensor
 from gpt.config.schema import Config
 from gpt.errors import ConfigError
 from gpt.model.ensemble import LanguageModel
-from gpt.runs.checkpoint import CheckpointData, read_checkpoint, read_summary
+from gpt.runs.find import find_teacher
 from gpt.runs.fine_tuning import warn_of_known_val
-from gpt.runs.folder import find_teacher
-from gpt.runs.model import load_model
+from gpt.runs.format import CheckpointData
+from gpt.runs.read import read_checkpoint, read_summary
+from gpt.runs.weights import load_model
 from gpt.text.vocabulary import Vocabulary
 
 

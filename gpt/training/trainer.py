@@ -33,23 +33,13 @@ from gpt.evaluation.loss import Stopped, evaluate_each, scored_val, val_units
 from gpt.files import write_atomically
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import count_parameters
-from gpt.runs.checkpoint import (
-    CheckpointData,
-    TrainingState,
-    read_checkpoint,
-    write_checkpoint,
-)
-from gpt.runs.folder import (
-    check_free,
-    check_plain,
-    finish_overwrite,
-    locked,
-    make_folder,
-    make_numbered,
-    set_aside,
-)
-from gpt.runs.model import for_main, load_weights, weights_of
+from gpt.runs.folder import check_free, make_folder, make_numbered
+from gpt.runs.format import CheckpointData, TrainingState
+from gpt.runs.lock import check_plain, finish_overwrite, locked, set_aside
 from gpt.runs.provenance import note_start
+from gpt.runs.read import read_checkpoint
+from gpt.runs.weights import for_main, load_weights, weights_of
+from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.sampling.sampler import SamplingRules
 from gpt.sharding import check_sharding, device_to_build_on, whole

@@ -11,17 +11,10 @@ import torch
 
 from faults.tally import Tally
 from gpt.errors import GPTError
-from gpt.runs.checkpoint import (
-    FILES,
-    INDEX,
-    MANIFEST,
-    manifest_of,
-    read_checkpoint,
-    read_index,
-    read_to_resume,
-    step_folder,
-)
-from gpt.runs.model import load_model
+from gpt.runs.format import FILES, INDEX, MANIFEST, step_folder
+from gpt.runs.read import read_checkpoint, read_index, read_to_resume
+from gpt.runs.weights import load_model
+from gpt.runs.write import manifest_of
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,7 @@ from faults.work import Work, bits, differences, log_of, remove, stderr, tiny, t
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import GPTError
-from gpt.runs.checkpoint import read_checkpoint
+from gpt.runs.read import read_checkpoint
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 START_S = 12.0  # that workers take, or less, until they train

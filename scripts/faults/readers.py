@@ -18,17 +18,9 @@ from faults.tally import Tally
 from faults.work import Work, bits, differences, ended, hash_of, remove, stderr, tiny, told
 from gpt.config.schema import Config
 from gpt.errors import GPTError
-from gpt.runs.checkpoint import (
-    FILES,
-    INDEX,
-    MANIFEST,
-    CheckpointData,
-    TrainingState,
-    read_checkpoint,
-    read_index,
-    step_folder,
-    write_checkpoint,
-)
+from gpt.runs.format import FILES, INDEX, MANIFEST, CheckpointData, TrainingState, step_folder
+from gpt.runs.read import read_checkpoint, read_index
+from gpt.runs.write import write_checkpoint
 
 NOBODY = 65534
 ERRORS = (errno.EACCES, errno.EIO, errno.ESTALE)

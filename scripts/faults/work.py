@@ -16,8 +16,8 @@ from tqdm import tqdm
 
 from gpt.config.schema import Config
 from gpt.errors import GPTError, UsageError
-from gpt.runs.checkpoint import CheckpointData, read_checkpoint, read_index, read_to_resume
-from gpt.runs.folder import has_checkpoint
+from gpt.runs.format import CheckpointData, has_checkpoint
+from gpt.runs.read import read_checkpoint, read_index, read_to_resume
 from gpt.text.corpus import Corpus
 from gpt.training.trainer import train
 

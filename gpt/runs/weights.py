@@ -6,7 +6,7 @@ from gpt.config.schema import ModelConfig
 from gpt.device import SkipInitialization
 from gpt.distributed import rank
 from gpt.model.ensemble import LanguageModel, make_model, members_of
-from gpt.runs.checkpoint import CheckpointData, Tensors
+from gpt.runs.format import CheckpointData, Tensors
 from gpt.sharding import array_of, fill, is_sharded
 
 

@@ -1,0 +1,175 @@
+"""The layout of a run's checkpoints on disk. Imports no torch.
+
+    checkpoints/step-N/      model.safetensors      the weights, by parameter name
+                             optimizer.safetensors  the state of the optimizers
+                             config.json  vocabulary.json
+                             training.json          step, val loss, best step, counters
+                             manifest.json          the format, and the SHA-256 of each file
+    checkpoints/index.json   which checkpoint is `last` and which is `best`
+
+write.py writes a checkpoint next to its place, syncs it and renames it; then it replaces the index.
+A reader sees the old state or the new one.
+
+read.py does not trust what it reads: the disk may fail, and the files may come from a stranger, who
+can compute hashes, too. Every file must be a plain one with the hash in its manifest, and no larger
+than the model of its config implies. Nothing in a checkpoint can execute code.
+"""
+
+import errno
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+
+from gpt.config.schema import Config
+from gpt.errors import Unreadable
+from gpt.text.vocabulary import Vocabulary
+
+FORMAT = 2  # version of the layout
+MODEL, OPTIMIZER = "model.safetensors", "optimizer.safetensors"
+CONFIG, VOCABULARY, TRAINING = "config.json", "vocabulary.json", "training.json"
+FILES = (MODEL, OPTIMIZER, CONFIG, VOCABULARY, TRAINING)
+MANIFEST = "manifest.json"
+INDEX = "index.json"
+
+Tensors = dict[str, NDArray[np.float32]]
+JsonModel = TypeVar("JsonModel", bound=BaseModel)
+
+
+@dataclass(frozen=True)
+class CheckpointData:
+    """The weights of a model by parameter name, and all that is needed to use them.
+
+    Attributes:
+        step, config, vocabulary, weights: the model; no weights if only a summary was read.
+        val_loss: val loss of these weights, if they were evaluated.
+        best_step: the step with the lowest val loss, if any was evaluated since training started.
+        finished: whether training had a reason to stop here.
+        weights_sha256: hash of the file of the weights.
+        bits_per_byte: `val_loss` in bits per byte of UTF-8; None for runs of older versions.
+    """
+
+    step: int
+    config: Config
+    vocabulary: Vocabulary
+    weights: Tensors
+    val_loss: float | None = None
+    best_step: int | None = None
+    finished: bool = False
+    weights_sha256: str = ""
+    bits_per_byte: float | None = None
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What training needs beside the weights to resume: tensors by name, and numbers as JSON."""
+
+    tensors: Tensors
+    numbers: dict[str, Any]
+
+
+class _Json(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Manifest(_Json):
+    """Content of manifest.json. A later format may have more keys."""
+
+    model_config = ConfigDict(extra="ignore")
+    format: int
+    sha256: dict[str, str]
+
+
+class Counters(_Json):
+    """Content of training.json."""
+
+    step: NonNegativeInt
+    val_loss: float | None
+    best_step: NonNegativeInt | None
+    finished: bool = False
+    numbers: dict[str, Any]
+
+
+class Index(_Json):
+    """Content of index.json: steps of the newest checkpoint and of the best one."""
+
+    last: NonNegativeInt
+    best: NonNegativeInt | None
+
+
+def parsed(name: str, content: bytes) -> Any:
+    """Parse the JSON `content` of the file `name`.
+
+    Raises:
+        ValueError: it is not valid JSON, or contains NaN or infinity.
+    """
+    try:
+        return json.loads(content, parse_float=_finite, parse_constant=_finite)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _finite(number: str) -> float:
+    if not math.isfinite(value := float(number)):
+        raise ValueError(f"expected finite numbers, got {number:.40}")
+    return value
+
+
+def validated(model: type[JsonModel], name: str, tree: Any) -> JsonModel:
+    """Validate the `tree` in the file `name` as a `model`.
+
+    Raises:
+        ValueError: it is not valid; the message names the first wrong key.
+    """
+    try:
+        return model.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{name}: {key}: {first['msg']}") from None
+
+
+def step_folder(checkpoints: Path, step: int) -> Path:
+    """Return the path of the checkpoint of `step`."""
+    return checkpoints / f"step-{step}"
+
+
+def steps_in(checkpoints: Path) -> list[int]:
+    """Return the steps of all checkpoints, intact or not, in increasing order.
+
+    Raises:
+        Unreadable: the folder cannot be listed.
+    """
+    try:
+        found = [re.fullmatch(r"step-(\d+)", entry.name) for entry in checkpoints.iterdir()]
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
+            return []
+        raise unreadable(checkpoints, error) from error
+    return sorted(int(name[1]) for name in found if name)
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether `folder` is a checkpoint, perhaps copied out of its run."""
+    return (folder / MANIFEST).exists()
+
+
+def has_checkpoint(run: Path) -> bool:
+    """Return whether the run has a checkpoint to resume from, intact or not."""
+    folder = run / "checkpoints"
+    # after a kill between two renames, the only one may have its other name until a resume
+    return bool(steps_in(folder)) or any(folder.glob(".step-*.replaced"))
+
+
+def unreadable(path: Path, error: OSError) -> Unreadable:
+    """Return the error for a file that cannot be read now, which need not be damaged."""
+    return Unreadable(
+        f"{error.filename or path}: cannot be read ({error.strerror or error}); nothing was "
+        f"changed. Look at its permissions and its disk, then try again"
+    )

@@ -1,0 +1,119 @@
+"""Write a checkpoint in one step, so that a reader never sees half of it."""
+
+import hashlib
+import json
+import re
+import shutil
+from pathlib import Path
+
+import safetensors.numpy
+
+from gpt.errors import CheckpointError, Unreadable
+from gpt.files import sync_folder, write_atomically, write_synced
+from gpt.runs.format import (
+    CONFIG,
+    FORMAT,
+    INDEX,
+    MANIFEST,
+    MODEL,
+    OPTIMIZER,
+    TRAINING,
+    VOCABULARY,
+    CheckpointData,
+    Counters,
+    Index,
+    Manifest,
+    TrainingState,
+    step_folder,
+    steps_in,
+)
+from gpt.runs.read import read_index
+
+
+def write_checkpoint(
+    run: Path, data: CheckpointData, state: TrainingState, *, keep: int = 2
+) -> None:
+    """Write `checkpoints/step-N`, enter it into the index, and remove old checkpoints.
+
+    The newest `keep` are kept, the best one, and the one that was best before, as the new best may
+    turn out to be damaged.
+
+    Raises:
+        OSError: it cannot be written; the other checkpoints are unchanged.
+    """
+    folder = run / "checkpoints"
+    if not folder.exists():
+        folder.mkdir()
+        sync_folder(run)  # otherwise a power cut could remove the whole folder
+    try:
+        best_before = read_index(folder).best
+    except (CheckpointError, Unreadable):
+        best_before = None
+    _write(step_folder(folder, data.step), _contents(data, state))
+    write_index(folder, data)
+    newest = steps_in(folder)[-keep:]
+    _prune(folder, {*newest, data.best_step, best_before})
+
+
+def write_index(folder: Path, data: CheckpointData) -> None:
+    """Make this checkpoint `last`, and its best step `best` if that checkpoint still exists."""
+    best = data.best_step
+    if best is not None and not step_folder(folder, best).exists():
+        best = None
+    content = Index(last=data.step, best=best).model_dump_json().encode()
+    path = folder / INDEX
+    if not path.is_file() or path.read_bytes() != content:
+        write_atomically(path, [content])
+
+
+def _contents(data: CheckpointData, state: TrainingState) -> dict[str, bytes]:
+    """Return the content of each file of a checkpoint by its name."""
+    counters = Counters(
+        step=data.step,
+        val_loss=data.val_loss,
+        best_step=data.best_step,
+        finished=data.finished,
+        numbers=state.numbers,
+    )
+    contents = {
+        MODEL: safetensors.numpy.save(data.weights),
+        OPTIMIZER: safetensors.numpy.save(state.tensors),
+        CONFIG: data.config.model_dump_json(indent=2).encode(),
+        VOCABULARY: data.vocabulary.to_json().encode(),
+        TRAINING: json.dumps(counters.model_dump(), indent=2, allow_nan=False).encode(),
+    }
+    return contents | {MANIFEST: manifest_of(contents)}
+
+
+def manifest_of(contents: dict[str, bytes]) -> bytes:
+    """Return the manifest of a checkpoint whose files have these `contents`."""
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    return Manifest(format=FORMAT, sha256=hashes).model_dump_json(indent=2).encode()
+
+
+def _write(place: Path, contents: dict[str, bytes]) -> None:
+    """Write the folder `place` next to its place, then rename it."""
+    temporary = place.with_name(f".{place.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed while writing it
+    try:
+        temporary.mkdir()
+        for name, content in contents.items():
+            write_synced(temporary / name, [content])
+        sync_folder(temporary)
+        replaced = place.with_name(f".{place.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        if place.exists():  # the same step, saved again; `recover` undoes this after a kill
+            place.rename(replaced)
+        temporary.rename(place)
+        sync_folder(place.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # frees the space on a full disk
+
+
+def _prune(folder: Path, kept: set[int | None]) -> None:
+    """Remove the checkpoints of other steps than `kept`, and temporary folders of killed runs."""
+    for entry in folder.iterdir():
+        ours = re.fullmatch(r"step-(\d+)|\.step-\d+\.(tmp|replaced)", entry.name)
+        if ours and not (ours[1] and int(ours[1]) in kept):
+            shutil.rmtree(entry, ignore_errors=True)
