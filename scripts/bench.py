@@ -159,11 +159,12 @@ def threads() -> dict[str, Any]:
         "from gpt.model.transformer import GPT\n"
         "from gpt.text.corpus import load_corpus\n"
         "from gpt.text.sources import open_source\n"
-        "from gpt.training.step import TrainStep\n"
+        "from gpt.distributed.ranks import SINGLE\n"
+        "from gpt.training.build_step import build_step\n"
         f"config = load_config(Path({str(CONFIGS / 'quickstart.yaml')!r}))\n"
         "corpus = load_corpus(open_source('python-docs'))\n"
         "model = GPT(config.model, len(corpus.vocabulary))\n"
-        "step = TrainStep(model, corpus.train, config, torch.device('cpu'))\n"
+        "step = build_step(config, model, torch.device('cpu'), SINGLE, corpus.train)\n"
         "began, steps = time.perf_counter(), 0\n"
         "while time.perf_counter() - began < 8:\n"
         "    step(steps)\n"
@@ -261,9 +262,10 @@ def workers() -> dict[str, Any]:
     import torch
 
     from gpt.config.load import load_config
+    from gpt.distributed.ranks import SINGLE
     from gpt.model.transformer import GPT
+    from gpt.training.build_step import build_train_step
     from gpt.training.gradients import PlainBackward
-    from gpt.training.step import TrainStep
 
     ids = torch.randint(65, (10**6,), dtype=torch.uint8).numpy()
     table: dict[str, Any] = {}
@@ -273,13 +275,14 @@ def workers() -> dict[str, Any]:
         ("shakespeare_gpu", ["model.dropout=0"]),
     ]:
         config = load_config(CONFIGS / f"{name}.yaml", [*changes, "device=cpu"])
-        step = TrainStep(GPT(config.model, 65), ids, config, torch.device("cpu"))
+        step = build_train_step(config, GPT(config.model, 65), torch.device("cpu"), SINGLE, ids)
         if torch.get_num_threads() == 1:
             return {"threads": 1}
-        ways = step.gradients, PlainBackward(step.loss, config.model.C, divides=True)
+        loss = step.backward.loss
+        ways = step.backward, PlainBackward(loss, config.model.C, divides=True)
         times: tuple[list[float], list[float]] = [], []
         for i in range(12):
-            for step.gradients, taken in zip(ways, times, strict=True):
+            for step.backward, taken in zip(ways, times, strict=True):
                 began = time.perf_counter()
                 step(i)
                 taken.append(time.perf_counter() - began)

@@ -28,14 +28,15 @@ def long_text() -> dict[str, Any]:
     import torch
 
     from gpt.config.load import load_config
+    from gpt.distributed.ranks import SINGLE
     from gpt.model.transformer import GPT
-    from gpt.training.step import TrainStep
+    from gpt.training.build_step import build_step
 
     config = load_config("quickstart", ["device=cpu", f"train.steps={10**6}"])
     with tempfile.TemporaryDirectory(dir=".") as folder:
         texts = {name: _written(Path(folder, name), size) for name, size in SIZES.items()}
         steps = {
-            name: TrainStep(GPT(config.model, V), ids, config, torch.device("cpu"))
+            name: build_step(config, GPT(config.model, V), torch.device("cpu"), SINGLE, ids)
             for name, ids in texts.items()
         }
         times: dict[str, list[float]] = {name: [] for name in steps}

@@ -145,27 +145,26 @@ def _val_loss(config: Path, changes: Sequence[str]) -> float:
 MUON = """
 import json, statistics, sys, time
 import torch
-from gpt import distributed
 from gpt.config.load import load_config
+from gpt.distributed.ranks import SINGLE, joined
 from gpt.model.transformer import GPT
 from gpt.training.optimizer import make_optimizers
 
 torch.set_num_threads(1)
 config = load_config(sys.argv[1], sys.argv[2:])
-with distributed.joined():
+with joined() as ranks:
     muon = make_optimizers(GPT(config.model, 65), config.train)[0]
     for p in muon.parameters:
         p.grad = torch.randn_like(p)
     times = {"alone": [], "shared": []}
     for _ in range(15):
         for way in times:
-            distributed._alone = way == "alone"  # each rank computes all of it, side by side
+            muon.ranks = SINGLE if way == "alone" else ranks  # alone: each rank computes all
             began = time.perf_counter()
             muon.step(1.0)
             times[way].append(time.perf_counter() - began)
-            distributed._alone = False
-            distributed.wait_for_all()
-    if distributed.rank() == 0:
+            ranks.wait()
+    if ranks.rank == 0:
         ms = {way: 1000 * statistics.median(each[3:]) for way, each in times.items()}
         print(json.dumps(ms))
 """

@@ -265,7 +265,7 @@ def test_trainings_with_dropout_in_threads_leave_the_weights_that_they_leave_alo
     """Bug: masks were drawn from the generator of the process; 0 of 4 such runs had equal bits."""
 
     def trained(seed: int, name: str) -> dict[str, bytes]:
-        dropout = {"model__dropout": 0.3, "model__attention_dropout": 0.2}
+        dropout = {"model__dropout": 0.3}
         return weights(gpt.train(small(seed=seed, **dropout), text=text_file, run_dir=name).run)
 
     alone = [trained(seed, f"alone-{seed}") for seed in range(3)]
@@ -430,12 +430,12 @@ def test_settings_are_numbers_of_numpy_and_paths_too(text_file: Path) -> None:
             "data.source": text_file,
             "train.steps": np.int64(2),
             "train.learning_rate": np.float32(0.5),
-            "train.auto_batch": np.bool_(True),
+            "model.qk_norm": np.bool_(False),
         },
         run_dir="r",
     )
-    train = gpt.load(outcome.run).config.train
-    assert (outcome.step, train.learning_rate, train.auto_batch) == (2, 0.5, True)
+    config = gpt.load(outcome.run).config
+    assert (outcome.step, config.train.learning_rate, config.model.qk_norm) == (2, 0.5, False)
     swept = gpt.sweep(
         small(train__steps=2),
         text=text_file,

@@ -98,7 +98,7 @@ def test_words_stay_words(name: str) -> None:
         ("train: {learning_rate: .inf}", "train.learning_rate: expected a valid number"),
         ("model: {qkv_bias: no}", "model.qkv_bias: expected a valid boolean, got 'no'"),
         ("model: {dropout: 1}", "model.dropout: expected less than 1, got 1"),
-        ("model: {attention_dropout: -1}", "model.attention_dropout: expected greater than or"),
+        ("model: {dropout: -1}", "model.dropout: expected greater than or"),
         (
             "{model: {T: 12}, train: {first_window: 5}}",
             "train.first_window: expected a divisor of model.T (12), so that every step has the "

@@ -16,6 +16,7 @@ import pytest
 
 from gpt import api
 from gpt.config.yaml import to_yaml
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import Interrupted, TrainingError, UsageError
 from gpt.runs.format import Tensors
 from gpt.runs.read import read_checkpoint
@@ -299,7 +300,7 @@ def test_the_wait_for_other_ranks_is_bounded_and_can_be_stopped(
             port = str(server.getsockname()[1])
     with pytest.raises(Interrupted, match="before training began; nothing is saved"):
         launched(lambda: True, RANK=rank, MASTER_PORT=port)
-    monkeypatch.setattr("gpt.torchrun.RENDEZVOUS_S", 0.1)
+    monkeypatch.setattr("gpt.distributed.launch.RENDEZVOUS_S", 0.1)
     expected = f"rank {rank} of 2 waited 0.1 s for {missing}; start every rank"
     with pytest.raises(TrainingError, match=expected):
         launched(RANK=rank, MASTER_PORT=port)
@@ -309,23 +310,38 @@ def test_the_wait_for_other_ranks_is_bounded_and_can_be_stopped(
 PROGRAM = """
 import sys
 import numpy, torch, torch.distributed
-from gpt import distributed
+from gpt.distributed.ddp import check_equal
+from gpt.distributed.ranks import SINGLE, joined
 from gpt.errors import ConfigError, TrainingError
 from gpt.model.transformer import GPT
 from gpt.text.batches import batch, token_dropout
-from gpt.training.step import TrainStep
+from gpt.training.optimizer import make_optimizers
+from gpt.training.build_step import build_step
 from tests.conftest import small
 
-with distributed.joined():
-    rank = distributed.rank()
-    assert distributed.from_main(lambda: (rank, distributed.world_size())) == (0, 1)
-    assert distributed.any_rank(rank == 1) and not distributed.any_rank(False)
+def moved_by_muon(ranks):
+    draws = torch.Generator().manual_seed(7)
+    model = GPT(small().model, 17, draws)
+    muon, _ = make_optimizers(model, small().train, ranks=ranks)
+    for _ in range(3):
+        for p in muon.parameters[:-1]:  # one matrix has no gradient
+            p.grad = torch.randn(p.shape, generator=draws)
+        muon.step(1.0)
+    return [*model.state_dict().values(), *muon.state["momentum"], *muon.state["square"]]
+
+with joined() as ranks:
+    together, alone = moved_by_muon(ranks), moved_by_muon(SINGLE)
+    assert all(a.equal(b) for a, b in zip(together, alone, strict=True))
+
+    rank = ranks.rank
+    assert ranks.broadcast(lambda: rank) == 0
+    assert ranks.any(rank == 1) and not ranks.any(False)
 
     config = small(train__batch_size=7, model__character_dropout=0.3, threads=1)
     ids = numpy.random.default_rng(1).integers(0, 17, 1000).astype(numpy.uint8)
-    step = TrainStep(GPT(config.model, 17), ids, config, torch.device("cpu"))
+    step = build_step(config, GPT(config.model, 17), torch.device("cpu"), ranks, ids)
     mine = step.batches(5)
-    of_ranks = [None] * distributed.world_size()
+    of_ranks = [None] * ranks.size
     torch.distributed.all_gather_object(of_ranks, mine)
     x, y = batch(ids, 7, 13, seed=config.seed, step=5)
     x = token_dropout(x, 0.3, seed=config.seed, step=5)
@@ -334,21 +350,21 @@ with distributed.joined():
     assert torch.cat([y for _, y in of_ranks]).equal(y)
 
     try:
-        distributed.check_batch(1)
+        ranks.check_batch(1)
     except ConfigError as error:
         assert "for each of the 2 ranks" in str(error)
-    distributed.check_equal(step.model, step=5)
+    check_equal(step.model, 5, ranks)
     if rank == 1:
         step.model.norm.weight.data[3] += 1e-7
     try:
-        distributed.check_equal(step.model, step=6)
+        check_equal(step.model, 6, ranks)
     except TrainingError as error:
         print(f"{rank} {error}\\n", end="")
 """
 
 
 def test_ranks_divide_each_batch_and_notice_when_their_weights_differ(elsewhere: Path) -> None:
-    """By one bit of one weight."""
+    """The weights differ by one bit. Muon's work is divided, too, and its result is exact."""
     (elsewhere / "program.py").write_text(PROGRAM)
     done = run_ranks(2, elsewhere, "program.py", PYTHONPATH=ROOT)
     assert done.returncode == 0, done.stderr
@@ -359,18 +375,18 @@ def test_ranks_divide_each_batch_and_notice_when_their_weights_differ(elsewhere:
 
 GRADIENTS = """
 import numpy
-from gpt import distributed
+from gpt.distributed.ranks import joined
 from gpt.training import gradients
 from tests.test_distributed import CHUNK_NUMBERS, gradients_of_two_batches
 
 gradients.CHUNK_NUMBERS = CHUNK_NUMBERS
-with distributed.joined():
-    numpy.savez(f"rank-{distributed.rank()}.npz", **gradients_of_two_batches())
+with joined() as ranks:
+    numpy.savez(f"rank-{ranks.rank}.npz", **gradients_of_two_batches(ranks))
 """
 CHUNK_NUMBERS = 500  # 1.6 windows of CONFIG
 
 
-def gradients_of_two_batches() -> Tensors:
+def gradients_of_two_batches(ranks: Ranks = SINGLE) -> Tensors:
     """Return the gradients of the first step for 8 and for 12 windows, by name.
 
     Each of 2 or 3 ranks takes its share in several chunks. Their count is the one asked for only
@@ -379,8 +395,8 @@ def gradients_of_two_batches() -> Tensors:
     import torch
 
     from gpt.model.transformer import GPT
+    from gpt.training.build_step import build_step
     from gpt.training.gradients import PlainBackward
-    from gpt.training.step import TrainStep
 
     ids = np.random.default_rng(1).integers(0, 17, 1000).astype(np.uint8)
     gradients = {}
@@ -388,10 +404,10 @@ def gradients_of_two_batches() -> Tensors:
         train = CONFIG.train.model_copy(update={"batch_size": batch_size, "grad_clip": 0.0})
         config = CONFIG.model_copy(update={"train": train})
         model = GPT(config.model, 17, torch.Generator().manual_seed(1))
-        step = TrainStep(model, ids, config, torch.device("cpu"))
-        assert isinstance(step.gradients, PlainBackward)
+        step = build_step(config, model, torch.device("cpu"), ranks, ids)
+        assert isinstance(step.backward, PlainBackward)
         share, T = step.batches(0)[0].shape
-        assert step.gradients.windows_at_once(share, T) < share
+        assert step.backward.windows_at_once(share, T) < share
         step(0)
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None

@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import gpt as package
 from gpt.config.schema import Config
+from gpt.distributed.ranks import SINGLE
 from gpt.errors import ConfigError, Interrupted
 from gpt.evaluation.attention_weights import blocks_of
 from gpt.evaluation.head_analysis import AttentionAnalysis, analyze_text
@@ -26,7 +27,8 @@ from gpt.seeds import member_seed
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
-from gpt.training.ensemble import EnsembleStep, Turns
+from gpt.training.build_step import build_step
+from gpt.training.ensemble_step import Turns
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import load, metrics_of, small
@@ -141,7 +143,7 @@ def test_a_resume_cannot_change_how_many_members_there_are(corpus: Corpus) -> No
 
 def nan_at(steps: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> None:
     """The gradients of the second member are NaN at these steps."""
-    original, second = TrainStep._backward, member_seed(1337, 1)
+    original, second = TrainStep.forward_and_backward, member_seed(1337, 1)
 
     def gradients(self: TrainStep, step: int) -> torch.Tensor:
         loss = original(self, step)
@@ -151,7 +153,7 @@ def nan_at(steps: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> Non
             )
         return loss
 
-    monkeypatch.setattr(TrainStep, "_backward", gradients)
+    monkeypatch.setattr(TrainStep, "forward_and_backward", gradients)
 
 
 def test_a_member_whose_step_is_nan_skips_it_and_the_others_do_not(
@@ -206,9 +208,8 @@ def test_an_error_in_a_member_is_raised_where_its_results_are_read(
 ) -> None:
     model = make_model(ensemble().model, len(corpus.vocabulary), seed=1337)
     assert isinstance(model, Ensemble)
-    step = EnsembleStep(model, corpus.train, ensemble(), CPU)
-    monkeypatch.setattr(step.members[1], "loss", lambda *_: 1 / 0)
-    monkeypatch.setattr(step.members[1].gradients, "loss", lambda *_: 1 / 0)
+    step = build_step(ensemble(), model, CPU, SINGLE, corpus.train)
+    monkeypatch.setattr(step.members[1].backward, "loss", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         step.read([step(0)])
 

@@ -39,7 +39,7 @@ from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.monitor.monitor import Monitor
-from gpt.training.schedule import learning_rate
+from gpt.training.schedule import Schedule
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, rehash, small, wait_until
@@ -643,7 +643,7 @@ def test_after_three_in_a_row_the_run_goes_back_with_half_the_learning_rates(
     assert "from step 8" in back["event"]
     rates = {r["step"]: r["lr"] for r in records if "lr" in r}
     for step, rate in rates.items():
-        scheduled = learning_rate(step - 1, small().train)
+        scheduled = Schedule(small()).lr(step - 1)
         assert rate == scheduled if step <= 4 else rate == scheduled / 2
     assert set(rates) == set(range(1, 12))
     assert state_of(Path("r")).numbers["progress"]["scale"] == 0.5
@@ -680,7 +680,7 @@ def test_weights_that_are_no_numbers_are_never_saved(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They once were, as the last good checkpoint, and the run was stuck."""
-    monkeypatch.setattr("gpt.training.step.learning_rate", lambda step, config: 1e39)
+    monkeypatch.setattr("gpt.training.schedule.Schedule.lr", lambda schedule, step: 1e39)
     config = small(train__optimizer="adamw", train__checkpoint_every=1)
     with pytest.raises(TrainingError, match="rolled back 3 times"):
         train(config, corpus, Path("r"))
@@ -724,41 +724,8 @@ def test_when_memory_ends_the_setting_that_fits_is_named(
         with pytest.raises(TrainingError, match=expected):
             train(small(), corpus, Path("r"))
         train(small(train__accumulation=2), corpus, Path("r"), overwrite=True)
-
-
-def test_auto_batch_keeps_the_batch_and_goes_on(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture
-) -> None:
-    train(small(train__accumulation=3), corpus, Path("by-hand"))
-    with memory_for(2):
-        train(small(train__auto_batch=True), corpus, Path("r"))
-    assert "continuing with train.accumulation 3" in caplog.text
-    assert weights_of(Path("r")) == weights_of(Path("by-hand"))
-    with (
-        memory_for(0),
-        pytest.raises(TrainingError, match=r"for 1 window .*smaller model.T, C or n_layer"),
-    ):
-        train(small(train__auto_batch=True), corpus, Path("x"))
-
-
-def test_short_windows_too_are_computed_in_as_many_micro_batches_as_it_takes(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Of three short windows in place of one long, none was thought to be divisible."""
-    short = {"model__T": 12, "train__first_window": 4, "train__batch_size": 1}
-    advice = r"for 3 windows of 4 .* with train.auto_batch=true"
-    with memory_for(2):
-        with pytest.raises(TrainingError, match=advice):
-            train(small(**short), corpus, Path("r"))
-        assert train(small(**short, train__auto_batch=True), corpus, Path("s")).step == 11
-    assert "not enough memory on cpu for 3 windows of 4 characters" in caplog.text
-
-
-def test_the_micro_batches_that_fit_are_remembered(corpus: Corpus) -> None:
-    with memory_for(2):
-        train(small(train__auto_batch=True, **PART), corpus, Path("r"))
-    train(small(train__auto_batch=True), corpus, Path("r"), resume=True)
-    assert state_of(Path("r")).numbers["micro_batches"] == 3
+    with memory_for(0), pytest.raises(TrainingError, match=r"smaller model.T, C or n_layer"):
+        train(small(train__accumulation=6), corpus, Path("x"))
 
 
 def test_more_memory_than_a_limit_leaves_is_refused_before_it_is_taken(text_file: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gpt.device import select_device, select_precision
+from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.dropout import set_generator
@@ -17,8 +18,8 @@ from gpt.sampling.generate import generate_text
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
+from gpt.training.build_step import build_step
 from gpt.training.dry_run import estimate
-from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import small
 
@@ -70,14 +71,14 @@ def test_the_first_step_equals_the_cpus(corpus: Corpus) -> None:
         config = small(device=name, train__precision="fp32", train__compile="off")
         model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
         device = torch.device(name)
-        step = TrainStep(model.to(device), corpus.train, config, device)
+        step = build_step(config, model.to(device), device, SINGLE, corpus.train)
         losses[name] = torch.tensor([step(i)[0] for i in range(5)])
     torch.testing.assert_close(losses["cpu"], losses["cuda"], rtol=1e-4, atol=1e-4)
 
 
 def test_attention_weights_are_dropped_by_the_seed() -> None:
     """The mean output over many draws is the output without dropout."""
-    config = small(model__attention_dropout=0.3).model
+    config = small(model__dropout=0.3).model
     attention = CausalSelfAttention(config)
     torch.nn.init.normal_(attention.projection.weight, std=0.3)
     x = torch.randn(1, 13, 24, generator=torch.Generator().manual_seed(1))

@@ -24,7 +24,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training import time_budget
 from gpt.training.dry_run import estimate
-from gpt.training.schedule import is_due, learning_rate, steps_due, window_length, with_plan
+from gpt.training.schedule import Schedule
 from gpt.training.trainer import Outcome, train
 from tests.conftest import metrics_of, small
 from tests.test_training import same_weights
@@ -285,14 +285,15 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus: Corpus) ->
     assert added[rewarm:] == sorted(added[rewarm:], reverse=True)
     assert added[-1] < 0.1 * max(added)
     assert (again.train.minutes, again.train.plans[1][0]) == (None, first)
-    windows = [window_length(step, again) for step in range(first, outcome.step)]
+    schedule = Schedule(again)
+    windows = [schedule.shape(step)[1] for step in range(first, outcome.step)]
     assert set(windows) == {12}, "those of a run that is done stay long"
     train(again, corpus, Path("again"))
     assert same_weights(Path("again"), Path("r"))
     scored = [[r for r in metrics_of(Path(run)) if "val_loss" in r] for run in ("r", "again")]
     assert scored[0] == scored[1]
-    due = sorted({*steps_due("10 %", again.train)})
-    assert due == [step for step in range(outcome.step + 1) if is_due(step, "10 %", again.train)]
+    due = sorted({*schedule.steps_due("10 %")})
+    assert due == [step for step in range(outcome.step + 1) if schedule.is_due(step, "10 %")]
     assert first in due
 
 
@@ -381,80 +382,79 @@ def test_an_ensemble_repeats_from_its_plans(corpus: Corpus) -> None:
 # --- the schedule that follows from plans ---
 
 
+SCHEDULED = {"train__learning_rate": 1.0, "train__min_learning_rate": 0.1}
+
+
 @st.composite
-def planned(draw: st.DrawFn) -> Config:
-    """A config with plans, each made at a step of the one before."""
+def planned(draw: st.DrawFn) -> Schedule:
+    """A schedule with plans, each made at a step of the one before."""
     steps = draw(st.integers(2, 97))
-    decay = draw(st.sampled_from(["linear", "cosine"]))
-    warmup = draw(st.integers(0, steps))
-    config = small(
-        model__T=12,
-        train__first_window=4,
-        train__steps=steps,
-        train__warmup_steps=warmup,
-        train__decay=decay,
-        train__plans=[[0, steps]],
-        train__learning_rate=1.0,
-        train__min_learning_rate=0.1,
+    schedule = Schedule(
+        small(
+            model__T=12,
+            train__first_window=4,
+            train__steps=steps,
+            train__warmup_steps=draw(st.integers(0, steps)),
+            **SCHEDULED,
+        )
     )
     at = 0
     for _ in range(draw(st.integers(0, 5))):
-        if at + 1 >= config.train.steps:
+        if at + 1 >= schedule.steps:
             break
-        at = draw(st.integers(at + 1, config.train.steps - 1))
-        config = with_plan(config, at, draw(st.integers(at + 1, at + 97)))
-    return config
+        at = draw(st.integers(at + 1, schedule.steps - 1))
+        schedule.replan(at, draw(st.integers(at + 1, at + 97)))
+    return schedule
 
 
 @given(planned(), st.data())
-def test_a_new_plan_replaces_those_that_lie_ahead(config: Config, data: Any) -> None:
-    step = data.draw(st.integers(1, config.train.steps))
-    again = with_plan(config, step, step + data.draw(st.integers(1, 97)))
-    assert load_config(again) == again, "it can be read"
-    assert again.train.plans[:-1] == tuple(plan for plan in config.train.plans if plan[0] < step)
+def test_a_new_plan_replaces_those_that_lie_ahead(schedule: Schedule, data: Any) -> None:
+    plans, step = schedule.plans, data.draw(st.integers(1, schedule.steps))
+    schedule.replan(step, step + data.draw(st.integers(1, 97)))
+    stored = schedule.stored(small(train__steps=plans[0][1], train__warmup_steps=0))
+    assert load_config(stored) == stored, "it can be read"
+    assert schedule.plans[:-1] == tuple(plan for plan in plans if plan[0] < step)
 
 
 @given(planned())
-def test_the_learning_rate_never_jumps_and_ends_at_its_last(config: Config) -> None:
-    train = config.train
-    rates = [learning_rate(step, train) for step in range(train.warmup_steps, train.steps)]
+def test_the_learning_rate_never_jumps_and_ends_at_its_last(schedule: Schedule) -> None:
+    rates = [schedule.lr(step) for step in range(schedule.warmup_steps, schedule.steps)]
     assert rates == sorted(rates, reverse=True)
     if rates:
-        assert rates[0] == train.learning_rate
-        assert learning_rate(train.steps, train) == pytest.approx(train.min_learning_rate)
-    steepest = [1 / max(1, end - max(at, train.warmup_steps)) for at, end in train.plans]
+        assert rates[0] == schedule.peak
+        assert schedule.lr(schedule.steps) == pytest.approx(schedule.floor)
+    steepest = [1 / max(1, end - max(at, schedule.warmup_steps)) for at, end in schedule.plans]
     falls = [before - after for before, after in pairwise(rates)]
-    assert max(falls, default=0) <= 1.6 * max(steepest) * (1 - 0.1) + 1e-9  # cosine: pi / 2
+    assert max(falls, default=0) <= 1.01 * max(steepest) * (1 - 0.1) + 1e-9
 
 
 @given(planned())
-def test_windows_become_long_once(config: Config) -> None:
-    lengths = [window_length(step, config) for step in range(config.train.steps)]
+def test_windows_become_long_once(schedule: Schedule) -> None:
+    lengths = [schedule.shape(step)[1] for step in range(schedule.steps)]
     assert lengths == sorted(lengths)
     assert lengths[-1] == 12
 
 
 @given(planned(), st.sampled_from(["7.5 %", "10 %", "30 %", "100 %"]))
-def test_parts_of_a_run_are_as_many_whatever_the_plans(config: Config, every: str) -> None:
-    steps = range(config.train.steps + 1)
-    due = [step for step in steps if is_due(step, every, config.train)]
-    assert due == sorted(set(steps_due(every, config.train)))
+def test_parts_of_a_run_are_as_many_whatever_the_plans(schedule: Schedule, every: str) -> None:
+    due = [step for step in range(schedule.steps + 1) if schedule.is_due(step, every)]
+    assert due == sorted(set(schedule.steps_due(every)))
     part = float(every.removesuffix(" %")) / 100
     assert len(due) <= -(-1 // part) + 1
-    assert {0, config.train.steps} <= set(due)
+    assert {0, schedule.steps} <= set(due)
 
 
 @given(planned(), st.data())
-def test_what_a_step_does_follows_from_the_plans_made_by_then(config: Config, data: Any) -> None:
-    """A repeated run knows all plans from its start."""
-    plans = config.train.plans
-    known = data.draw(st.integers(1, len(plans)))
-    until = plans[known][0] if known < len(plans) else config.train.steps
-    changes = {"plans": plans[:known], "steps": plans[known - 1][1]}
-    then = config.model_copy(update={"train": config.train.model_copy(update=changes)})
-    for step in range(until):
-        assert learning_rate(step, then.train) == learning_rate(step, config.train)
-        assert window_length(step, then) == window_length(step, config)
+def test_what_a_step_does_follows_from_the_plans_made_by_then(
+    schedule: Schedule, data: Any
+) -> None:
+    """A repeated run has all plans from its start."""
+    plans = schedule.plans
+    count = data.draw(st.integers(1, len(plans)))
+    until = plans[count][0] if count < len(plans) else schedule.steps
+    now = [(schedule.lr(step), schedule.shape(step)) for step in range(until)]
+    schedule.plans = plans[:count]
+    assert now == [(schedule.lr(step), schedule.shape(step)) for step in range(until)]
 
 
 # --- the command ---

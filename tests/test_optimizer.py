@@ -1,16 +1,14 @@
 """AdamW, Muon and the schedule, against torch's AdamW, an SVD and figures worked out by hand."""
 
-import math
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpt.config.schema import ModelConfig, TrainConfig
+from gpt.config.schema import Config, ModelConfig, TrainConfig
 from gpt.model.transformer import GPT
 from gpt.training.optimizer import AdamW, Muon, make_optimizers, orthogonalise
-from gpt.training.schedule import learning_rate
+from gpt.training.schedule import Schedule
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -213,20 +211,17 @@ def test_the_state_is_restored_and_one_of_other_shapes_is_refused(optimizer: str
 # --- schedule and optimizer ---
 
 
-@given(
-    steps=st.integers(1, 500),
-    warmup=st.integers(0, 500),
-    decay=st.sampled_from(["cosine", "linear"]),
-)
-def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(
-    steps: int, warmup: int, decay: str
-) -> None:
+def schedule_of(**train: float) -> Schedule:
+    return Schedule(Config.model_validate({"train": train}))
+
+
+@given(steps=st.integers(1, 500), warmup=st.integers(0, 500))
+def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(steps: int, warmup: int) -> None:
     warmup = min(warmup, steps)
-    config = TrainConfig.model_validate(
-        {"steps": steps, "warmup_steps": warmup, "decay": decay}
-        | {"learning_rate": 0.7, "min_learning_rate": 0.2}
+    schedule = schedule_of(
+        steps=steps, warmup_steps=warmup, learning_rate=0.7, min_learning_rate=0.2
     )
-    rates = [learning_rate(step, config) for step in range(steps + 1)]
+    rates = [schedule.lr(step) for step in range(steps + 1)]
     rise, fall = rates[:warmup], rates[warmup:]
     assert rise == sorted(rise)
     assert fall == sorted(fall, reverse=True)
@@ -239,11 +234,23 @@ def test_the_learning_rate_rises_to_its_peak_and_falls_to_its_end(
 
 
 def test_the_learning_rate_worked_out_by_hand() -> None:
-    config = TrainConfig(
-        steps=30, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1, decay="cosine"
-    )
-    assert [learning_rate(step, config) for step in (0, 4, 9, 10)] == [0.1, 0.5, 1.0, 1.0]
-    assert learning_rate(15, config) == pytest.approx(0.1 + 0.9 * (0.5 + math.sqrt(0.125)))
-    assert learning_rate(20, config) == pytest.approx(0.55)
-    linear = config.model_copy(update={"decay": "linear"})
-    assert learning_rate(15, linear) == pytest.approx(0.775)
+    schedule = schedule_of(steps=30, warmup_steps=10, learning_rate=1.0, min_learning_rate=0.1)
+    assert [schedule.lr(step) for step in (0, 4, 9, 10)] == [0.1, 0.5, 1.0, 1.0]
+    assert schedule.lr(15) == pytest.approx(0.775)
+    assert schedule.lr(20) == pytest.approx(0.55)
+    assert schedule.lr(30) == pytest.approx(0.1)
+
+
+def test_the_learning_rate_of_a_later_phase_worked_out_by_hand() -> None:
+    """It rises from the floor to what one run of 60 steps has half-way, and falls again."""
+    schedule = schedule_of(steps=30, warmup_steps=0, learning_rate=1.0, min_learning_rate=0.0)
+    schedule.replan(30, 60)
+    assert schedule.lr(29) == pytest.approx(1 / 30)
+    schedule.warmup_steps = 3  # as long as the rise may be: a tenth of the 30 new steps
+    rise = [schedule.lr(step) for step in (30, 31, 32)]
+    peak = 1 - (30 - 3) / (60 - 3)
+    falls = [peak * (1 - i / 30) for i in range(3)]
+    assert rise == pytest.approx([falls[0] / 3, falls[1] * 2 / 3, falls[2]])
+    assert schedule.lr(45) == pytest.approx(peak / 2)
+    schedule.scale = 0.5
+    assert schedule.lr(45) == pytest.approx(peak / 4)

@@ -8,10 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpt.distributed.ranks import SINGLE
 from gpt.model.transformer import GPT
 from gpt.text.batches import batch, token_dropout
 from gpt.text.prefetch import Prefetch
-from gpt.training.step import TrainStep
+from gpt.training.build_step import build_step
 from tests.conftest import small
 
 WAITS_S = 60  # for a thread, on however busy a machine
@@ -68,7 +69,7 @@ def test_each_step_of_a_training_takes_the_batch_of_its_number() -> None:
         model__character_dropout=0.3,
     )  # fmt: skip
     ids = (np.arange(997) ** 2 % 31).astype(np.uint8)
-    step = TrainStep(GPT(config.model, 31), ids, config, torch.device("cpu"))
+    step = build_step(config, GPT(config.model, 31), torch.device("cpu"), SINGLE, ids)
     taken: list[torch.Tensor] = []
     step.model.register_forward_pre_hook(lambda _model, inputs: taken.append(inputs[0]))
     for i in (0, 1, 2, 3, 2, 3, 4, 5, 5, 0):

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gpt.device import select_device
+from gpt.distributed.ranks import SINGLE
 from gpt.errors import TrainingError
 from gpt.evaluation.head_analysis import analyze_text
 from gpt.evaluation.loss import evaluate
@@ -21,6 +22,7 @@ from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
+from gpt.training.build_step import build_step
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import metrics_of, small
@@ -55,7 +57,7 @@ def ensemble_on(device: torch.device) -> LanguageModel:
 
 def step_on(device: torch.device, corpus: Corpus, **changes: Any) -> TrainStep:
     config = small(train__precision="fp32", **changes)
-    return TrainStep(model_on(device, **changes), corpus.train, config, device)
+    return build_step(config, model_on(device, **changes), device, SINGLE, corpus.train)
 
 
 def tensors_of(step: TrainStep) -> list[torch.Tensor]:
@@ -120,7 +122,7 @@ def test_auto_is_the_cpu_without_one() -> None:
         {"train__optimizer": "adamw"},
         {"train__accumulation": 3, "train__grad_clip": 0.1},
         {"model__dropout": 0.3, "model__positions": "learned"},
-        {"model__attention_dropout": 0.3, "model__character_dropout": 0.3},
+        {"model__dropout": 0.3, "model__character_dropout": 0.3},
         {"model__activation": "gelu"},
     ],
 )

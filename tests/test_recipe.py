@@ -33,7 +33,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.preparation import train_characters
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import BYTES, Vocabulary
-from gpt.training.schedule import part_done, steps_due
+from gpt.training.schedule import Schedule
 
 RATE = 3e11  # operations/s: two cores that multiply bfloat16
 OVERHEAD_S = 2e-6  # for a character, whatever the model
@@ -318,8 +318,9 @@ def test_a_plan_stays_inside_the_minutes(minutes: float) -> None:
 @pytest.mark.parametrize("minutes", [0.3, 1.2, 2.0, 3.0, 3.6, 5.0, 600.0])
 def test_evaluations_are_few_in_a_short_run_and_at_equal_distances(minutes: float) -> None:
     """Runs of three minutes were evaluated at 98 % of their steps, too."""
-    train = planned(1_000_000, minutes).config.train
-    done = [part_done(step, train) for step in steps_due(train.eval_every, train)]
+    config = planned(1_000_000, minutes).config
+    train, schedule = config.train, Schedule(config)
+    done = [schedule.part_done(step) for step in schedule.steps_due(train.eval_every)]
     assert 3 <= len(done) <= max(3, min(11, 1 + 60 * minutes / 24))
     assert np.diff(done) == pytest.approx(1 / (len(done) - 1), abs=2 / train.steps)
 

@@ -38,9 +38,7 @@ from tests.conftest import rehash, small, wait_until
 
 VOCABULARY = Vocabulary.of("\n abcdefghij")
 RUN = Path("r")
-STATE = TrainingState(
-    {"0.mean.0": np.arange(3, dtype=np.float32)}, {"micro_batches": 2, "x": [0.1, None]}
-)
+STATE = TrainingState({"0.mean.0": np.arange(3, dtype=np.float32)}, {"y": 2, "x": [0.1, None]})
 
 
 def data_of(step: int, **known: Any) -> CheckpointData:
@@ -271,7 +269,6 @@ def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
     for wrong in (
         {"progress": {"x": 1}},
         {"progress": 3},
-        {"micro_batches": "3"},
         {"scaler": {"scale": [1]}},
         {"text_sha256": None},
     ):

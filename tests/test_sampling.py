@@ -19,8 +19,8 @@ from gpt.api import Model
 from gpt.cli.repl import HELP, Repl
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError, GPTError, UsageError
-from gpt.model.cache import Cache
 from gpt.model.ensemble import LanguageModel, make_model
+from gpt.model.kv_cache import Cache
 from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
 from gpt.runs.format import CheckpointData
@@ -620,7 +620,7 @@ def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
 
 def test_what_is_loaded_drops_nothing_out() -> None:
     """A model that was trained with dropout once gave other logits at each call."""
-    net = model(dropout=0.5, attention_dropout=0.5)
+    net = model(dropout=0.5)
     loaded = load_model(data_of(net), torch.device("cpu"))
     ids = torch.arange(V)[None]
     with torch.no_grad():

@@ -15,16 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gpt
+from gpt.distributed.ranks import SINGLE
 from gpt.errors import Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT
 from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
+from gpt.training.build_step import build_step
 from gpt.training.progress import Progress
 from gpt.training.resume import RunState
 from gpt.training.schedule import learning_rate
-from gpt.training.step import TrainStep
 from gpt.training.time_budget import TimeBudget
 from gpt.training.trainer import Trainer, train
 from tests.conftest import metrics_of, small
@@ -101,7 +102,9 @@ def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
     model = GPT(config.model, len(corpus.vocabulary))
     torch.nn.init.normal_(model.head.weight)
     expected = evaluate(model, corpus.val)
-    state = RunState(0, TrainStep(model, corpus.train, config, torch.device("cpu")), Progress())
+    state = RunState(
+        0, build_step(config, model, torch.device("cpu"), SINGLE, corpus.train), Progress()
+    )
     budget = TimeBudget(config, state.update, corpus.val, perf_counter)
     Path("r").mkdir()
     Trainer(config, corpus, Path("r"), state, budget, lambda: None, lambda: False, None).fit()

@@ -21,6 +21,7 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.device import autocast, select_device, select_precision, set_threads_here
+from gpt.distributed.ranks import SINGLE
 from gpt.errors import ConfigError, DeviceError, TrainingError, UsageError
 from gpt.evaluation.loss import Stopped, evaluate
 from gpt.model.transformer import GPT, cross_entropy
@@ -32,8 +33,9 @@ from gpt.text.batches import batch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training import gradients as training_gradients
+from gpt.training.build_step import build_step
 from gpt.training.gradients import PlainBackward
-from gpt.training.schedule import learning_rate
+from gpt.training.schedule import Schedule
 from gpt.training.step import TrainStep
 from gpt.training.trainer import train
 from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, rehash, small, wait_until
@@ -64,7 +66,7 @@ def test_a_model_overfits_one_batch(corpus: Corpus) -> None:
     """A model that cannot learn eight lines by heart has something wrong with it."""
     config = small(train__learning_rate=1e-2, train__min_learning_rate=1e-3, train__steps=300)
     window = corpus.train[: config.model.T + 1]  # one window: every batch is the same
-    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), window, config, CPU)
+    step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, window)
     losses = [step(i)[0].item() for i in range(300)]
     assert losses[0] == pytest.approx(math.log(len(corpus.vocabulary)), rel=0.02)
     assert losses[-1] < 0.05
@@ -76,7 +78,6 @@ def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Co
         train__grad_clip=0.0,
         train__warmup_steps=0,
         train__learning_rate=0.01,
-        train__decay="linear",
         train__optimizer="adamw",
         train__precision="fp32",
     )
@@ -86,10 +87,10 @@ def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Co
     x, y = batch(corpus.train, 6, 13, seed=config.seed, step=3)
     loss = cross_entropy(model(x), y)
     gradients = dict(zip(before, torch.autograd.grad(loss, list(model.parameters())), strict=True))
-    rate = learning_rate(3, config.train)
+    rate = Schedule(config).lr(3)
     norm = torch.cat([g.flatten() for g in gradients.values()]).norm()
 
-    got_loss, got_norm = TrainStep(model, corpus.train, config, CPU)(3)
+    got_loss, got_norm = build_step(config, model, CPU, SINGLE, corpus.train)(3)
 
     torch.testing.assert_close(got_loss, loss.detach())
     torch.testing.assert_close(got_norm, norm, rtol=1e-5, atol=0.0)
@@ -102,7 +103,7 @@ def test_a_step_takes_the_gradient_of_its_batch_and_adamws_first_step(corpus: Co
 
 def test_short_windows_come_first_and_hold_as_many_characters(corpus: Corpus) -> None:
     config = small(model__T=12, train__first_window=4, train__steps=6, train__batch_size=5)
-    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+    step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
     shapes: list[torch.Size] = []
     step.model.register_forward_pre_hook(lambda _model, inputs: shapes.append(inputs[0].shape))
     for i, (B, T) in enumerate([(15, 4)] * 5 + [(5, 12)]):
@@ -117,7 +118,7 @@ def test_accumulation_changes_nothing_but_memory(corpus: Corpus) -> None:
     for micro_batches in (1, 3):
         config = small(train__accumulation=micro_batches, train__precision="fp32")
         models.append(GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2)))
-        step = TrainStep(models[-1], corpus.train, config, CPU)
+        step = build_step(config, models[-1], CPU, SINGLE, corpus.train)
         losses = torch.tensor([step(i)[0] for i in range(5)])
         if micro_batches == 1:
             expected = losses
@@ -158,7 +159,7 @@ def test_threads_and_chunks_of_a_batch_change_nothing_but_time_and_memory(
         model.register_forward_pre_hook(
             lambda _model, inputs, seen=seen: seen.append(len(inputs[0]))
         )
-        results.append(gradients_of(TrainStep(model, corpus.train, config, CPU)))
+        results.append(gradients_of(build_step(config, model, CPU, SINGLE, corpus.train)))
         assert sum(seen) == 6
         assert max(seen) == min(at_once, -(-6 // min(count, training_gradients.MAX_WORKERS)))
     torch.testing.assert_close(results[1][0], results[0][0])
@@ -224,13 +225,13 @@ def test_a_step_changes_neither_torchs_threads_nor_its_random_numbers(
 ) -> None:
     """Its workers once decided how many threads those started later computed with."""
     set_threads(threads)
-    for changes in ({}, {"model__dropout": 0.3}, {"model__attention_dropout": 0.3}):
+    for changes in ({}, {"model__dropout": 0.3}):
         config = small(**changes)
         torch.manual_seed(1)
         expected = torch.rand(3)
         torch.manual_seed(1)
         model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
-        TrainStep(model, corpus.train, config, CPU)(0)
+        build_step(config, model, CPU, SINGLE, corpus.train)(0)
         assert torch.rand(3).equal(expected)
         assert torch.get_num_threads() == threads
         with ThreadPoolExecutor(1) as started_later:
@@ -247,42 +248,6 @@ def test_a_worker_computes_with_its_threads_alone(set_threads: Callable[[int], N
 
     with ThreadPoolExecutor(1) as worker:
         assert worker.submit(count_after_computing).result() == 3
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_frozen_parameters_stay_what_they_are_and_the_others_learn(
-    corpus: Corpus, set_threads: Callable[[int], None], threads: int, optimizer: str
-) -> None:
-    """The gradient of a frozen parameter was asked for, which is an error to autograd."""
-    set_threads(threads)
-    config = small(train__optimizer=optimizer, train__precision="fp32")
-    model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
-    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
-    frozen = {"token_embedding.weight", "blocks.0.attention.qkv.weight", "blocks.1.mlp.expand.bias"}
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name not in frozen)
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    step = TrainStep(model, corpus.train, config, CPU)
-    for i in range(3):
-        step(i)
-    changed = {name for name, p in model.named_parameters() if not p.equal(before[name])}
-    assert changed == before.keys() - frozen
-
-
-def test_float16_trains_the_rest_where_all_matrices_of_the_blocks_are_frozen(
-    corpus: Corpus,
-) -> None:
-    """Its scaler refused an optimizer, Muon here, that had no gradient at all."""
-    config = small(train__precision="fp16")
-    model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(2))
-    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(3))
-    model.blocks.requires_grad_(False)
-    step = TrainStep(model, corpus.train, config, CPU)
-    before = model.token_embedding.weight.detach().clone()
-    for i in range(3):
-        step(i)
-    assert not model.token_embedding.weight.equal(before)
 
 
 def test_plain_backward_runs_the_hooks_of_distributed_training(corpus: Corpus) -> None:
@@ -322,7 +287,7 @@ def test_an_error_in_a_worker_ends_the_step_and_keeps_nothing_of_it(
     set_threads(3)
     config = small()
     model = GPT(config.model, len(corpus.vocabulary))
-    step, made = TrainStep(model, corpus.train, config, CPU), []
+    step, made = build_step(config, model, CPU, SINGLE, corpus.train), []
 
     def fail_once(_model: GPT, _inputs: object, logits: torch.Tensor) -> None:
         made.append(weakref.ref(logits))
@@ -344,7 +309,7 @@ def test_an_error_in_a_worker_ends_the_step_and_keeps_nothing_of_it(
 
 def test_gradients_are_clipped_to_their_norm(corpus: Corpus) -> None:
     config = small(train__grad_clip=1e-3)
-    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+    step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
     _, norm = step(0)
     assert norm > 1e-3
     clipped = torch.cat([p.grad.flatten() for p in step.model.parameters()]).norm()
@@ -356,7 +321,7 @@ def test_low_precision_learns_too_and_keeps_its_weights_in_float32(
     corpus: Corpus, precision: str
 ) -> None:
     config = small(train__precision=precision, train__learning_rate=1e-2)
-    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+    step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
     losses = [step(i)[0].item() for i in range(40)]
     assert losses[-1] < 0.9 * losses[0]
     assert {p.dtype for p in step.model.parameters()} == {torch.float32}
@@ -424,7 +389,7 @@ def test_an_evaluation_stops_within_a_window_of_each_thread(
 
 
 def test_the_same_seed_writes_the_same_metrics_and_weights(corpus: Corpus) -> None:
-    config = small(model__dropout=0.3, model__attention_dropout=0.2)
+    config = small(model__dropout=0.3)
     for name in ("a", "b"):
         train(config, corpus, Path(name))
         torch.rand(7)  # whatever else draws
@@ -438,7 +403,7 @@ def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus: Corpus) ->
     """In nanoGPT an evaluation draws from the generator that training draws from."""
     for name, every in (("a", 4), ("b", 2)):
         changes = {"train__eval_every": every, "train__checkpoint_every": every}
-        dropout = {"model__dropout": 0.3, "model__attention_dropout": 0.2}
+        dropout = {"model__dropout": 0.3}
         train(small(**dropout, **changes), corpus, Path(name))
     a, b = metrics_of(Path("a")), metrics_of(Path("b"))
     assert len([r for r in b if "val_loss" in r]) > len([r for r in a if "val_loss" in r])
@@ -449,9 +414,7 @@ def test_evaluating_and_saving_twice_as_often_changes_nothing(corpus: Corpus) ->
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("stop_at", [1, 5, 8])
-@pytest.mark.parametrize(
-    "drawn", ["model__dropout", "model__attention_dropout", "model__character_dropout"]
-)
+@pytest.mark.parametrize("drawn", ["model__dropout", "model__character_dropout"])
 def test_a_resumed_run_goes_on_bit_for_bit(
     corpus: Corpus, set_threads: Callable[[int], None], threads: int, stop_at: int, drawn: str
 ) -> None:
@@ -472,16 +435,16 @@ def test_a_resumed_run_goes_on_bit_for_bit(
 
 
 def test_a_run_from_before_a_setting_existed_is_read_and_resumes(corpus: Corpus) -> None:
-    """Without attention_dropout, say, its weights are never dropped."""
+    """Without `model.dropout`, nothing is dropped."""
     train(small(), corpus, Path("whole"))
     part = small(train__stop_at_val_loss=99.0, train__eval_every=5)
     assert train(part, corpus, Path("part")).step == 5
     for saved in Path("part/checkpoints").glob("step-*/config.json"):
         config = json.loads(saved.read_text())
-        del config["model"]["attention_dropout"]
+        del config["model"]["dropout"]
         saved.write_text(json.dumps(config))
         rehash(saved.parent)
-    assert read_checkpoint(Path("part"), "last").config.model.attention_dropout == 0
+    assert read_checkpoint(Path("part"), "last").config.model.dropout == 0
     train(small(), corpus, Path("part"), resume=True)
     assert same_weights(Path("whole"), Path("part"))
 
@@ -516,13 +479,13 @@ def test_a_cpu_run_goes_on_in_float16(corpus: Corpus) -> None:
     for precision in ("fp32", "fp16"):
         config = small(train__precision=precision)
         model = GPT(config.model, len(corpus.vocabulary))
-        states[precision] = TrainStep(model, corpus.train, config, CPU)
+        states[precision] = build_step(config, model, CPU, SINGLE, corpus.train)
     states["fp16"].load_state_dict(states["fp32"].state_dict())
     for _ in range(3):
         states["fp16"](0)
     scale = states["fp16"].scaler
     scale.update(7.0)
-    other = TrainStep(model, corpus.train, config, CPU)
+    other = build_step(config, model, CPU, SINGLE, corpus.train)
     other.load_state_dict(states["fp16"].state_dict())
     assert other.scaler.get_scale() == 7.0
 
@@ -534,7 +497,7 @@ def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(
     """The other once stepped on NaN, or, clipped to nothing, by its momentum alone."""
     config = small(train__precision="fp16", train__grad_clip=grad_clip)
     model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
-    step = TrainStep(model, corpus.train, config, CPU)
+    step = build_step(config, model, CPU, SINGLE, corpus.train)
     step(0)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     state, scale = step.state_dict(), step.state_dict().numbers["scaler"]["scale"]
@@ -554,7 +517,7 @@ def test_a_float16_overflow_in_one_optimizer_skips_the_update_of_both(
 
 def test_gradients_that_overflow_at_any_scale_are_a_failure(corpus: Corpus) -> None:
     config = small(train__precision="fp16")
-    step = TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+    step = build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
     step.model.norm.bias.register_hook(lambda gradient: gradient * float("inf"))
     failures = [step.is_failure(*(result.item() for result in step(0))) for _ in range(20)]
     assert failures == sorted(failures)
@@ -567,7 +530,7 @@ def test_float16_gradients_are_unscaled_before_they_are_clipped(corpus: Corpus) 
     for precision in ("fp32", "fp16"):
         config = small(train__precision=precision)
         model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
-        norms[precision] = TrainStep(model, corpus.train, config, CPU)(0)[1].item()
+        norms[precision] = build_step(config, model, CPU, SINGLE, corpus.train)(0)[1].item()
     assert norms["fp16"] == pytest.approx(norms["fp32"], rel=0.02)
 
 
@@ -591,7 +554,7 @@ def test_metrics_say_what_happened_at_each_step(corpus: Corpus) -> None:
     logged = {"step", "elapsed_s", "train_loss", "lr", "grad_norm", "chars_per_s"}
     assert records[1].keys() == logged
     assert records[-1].keys() == logged | {"val_loss"}
-    assert records[1]["lr"] == learning_rate(2, small().train)
+    assert records[1]["lr"] == Schedule(small()).lr(2)
     assert records[0]["val_loss"] == pytest.approx(math.log(len(corpus.vocabulary)), rel=0.02)
     elapsed = [r["elapsed_s"] for r in records]
     assert elapsed == sorted(elapsed)
@@ -752,7 +715,7 @@ def no_compiler() -> Iterator[None]:
 def test_compile_on_without_a_compiler_is_told(corpus: Corpus, no_compiler: None) -> None:
     config = small(train__compile="on")
     with pytest.raises(DeviceError, match=r"train.compile on: .*install a C\+\+ compiler"):
-        TrainStep(GPT(config.model, len(corpus.vocabulary)), corpus.train, config, CPU)
+        build_step(config, GPT(config.model, len(corpus.vocabulary)), CPU, SINGLE, corpus.train)
 
 
 def test_memory_that_runs_out_while_compiling_is_not_the_compilers_failure(
@@ -772,7 +735,7 @@ def test_memory_that_runs_out_while_compiling_is_not_the_compilers_failure(
 
         model.register_forward_pre_hook(run_out)
         with pytest.raises(TrainingError, match=f"not enough memory .* of {windows_of} characters"):
-            TrainStep(model, corpus.train, config, CPU)
+            build_step(config, model, CPU, SINGLE, corpus.train)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt.distributed import first_on_each_machine, from_main
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import UsageError, shown
 from gpt.status import phase
 
@@ -184,7 +184,10 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
 
 
 def read_text(
-    config: "Config", resumed: "Vocabulary | None" = None, folder: Path | None = None
+    config: "Config",
+    resumed: "Vocabulary | None" = None,
+    folder: Path | None = None,
+    ranks: Ranks = SINGLE,
 ) -> "Corpus":
     """Return the text of a config.
 
@@ -192,8 +195,9 @@ def read_text(
         config: names the text.
         resumed: the vocabulary of the run that is resumed, if one is.
         folder: the run or sweep that may have stored its standard input.
+        ranks: the processes that read the text together.
     """
-    corpus = prepared(config, open_sources(config.data, folder), resumed)
+    corpus = prepared(config, open_sources(config.data, folder, ranks), resumed, ranks)
     corpus.check_fits(config.model.T)
     return corpus
 
@@ -206,6 +210,7 @@ def ready(
     should_stop: Callable[[], bool] = never,
     *,
     costs: bool = True,
+    ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
     """Return the config to train by, with the text for which its open settings are chosen.
 
@@ -216,10 +221,11 @@ def ready(
         clock: returns the seconds used so far.
         should_stop: see `gpt.api.train`.
         costs: see `chosen`.
+        ranks: see `read_text`.
     """
     if is_open(given, settled):
-        return chosen(settled, clock, should_stop, costs=costs)
-    corpus = read_text(settled)
+        return chosen(settled, clock, should_stop, costs=costs, ranks=ranks)
+    corpus = read_text(settled, ranks=ranks)
     if settled.train.init_from is not None:
         settled = _without_overfitting(given, settled, settings, corpus)
     return settled, corpus
@@ -270,6 +276,7 @@ def chosen(
     should_stop: Callable[[], bool],
     *,
     costs: bool = True,
+    ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
     """Choose the open settings of `config` for its text and time; return both.
 
@@ -278,18 +285,19 @@ def chosen(
         clock: returns the seconds used so far.
         should_stop: see `gpt.api.train`.
         costs: log the expected memory and time, too.
+        ranks: see `read_text`.
 
     Raises:
         Interrupted: `should_stop` returned True.
     """
-    sources = open_sources(config.data)
-    corpus = prepared(config, sources)
+    sources = open_sources(config.data, ranks=ranks)
+    corpus = prepared(config, sources, ranks=ranks)
     minutes = config.train.minutes or DEFAULT_MINUTES
-    best = from_main(_planned, corpus, minutes, config, clock, should_stop)
+    best = ranks.broadcast(_planned, corpus, minutes, config, clock, should_stop)
     for line in best.describe(costs=costs):
         log.info(line)
     if best.config.data != config.data:
-        corpus = prepared(best.config, sources)
+        corpus = prepared(best.config, sources, ranks=ranks)
     return best.config, corpus
 
 
@@ -306,12 +314,15 @@ def _planned(
     return plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
 
 
-def open_sources(data: "DataConfig", folder: Path | None = None) -> "list[Source]":
+def open_sources(
+    data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
+) -> "list[Source]":
     """Open the text, and the val text if it is a separate one.
 
     Args:
         data: names the texts, and says how to read them.
         folder: the run or sweep that may have stored its standard input.
+        ranks: the processes that read the text together.
     """
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
@@ -319,14 +330,17 @@ def open_sources(data: "DataConfig", folder: Path | None = None) -> "list[Source
     stdin = None
     if reads_standard_input(data):
         with phase("reading standard input"):
-            stdin = from_main(standard_input, folder)
+            stdin = ranks.broadcast(standard_input, folder)
     names = [data.source] if data.val_source is None else [data.source, data.val_source]
     with phase("looking for the text"):
         return [open_source(name, data, stdin) for name in names]
 
 
 def prepared(
-    config: "Config", sources: "list[Source]", resumed: "Vocabulary | None" = None
+    config: "Config",
+    sources: "list[Source]",
+    resumed: "Vocabulary | None" = None,
+    ranks: Ranks = SINGLE,
 ) -> "Corpus":
     """Return the corpus of `sources`, from the cache if it is there.
 
@@ -334,6 +348,7 @@ def prepared(
         config: how to read the text, and the run whose vocabulary to use, if any.
         sources: the text, and the val text if it is a separate one.
         resumed: the vocabulary of the run that is resumed, if one is.
+        ranks: the processes that read the text together.
 
     Raises:
         TextError: the text cannot be read.
@@ -347,7 +362,7 @@ def prepared(
         vocabulary = resumed or _summary(run).vocabulary
     source, val_source = (*sources, None)[:2]
     assert source is not None
-    with first_on_each_machine():
+    with ranks.first_on_each_machine():
         return load_corpus(
             source,
             data,

@@ -17,10 +17,10 @@ from gpt.api.resolve import (
     resolve_new,
     since_now,
 )
-from gpt.distributed import from_main, joined
+from gpt.distributed.launch import begin_training, check_alone
+from gpt.distributed.ranks import Ranks, joined
 from gpt.errors import UsageError, shown
 from gpt.status import phase
-from gpt.torchrun import begin_training, check_alone
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
@@ -108,22 +108,22 @@ def train(
 
     typed = Path(run_dir) if run_dir else RUNS / name_of(config, text)
     numbered = not (run_dir or overwrite)
-    with joined(should_stop):
-        before = from_main(begin_training)
+    with joined(should_stop) as ranks:
+        before = ranks.broadcast(begin_training)
         if "outcome" in before:
             return _outcome(before)
         if begun := before.get("run"):
-            if from_main(has_checkpoint, Path(begun)):
-                return resume(begun, should_stop=should_stop, on_event=on_event, clock=clock)
+            if ranks.broadcast(has_checkpoint, Path(begun)):
+                return _resume(ranks, before, begun, None, None, (), should_stop, on_event, clock)
             typed, numbered, overwrite = Path(begun), False, True
         run = typed.absolute()  # the caller may change the working folder
         if numbered:
-            from_main(check_can_be_made, typed.parent)
+            ranks.broadcast(check_can_be_made, typed.parent)
         else:
-            from_main(partial(check_free, overwrite=overwrite), typed)
+            ranks.broadcast(partial(check_free, overwrite=overwrite), typed)
         if overwrite:
-            from_main(check_keeps, typed, settled)
-        settled, corpus = ready(config, settled, settings, clock, should_stop)
+            ranks.broadcast(check_keeps, typed, settled)
+        settled, corpus = ready(config, settled, settings, clock, should_stop, ranks=ranks)
 
         with phase("loading PyTorch"):
             from gpt.training.trainer import train as train_model
@@ -138,6 +138,7 @@ def train(
             should_stop=should_stop,
             on_event=on_event,
             clock=clock,
+            ranks=ranks,
         )
 
 
@@ -174,43 +175,59 @@ def resume(
         TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: see `train`.
     """
     should_stop = should_stop or never
+    clock = clock or since_now()
+    with joined(should_stop) as ranks:
+        before = ranks.broadcast(begin_training)
+        if "outcome" in before:
+            return _outcome(before)
+        return _resume(ranks, before, run, text, minutes, settings, should_stop, on_event, clock)
+
+
+def _resume(
+    ranks: Ranks,
+    before: dict[str, Any],
+    run: str | Path | None,
+    text: Text | Sequence[Text] | None,
+    minutes: float | None,
+    settings: Settings,
+    should_stop: Callable[[], bool],
+    on_event: Callable[[dict[str, Any]], object] | None,
+    clock: Callable[[], float],
+) -> "Outcome":
+    """Resume a run on all ranks; `before` is what `begin_training` returned."""
     from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.find import find_run, find_run_of_text
     from gpt.runs.recovery import summary_to_resume
 
-    clock = clock or since_now()
-    with joined(should_stop):
-        before = from_main(begin_training)
-        if "outcome" in before:
-            return _outcome(before)
-        run = before.get("run", run)  # the newest run may have changed
-        names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
-        if run is None and names:
-            typed = from_main(find_run_of_text, names)
-        else:
-            typed = from_main(find_run, None if run is None else str(run))
-        folder = typed.absolute()  # the caller may change the working folder
-        newest = from_main(summary_to_resume, folder)
-        if "run" in before and not newest.finished:
-            minutes = None  # they were saved before torchrun restarted this process
-        settled, adds_minutes = _settled_to_resume(newest, text, settings, minutes)
-        check_effects(settled, keys_set_by(as_changes(settings)))
-        corpus = read_text(settled, newest.vocabulary, None if names else folder)
+    run = before.get("run", run)  # the newest run may have changed
+    names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
+    if run is None and names:
+        typed = ranks.broadcast(find_run_of_text, names)
+    else:
+        typed = ranks.broadcast(find_run, None if run is None else str(run))
+    folder = typed.absolute()  # the caller may change the working folder
+    newest = ranks.broadcast(summary_to_resume, folder)
+    if "run" in before and not newest.finished:
+        minutes = None  # they were saved before torchrun restarted this process
+    settled, adds_minutes = _settled_to_resume(newest, text, settings, minutes)
+    check_effects(settled, keys_set_by(as_changes(settings)))
+    corpus = read_text(settled, newest.vocabulary, None if names else folder, ranks)
 
-        with phase("loading PyTorch"):
-            from gpt.training.trainer import train as train_model
+    with phase("loading PyTorch"):
+        from gpt.training.trainer import train as train_model
 
-        return train_model(
-            settled,
-            corpus,
-            folder,
-            typed=typed,
-            resume=True,
-            adds_minutes=adds_minutes,
-            should_stop=should_stop,
-            on_event=on_event,
-            clock=clock,
-        )
+    return train_model(
+        settled,
+        corpus,
+        folder,
+        typed=typed,
+        resume=True,
+        adds_minutes=adds_minutes,
+        should_stop=should_stop,
+        on_event=on_event,
+        clock=clock,
+        ranks=ranks,
+    )
 
 
 def _settled_to_resume(

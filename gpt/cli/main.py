@@ -27,10 +27,10 @@ from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
+from gpt.distributed.launch import is_first_to_fail, is_main
 from gpt.errors import INTERRUPTED, GPTError, UsageError, command
 from gpt.files import from_here, naming
 from gpt.text.display import in_one_line, visible
-from gpt.torchrun import is_first_to_fail, is_main
 
 STOPPED = (INTERRUPTED, 128 + 15, 128 + 1)  # exit codes after Ctrl-C, SIGTERM and SIGHUP
 MAX_LINE = 1000  # characters of one line of a message; a longer one loses its middle

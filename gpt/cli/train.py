@@ -16,9 +16,9 @@ from gpt.cli.help import HelpAllFlag
 from gpt.cli.options import DebugFlag, JsonFlag, show, tensorboard, wrapped
 from gpt.cli.signals import StopSignals
 from gpt.cli.sweep import print_sweep
+from gpt.distributed.launch import is_launched, is_main
 from gpt.errors import UsageError, command
 from gpt.status import phase
-from gpt.torchrun import is_launched, is_main
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config

@@ -12,19 +12,14 @@ import torch
 from torch import Tensor
 
 from gpt.device import set_threads_here
-from gpt.distributed import any_rank, rank, total, world_size
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
-from gpt.sharding import is_sharded
 from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
 EVAL_LOGITS = 2**22  # at a time, per thread: of 32 MB, malloc would take new memory each time
-
-
-Window = tuple[Tensor, Tensor, bool]
-"""x and y (B, T), and whether their loss counts."""
 
 
 class Stopped(Exception):
@@ -49,7 +44,7 @@ def evaluate_each(
     characters: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[int], object] = lambda characters: None,
-    sharded: bool = False,
+    ranks: Ranks = SINGLE,
 ) -> list[float]:
     """The loss of the model, see `evaluate`, and then of each member, if it is an ensemble.
 
@@ -65,45 +60,39 @@ def evaluate_each(
     `should_stop` is asked before each window, from any thread; `on_progress` is called in this
     thread with the number of characters scored since its last call.
 
-    On a CPU each thread scores windows of its own, as in training. `sharded`: so does each rank,
-    all of which are to call this. Ranks that hold shards of the model compute every forward pass
-    together, one at a time.
+    On a CPU each thread scores windows of its own, as in training, and so does each of the
+    `ranks`, all of which are to call this.
 
     Raises:
         Stopped: `should_stop` returned True before the last window, on any rank.
     """
     device = next(model.parameters()).device
-    together = is_sharded(model)
     model.eval()
 
-    # FSDP would keep inference tensors, which no later backward pass takes
-    @torch.inference_mode(not together)
-    @torch.no_grad()
-    def score(window: Window) -> tuple[list[float], int]:
-        if any_rank(should_stop()) if together else should_stop():
+    @torch.inference_mode()
+    def score(window: tuple[Tensor, Tensor]) -> tuple[list[float], int]:
+        if should_stop():
             raise Stopped
-        x, y = (part.to(device) for part in window[:2])
+        x, y = (part.to(device) for part in window)
         shared = unknown_cost(y, vocabulary)
         logits = [member(x) for member in members_of(model)]
         if len(logits) > 1:
             logits.insert(0, mean_prediction(logits))
         losses = [cross_entropy(each, y, reduction="sum").item() + shared for each in logits]
-        return (losses, y.numel()) if window[2] else ([0.0] * len(losses), 0)
+        return losses, y.numel()
 
-    T, ranks = model.config.T, world_size() if sharded else 1
-    K = len(members_of(model))
+    T, K = model.config.T, len(members_of(model))
     totals, scored, stopped = np.zeros(K + (K > 1)), 0, False
     windows = scored_windows(ids, T, characters)
     windows = _divided(windows, EVAL_LOGITS // members_of(model)[0].head.out_features)
-    mine = _of_rank(windows, rank() if sharded else 0, ranks, together)
+    mine = islice(windows, ranks.rank, None, ranks.size)
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
     try:
-        side_by_side = device.type == "cpu" and not together
         while some := list(islice(mine, 4 * threads)):
-            for losses, count in (pool.map if side_by_side else map)(score, some):
+            for losses, count in (pool.map if device.type == "cpu" else map)(score, some):
                 totals, scored = totals + losses, scored + count
-                on_progress(ranks * count)
+                on_progress(ranks.size * count)
     except Stopped:
         stopped = True
     except BaseException:  # a second Ctrl-C waits for nobody
@@ -111,7 +100,7 @@ def evaluate_each(
         raise
     pool.shutdown(cancel_futures=True)  # no thread is still setting its number of threads
     numbers = [*totals.tolist(), float(scored), float(stopped)]
-    *sums, characters_scored, stops = total(numbers, patient=True) if sharded else numbers
+    *sums, characters_scored, stops = ranks.sum(numbers, patient=True)
     if stops:
         raise Stopped
     return [each / characters_scored for each in sums]
@@ -124,17 +113,6 @@ def _divided(
     for x, y in windows:
         at_once = max(1, characters // x.shape[1])
         yield from zip(torch.split(x, at_once), torch.split(y, at_once), strict=True)
-
-
-def _of_rank(
-    windows: Iterator[tuple[Tensor, Tensor]], rank: int, ranks: int, together: bool
-) -> Iterator[Window]:
-    """A rank's windows; `together`, as many for each: the last may be one that does not count."""
-    while of_all := list(islice(windows, ranks)):
-        if rank < len(of_all):
-            yield *of_all[rank], True
-        elif together:
-            yield *of_all[0], False
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:

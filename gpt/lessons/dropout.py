@@ -42,7 +42,7 @@ class Dropout(nn.Module):
 
 
 class HeadsWithDropout(FusedHeads):
-    """The fused heads, with dropout of the attention weights and of the output."""
+    """The fused heads, with dropout of the output."""
 
     def __init__(
         self, C: int, n_head: int, head_size: int, value_size: int, T: int, *, p: float
@@ -52,9 +52,7 @@ class HeadsWithDropout(FusedHeads):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, t, C) -> (B, t, C), for any t up to T."""
-        q, k, v = self.split(x)
-        weights = self.dropout(self.weigh(q, k))  # (B, H, t, t)
-        out: Tensor = self.dropout(self.join(weights @ v))
+        out: Tensor = self.dropout(super().forward(x))
         return out
 
 
@@ -64,24 +62,17 @@ def errors_of_mean(draws: Tensor, expected: Tensor, p: float) -> Tensor:
     return torch.where(error > 0, (draws.mean(0) - expected) / error, draws.mean(0))
 
 
-def loss_with(model: GPT, ids: Tensor, name: str, p: float, draws: int = 8) -> float:
-    """The mean loss on ids (1, T) in training, with dropout p of this name and no other.
-
-    `dropout` and `attention_dropout` are the names of settings, and of the model's parts.
-    """
-    parts = [
-        (part, part.p, p if path.split(".")[-1] == name else 0.0)
-        for path, part in model.named_modules()
-        if isinstance(part, nn.Dropout)
-    ]
+def loss_with(model: GPT, ids: Tensor, p: float, draws: int = 8) -> float:
+    """Return the mean loss on ids (1, T) in training mode with dropout `p`."""
+    parts = [(part, part.p) for part in model.modules() if isinstance(part, nn.Dropout)]
     try:
-        for part, _, new in parts:
-            part.p = new
+        for part, _ in parts:
+            part.p = p
         logits = model.train()(ids.expand(draws, -1))
         return float(cross_entropy(logits[:, :-1], ids[:, 1:].expand(draws, -1)))
     finally:
         model.eval()
-        for part, old, _ in parts:
+        for part, old in parts:
             part.p = old
 
 
@@ -90,7 +81,7 @@ def example(seed: int) -> tuple[Tensor, CausalSelfAttention, HeadsWithDropout]:
     torch.manual_seed(seed)
     x = torch.randn(2, 16, 16)
     sizes = {"T": 16, "C": 16, "n_head": 8, "head_size": 32, "value_size": 24, "qk_norm": False}
-    settings = {"positions": "learned", "dropout": 0.1, "attention_dropout": 0.1}
+    settings = {"positions": "learned", "dropout": 0.1}
     attention = CausalSelfAttention(ModelConfig.model_validate(sizes | settings))
     by_hand = HeadsWithDropout(16, 8, 32, 24, T=16, p=0.1)
     by_hand.qkv.load_state_dict(attention.qkv.state_dict())
@@ -143,11 +134,10 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     _explain_weights(page, seed)
     page.paragraph(
-        """A GPT drops embeddings, attention weights and what each layer adds. Here are two
-        settings: `model.dropout`, for the embeddings of characters and the output of each attention
-        and each MLP (two linear layers; the lesson `block`), and `model.attention_dropout`, for the
-        attention weights. Token dropout, of a character's whole embedding, is the lesson
-        `recipe`'s. In the heads of the last lesson:"""
+        """Some GPTs drop attention weights. Here, `model.dropout` applies to the embeddings of
+        characters and to the output of each attention and each MLP (two linear layers; the lesson
+        `block`). Token dropout, of a character's whole embedding, is in the lesson `recipe`. In the
+        heads of the last lesson:"""
     )
     page.source(HeadsWithDropout.forward)
     outputs: list[Tensor] = []
@@ -201,21 +191,17 @@ def _explain_losses(page: Page, trained: Trained, seed: int, ps: list[float]) ->
     """What dropout would make of the trained model's loss."""
     config = trained.model.config
     page.paragraph(
-        f"""It was trained with model.dropout {config.dropout:g} and model.attention_dropout
-        {config.attention_dropout:g}. In training mode, with dropout p of one kind, it would predict
-        this text worse:"""
+        f"""It was trained with model.dropout {config.dropout:g}. In training mode, with dropout p,
+        it would predict this text worse:"""
     )
     if trained.ids.shape[1] == 1:
         page.paragraph("(Not to be seen on one character, which has no next to predict.)")
         return
-    names = ("dropout", "attention_dropout")
     torch.manual_seed(seed)
-    losses = [
-        [loss_with(trained.model, trained.ids, name, p) for p in (0.0, *ps)] for name in names
-    ]
+    losses = [[loss_with(trained.model, trained.ids, p) for p in (0.0, *ps)]]
     page.table(
         "loss in nats per character, the mean of 8 draws",
         torch.tensor(losses),
-        [f"model.{name}" for name in names],
+        ["model.dropout"],
         [f"p = {p:g}" for p in (0.0, *ps)],
     )

@@ -26,7 +26,7 @@ from gpt.text.batches import batch
 from gpt.text.display import symbol
 from gpt.text.vocabulary import MASKED
 from gpt.training.optimizer import orthogonalise
-from gpt.training.schedule import batch_shape, short_steps
+from gpt.training.schedule import Schedule
 
 ALL_OF_THEM = 1.863
 LEAVE_ONE_OUT = {  # shakespeare_fast without the part (with another): val loss, mean of 3 seeds
@@ -297,14 +297,15 @@ def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
         change,
     )
     config = load_config("quickstart")
+    schedule = Schedule(config)
     page.paragraph(
         f"""8. **Short windows first** (sequence length warmup, arXiv:2108.06084;
         train.first_window). Most of what there is to learn needs little context, and in short
-        windows attention costs less. In quickstart the first {short_steps(config)} of
+        windows attention costs less. In quickstart the first {schedule.short_steps} of
         {config.train.steps} steps have windows of {config.train.first_window} characters:"""
     )
-    steps = [0, short_steps(config) - 1, short_steps(config), config.train.steps - 1]
-    shapes = [batch_shape(step, config) for step in steps]
+    steps = [0, schedule.short_steps - 1, schedule.short_steps, schedule.steps - 1]
+    shapes = [schedule.shape(step) for step in steps]
     page.table(
         "batches of quickstart",
         torch.tensor([[B, T, B * T] for B, T in shapes]).T,

@@ -1,1 +1,1 @@
-"""Batches in, logits out: attention -> transformer."""
+"""The model: ids in, logits out."""

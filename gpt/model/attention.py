@@ -1,10 +1,10 @@
-"""Causal self-attention: each character gathers what it needs from itself and those before it.
+"""Causal self-attention: each character gathers values from itself and from earlier characters.
 
-B  batch: texts side by side, which never talk to each other
-T  time: the place of a character in its text
+B  batch: texts that do not affect each other
+T  time: the position of a character in its text
 C  channels of the residual stream
-H  heads; each attends for itself (n_head)
-hs head_size: channels of a query and a key      vs value_size: channels of a value
+H  heads (n_head), each with queries, keys and values of its own
+hs head_size: channels of a query and of a key      vs value_size: channels of a value
 """
 
 import torch
@@ -12,20 +12,22 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
-from gpt.model.cache import LayerCache
 from gpt.model.dropout import Dropout
 from gpt.model.key_offset import offset_keys
+from gpt.model.kv_cache import LayerCache
 from gpt.model.rotary import Rotary
 
 
 class CausalSelfAttention(nn.Module):
     """Masked multi-head attention ("Attention Is All You Need", arXiv:1706.03762, section 3.2).
 
-    Queries, keys and values of all heads come from one matrix product. H x hs need not equal C:
-    the heads' outputs, H x vs channels, are projected back to C. With `qk_norm` queries and keys
-    are normalised first (arXiv:2302.05442, section 2), so that no score can run away, nor grow as
-    sharp as it could: `attention_scale` above 1 makes up for that. With `key_offset`, keys are
-    those of `offset_keys`. The layers of a model share one `rotary`, whose table grows with T.
+    One matrix product computes the queries, keys and values of all heads. The heads' outputs, H x
+    vs channels, are projected back to C, so H x hs need not equal C.
+
+    With `qk_norm`, queries and keys are normalised (arXiv:2302.05442, section 2). This bounds the
+    scores, also where sharp attention needs larger ones; `attention_scale` > 1 makes up for it.
+    With `key_offset`, see `offset_keys`. All layers of a model share one `rotary`, whose table
+    grows with T.
     """
 
     def __init__(self, config: ModelConfig, rotary: Rotary | None = None) -> None:
@@ -33,38 +35,41 @@ class CausalSelfAttention(nn.Module):
         self.n_head, self.qk_norm = config.n_head, config.qk_norm
         self.key_offset = config.key_offset
         self.scale = config.attention_scale * config.head_size**-0.5
-        self.sizes = [  # rows of the matrix that make queries, keys, values
+        # rows of the matrix that compute queries, keys and values
+        self.sizes = [
             config.n_head * size for size in (config.head_size, config.head_size, config.value_size)
         ]
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
         self.projection = nn.Linear(self.sizes[2], config.C)
-        self.attention_dropout = Dropout(config.attention_dropout)  # of the weights
         self.dropout = Dropout(config.dropout)
         self.rotary = (rotary or Rotary(config)) if config.positions == "rotary" else None
 
     def forward(
         self, x: Tensor, cache: LayerCache | None = None, ablated_head: int | None = None
     ) -> Tensor:
-        """(B, T, C) -> (B, T, C). With a cache, x attends to what is in it too, and joins it.
+        """Compute attention by the fastest kernel for the device and precision.
 
-        The output of `ablated_head`, counted from 0, is zero before the projection.
+        Args:
+            x: (B, T, C), the normalised residual stream.
+            cache: keys and values of earlier characters. x attends to them and is appended.
+            ablated_head: a head, counted from 0, whose output is set to zero.
+
+        Returns:
+            (B, T, C), what to add to the residual stream.
         """
         T = x.shape[1]
         if cache is not None:
             q, k, v = self.heads(x, cache.parent.positions)
-            k, v = cache.append(k, v)
+            k, v = cache.append(k, v)  # (B, H, characters so far, hs or vs)
             y = F.scaled_dot_product_attention(
                 q, k, v, cache.parent.mask, is_causal=T > 1, scale=self.scale
             )
             return self.join(y)
         q, k, v = self.heads(x)
-        drops = self.training and self.attention_dropout.p > 0
-        if drops or (q.is_cpu and q.dtype == torch.bfloat16 and T <= 512):
-            # fused kernels draw masks from torch's global generator, if they can at all; and a
-            # CPU's takes three times as long in bfloat16
+        if q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
+            # on a CPU in bfloat16, torch's kernel takes three times as long as the steps
             y, _ = self.weigh(q, k, v)
-        else:
-            # (T, T) never exists
+        else:  # the same steps in one kernel, which never holds a (T, T) matrix
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
         if ablated_head is not None:
             y = y.clone()
@@ -72,48 +77,65 @@ class CausalSelfAttention(nn.Module):
         return self.join(y)
 
     def explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The same step by step: (B, T, C) -> output (B, T, C) and weights (B, H, T, T)."""
+        """Compute attention step by step: (B, T, C) -> output (B, T, C), weights (B, H, T, T)."""
         y, weights = self.weigh(*self.heads(x))
         return self.join(y), weights
 
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """q, k (B, H, T, hs), v (B, H, T, vs) -> (B, H, T, vs) and the weights (B, H, T, T).
+        """Return each character's weighted sum of values, and the weights.
 
-        Row t of the weights says how much of each character's value goes to character t. In
-        training they are after dropout: some are zero, the others larger by 1 / (1 - p).
+        Args:
+            q: queries (B, H, T, hs).
+            k: keys (B, H, T, hs).
+            v: values (B, H, T, vs).
+
+        Returns:
+            The sums (B, H, T, vs) and the weights (B, H, T, T): row t says how much each
+            character's value contributes to character t.
         """
-        B, H, T, _ = q.shape
-        future = torch.full((T, T), float("-inf"), dtype=q.dtype, device=q.device).triu(diagonal=1)
-        q, k = q.flatten(0, 1), k.flatten(0, 1)
-        # future + scale q k^T in one pass over (B H, T, T), which takes half the time of three
-        scores = torch.baddbmm(future, q, k.transpose(-2, -1), alpha=self.scale)
-        weights = self.attention_dropout(F.softmax(scores, dim=-1).view(B, H, T, T))
-        return weights @ v, weights
+        scores = causal_scores(q, k, self.scale)  # (B, H, T, T), -inf for later characters
+        weights = F.softmax(scores, dim=-1)  # (B, H, T, T), each row sums to 1
+        return weights @ v, weights  # (B, H, T, T) @ (B, H, T, vs) -> (B, H, T, vs)
 
     def heads(
-        self, x: Tensor, places: slice | Tensor | None = None
+        self, x: Tensor, positions: slice | Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, C) -> queries and keys (B, H, T, hs), values (B, H, T, vs).
+        """Compute queries and keys (B, H, T, hs) and values (B, H, T, vs) from x (B, T, C).
 
-        `places` says where in their text the T characters stand, if they continue what is in a
-        cache, which offsets the keys itself.
+        Pass `positions` if x continues texts in a cache, which offsets the keys itself.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes
-        qk, v = self.qkv(x).split([queries + keys, values], dim=-1)
-        qk = qk.view(B, T, 2 * self.n_head, -1).transpose(1, 2)  # (B, 2 H, T, hs): both alike
+        qk, v = self.qkv(x).split([queries + keys, values], dim=-1)  # (B, T, 2 H hs), (B, T, H vs)
+        qk = qk.view(B, T, 2 * self.n_head, -1).transpose(1, 2)  # (B, 2 H, T, hs)
         if self.qk_norm:
             qk = F.layer_norm(qk, qk.shape[-1:])
         if self.rotary is not None:
-            qk = self.rotary(qk, places)
-        q, k = qk.chunk(2, dim=1)
-        if self.key_offset and places is None:
+            qk = self.rotary(qk, positions)
+        q, k = qk.chunk(2, dim=1)  # (B, H, T, hs) each
+        if self.key_offset and positions is None:
             k = offset_keys(k)
-        return q, k, v.view(B, T, self.n_head, -1).transpose(1, 2)
+        return q, k, v.view(B, T, self.n_head, -1).transpose(1, 2)  # v: (B, H, T, vs)
 
     def join(self, y: Tensor) -> Tensor:
-        """(B, H, T, vs) -> (B, T, C): the heads side by side, projected back."""
+        """Concatenate the heads' outputs and project them: (B, H, T, vs) -> (B, T, C)."""
         B, _, T, _ = y.shape
-        y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H * vs)
-        out: Tensor = self.dropout(self.projection(y))
+        y = y.transpose(1, 2).reshape(B, T, -1)  # (B, T, H vs)
+        out: Tensor = self.dropout(self.projection(y))  # (B, T, C)
         return out
+
+
+def causal_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
+    """Return the scores (B, H, T, T) of queries and keys (B, H, T, hs), -inf for later characters.
+
+    Up to rounding, it equals the steps of the paper, which take twice the time::
+
+        scores = scale * q @ k.transpose(-2, -1)
+        later = torch.ones(T, T, dtype=torch.bool).triu(diagonal=1)
+        scores = scores.masked_fill(later, float("-inf"))
+    """
+    B, H, T, _ = q.shape
+    mask = torch.full((T, T), float("-inf"), dtype=q.dtype, device=q.device).triu(diagonal=1)
+    q, k = q.flatten(0, 1), k.flatten(0, 1)  # (B H, T, hs)
+    scores = torch.baddbmm(mask, q, k.transpose(-2, -1), alpha=scale)  # (B H, T, T)
+    return scores.view(B, H, T, T)

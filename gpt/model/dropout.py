@@ -1,6 +1,6 @@
-"""Dropout whose masks are drawn by a generator of the run.
+"""Dropout with a generator of its own.
 
-`torch.nn.Dropout` draws from the generator of the whole process, in which other threads draw, too.
+`torch.nn.Dropout` draws from the global generator, from which other threads draw, too.
 """
 
 from weakref import WeakValueDictionary
@@ -12,16 +12,16 @@ _generators: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()  
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout` that draws from the generator of `set_generator`, by default from torch's own.
+    """`nn.Dropout` that draws from the generator of `set_generator`, by default the global one.
 
-    With equally seeded generators, both have the same output on a CPU, bit for bit.
+    On a CPU, its output equals that of `nn.Dropout` with an equally seeded generator, bit for bit.
     """
 
     generator: torch.Generator | None = None
     generator_id = 0
 
     def forward(self, input: Tensor) -> Tensor:
-        """Any shape -> the same shape: zeros with probability p, the others times 1 / (1 - p)."""
+        """Zero each number with probability p, and multiply the others by 1 / (1 - p)."""
         if not (self.training and self.p):
             return input
         if torch.compiler.is_compiling():
@@ -32,7 +32,7 @@ class Dropout(nn.Dropout):
 
 
 def set_generator(model: nn.Module, generator: torch.Generator) -> None:
-    """Let all `Dropout` modules of `model` draw their masks from `generator`."""
+    """Set the generator from which all `Dropout` modules of `model` draw."""
     _generators[id(generator)] = generator
     for part in model.modules():
         if isinstance(part, Dropout):
@@ -44,7 +44,8 @@ def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
     return torch.empty_like(x).bernoulli_(1 - p, generator=generator).div_(1 - p)
 
 
-# The compiler cannot pass a generator, and would draw from torch's own: it calls this as it is.
+# torch.compile cannot pass a generator and would draw from the global one. It does not look into
+# this operator.
 @torch.library.custom_op(
     "gpt::dropout_noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )

@@ -1,4 +1,4 @@
-"""Several models as one: members that differ by their seed, and predict the mean of what they do.
+"""Several models as one: the members differ by their seed, and their probabilities are averaged.
 
 K members, B batch, T time, V vocabulary size.
 """
@@ -12,16 +12,15 @@ from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
 from gpt.device import generator
-from gpt.model.cache import EnsembleCache
+from gpt.model.kv_cache import Cache
 from gpt.model.transformer import GPT
 from gpt.seeds import member_seed
 
 
 class Ensemble(nn.Module):
-    """A deep ensemble (arXiv:1612.01474): `config.ensemble` members of one config.
+    """Deep ensemble (arXiv:1612.01474) of `config.ensemble` models with one config.
 
-    Its logits are the logarithms of the members' mean probabilities. The parameters of member m
-    are named `members.m.`, and then as those of a GPT.
+    The names of member m's parameters start with `members.m.`.
     """
 
     def __init__(
@@ -32,25 +31,22 @@ class Ensemble(nn.Module):
     ) -> None:
         super().__init__()
         self.config = config
-        of_one = config.model_copy(update={"ensemble": 1})
+        config_of_one = config.model_copy(update={"ensemble": 1})
         self.members = nn.ModuleList(
-            GPT(of_one, vocabulary_size, generators[m] if generators else None)
+            GPT(config_of_one, vocabulary_size, generators[m] if generators else None)
             for m in range(config.ensemble)
         )
 
-    def forward(self, ids: Tensor, cache: EnsembleCache | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, V) log-probabilities, float32; see `GPT.forward`."""
-        caches = [None] * self.config.ensemble if cache is None else cache.members
-        return mean_prediction(
-            [member(ids, of_it) for member, of_it in zip(self.members, caches, strict=True)]
-        )
+    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
+        """Map ids (B, T) to log-probabilities (B, T, V), in float32; see `GPT.forward`."""
+        return mean_prediction([member(ids, cache, m) for m, member in enumerate(self.members)])
 
 
 LanguageModel = GPT | Ensemble
 
 
 def make_model(config: ModelConfig, vocabulary_size: int, seed: int | None = None) -> LanguageModel:
-    """A model of this config; with a run's seed, each member's weights are drawn from its own."""
+    """Return a model of this config. With `seed`, each member's weights are drawn from its own."""
     if config.ensemble == 1:
         draws = None if seed is None else generator(seed, "init", 0)
         return GPT(config, vocabulary_size, draws)
@@ -59,16 +55,16 @@ def make_model(config: ModelConfig, vocabulary_size: int, seed: int | None = Non
 
 
 def members_of(model: LanguageModel) -> list[GPT]:
-    """The members of an ensemble; a single model is its own only one."""
+    """Return the members of an ensemble; for a single model, a list of that model."""
     if isinstance(model, GPT):
         return [model]
     return [member for member in model.members if isinstance(member, GPT)]
 
 
 def mean_prediction(logits: Sequence[Tensor]) -> Tensor:
-    """The members' logits, K x (..., V) -> (..., V): the logarithms of their mean probabilities.
+    """Return the logarithm of the members' mean probabilities, in float32.
 
-    Those are float32. The logits of one are left as they are.
+    K x (..., V) -> (..., V). The logits of a single member are returned as they are.
     """
     if len(logits) == 1:
         return logits[0]

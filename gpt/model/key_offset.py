@@ -1,4 +1,4 @@
-"""Partial key offset: half of a key's channels are those of the character before.
+"""Partial key offset: half of a key's channels come from the character before.
 
 B batch, H heads, T time, hs head_size.
 """
@@ -11,9 +11,10 @@ from gpt.model.shapes import staying_pairs
 
 
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys (..., hs) -> views (..., 2, n): the channels that stay, and those that are offset.
+    """Split keys (..., hs) into views (..., 2, n): channels that stay, and channels to offset.
 
-    The latter, of pairs from `staying_pairs` on, say what a character is, and hardly where.
+    The channels to offset are those that rotary positions turn least. They encode which character
+    it is, hardly where it is.
     """
     staying = staying_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2): channels i and i + hs / 2
@@ -21,14 +22,14 @@ def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def offset_keys(k: Tensor) -> Tensor:
-    """Keys (..., T, hs) -> (..., T, hs): half of the channels are those of the character before.
+    """Replace half of each key's channels by those of the character before: (..., T, hs).
 
-    A query that matches these attends to the character *after* the match: to what followed the
-    last time, as an induction head does (arXiv:2209.11895). That takes two layers otherwise, or
-    one whose keys have n-gram embeddings, and many steps to come about. Partial key offset, of
-    modded-nanogpt (pull request 169), which offsets channels that are not rotated, in some layers.
-    Before the first character stands nothing: zeros.
+    A query that matches these channels attends to the character after the match: to what followed
+    the last time, as an induction head does (arXiv:2209.11895). Without the offset, that takes two
+    layers and many steps to learn. The first character gets zeros.
+
+    It is the partial key offset of modded-nanogpt (pull request 169), which uses it in some layers.
     """
     staying, offset = split_offset(k)
     offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # (..., T, 2, n)
-    return torch.cat([staying, offset], dim=-1).flatten(-2)
+    return torch.cat([staying, offset], dim=-1).flatten(-2)  # (..., T, hs)

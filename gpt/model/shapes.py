@@ -1,4 +1,4 @@
-"""What a model is made of, without torch: its parameters' names and shapes, and its angles."""
+"""Names and shapes of a model's parameters, and rotary angles, without importing torch."""
 
 import math
 
@@ -9,14 +9,14 @@ from gpt.config.schema import ModelConfig
 
 
 def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
-    """What the `state_dict()` of a model of this config holds: of each member, in an ensemble."""
-    of_one = _member_shapes(config, vocabulary_size)
+    """Return the shape of each parameter in a model's `state_dict()`, by name."""
+    shapes = _member_shapes(config, vocabulary_size)
     prefixes = member_prefixes(config)
-    return {f"{prefix}{name}": shape for prefix in prefixes for name, shape in of_one.items()}
+    return {f"{prefix}{name}": shape for prefix in prefixes for name, shape in shapes.items()}
 
 
 def member_prefixes(config: ModelConfig) -> list[str]:
-    """What the names of each member's parameters begin with; of a single model's, with nothing."""
+    """Return the prefix of each member's parameter names; for a single model, an empty one."""
     return [f"members.{m}." for m in range(config.ensemble)] if config.ensemble > 1 else [""]
 
 
@@ -44,20 +44,20 @@ def _member_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple
 
 
 def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
-    """How many numbers a model of this config learns."""
+    """Return the number of a model's parameters, in numbers, not tensors."""
     return sum(map(math.prod, parameter_shapes(config, vocabulary_size).values()))
 
 
 def staying_pairs(head_size: int) -> int:
-    """How many of a key's pairs of channels, i and i + hs / 2, are its own with `key_offset`.
+    """Return how many of a key's pairs of channels, i and i + hs / 2, `key_offset` leaves in place.
 
-    The others, the larger half, are those that rotary positions rotate least.
+    They are the first ones. The others, at least half, are those that rotary positions turn least.
     """
     return head_size // 4
 
 
 def rotary_angles(T: int, head_size: int) -> NDArray[np.float64]:
-    """(T, hs / 2): by how much places 0 to T - 1 turn each pair of channels, in radians."""
+    """Return the angles (T, hs / 2), in radians, by which each position turns pairs of channels."""
     half = head_size // 2
     angles: NDArray[np.float64] = np.outer(np.arange(T), 10000.0 ** -(np.arange(half) / half))
     return angles

@@ -15,25 +15,25 @@ from torch.autograd.function import once_differentiable
 from gpt.config.schema import ModelConfig
 from gpt.device import SkipInitialization
 from gpt.model.attention import CausalSelfAttention
-from gpt.model.cache import Cache, LayerCache
 from gpt.model.dropout import Dropout
+from gpt.model.kv_cache import Cache, LayerCache
 from gpt.model.rotary import Rotary
 from gpt.text.vocabulary import MASKED
 
-# From this V on a step of training waits for the head, and most characters are rare. Models of
-# smaller ones are what they are, digit for digit, whatever is done for large ones.
+# Vocabulary size from which the head takes most of a step and most characters are rare. What is
+# done for large vocabularies leaves the digits of smaller ones as they are.
 LARGE_VOCABULARY = 1000
 
 
 class SquaredReLU(torch.autograd.Function):
     """relu(x)^2 (Primer, arXiv:2109.08668), with the gradient 2 relu(x) written out.
 
-    Left to autograd, it goes over the MLP's wide activations three times more: an eighth of a step.
+    Autograd would pass three more times over the MLP's wide activations: an eighth of a step.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        """Any shape -> the same shape."""
+        """Square the positive numbers, and set the others to zero."""
         positive = x.relu()
         ctx.save_for_backward(positive)
         return positive * positive
@@ -41,22 +41,22 @@ class SquaredReLU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """The gradient of the output -> that of the input."""
+        """Compute the gradient of the input from that of the output."""
         (positive,) = ctx.saved_tensors
         gradient: Tensor = gradients[0] * positive
         return gradient.mul_(2)
 
 
 def relu2(x: Tensor) -> Tensor:
-    """Zero for the negative, x^2 for the positive."""
+    """Return the square of ReLU."""
     squared: Tensor = SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
     return squared
 
 
 class MLP(nn.Module):
-    """Two linear layers and an activation between: what each character makes of what it gathered.
+    """Two linear layers with an activation between, applied to each character separately.
 
-    The activation is GELU (arXiv:1606.08415) or ReLU squared.
+    The activation is GELU (arXiv:1606.08415) or squared ReLU.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -67,17 +67,18 @@ class MLP(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Map (B, T, C) to (B, T, C)."""
         x = self.expand(x)  # (B, T, 4 C)
         x = relu2(x) if self.activation == "relu2" else F.gelu(x, approximate="tanh")
-        out: Tensor = self.dropout(self.projection(x))
+        out: Tensor = self.dropout(self.projection(x))  # (B, T, C)
         return out
 
 
 class Block(nn.Module):
-    """Attention, then MLP, each on a normalised copy of the stream and added back to it.
+    """Attention, then MLP; each reads a normalised copy of the stream and adds to the stream.
 
-    LayerNorm before each part, as in GPT-2 (arXiv:2002.04745 says why this trains better).
+    LayerNorm stands before each part, as in GPT-2 (arXiv:2002.04745 explains why this trains
+    better).
     """
 
     def __init__(self, config: ModelConfig, rotary: Rotary | None = None) -> None:
@@ -90,7 +91,7 @@ class Block(nn.Module):
     def forward(
         self, x: Tensor, cache: LayerCache | None = None, ablated_head: int | None = None
     ) -> Tensor:
-        """(B, T, C) -> (B, T, C); for `ablated_head` see `CausalSelfAttention.forward`."""
+        """Map (B, T, C) to (B, T, C). For the arguments see `CausalSelfAttention.forward`."""
         x = x + self.attention(self.attention_norm(x), cache, ablated_head)
         x = x + self.mlp(self.mlp_norm(x))
         return x
@@ -100,19 +101,20 @@ class TokenEmbedding(nn.Embedding):
     """A vector for each id, and zeros for MASKED."""
 
     def forward(self, input: Tensor) -> Tensor:
-        """(B, T) -> (B, T, C)."""
+        """Map ids (B, T) to vectors (B, T, C)."""
         vectors = super().forward(input.clamp(min=0))
         return vectors.masked_fill((input == MASKED)[..., None], 0.0)
 
 
 class GPT(nn.Module):
-    """Ids in, logits out. `config.T` is the longest text it takes; `vocabulary_size` is V.
+    """Transformer that maps ids to logits.
 
-    With `ngram` n, what a character adds to the stream depends on the n - 1 before it too: a table
-    of vectors for each distance, summed. The blocks need not spend heads on spelling.
+    With `config.ngram` n, a character's embedding also depends on the n - 1 characters before it:
+    it is a sum of n vectors, each from the table of its distance. The blocks then need no heads
+    for spelling.
 
-    A new model knows nothing: its head is zero, so each of the V characters is equally
-    likely and the loss is ln V. All other weights are drawn from `generator`.
+    The head of a new model is zero, so each of the V characters is equally likely and the loss is
+    ln V. All other weights are drawn from `generator`.
     """
 
     def __init__(
@@ -133,72 +135,84 @@ class GPT(nn.Module):
             self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.n_layer))
             self.norm = nn.LayerNorm(config.C)
             self.head = nn.Linear(config.C, vocabulary_size, bias=False)
-        self.float()  # whatever torch's default dtype is
+        self.float()  # also if torch's default dtype is another
         initialize(self, generator)
 
-    def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, V) logits; row t predicts the character after t.
+    def forward(self, ids: Tensor, cache: Cache | None = None, member: int = 0) -> Tensor:
+        """Predict the next character at each position.
 
-        MASKED ids add nothing to the stream.
+        Args:
+            ids: (B, T), at most `config.T` characters each. MASKED ids have a zero embedding.
+            cache: the texts that `ids` continue; `ids` are appended to them.
+            member: this model's number in an ensemble whose members share `cache`.
 
-        With a cache, the ids continue the texts in it, and are appended to them.
-        Raises ValueError for more than `config.T` characters.
+        Returns:
+            Logits (B, T, V); row t predicts the character after t.
+
+        Raises:
+            ValueError: there are too many characters.
         """
-        logits: Tensor = self.head(self.hidden(ids, cache))  # (B, T, V)
+        logits: Tensor = self.head(self.hidden(ids, cache, member))  # (B, T, V)
         return logits
 
     def hidden(
-        self, ids: Tensor, cache: Cache | None = None, streams: list[Tensor] | None = None
+        self,
+        ids: Tensor,
+        cache: Cache | None = None,
+        member: int = 0,
+        streams: list[Tensor] | None = None,
     ) -> Tensor:
-        """(B, T) ids -> (B, T, C): what the head is given; see `forward`.
+        """Return the input of the head (B, T, C); see `forward`.
 
-        Append to `streams` the n_layer + 1 residual streams (B, T, C): before each block, and after
-        the last.
+        If `streams` is given, append the n_layer + 1 residual streams (B, T, C) to it: those before
+        each block, and the one after the last.
         """
         T = ids.shape[1]
         if T > self.config.T:
             raise ValueError(f"expected at most T = {self.config.T} characters, got {T}")
-        if cache is not None:
+        if cache is not None and member == 0:
             cache.begin(ids)
-        x = self.dropout(self.embed(ids, cache))
-        for i, block in enumerate(self.blocks):
+        layers = [None] * len(self.blocks) if cache is None else cache.layers[member]
+        x = self.dropout(self.embed(ids, cache))  # (B, T, C)
+        for block, layer in zip(self.blocks, layers, strict=True):
             if streams is not None:
                 streams.append(x)
-            x = block(x, cache.layers[i] if cache is not None else None)
+            x = block(x, layer)
         if streams is not None:
             streams.append(x)
-        if cache is not None:
+        if cache is not None and member == len(cache.layers) - 1:
             cache.end(T)
         normalised: Tensor = self.norm(x)  # (B, T, C)
         return normalised
 
     def embed(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """(B, T) ids -> (B, T, C): what each character, those just before it and its place add."""
+        """Return the sum of all embeddings (B, T, C) of ids (B, T): characters and positions."""
         T = ids.shape[1]
         x: Tensor = self.token_embedding(ids)  # (B, T, C)
         for distance, table in enumerate(self.ngram_embeddings, start=1):
             if cache is not None and T == 1:
-                before = cache.before(distance)
-            else:  # moved right; before the first stands nothing
-                before = F.pad(ids, (distance, 0), value=MASKED)[:, :T]
+                before = cache.before(distance)  # (B, 1)
+            else:  # shift the ids right; MASKED precedes the first
+                before = F.pad(ids, (distance, 0), value=MASKED)[:, :T]  # (B, T)
             x = x + table(before)
         if self.position_embedding is not None:
-            places = slice(T) if cache is None else cache.positions
-            x = x + self.position_embedding.weight[places].view(
-                -1, T, x.shape[-1]
-            )  # (T, C) to each of B
+            positions = slice(T) if cache is None else cache.positions
+            vectors = self.position_embedding.weight[positions]  # (T, C) or (B, 1, 1, C)
+            x = x + vectors.view(-1, T, x.shape[-1])
         return x
 
 
 def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
-    """Set every parameter by the first rule that its name matches; draws follow the rules' order.
+    """Set each parameter by the first rule that matches its name, drawing in the order of rules.
 
-    A stream of variance 1/2 that every block hands on as it is, until it has learnt to add: the
-    tables whose rows are added up share that variance; what a layer makes of a normalised stream
-    has variance 1/2 too; what adds to the stream begins at zero, and so does the head. Of a large
-    vocabulary the n-gram tables do, too: most of their rows are seldom seen, and would be noise.
+    Every block starts as the identity on a residual stream of variance 1/2: the embedding tables,
+    which are summed, share that variance, and whatever adds to the stream starts at zero. Layers
+    on a normalised stream have outputs of variance 1/2. The head starts at zero. With a large
+    vocabulary the n-gram tables start at zero, too, because most of their rows are rarely trained
+    and would stay noise.
 
-    Raises ValueError for a parameter that no rule covers.
+    Raises:
+        ValueError: no rule matches a parameter.
     """
     tables = sum(isinstance(module, nn.Embedding) for module in model.modules())
     zero = r"head\.weight|.*projection\.weight|.*bias"
@@ -215,27 +229,29 @@ def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
         ),
         r".*norm\.weight": nn.init.ones_,
     }
-    left = dict(model.named_parameters())
+    remaining = dict(model.named_parameters())
     for pattern, fill in rules.items():
-        for name in [name for name in left if re.fullmatch(pattern, name)]:
-            fill(left.pop(name))
-    if left:
+        for name in [name for name in remaining if re.fullmatch(pattern, name)]:
+            fill(remaining.pop(name))
+    if remaining:
         raise ValueError(
-            f"expected a rule of initialisation for every parameter, none for {[*left]}"
+            f"expected a rule of initialisation for every parameter, none for {[*remaining]}"
         )
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Nats per character: -log of the probability given to each target, averaged or summed.
+    """Return the loss in nats per character, averaged or summed, computed in float32.
 
-    logits (B, T, V) in any precision; targets (B, T), or a distribution of them, (B, T, V).
-    Computed in float32.
+    Args:
+        logits: (B, T, V), in any precision.
+        targets: the characters (B, T), or a distribution of them (B, T, V).
+        reduction: `mean` or `sum`.
     """
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(0, 1), reduction=reduction)
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Parameters by part, in the order in which a character meets them; of all members together."""
+    """Return the number of parameters of each part of the model, summed over all members."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         name = re.sub(r"^members\.\d+\.", "", name)

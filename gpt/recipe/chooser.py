@@ -20,7 +20,7 @@ from gpt.recipe.law import predict
 from gpt.recipe.settings import Choice, settings_for, step_characters, steps_in
 from gpt.recipe.speed import MEMBERS, Pace, Speed, with_members
 from gpt.text.corpus import Corpus
-from gpt.training.memory import check_training_memory, training_bytes
+from gpt.training.memory_estimate import check_training_memory, training_bytes
 
 LAYERS = (2, 3, 4, 6, 8, 12)
 CHANNELS_PER_LAYER = 32  # at least, where both are open: the law knows no deeper models

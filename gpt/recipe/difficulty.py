@@ -6,14 +6,15 @@ from dataclasses import dataclass
 
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
+from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model, members_of
 from gpt.recipe.repetition import SCORED, context_of, repeated_loss, repeated_part
 from gpt.recipe.settings import Choice, settings_for
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
-from gpt.training.ensemble import make_step
-from gpt.training.memory import check_training_memory
+from gpt.training.build_step import build_step
+from gpt.training.memory_estimate import check_training_memory
 
 LAYERS, C = 2, 64
 FEWEST_CHARACTERS, MOST_CHARACTERS = 100_000, 800_000  # that the pilot sees
@@ -83,7 +84,7 @@ def measure_difficulty(
     check_training_memory(config, len(corpus.vocabulary), device)
     with computing_with(base.threads):
         model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-        update = make_step(model, corpus.train, config, device, corpus.vocabulary)
+        update = build_step(config, model, device, SINGLE, corpus.train, corpus.vocabulary)
         results, val_losses = [], []
         steps = config.train.steps
         for step in range(steps):

@@ -19,12 +19,13 @@ from numpy.typing import NDArray
 from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
+from gpt.distributed.ranks import SINGLE
 from gpt.errors import Interrupted, TrainingError
 from gpt.status import phase
 from gpt.text.corpus import Corpus
-from gpt.training.ensemble import make_step
+from gpt.training.build_step import build_step
 from gpt.training.init_from import initial_model
-from gpt.training.memory import check_training_memory
+from gpt.training.memory_estimate import check_training_memory
 from gpt.training.monitor.progress import training_bar
 from gpt.training.teacher import load_teacher
 
@@ -89,7 +90,7 @@ def find_learning_rate(
         teacher = load_teacher(config, corpus.vocabulary, device)
         check_training_memory(config, len(corpus.vocabulary), device, teacher)
         model, _ = initial_model(config, corpus.vocabulary, device)
-        update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
+        update = build_step(config, model, device, SINGLE, corpus.train, corpus.vocabulary, teacher)
         for step, factor in enumerate(_factors()):
             if should_stop():
                 raise Interrupted("stopped; a range test has nothing to save")

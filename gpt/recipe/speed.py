@@ -13,15 +13,17 @@ import torch
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import computing_with, free_cached_memory, select_device
+from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model, members_of
 from gpt.model.transformer import GPT
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
-from gpt.training.ensemble import Update, make_step
+from gpt.training.build_step import build_step
+from gpt.training.ensemble_step import Update
 from gpt.training.gradients import takes_threads
-from gpt.training.memory import check_training_memory
-from gpt.training.schedule import short_steps, window_length
+from gpt.training.memory_estimate import check_training_memory
+from gpt.training.schedule import Schedule
 
 WARMUP_ROUNDS, TIMED_ROUNDS = 1, 2  # of steps of one length; the latter at least,
 TIMED_S, MOST_ROUNDS = 0.7, 9  # and more, in all, while they take less than so many seconds
@@ -167,14 +169,16 @@ def measure_paces(
             before_each()
             check_training_memory(config, V, device)
             models.append(make_model(config.model, V, config.seed).to(device))
-            updates.append(make_step(models[-1], corpus.train, config, device, corpus.vocabulary))
+            updates.append(
+                build_step(config, models[-1], device, SINGLE, corpus.train, corpus.vocabulary)
+            )
             free_cached_memory(device)  # of a first step, which the next model may need
         long_s = _median_seconds(
             [partial(_train, u, c.train.steps) for u, c in zip(updates, configs, strict=True)],
             before_each,
         )
         short_s = long_s
-        if any(window_length(0, config) != config.model.T for config in configs):
+        if any(Schedule(config).shape(0)[1] != config.model.T for config in configs):
             short_s = _median_seconds(
                 [partial(_train, update, 0) for update in updates], before_each
             )
@@ -198,7 +202,7 @@ def _train(update: Update, first: int, step: int) -> None:
 
 def _mean_step(config: Config, short_s: float, long_s: float) -> float:
     """Of the short windows that come first in a run, and of the long ones."""
-    part = short_steps(config) / config.train.steps
+    part = Schedule(config).short_steps / config.train.steps
     return part * short_s + (1 - part) * long_s
 
 

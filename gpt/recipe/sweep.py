@@ -19,6 +19,7 @@ import numpy as np
 
 from gpt.config.schema import Config
 from gpt.device import select_device
+from gpt.distributed.launch import check_alone
 from gpt.errors import GPTError, Interrupted, UsageError, command, counted
 from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import write_atomically
@@ -43,7 +44,6 @@ from gpt.runs.weights import load_model
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input
-from gpt.torchrun import check_alone
 
 log = logging.getLogger(__name__)
 

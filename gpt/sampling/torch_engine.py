@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gpt.model.cache import Cache, EnsembleCache
 from gpt.model.ensemble import LanguageModel
+from gpt.model.kv_cache import Cache
 
 EAGER_STEPS = 3  # before CUDA may capture one
 
@@ -61,8 +61,7 @@ class TorchEngine:
 
     def _cache(self, B: int) -> Any:
         """An empty cache for B texts, of the kind that the model takes."""
-        kind = Cache if self.model.config.ensemble == 1 else EnsembleCache
-        return kind(self.model.config, B, self.device)
+        return Cache(self.model.config, B, self.device)
 
     def _forward(self) -> Tensor:
         logits: Tensor = self.model(self.ids, self.cache)

@@ -14,6 +14,7 @@ import torch
 
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
+from gpt.distributed.ranks import SINGLE
 from gpt.errors import CheckpointError, TrainingError
 from gpt.evaluation.loss import evaluate, val_units
 from gpt.model.ensemble import LanguageModel, make_model
@@ -25,8 +26,9 @@ from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
-from gpt.training.ensemble import Update, make_step
-from gpt.training.memory import check_training_memory
+from gpt.training.build_step import build_step
+from gpt.training.ensemble_step import Update
+from gpt.training.memory_estimate import check_training_memory
 from gpt.training.schedule import short_steps, steps_due, window_length
 from gpt.training.teacher import load_teacher
 from gpt.training.time_budget import CHARACTER, EVALUATION, Pace, TimeBudget
@@ -89,7 +91,9 @@ def estimate(
             teacher = load_teacher(config, corpus.vocabulary, device)
             check_training_memory(config, len(corpus.vocabulary), device, teacher)
             model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
-            update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
+            update = build_step(
+                config, model, device, SINGLE, corpus.train, corpus.vocabulary, teacher
+            )
             setup_s = clock() - start_s
             warmup_s, step_s = _time_steps(update, config, clock)
         with phase("measuring an evaluation"):

@@ -1,4 +1,4 @@
-"""The head and the cross entropy as one, for large vocabularies.
+"""The head and the cross entropy in one operation, for large vocabularies.
 
 N characters, C channels, V vocabulary size.
 """
@@ -10,74 +10,98 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gpt.config.schema import Config
-from gpt.distributed import world_size
-from gpt.model.transformer import LARGE_VOCABULARY
+from gpt.device import autocast
+from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.model.transformer import GPT, LARGE_VOCABULARY
+from gpt.training.teacher import Teacher
 
-CHUNK_NUMBERS = 2**21  # logits at a time: 8 MB in float32, which stay in the cache
+LOGITS_AT_ONCE = 2**21  # numbers; 8 MB in float32, which stay in the processor's cache
 
 
-def fuses_head(config: Config, vocabulary_size: int, device: torch.device) -> bool:
-    """Whether a step takes the head and the loss as one: on a CPU, if V is large.
+def fuses_head(
+    config: Config, vocabulary_size: int, device: torch.device, ranks: Ranks = SINGLE
+) -> bool:
+    """Return whether training without a teacher uses FusedHeadLoss: on a CPU, if V is large.
 
-    A compiler and DDP need the model's whole forward. (Nor can distillation, whose targets are
-    many.)
+    A compiler and DDP need the whole forward pass of the model.
     """
-    large, whole = vocabulary_size >= LARGE_VOCABULARY, config.train.compile == "on"
-    return large and device.type == "cpu" and not whole and world_size() == 1
+    large, compiled = vocabulary_size >= LARGE_VOCABULARY, config.train.compile == "on"
+    return large and device.type == "cpu" and not compiled and ranks.size == 1
 
 
-def head_bytes(C: int, vocabulary_size: int) -> float:
-    """Bytes that `linear_cross_entropy` takes at most, beside the gradients."""
-    return 6 * max(CHUNK_NUMBERS, vocabulary_size) + 4 * vocabulary_size * C
+class FusedHeadLoss:
+    """Cross entropy from the input of the model's head; see `gradients.Loss` and `LogitsLoss`."""
+
+    teacher: Teacher | None = None
+
+    def __init__(
+        self, model: GPT, device: torch.device, precision: torch.dtype, characters: int
+    ) -> None:
+        self.forward: Any = model
+        self.model, self.device = model, device
+        self.precision, self.characters = precision, characters
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return what windows x and y (B, T) add to the mean loss of the whole batch, ()."""
+        with autocast(self.device, self.precision):
+            hidden = self.model.hidden(x).flatten(0, 1)  # (B T, C)
+        weight = self.model.head.weight
+        summed = linear_cross_entropy(hidden, weight, y.flatten(), self.precision)
+        return summed / self.characters
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
-    """cross_entropy(x @ weight.T, targets, reduction="sum"), (), without its (N, V) logits.
+    """Return cross_entropy(x @ weight.T, targets, reduction="sum") without (N, V) logits.
 
-    x (N, C), weight (V, C), targets (N,). Products are computed in `dtype`, all else in float32.
-    The gradients come with the loss, a few rows at a time (Liger Kernel, arXiv:2410.10989, section
-    3.2): memory is what such a step waits for.
+    The gradients are computed with the loss, for a few rows at a time (Liger Kernel,
+    arXiv:2410.10989, section 3.2), because memory access limits the speed.
+
+    Args:
+        x: (N, C).
+        weight: (V, C).
+        targets: (N,).
+        dtype: of the matrix products; everything else is float32.
     """
     loss: Tensor = LinearCrossEntropy.apply(x, weight, targets, dtype)  # type: ignore[no-untyped-call]
     return loss
 
 
 class LinearCrossEntropy(torch.autograd.Function):
-    """See `linear_cross_entropy`."""
+    """Autograd function of `linear_cross_entropy`."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
-        """The loss, (); its gradients are kept."""
+        """Return the loss, (), and keep its gradients."""
         (N, C), V = x.shape, len(weight)
-        rows = min(N, max(1, CHUNK_NUMBERS // V))
+        rows = min(N, max(1, LOGITS_AT_ONCE // V))
         weight_in_dtype, total = weight.to(dtype), torch.zeros((), dtype=torch.float32)
-        of_x, of_weight = torch.empty_like(x), torch.zeros_like(weight)
-        # one memory for all chunks: new pages would be cleared each time
-        all_logits, of_chunk = torch.empty(rows, V, dtype=dtype), torch.empty(V, C, dtype=dtype)
+        x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
+        # all chunks use the same memory: the system would have to clear new pages
+        all_logits, product = torch.empty(rows, V, dtype=dtype), torch.empty(V, C, dtype=dtype)
         all_probs = (
             torch.empty(rows, V, dtype=torch.float32) if dtype != torch.float32 else all_logits
         )
         for start in range(0, N, rows):
             chunk = slice(start, start + rows)
             x_chunk, target = x[chunk].to(dtype), targets[chunk, None]  # (rows, C), (rows, 1)
-            logits, probs = (t[: len(x_chunk)] for t in (all_logits, all_probs))
+            logits, probs = (t[: len(x_chunk)] for t in (all_logits, all_probs))  # (rows, V)
             torch.mm(x_chunk, weight_in_dtype.T, out=logits)
             probs.copy_(logits)
             below_max = probs.amax(-1, keepdim=True) - probs.gather(-1, target)
             torch.softmax(probs, -1, out=probs)
-            # not -log of the target's, which can be 0
+            # not -log of the target's probability, which can be 0
             total += (below_max - probs.amax(-1, keepdim=True).log()).sum()
-            # the gradient of the logits
+            # the gradient of the logits is the probabilities, minus 1 for the target
             probs.scatter_add_(-1, target, torch.full_like(below_max, -1))
             logits.copy_(probs)
-            of_x[chunk] = logits @ weight_in_dtype
-            of_weight += torch.mm(logits.T, x_chunk, out=of_chunk)
-        ctx.save_for_backward(of_x, of_weight)
+            x_gradient[chunk] = logits @ weight_in_dtype
+            weight_gradient += torch.mm(logits.T, x_chunk, out=product)
+        ctx.save_for_backward(x_gradient, weight_gradient)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """The gradient of the loss -> those of x and the weight."""
-        of_x, of_weight = ctx.saved_tensors
-        return of_x.mul_(gradients[0]), of_weight.mul_(gradients[0]), None, None
+        """Return the gradients of x and the weight, times that of the loss."""
+        x_gradient, weight_gradient = ctx.saved_tensors
+        return x_gradient.mul_(gradients[0]), weight_gradient.mul_(gradients[0]), None, None

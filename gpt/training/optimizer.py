@@ -6,16 +6,15 @@ four times this one. (`python scripts/bench.py optimizer`)
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 
 import torch
 from torch import Tensor
 
 from gpt.config.schema import TrainConfig
-from gpt.distributed import rank, world_size
+from gpt.distributed.ddp import assign_owners, share_results
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.model.transformer import GPT, Block
 from gpt.runs.format import Tensors
-from gpt.sharding import array_of, fill, here, matrices_here, owners, share_results, whole
 
 # (a, b, c) of each step: the polynomials of degree 5 that together bring singular values from 0.02
 # to 1 nearest to 1, as in Polar Express (arXiv:2505.16932).
@@ -29,8 +28,7 @@ POLAR_EXPRESS = (
 class Optimizer:
     """Parameters, and what is kept of each from step to step: `state`, lists of tensors by name.
 
-    A parameter without a gradient is left alone, and so is its state. Of a parameter that is
-    sharded, so is what is kept of each of its numbers.
+    A parameter without a gradient is left alone, and so is its state.
     """
 
     def __init__(self, parameters: Sequence[Tensor], **state: list[Tensor]) -> None:
@@ -48,7 +46,7 @@ class Optimizer:
             self.update(lr_factor)
             return
         kept = [t for tensors in self.state.values() for t in tensors]
-        tensors = [here(t) for t in (*self.parameters, *kept)]
+        tensors = [*self.parameters, *kept]
         before = [t.clone() for t in tensors]
         self.update(lr_factor)
         for tensor, old in zip(tensors, before, strict=True):
@@ -60,7 +58,7 @@ class Optimizer:
 
     def state_dict(self) -> Tensors:
         """The state as arrays, `momentum.0` and so on; on a CPU they share its memory."""
-        return {name: array_of(tensor) for name, tensor in self._named_state()}
+        return {name: tensor.numpy(force=True) for name, tensor in self._named_state()}
 
     def load_state_dict(self, state: Tensors) -> None:
         """Copy what `state_dict` gave into the state.
@@ -72,7 +70,7 @@ class Optimizer:
         if expected != {name: array.shape for name, array in state.items()}:
             raise ValueError("the optimizers' tensors are not those of this model")
         for name, tensor in self._named_state():
-            fill(tensor, state[name])
+            tensor.copy_(torch.from_numpy(state[name]))
 
     def _named_state(self) -> Iterator[tuple[str, Tensor]]:
         for name, tensors in self.state.items():
@@ -102,7 +100,7 @@ class AdamW(Optimizer):
         """See Optimizer.step."""
         state = zip(self.state["mean"], self.state["square"], self.state["steps"], strict=True)
         updated = [
-            [here(t) for t in (p, p.grad, *of_p)]
+            [p, p.grad, *of_p]
             for p, of_p in zip(self.parameters, state, strict=True)
             if p.grad is not None
         ]
@@ -131,7 +129,6 @@ class Muon(Optimizer):
     for itself. Products are computed in `dtype`.
 
     Each of several ranks orthogonalises its share of the matrices, and gets the others' results.
-    Of shards, a few parameters at a time are gathered.
     """
 
     MOMENTUM, BETA2 = 0.95, 0.95  # of the gradients' mean; of the neurons' mean square
@@ -143,6 +140,7 @@ class Muon(Optimizer):
         learning_rate: float,
         weight_decay: float,
         dtype: torch.dtype = torch.float32,
+        ranks: Ranks = SINGLE,
     ) -> None:
         sizes = [(n, p.shape[1]) for p, ns in zip(parameters, rows, strict=True) for n in ns]
         neurons = [(n, 1) if is_tall(n, m) else (1, m) for n, m in sizes]
@@ -153,7 +151,7 @@ class Muon(Optimizer):
                 torch.zeros(n, dtype=torch.float32, device=parameters[0].device) for n in neurons
             ],
         )
-        self.rows, self.dtype = rows, dtype
+        self.rows, self.dtype, self.ranks = rows, dtype, ranks
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
 
     def update(self, lr_factor: float) -> None:
@@ -171,18 +169,17 @@ class Muon(Optimizer):
             direction = p.grad.lerp(momentum, self.MOMENTUM)
             p.mul_(1 - rate * self.weight_decay)
             updated.append((p, direction, rows, of_p))
-        sharded = any(here(p) is not p for p in self.parameters)
-        for some in _batched(updated, world_size() if sharded else len(updated)):
-            self._move(some, rate)
+        self._move(updated, rate)
 
     def _move(self, updated: "list[Update]", rate: float) -> None:
         """Move these parameters by their orthogonalised directions."""
-        steps = [part for _, d, rows, _ in updated for part in torch.split(whole(d), rows)]
+        steps = [part for _, d, rows, _ in updated for part in torch.split(d, rows)]
         squares = [square for *_, of_p in updated for square in of_p]
-        owner = owners([step.numel() * min(step.shape) for step in steps])
+        costs = [step.numel() * min(step.shape) for step in steps]
+        owner = assign_owners(costs, self.ranks.size)
         by_shape: dict[torch.Size, list[int]] = {}  # one product for all of it
         for i, step in enumerate(steps):
-            if owner[i] == rank():
+            if owner[i] == self.ranks.rank:
                 by_shape.setdefault(step.shape, []).append(i)
         for same in by_shape.values():
             mean_squares = [squares[i] for i in same]
@@ -194,21 +191,15 @@ class Muon(Optimizer):
             even *= frobenius_norm(orthogonal) / (frobenius_norm(even) + 1e-8)  # norm as before
             for i, step in zip(same, even, strict=True):
                 steps[i] = step
-        share_results([*steps, *squares], [*owner, *owner])
-        matrices = (matrix for p, _, rows, _ in updated for matrix in matrices_here(p, rows))
-        for step, (matrix, rows_of_it) in zip(steps, matrices, strict=True):
+        share_results([*steps, *squares], [*owner, *owner], self.ranks)
+        matrices = (matrix for p, _, rows, _ in updated for matrix in torch.split(p, rows))
+        for step, matrix in zip(steps, matrices, strict=True):
             height, width = step.shape
-            matrix.sub_(step[rows_of_it], alpha=rate * max(1, height / width) ** 0.5)
+            matrix.sub_(step, alpha=rate * max(1, height / width) ** 0.5)
 
 
 Update = tuple[Tensor, Tensor, list[int], list[Tensor]]
 """A parameter, its direction, the rows of its matrices, and the mean squares of their neurons."""
-
-
-def _batched(updates: list[Update], size: int) -> Iterator[list[Update]]:
-    left = iter(updates)
-    while some := list(islice(left, size)):
-        yield some
 
 
 def mean_of_neurons(matrices: Tensor) -> Tensor:
@@ -246,7 +237,10 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def make_optimizers(
-    model: GPT, config: TrainConfig, dtype: torch.dtype = torch.float32
+    model: GPT,
+    config: TrainConfig,
+    dtype: torch.dtype = torch.float32,
+    ranks: Ranks = SINGLE,
 ) -> list[Optimizer]:
     """AdamW for all that is trained; or Muon for the blocks' matrices, and AdamW for the rest.
 
@@ -274,7 +268,7 @@ def make_optimizers(
         rows = [qkv if name.endswith("qkv.weight") else [len(p)] for name, p in in_blocks.items()]
         rest = [p for name, p in matrices.items() if name not in in_blocks]
         optimizers = [
-            Muon([*in_blocks.values()], rows, config.muon_learning_rate, decay, dtype),
+            Muon([*in_blocks.values()], rows, config.muon_learning_rate, decay, dtype, ranks),
             AdamW([*rest, *vectors], rate, betas, 0.0),
         ]
     return [optimizer for optimizer in optimizers if optimizer.parameters]

@@ -11,15 +11,15 @@ import torch
 from pydantic import ValidationError
 
 from gpt.config.schema import Config, TrainConfig
-from gpt.distributed import from_main
+from gpt.distributed.ranks import Ranks
 from gpt.errors import CheckpointError, UsageError, counted
 from gpt.files import from_here
 from gpt.runs.format import CheckpointData
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model, load_weights
-from gpt.sharding import device_to_build_on
 from gpt.text.corpus import Corpus
-from gpt.training.ensemble import Update, make_step
+from gpt.training.build_step import build_step
+from gpt.training.ensemble_step import Update
 from gpt.training.gradients import threads_each
 from gpt.training.progress import Progress
 from gpt.training.schedule import learning_rate, rewarm_factor
@@ -43,7 +43,8 @@ def resume_from(
     corpus: Corpus,
     run: Path,
     device: torch.device,
-    teacher: Teacher | None = None,
+    teacher: Teacher | None,
+    ranks: Ranks,
     *,
     adds_minutes: bool = False,
 ) -> RunState:
@@ -57,7 +58,7 @@ def resume_from(
         ConfigError: the config changes what would make it another run.
         UsageError: the text or the teacher differs, or the run is finished.
     """
-    data, state = from_main(recover, run)
+    data, state = ranks.broadcast(recover, run)
     run = from_here(run)  # from now on it is only named in messages
     with _state_of_this_model(run, data):
         progress = Progress(**state.numbers["progress"])
@@ -66,10 +67,10 @@ def resume_from(
             _check_has_steps(data, config, progress, run)
         _check_teacher(teacher, state.numbers.get("teacher_sha256"), config, run)
         _change_schedule(data, config.train, progress)
-        model = load_model(data, device_to_build_on(config.train, device))
-        update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
+        model = load_model(data, device)
+        update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
         update.load_state_dict(state)
-        _warn_of_other_digits(update, config, state.numbers)
+        _warn_of_other_digits(update, config, ranks, state.numbers)
     return RunState(data.step, update, progress, data.config)
 
 
@@ -127,10 +128,12 @@ def _check_teacher(teacher: Teacher | None, sha256: str | None, config: Config, 
         )
 
 
-def _warn_of_other_digits(update: Update, config: Config, numbers: dict[str, Any]) -> None:
+def _warn_of_other_digits(
+    update: Update, config: Config, ranks: Ranks, numbers: dict[str, Any]
+) -> None:
     """Say what differs here from where the checkpoint was written, and changes the last digits."""
     now, before = torch.get_num_threads(), numbers["threads"]
-    each_now, each_before = (threads_each(n, config, update.device) for n in (now, before))
+    each_now, each_before = (threads_each(n, config, update.device, ranks) for n in (now, before))
     if update.device.type == "cpu" and each_now != each_before:
         log.warning(
             "threads: computing with %s, where the run had %s: its last digits will differ; "
@@ -178,13 +181,13 @@ def schedule_factor(step: int, config: TrainConfig, progress: Progress) -> float
     return rewarm_factor(step, config, progress.rewarm_step, progress.rewarm_rate)
 
 
-def roll_back(run: Path, update: Update) -> tuple[int, Progress]:
+def roll_back(run: Path, update: Update, ranks: Ranks) -> tuple[int, Progress]:
     """Load the last intact checkpoint of a run into its model and optimizers, in place.
 
     Raises:
         CheckpointError: no checkpoint is intact.
     """
-    data, state = from_main(recover, run)
+    data, state = ranks.broadcast(recover, run)
     run = from_here(run)  # from now on it is only named in messages
     with _state_of_this_model(run, data):
         load_weights(update.model, data)

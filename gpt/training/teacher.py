@@ -1,4 +1,4 @@
-"""Distillation: a trained run's predictions as targets, beside the characters of the text."""
+"""Distillation: a trained run's predictions as targets, in addition to the text's characters."""
 
 from dataclasses import dataclass
 
@@ -15,40 +15,44 @@ from gpt.runs.read import read_checkpoint, read_summary
 from gpt.runs.weights import load_model
 from gpt.text.vocabulary import Vocabulary
 
+TEACHER_WEIGHT = 0.7  # fraction of the loss that counts the teacher's predictions
+
 
 @dataclass(frozen=True)
 class Teacher:
     """A trained model whose probabilities are targets (arXiv:1503.02531, section 2).
 
-    They are taken as they are, at temperature 1: text is uncertain enough. `weight` is theirs in
-    the loss, and 1 - `weight` that of the characters.
+    The probabilities are used at temperature 1: text is uncertain enough.
+
+    Attributes:
+        model: the trained model.
+        sha256: hash of its weights' file.
     """
 
     model: LanguageModel
-    weight: float
-    sha256: str  # of its weights' file
+    sha256: str
 
     @torch.no_grad()
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
-        """The distributions to predict (B, T, V), for windows x and the characters y (B, T).
+        """Return the distributions to predict (B, T, V), for windows x and y (B, T).
 
-        The teacher is given the text that x and y have in common: x without token dropout, but for
-        each first character.
+        The teacher reads the text itself: x without token dropout, except for each first character,
+        which is not in y.
         """
         text = torch.cat([x[:, :1], y[:, :-1]], dim=1)
-        targets: Tensor = self.weight * self.model(text).float().softmax(-1)
-        certain = torch.full_like(targets[..., :1], 1 - self.weight)
+        targets: Tensor = TEACHER_WEIGHT * self.model(text).float().softmax(-1)
+        certain = torch.full_like(targets[..., :1], 1 - TEACHER_WEIGHT)
         targets.scatter_add_(-1, y[..., None], certain)
         return targets
 
 
 def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -> Teacher | None:
-    """The best model of the run `train.distill`, if that is set.
+    """Load the best model of the run `train.distill`; return None if that is not set.
 
     Raises:
         UsageError: there is no such run.
-        ConfigError: its vocabulary is another, or its windows are shorter.
-        CheckpointError: it cannot be read.
+        ConfigError: its vocabulary differs, or its windows are shorter.
+        CheckpointError: its checkpoint cannot be read.
     """
     run = config.train.distill
     if run is None:
@@ -56,16 +60,17 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
     data = read_checkpoint(find_teacher(run))
     _check_fits(data, config, vocabulary)
     warn_of_known_val("train.distill", data.config, config)
-    return Teacher(load_model(data, device), config.train.distill_weight, data.weights_sha256)
+    return Teacher(load_model(data, device), data.weights_sha256)
 
 
 def check_teacher(config: Config, vocabulary: Vocabulary) -> None:
-    """Raises what `load_teacher` would, but reads no weights."""
+    """Raise the errors of `load_teacher`, but read no weights."""
     if config.train.distill is not None:
         _check_fits(read_summary(find_teacher(config.train.distill)), config, vocabulary)
 
 
 def _check_fits(data: CheckpointData, config: Config, vocabulary: Vocabulary) -> None:
+    """Raise ConfigError if the teacher cannot predict the run's windows."""
     run = config.train.distill
     if data.vocabulary != vocabulary:
         raise ConfigError(

@@ -9,12 +9,12 @@ import torch
 
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config
-from gpt.distributed import any_rank, from_main, world_size
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.vocabulary import Ids
-from gpt.training.ensemble import Update
+from gpt.training.ensemble_step import Update
 from gpt.training.schedule import (
     phase_plans,
     short_part,
@@ -82,20 +82,20 @@ class Pace:
         ratio = self.seconds[made[-1]] / self.probed[made[-1]] if made else 1.0
         return self.seconds.get(T, self.probed.get(T, 0.0) * ratio)
 
-    def probe(self, update: Update, val: Ids, config: Config) -> None:
+    def probe(self, update: Update, val: Ids, config: Config, ranks: Ranks = SINGLE) -> None:
         """Measure backward passes and a short evaluation, without changing the model."""
         for step in (config.train.steps, 0):  # long windows, then short ones
             T = window_length(step, config)
             if T not in self.probed:
-                self.probed[T] = self._seconds_of(partial(update.probe, step))
+                self.probed[T] = self._seconds_of(partial(update.probe, step), ranks)
         some = val[: max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads() + 1]
         score = partial(evaluate, update.model, some)
-        self.seconds[CHARACTER] = self._seconds_of(score) / (len(some) - 1) / world_size()
+        self.seconds[CHARACTER] = self._seconds_of(score, ranks) / (len(some) - 1) / ranks.size
 
-    def _seconds_of(self, work: Callable[[], object]) -> float:
+    def _seconds_of(self, work: Callable[[], object], ranks: Ranks) -> float:
         """Return the mean seconds of several calls; the first one counts only if it is slow."""
         times: list[float] = []
-        while len(times) < PROBES and not any_rank(sum(times) >= PROBED_S):
+        while len(times) < PROBES and not ranks.any(sum(times) >= PROBED_S):
             self.start()
             work()
             times.append(self.clock() - self._since)
@@ -112,6 +112,7 @@ class TimeBudget:
         clock: returns the seconds since the command began.
         elapsed_before: seconds of training of the commands that this one resumes.
         pace: measured already, in place of `update` and `clock`.
+        ranks: the processes that train.
     """
 
     def __init__(
@@ -122,13 +123,15 @@ class TimeBudget:
         clock: Callable[[], float],
         elapsed_before: float = 0.0,
         pace: Pace | None = None,
+        ranks: Ranks = SINGLE,
     ) -> None:
+        self.ranks = ranks
         self.limit_s = 60 * (config.train.minutes or math.inf)
         self.val_characters, self.elapsed_before = len(val) - 1, elapsed_before
         self.given_s = self.limit_s - elapsed_before  # of this command
         self.pace = pace or Pace(clock)
         if pace is None and config.train.minutes is not None:
-            self.pace.probe(update, val, config)
+            self.pace.probe(update, val, config, ranks)
         self.next_check_s = self.used_s + CHECKED_EVERY * self.given_s / 2
 
     def check_soon(self, step: int, config: Config) -> None:
@@ -217,7 +220,9 @@ class TimeBudget:
         """
         if math.isinf(self.limit_s) or step >= config.train.steps:
             return None
-        return from_main(self._new_end, step, config, wholes)  # one clock decides for all ranks
+        return self.ranks.broadcast(
+            self._new_end, step, config, wholes
+        )  # one clock decides for all ranks
 
     def _new_end(self, step: int, config: Config, wholes: int) -> int | None:
         if self.used_s < self.next_check_s:

@@ -5,6 +5,7 @@ import math
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +16,9 @@ import torch
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, select_device
-from gpt.distributed import (
-    any_rank,
-    check_batch,
-    check_equal,
-    from_main,
-    on_main,
-    own_device,
-    own_threads,
-    rank,
-    world_size,
-)
+from gpt.distributed.ddp import check_equal, select_own_device, select_own_threads
+from gpt.distributed.launch import remember
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import Interrupted, TrainingError, Unreadable, UsageError, command, counted
 from gpt.evaluation.attention_weights import attend
 from gpt.evaluation.baselines import measure_baselines
@@ -38,24 +31,22 @@ from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.lock import check_plain, finish_overwrite, locked, set_aside
 from gpt.runs.provenance import note_start
 from gpt.runs.read import read_checkpoint
-from gpt.runs.weights import for_main, load_weights, weights_of
+from gpt.runs.weights import load_weights, weights_of
 from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
 from gpt.sampling.sampler import SamplingRules
-from gpt.sharding import check_sharding, device_to_build_on, whole
 from gpt.status import phase
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input
-from gpt.torchrun import remember
-from gpt.training.ensemble import make_step
+from gpt.training.build_step import build_step
 from gpt.training.init_from import initial_model
-from gpt.training.memory import check_training_memory
+from gpt.training.memory_estimate import check_training_memory
 from gpt.training.monitor.monitor import Monitor
 from gpt.training.monitor.silent import SilentMonitor
 from gpt.training.progress import Progress
 from gpt.training.resume import RunState, resume_from, roll_back, schedule_factor
-from gpt.training.schedule import is_due, learning_rate, window_length, with_plan
+from gpt.training.schedule import Schedule, is_due, learning_rate, window_length, with_plan
 from gpt.training.step import Result
 from gpt.training.teacher import load_teacher
 from gpt.training.time_budget import CHARACTER, EVALUATION, PICTURE, TimeBudget
@@ -110,6 +101,7 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     on_event: Callable[[dict[str, Any]], object] | None = None,
     clock: Callable[[], float] | None = None,
+    ranks: Ranks = SINGLE,
 ) -> Outcome:
     """Train a model on a corpus in a run folder, from the start or from its last checkpoint.
 
@@ -122,7 +114,7 @@ def train(
     After `SKIPPED_STEPS` in a row the run rolls back to its last checkpoint and continues with half
     the learning rates, at most `ROLLBACKS` times.
 
-    All ranks that have `distributed.joined` call this function with the same arguments. Rank 0
+    All `ranks` call this function with the same arguments. Rank 0
     writes the run and calls `on_event`. The number of ranks changes only the order in which floats
     are added, and the dropout masks.
 
@@ -138,6 +130,7 @@ def train(
         numbered: use the first free folder of RUN, RUN-2, RUN-3, ...
         should_stop, on_event: see `gpt.api.train`.
         clock: returns the seconds since the command began; default: since this call.
+        ranks: the processes that train the model together.
 
     Raises:
         Interrupted: `should_stop` returned True. If training had begun, the state is saved.
@@ -149,50 +142,53 @@ def train(
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
     run, typed = run.absolute(), typed or run
-    device = own_device(select_device(config.device))
-    check_batch(config.train.batch_size)
-    check_sharding(config.train)
-    with computing_with(own_threads(config.threads), deterministic=config.deterministic):
+    device = select_own_device(select_device(config.device), ranks)
+    ranks.check_batch(config.train.batch_size)
+    with computing_with(
+        select_own_threads(config.threads, ranks), deterministic=config.deterministic
+    ):
         with phase("preparing the training"):
             teacher = load_teacher(config, corpus.vocabulary, device)
-            check_training_memory(config, len(corpus.vocabulary), device, teacher)
+            check_training_memory(config, len(corpus.vocabulary), device, teacher, ranks)
             begun_from: dict[str, str | int] = {}
             if resume:
-                from_main(check_plain, run)
+                ranks.broadcast(check_plain, run)
             else:
-                made_on = device_to_build_on(config.train, device)
-                model, begun_from = initial_model(config, corpus.vocabulary, made_on)
-                update = make_step(model, corpus.train, config, device, corpus.vocabulary, teacher)
-                budget = TimeBudget(config, update, corpus.val, clock)
-                config = from_main(budget.first_plan, config)
-                update.replan(config)
-                if any_rank(should_stop()):
+                model, begun_from = initial_model(config, corpus.vocabulary, device)
+                update = build_step(
+                    config, model, device, ranks, corpus.train, corpus.vocabulary, teacher
+                )
+                budget = TimeBudget(config, update, corpus.val, clock, ranks=ranks)
+                config = ranks.broadcast(budget.first_plan, config)
+                update.follow(Schedule(config))
+                if ranks.any(should_stop()):
                     raise Interrupted("stopped before training began; nothing is saved")
-                run = from_main(_make, run, numbered, overwrite)  # last: nothing can fail now
+                run = ranks.broadcast(_make, run, numbered, overwrite)  # last: nothing can fail now
                 typed = typed.with_name(run.name)
-        with on_main(locked(run), lambda: None) as check_in_place:
+        with locked(run) if ranks.rank == 0 else nullcontext(lambda: None) as check_in_place:
             if resume:
                 with phase("loading the checkpoint"):
                     state = resume_from(
-                        config, corpus, run, device, teacher, adds_minutes=adds_minutes
+                        config, corpus, run, device, teacher, ranks, adds_minutes=adds_minutes
                     )
                     config, budget = _budget_to_resume(
-                        config, corpus, run, state, clock, adds_minutes=adds_minutes
+                        config, corpus, run, state, clock, ranks, adds_minutes=adds_minutes
                     )
             else:
-                from_main(set_aside, run)
+                ranks.broadcast(set_aside, run)
                 state = RunState(0, update, Progress(), None)
             computed: dict[str, str | int] = {
                 "device": str(device),
                 "precision": str(state.update.precision).removeprefix("torch."),
                 "threads": torch.get_num_threads(),
-                "ranks": world_size(),
+                "ranks": ranks.size,
                 **begun_from,
             }
-            from_main(_note, run, config, corpus, state.step, computed)
+            ranks.broadcast(_note, run, config, corpus, state.step, computed)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), typed)
             trainer = Trainer(
-                *(config, corpus, run, state, budget, check_in_place, should_stop, on_event), typed
+                *(config, corpus, run, state, budget, check_in_place, should_stop, on_event, typed),
+                ranks,
             )
             remember(run=str(run))
             while True:
@@ -211,6 +207,7 @@ def _budget_to_resume(
     run: Path,
     state: RunState,
     clock: Callable[[], float],
+    ranks: Ranks,
     *,
     adds_minutes: bool,
 ) -> tuple[Config, TimeBudget]:
@@ -225,7 +222,7 @@ def _budget_to_resume(
     if adds_minutes and minutes is not None:
         train = config.train.model_copy(update={"minutes": elapsed_s / 60 + minutes})
         config = config.model_copy(update={"train": train})
-    budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_s)
+    budget = TimeBudget(config, state.update, corpus.val, clock, elapsed_s, ranks=ranks)
     if minutes is None or config.train.minutes == before.minutes:
         return config, budget
     if not adds_minutes:
@@ -241,8 +238,8 @@ def _budget_to_resume(
             *(run, minutes, elapsed_s / 60),
         )
     elif state.step >= before.steps:
-        config = from_main(budget.extend, state.step, config)
-        state.update.replan(config)
+        config = ranks.broadcast(budget.extend, state.step, config)
+        state.update.follow(Schedule(config))
         state.progress.rewarm_step = None  # the plan has a warmup of its own
         steps, rewarm = config.train.steps, config.train.rewarm_steps
         log.info(
@@ -289,13 +286,15 @@ class Trainer:
         should_stop: Callable[[], bool],
         on_event: Callable[[dict[str, Any]], object] | None,
         typed: Path | None = None,
+        ranks: Ranks = SINGLE,
     ) -> None:
+        self.ranks = ranks
         self.budget, self.pace, self.clock = budget, budget.pace, budget.pace.clock
         self.began = self.clock()
         self.config, self.corpus = config, corpus
         self.run, self.typed = run.absolute(), typed or run
         self.check_in_place = check_in_place
-        self.on_event = on_event if on_event and rank() == 0 else lambda event: None
+        self.on_event = on_event if on_event and ranks.rank == 0 else lambda event: None
         self._should_stop, self._stopping = should_stop, False
         self.step, self.update, self.progress = state.step, state.update, state.progress
         self.resumed_at = None if state.config is None else state.step
@@ -320,7 +319,7 @@ class Trainer:
 
     def fit(self) -> Outcome:
         """Train until there is a reason to stop. Raises Interrupted, TrainingError, Diverged."""
-        with (Monitor if rank() == 0 else SilentMonitor)(
+        with (Monitor if self.ranks.rank == 0 else SilentMonitor)(
             self.run,
             self.config,
             self.resumed_at,
@@ -392,7 +391,7 @@ class Trainer:
             end = self.budget.new_end(self.step, self.config, wholes)
             if end is not None:
                 self.config = with_plan(self.config, self.step, end)
-                self.update.replan(self.config)
+                self.update.follow(Schedule(self.config))
                 self.monitor.replan(end)
         if steps := dict(self.config.train.plans).get(self.step):
             self.monitor.event(self.step, f"{counted(steps, 'step')} planned")
@@ -416,7 +415,7 @@ class Trainer:
         """
         if not self._due(self.config.train.eval_every) and self.progress.pending is None:
             return
-        check_equal(self.update.model, self.step)
+        check_equal(self.update.model, self.step, self.ranks)
         try:
             losses = self._evaluate()
         except Stopped:
@@ -426,7 +425,7 @@ class Trainer:
             losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
         self.metrics |= losses
         self._warn_of_overfitting()
-        from_main(self._show_model, for_main(self.update.model))
+        self.ranks.broadcast(self._show_model, self.update.model)
         self._emit("evaluation", **losses, is_best=self.is_best)
 
     def _evaluate(self) -> dict[str, float]:
@@ -476,7 +475,7 @@ class Trainer:
         Raises:
             Interrupted: a stop is requested, and the state is saved.
         """
-        stop = any_rank(self._stop_requested())
+        stop = self.ranks.any(self._stop_requested())
         # a rollback is to lead to before the steps that were skipped
         due = self._due(self.config.train.checkpoint_every) and not self.progress.skipped_in_a_row
         again = self.saved_at_step == self.step  # it was saved without its evaluation
@@ -490,7 +489,7 @@ class Trainer:
 
     def finish(self) -> Outcome:
         """Show the final scores."""
-        return from_main(self._finish, for_main(self.update.model))
+        return self.ranks.broadcast(self._finish, self.update.model)
 
     def _finish(self, model: LanguageModel) -> Outcome:
         scores = {
@@ -533,7 +532,7 @@ class Trainer:
             )
         self.unread.clear()
         elapsed_s = self.monitor.elapsed_s
-        self.step, self.progress = roll_back(self.run, self.update)
+        self.step, self.progress = roll_back(self.run, self.update, self.ranks)
         self.progress.elapsed_s = elapsed_s
         self.progress.scale, self.progress.skipped_in_a_row = scale, 0
         self.resumed_at = self.saved_at_step = self.step
@@ -551,7 +550,7 @@ class Trainer:
         if isinstance(every, str) and every.endswith(" min"):
             minutes = float(every.removesuffix(" min"))
             due = self.clock() - self.saved_at >= 60 * minutes
-            return any_rank(due or self.saved_at_step is None)
+            return self.ranks.any(due or self.saved_at_step is None)
         return is_due(self.step, every, self.config.train)
 
     def _count_what_followed(self, T: int) -> None:
@@ -601,7 +600,7 @@ class Trainer:
         For an ensemble, also return the loss of each member as `NAME_member_1` and so on.
         """
         model, vocabulary = self.update.model, self.corpus.vocabulary
-        guesses = not self.step and not any(whole(m.head.weight.any()) for m in members_of(model))
+        guesses = not self.step and not any(m.head.weight.any() for m in members_of(model))
         if guesses and vocabulary.unknown_id is None:  # every id is equally likely
             return {name: math.log(len(vocabulary))}
         total = self.units.ids if characters is None else characters
@@ -614,7 +613,7 @@ class Trainer:
                 characters=characters,
                 should_stop=self._stop_requested,
                 on_progress=advance,
-                sharded=True,
+                ranks=self.ranks,
             )
         self.pace.lap(CHARACTER, total)
         if not math.isfinite(loss):
@@ -629,7 +628,7 @@ class Trainer:
         model.zero_grad(set_to_none=True)  # makes room for the copy
         weights = {name: weight.clone() for name, weight in model.state_dict().items()}
         try:
-            load_weights(model, from_main(read_checkpoint, self.run, "best"))
+            load_weights(model, self.ranks.broadcast(read_checkpoint, self.run, "best"))
             return self._val_losses("val_loss")["val_loss"]
         finally:
             model.load_state_dict(weights)
@@ -698,9 +697,9 @@ class Trainer:
         if teacher := self.update.teacher:
             numbers["teacher_sha256"] = teacher.sha256
         finite = all(np.isfinite(array).all() for array in data.weights.values())
-        if any_rank(not finite):  # of shards, rank 0 alone has all
+        if self.ranks.any(not finite):
             raise Diverged(f"step {self.step}: weights are NaN or infinite")
-        from_main(self._write_checkpoint, data, TrainingState(state.tensors, numbers))
+        self.ranks.broadcast(self._write_checkpoint, data, TrainingState(state.tensors, numbers))
         self.unsaved, self.saved_at_step, self.saved_at = False, self.step, self.clock()
         path = str(self.shown / "checkpoints" / f"step-{self.step}")
         self._emit("checkpoint", path=path, is_best=self.is_best)

@@ -16,6 +16,7 @@ import torch
 
 from gpt.config.schema import Config
 from gpt.device import computing_with, generator, select_precision
+from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.recipe.difficulty import measure_difficulty
@@ -23,7 +24,7 @@ from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import Choice, context_length, settings_for
 from gpt.text.batches import scored_windows
 from gpt.text.vocabulary import Ids
-from gpt.training.step import TrainStep
+from gpt.training.build_step import build_step
 from law.texts import corpus_of, source_of
 
 RUNS = Path(__file__).with_name("runs.jsonl")
@@ -151,7 +152,7 @@ def train_one(folder: Path, text: str, choice: Choice) -> Record:
             config = config.model_copy(update={"seed": 1337 + member})
             steps = config.train.steps
             models.append(GPT(config.model, V, generator(config.seed, "init", 0)))
-            update = TrainStep(models[-1], corpus.train, config, torch.device("cpu"))
+            update = build_step(config, models[-1], torch.device("cpu"), SINGLE, corpus.train)
             due = {steps * (i + 1) // EVALUATIONS: i for i in range(EVALUATIONS)}
             curves.append([])
             for step in range(steps):

@@ -1,0 +1,137 @@
+"""Gradients, devices and matrices that several ranks share.
+
+Each rank computes the gradient of its windows of the batch. DistributedDataParallel averages the
+gradients during the last backward pass (Li et al. 2020, arXiv:2006.15704).
+"""
+
+import hashlib
+import os
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from gpt.distributed.ranks import Ranks
+from gpt.errors import DeviceError, TrainingError
+
+
+def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], object]) -> Any:
+    """Return the module, wrapped so that backward leaves the mean of all ranks' gradients.
+
+    Args:
+        module: the model, or the compiled model.
+        ranks: the processes; for one, the module is returned as it is.
+        rehearse: makes a first backward pass with the module that it is given. DDP lays out its
+            buckets in the order of that pass, so each later step adds in the same order, also the
+            first step after a resume.
+    """
+    if ranks.size == 1:
+        return module
+    ranks.wait()  # compiling may take one rank longer than another
+    with warnings.catch_warnings():  # torch 2.9 lacks the new name of broadcast_buffers
+        warnings.simplefilter("ignore", FutureWarning)
+        wrapped = nn.parallel.DistributedDataParallel(
+            module, process_group=ranks.group, broadcast_buffers=False
+        )
+    rehearse(wrapped)
+    module.zero_grad(set_to_none=True)
+    return wrapped
+
+
+def unsynchronised(module: Any) -> AbstractContextManager[None]:
+    """Return a context in which DDP does not exchange gradients, as before the last micro-batch."""
+    if not hasattr(module, "no_sync"):
+        return nullcontext()
+    context: AbstractContextManager[None] = module.no_sync()
+    return context
+
+
+def all_reduce(tensor: Tensor, ranks: Ranks) -> Tensor:
+    """Return the sum of a tensor over all ranks, computed in place on its device."""
+    if ranks.size > 1:
+        dist.all_reduce(tensor, group=ranks.group)
+    return tensor
+
+
+def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
+    """Return the device of this rank: on CUDA, a GPU of its own.
+
+    Raises:
+        DeviceError: this machine has too few GPUs, or ranks cannot share the device.
+    """
+    if ranks.size == 1 or device.type == "cpu":
+        return device
+    if device.type != "cuda":
+        raise DeviceError(f"device {device}: ranks compute on cpu or cuda; use --device cpu")
+    if (count := torch.cuda.device_count()) < ranks.local_size:
+        raise DeviceError(
+            f"expected a GPU for each of the {ranks.local_size} ranks of this machine, got "
+            f"{count}; use torchrun --nproc-per-node={count}, or --device cpu"
+        )
+    torch.cuda.set_device(ranks.local_rank)
+    return torch.device("cuda", ranks.local_rank)
+
+
+def select_own_threads(threads: int | str, ranks: Ranks) -> int | str:
+    """Return `threads`; in place of `auto`, this machine's cores divided among its ranks."""
+    if threads != "auto" or ranks.size == 1:
+        return threads
+    import psutil
+
+    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
+    cores = min(len(allowed), psutil.cpu_count(logical=False) or 1)
+    return max(1, cores // ranks.local_size)
+
+
+def check_equal(module: nn.Module, step: int, ranks: Ranks) -> None:
+    """Raise TrainingError if a parameter differs between ranks in any bit."""
+    if ranks.size == 1:
+        return
+    digest = hashlib.sha256()
+    for parameter in module.parameters():
+        digest.update(parameter.numpy(force=True).tobytes())
+    digests = [""] * ranks.size
+    dist.all_gather_object(digests, digest.hexdigest())
+    if other := [i for i, each in enumerate(digests) if each != digests[0]]:
+        raise TrainingError(
+            f"step {step}: the weights of rank {other[0]} are no longer those of rank 0; expected "
+            f"all ranks to compute alike: use machines of one kind with the same packages, and "
+            f"resume from the last checkpoint"
+        )
+
+
+def assign_owners(costs: Sequence[int], ranks: int) -> list[int]:
+    """Return the rank that does each piece of work, so that all ranks have about equal work.
+
+    The largest piece comes first; each goes to the rank with the least work so far (Graham 1969,
+    longest processing time). With 2 ranks, `[3, 5, 3]` gives `[1, 0, 1]`.
+    """
+    load, owner = [0] * ranks, [0] * len(costs)
+    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
+        owner[i] = load.index(min(load))
+        load[owner[i]] += costs[i]
+    return owner
+
+
+def share_results(results: Sequence[Tensor], owner: Sequence[int], ranks: Ranks) -> None:
+    """Broadcast each tensor from its owner to all ranks, in place, through one flat buffer."""
+    if ranks.size == 1 or not results:
+        return
+    by_rank: list[list[Tensor]] = [[] for _ in range(ranks.size)]
+    for tensor, i in zip(results, owner, strict=True):
+        by_rank[i].append(tensor)
+    sizes = [sum(t.numel() for t in tensors) for tensors in by_rank]
+    mine = results[0].new_zeros(max(sizes))
+    if tensors := by_rank[ranks.rank]:
+        torch.cat([t.flatten() for t in tensors], out=mine[: sizes[ranks.rank]])
+    gathered = [mine.new_empty(len(mine)) for _ in range(ranks.size)]
+    dist.all_gather(gathered, mine, group=ranks.group)
+    for i, (tensors, values) in enumerate(zip(by_rank, gathered, strict=True)):
+        if i != ranks.rank:
+            parts = torch.split_with_sizes(values[: sizes[i]], [t.numel() for t in tensors])
+            for tensor, flat in zip(tensors, parts, strict=True):
+                tensor.copy_(flat.view_as(tensor))

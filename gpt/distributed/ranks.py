@@ -1,0 +1,161 @@
+"""The processes that train one model together, as a value that is passed to what needs it."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from gpt.distributed.launch import check_variables, is_launched, rendezvous
+from gpt.errors import ConfigError, TrainingError
+
+STEP_TIMEOUT = timedelta(seconds=30)  # longest wait of a rank for another one during a step
+LONG_TIMEOUT = timedelta(hours=1)  # longest wait while one rank works alone, or each for long
+# Gloo's threads release the last tensors only after a collective. Before Python 3.14 a thread that
+# does so while Python ends aborts the process (github.com/pytorch/pytorch/pull/179291).
+RELEASE_S = 0.2
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The processes that train one model, and which of them this one is.
+
+    Attributes:
+        rank: the number of this process, from 0 to `size` - 1. Rank 0 alone writes and prints.
+        size: the number of processes.
+        local_rank: the number of this process among those on this machine.
+        local_size: the number of processes on this machine.
+        group: PyTorch's process group for exchanges within a step; None for one process.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    group: Any = None
+
+    def broadcast(self, work: Callable[..., R], *arguments: Any) -> R:
+        """Run `work` on rank 0, and return its result on every rank.
+
+        The result is pickled, as PyTorch sends objects; only processes of this job receive it.
+        """
+        if self.size == 1:
+            return work(*arguments)
+        import torch.distributed as dist
+
+        box: list[Any] = [work(*arguments) if self.rank == 0 else None]
+        dist.broadcast_object_list(box, src=0)
+        result: R = box[0]
+        return result
+
+    def sum(self, numbers: Iterable[float], *, patient: bool = False) -> list[float]:
+        """Return the sum of each number over all ranks, in float64.
+
+        Set `patient` if some ranks may reach this call much later than others.
+        """
+        if self.size == 1:
+            return [*numbers]
+        import torch
+        import torch.distributed as dist
+
+        sums = torch.tensor([*numbers], dtype=torch.float64)
+        dist.all_reduce(sums, group=None if patient else self.group)
+        result: list[float] = sums.tolist()
+        return result
+
+    def any(self, flag: bool) -> bool:
+        """Return whether `flag` is true on any rank, such as after a signal or a deadline."""
+        return self.sum([float(flag)])[0] > 0
+
+    def wait(self) -> None:
+        """Return once every rank has called this, however long that takes."""
+        self.sum([0.0], patient=True)
+
+    def share(self, count: int) -> slice:
+        """Return which of `count` items are this rank's: consecutive ones, as evenly as possible.
+
+        3 ranks share 7 items as 0:2, 2:4 and 4:7.
+        """
+        return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
+
+    @contextmanager
+    def first_on_each_machine(self) -> Iterator[None]:
+        """Run the body on one rank of each machine before the other ranks run it."""
+        if self.local_rank > 0:
+            self.wait()
+        yield
+        if self.local_rank == 0:
+            self.wait()
+
+    def check_batch(self, batch_size: int) -> None:
+        """Raise ConfigError if a batch has fewer windows than there are ranks."""
+        if batch_size < self.size:
+            raise ConfigError(
+                f"train.batch_size: expected at least one window for each of the {self.size} "
+                f"ranks, got {batch_size}; use a larger one, or fewer ranks"
+            )
+
+
+SINGLE = Ranks()  # one process that trains alone
+
+
+@contextmanager
+def joined(should_stop: Callable[[], bool] = lambda: False) -> Iterator[Ranks]:
+    """Join the processes that torchrun started to one process group; yield them.
+
+    Without torchrun, yield `SINGLE`.
+
+    Raises:
+        UsageError: the variables that torchrun sets contradict each other.
+        Interrupted: `should_stop` returned True before all ranks were there.
+        TrainingError: another rank does not come, ends, or does not answer.
+    """
+    if is_launched():
+        check_variables()
+    if not is_launched() or os.environ["WORLD_SIZE"] == "1":
+        yield SINGLE
+        return
+    import torch
+    import torch.distributed as dist
+
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    on_cuda = torch.cuda.is_available() and dist.is_nccl_available()
+    try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
+            timeout=LONG_TIMEOUT,
+            rank=rank,
+            world_size=size,
+            store=rendezvous(LONG_TIMEOUT, should_stop),
+        )
+        yield Ranks(
+            rank,
+            size,
+            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+            local_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            group=dist.new_group(timeout=STEP_TIMEOUT),
+        )
+        dist.destroy_process_group()
+    except RuntimeError as error:
+        if (reason := _reason(error)) is None:
+            raise
+        raise TrainingError(
+            f"another rank of this job ended, or did not answer for {STEP_TIMEOUT.seconds} s "
+            f"({reason:.150}), so this one ends too; the run keeps its last checkpoint: resume it "
+            f"with gpt train --resume, or start with torchrun --max-restarts"
+        ) from error
+    finally:
+        time.sleep(RELEASE_S)
+
+
+def _reason(error: RuntimeError) -> str | None:
+    """Return the first sentence of an error of the process group; None for other errors."""
+    import torch.distributed as dist
+
+    first, *_ = str(error).splitlines() or [""]
+    is_ours = isinstance(error, dist.DistError) or "gloo" in first.lower() or "NCCL" in first
+    return (first.rpartition("] ")[2] or first).partition(". ")[0] if is_ours else None

@@ -1,0 +1,142 @@
+"""Key-value cache: keys and values of earlier characters, which need not be computed again."""
+
+import torch
+from torch import Tensor
+
+from gpt.config.schema import ModelConfig
+from gpt.model.key_offset import split_offset
+from gpt.text.vocabulary import MASKED
+
+
+class Cache:
+    """Keys and values of B texts of different lengths, with room for T characters each.
+
+    `model(ids, cache)` with ids (B, t) fills an empty cache with the first t characters of each
+    text. With ids (B, 1), it appends one character to each text. The logits equal those of the
+    whole texts.
+    """
+
+    def __init__(self, config: ModelConfig, B: int, device: torch.device) -> None:
+        self.T = config.T
+        self.lengths = [0] * B  # characters of each text
+        self.lengths_on_device = torch.zeros(B, dtype=torch.long, device=device)
+        self.ids = torch.zeros(B, config.T, dtype=torch.long, device=device)
+        self.layers = [  # for each member of an ensemble, its layers
+            [LayerCache(self, config, B, device) for _ in range(config.n_layer)]
+            for _ in range(config.ensemble)
+        ]
+        self.positions: slice | Tensor = slice(0, 0)  # of the characters being appended
+        self.mask: Tensor | None = None  # (B, 1, 1, T): which characters each text has
+
+    def begin(self, ids: Tensor) -> None:
+        """Prepare to append the ids (B, t).
+
+        Raises:
+            ValueError: there is no room, or t > 1 and the cache is not empty.
+        """
+        t, longest = ids.shape[1], max(self.lengths)
+        if longest + t > self.T or (t > 1 and longest):
+            raise ValueError(
+                f"expected one character more, and at most T = {self.T} in all; got {t} after "
+                f"{longest}"
+            )
+        if ids.is_cpu and longest == min(self.lengths):  # equal lengths need no mask
+            self.positions, self.mask = slice(longest, longest + t), None
+            self.ids[:, self.positions] = ids
+        elif t > 1:
+            self.positions, self.mask = slice(0, t), None
+            self.ids[:, :t] = ids
+        else:  # constant shapes and no synchronisation, as a CUDA graph needs
+            self.positions = self.lengths_on_device.view(-1, 1, 1)
+            self.ids.scatter_(1, self.lengths_on_device[:, None], ids)
+            self.mask = torch.arange(self.T, device=ids.device) <= self.positions[..., None]
+
+    def end(self, t: int) -> None:
+        """Add the `t` characters that all layers have appended to the lengths."""
+        self.lengths = [length + t for length in self.lengths]
+        self.lengths_on_device += t
+
+    def before(self, distance: int) -> Tensor:
+        """Return the ids (B, 1) `distance` characters before the one being appended.
+
+        It is MASKED for a text that is shorter than that.
+        """
+        positions = self.lengths_on_device[:, None] - distance
+        return self.ids.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, MASKED)
+
+    def set_lengths(self, lengths: list[int]) -> None:
+        """Discard the characters after the first `lengths[b]` of each text b."""
+        self.lengths = lengths
+        self.lengths_on_device.copy_(torch.tensor(lengths, device="cpu"))
+
+    def tensors(self) -> list[Tensor]:
+        """Return all tensors of the cache, (B, ...) each."""
+        layers = [layer for layers in self.layers for layer in layers]
+        cached = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
+        return [self.lengths_on_device, self.ids, *cached]
+
+    def replace(self, rows: list[int], other: "Cache") -> None:
+        """Replace the texts in `rows` by those of another cache."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.ids.device)
+        for row, length in zip(rows, other.lengths, strict=True):
+            self.lengths[row] = length
+        for tensor, new in zip(self.tensors(), other.tensors(), strict=True):
+            tensor.index_copy_(0, index, new)
+
+    def fork(self, row: int, rows: list[int]) -> None:
+        """Replace the texts in `rows` by the one in `row`."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.ids.device)
+        for other in rows:
+            self.lengths[other] = self.lengths[row]
+        for tensor in self.tensors():
+            tensor.index_copy_(0, index, tensor[torch.full_like(index, row)])
+
+    def select(self, rows: list[int]) -> None:
+        """Discard the texts in all other rows."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.ids.device)
+        self.lengths = [self.lengths[row] for row in rows]
+        self.lengths_on_device, self.ids = self.lengths_on_device[index], self.ids[index]
+        for layers in self.layers:
+            for layer in layers:
+                layer.keys, layer.values = layer.keys[index], layer.values[index]
+
+
+class LayerCache:
+    """Keys (B, H, T, hs) and values (B, H, T, vs) of one layer.
+
+    With `key_offset`, there is room for the keys of one character more, because half of each key
+    belongs to the next character (see `offset_keys`).
+    """
+
+    def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:
+        self.parent, self.key_offset = cache, config.key_offset
+        H, T = config.n_head, config.T
+        keys, values = (B, H, T + config.key_offset, config.head_size), (B, H, T, config.value_size)
+        self.keys = torch.zeros(keys, dtype=torch.float32, device=device)
+        self.values = torch.zeros(values, dtype=torch.float32, device=device)
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Append keys and values (B, H, t, ...); return those of all characters so far.
+
+        With a mask, return those of all T characters.
+        """
+        positions = self.parent.positions
+        if self.key_offset:
+            for shift, (cached, new) in enumerate(
+                zip(split_offset(self.keys), split_offset(keys), strict=True)
+            ):
+                _write(cached, new, positions, shift)
+        else:
+            _write(self.keys, keys, positions)
+        _write(self.values, values, positions)
+        end = positions.stop if isinstance(positions, slice) else self.parent.T
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+
+def _write(cached: Tensor, new: Tensor, positions: slice | Tensor, shift: int = 0) -> None:
+    """Write `new` into `cached` (B, H, T, ...) at `positions` plus `shift` characters."""
+    if isinstance(positions, slice):
+        cached[:, :, positions.start + shift : positions.stop + shift] = new
+    else:  # (B, 1, 1)
+        index = positions.view(-1, *[1] * (new.ndim - 1)) + shift
+        cached.scatter_(2, index.expand_as(new), new)

@@ -1,0 +1,95 @@
+"""Estimate the memory that training takes, before any of it is allocated."""
+
+import torch
+
+from gpt.config.schema import Config, ModelConfig
+from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.evaluation.loss import EVAL_LOGITS
+from gpt.memory import check_memory
+from gpt.model.shapes import parameter_count
+from gpt.text.batches import EVAL_CHARACTERS
+from gpt.training.gradients import takes_threads, windows_at_once, worker_count
+from gpt.training.linear_cross_entropy import LOGITS_AT_ONCE, fuses_head
+from gpt.training.teacher import Teacher
+
+FLOAT_BYTES = 4
+LIBRARY_BYTES = 4e8  # torch and other libraries, most of which are not loaded yet
+ADVICE = (
+    "use a smaller train.batch_size, model.T, model.C or model.n_layer, or a larger "
+    "train.accumulation"
+)
+
+
+def check_training_memory(
+    config: Config,
+    vocabulary_size: int,
+    device: torch.device,
+    teacher: Teacher | None = None,
+    ranks: Ranks = SINGLE,
+) -> None:
+    """Raise OutOfMemory if training would take more memory than is free.
+
+    Args:
+        config: the settings of the run.
+        vocabulary_size: V.
+        device: where to train.
+        teacher: the model to distill, which is in memory already.
+        ranks: the processes that share each batch; those of this machine share its memory.
+    """
+    distilled = teacher.model.config if teacher else None
+    parts = training_bytes(config, vocabulary_size, device, distilled, ranks)
+    if device.type == "cuda":
+        check_memory("training", {"batch": parts.pop("batch")}, ADVICE)
+        check_memory(f"training on {device}", parts, ADVICE, torch.cuda.mem_get_info(device)[0])
+    else:
+        parts["libraries"] = LIBRARY_BYTES
+        on_machine = {name: size * ranks.local_size for name, size in parts.items()}
+        check_memory("training", on_machine, ADVICE)
+
+
+def training_bytes(
+    config: Config,
+    vocabulary_size: int,
+    device: torch.device,
+    teacher: ModelConfig | None = None,
+    ranks: Ranks = SINGLE,
+) -> dict[str, float]:
+    """Return the bytes that training takes on this rank, by part, within a factor of about 1.5.
+
+    For the arguments see `check_training_memory`.
+    """
+    model, train, on_cpu = config.model, config.train, device.type == "cpu"
+    K, V = model.ensemble, vocabulary_size
+    workers = worker_count(config, device, ranks)
+    side_by_side = takes_threads(config, device, ranks)
+    members = min(K, torch.get_num_threads()) if side_by_side else 1  # that train at once
+    windows = -(-train.batch_size // (train.accumulation * ranks.size))
+    if on_cpu:
+        windows = windows_at_once(windows, model.T, model.C, workers)
+    fused = teacher is None and fuses_head(config, V, device, ranks)
+    each = _activation_bytes(model, model.n_layer + 1, 0 if fused else 4 * V)
+    if teacher is not None:
+        each += _activation_bytes(teacher, 1, 4 * V)
+    head = 6 * max(LOGITS_AT_ONCE, V) + FLOAT_BYTES * V * model.C if fused else 0
+    scored = max(min(EVAL_CHARACTERS, EVAL_LOGITS // V), model.T)
+    evaluation = scored * _activation_bytes(model, 1, (4 if K == 1 else 7 + K) * V)
+    if on_cpu:
+        evaluation *= torch.get_num_threads()
+    training = members * (windows * model.T * each + workers * head)
+    parameters = FLOAT_BYTES * parameter_count(model, V)
+    return {
+        "weights": parameters,
+        "gradients": parameters * (1 if workers == 1 else workers + 1),
+        "optimizer": 2 * parameters,
+        # ids and token dropout of two batches
+        "batch": 60 * K * train.batch_size * model.T,
+        # malloc keeps what the threads of training freed, and others evaluate
+        "activations": training + evaluation if on_cpu else max(training, evaluation),
+    }
+
+
+def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
+    """Return the bytes of a character's activations in so many layers, and of its logits."""
+    queries, values = model.n_head * model.head_size, model.n_head * model.value_size
+    layer = 21 * model.C + 6 * queries + 3 * values
+    return FLOAT_BYTES * (layers * layer + 4 * model.C + logits)
