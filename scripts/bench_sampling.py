@@ -22,8 +22,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
 from gpt.sampling.engine import Engine, open_engine
-from gpt.sampling.generate import Generator
-from gpt.sampling.sampler import SamplingRules
+from gpt.sampling.generate import PLAIN, Generator, sample_sources
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.vocabulary import Vocabulary
 
@@ -61,7 +60,7 @@ def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
 def paces(open_: Any, B: int, characters: int) -> list[float]:
     """Seconds for each character of B texts that are generated side by side."""
     engine: Engine = open_(B)
-    generator = Generator(engine, [[0]] * B, SamplingRules(), seed=1, step=0, indices=range(B))
+    generator = Generator(engine, [[0]] * B, sample_sources(1, range(B)), PLAIN)
     times = []
     for _ in range(characters):
         began = time.perf_counter()

@@ -20,7 +20,7 @@ import gpt
 from gpt import api
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.runs.read import read_checkpoint
-from gpt.sampling.samples import collect
+from gpt.sampling.stopping import collect
 from tests.conftest import PANGRAM, small
 
 

@@ -1028,41 +1028,6 @@ main()
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-@pytest.mark.parametrize("after", ["process", "character"])
-def test_nothing_goes_on_sampling_when_it_is_stopped(
-    trained: Path, start: Start, how: signal.Signals, after: str
-) -> None:
-    """Ctrl-C reaches all of a terminal's processes: those that write samples must not hear it."""
-    script = """
-import sys
-from gpt.cli.main import main
-from gpt.sampling import parallel
-parallel.PARALLEL_BYTES, parallel.SAMPLES_EACH, parallel._threads = 0, 2, lambda: 3
-sys.argv = ["gpt", "sample", sys.argv[1], "--num-samples", "7", "--until-stop", "--stop", "jj"]
-sys.argv += ["--prompt", "fox\\n"]
-class Told(parallel.Popen):
-    def __init__(self, *arguments, **options):
-        super().__init__(*arguments, **options)
-        print("started", flush=True)
-parallel.Popen = Told
-main()
-"""
-    command = (sys.executable, "-c", script, trained)
-    process = start(*command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout
-    prompt, *started = [process.stdout.readline() for _ in range(4)]
-    if after == "character":
-        process.stdout.read(60)
-    if how == signal.SIGINT:
-        os.killpg(process.pid, how)
-    else:
-        process.kill()
-    _, err = process.communicate(timeout=HANGS_S)  # until all that might write there are gone
-    assert (prompt, started) == ("fox\n", ["started\n"] * 3)
-    assert (process.returncode, "Traceback" in err) == (130 if how == signal.SIGINT else -9, False)
-
-
 # --- Ctrl-C, places that are gone, files without an end ---
 
 INTERRUPTED_IMPORT = """

@@ -1,11 +1,9 @@
 """A model in, characters out."""
 
 import math
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import numpy as np
@@ -18,18 +16,17 @@ from numpy.typing import NDArray
 from gpt.api import Model
 from gpt.cli.repl import HELP, Repl
 from gpt.config.schema import SampleConfig
-from gpt.errors import CheckpointError, GPTError, UsageError
+from gpt.errors import CheckpointError, UsageError
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.kv_cache import Cache
 from gpt.model.shapes import parameter_shapes
 from gpt.model.transformer import GPT
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import load_model
-from gpt.sampling import numpy_engine, parallel
+from gpt.sampling import numpy_engine
 from gpt.sampling.engine import Engine, engine_of
-from gpt.sampling.generate import Generator, generate, generate_text
+from gpt.sampling.generate import PLAIN, Generator, generate, generate_text, sample_sources
 from gpt.sampling.numpy_engine import NumpyEngine
-from gpt.sampling.parallel import generate_samples
 from gpt.sampling.prompt import (
     banned_ids,
     check_known,
@@ -39,7 +36,6 @@ from gpt.sampling.prompt import (
 )
 from gpt.sampling.sampler import (
     PENALTY_CHARACTERS,
-    SamplingRules,
     apply_penalties,
     apply_temperature,
     choose,
@@ -48,9 +44,9 @@ from gpt.sampling.sampler import (
     keep_top_k,
     keep_top_p,
     log_softmax,
+    sampling_rules,
 )
-from gpt.sampling.samples import collect, in_order
-from gpt.sampling.stopping import Chunk, held_back
+from gpt.sampling.stopping import Chunk, collect, held_back, in_order
 from gpt.sampling.torch_engine import TorchEngine
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import small
@@ -71,6 +67,10 @@ SHAPES: list[dict[str, Any]] = [
 logits_of = st.lists(st.floats(-30, 30), min_size=1, max_size=23).map(lambda x: np.array([x]))
 
 
+def rules_of(**changes: Any) -> SampleConfig:
+    return SampleConfig.model_validate({"temperature": 1.0} | changes)
+
+
 def model(**changes: Any) -> LanguageModel:
     """With weights unlike any that a new model has: no zeros, no norms without effect."""
     generator = torch.Generator().manual_seed(3)
@@ -89,6 +89,18 @@ def last_logits(net: LanguageModel, ids: list[int]) -> NDArray[np.float64]:
 
 def sample(prompt: str = "", length: int = 29, **options: Any) -> str:
     return generate_text(model(), VOCABULARY, prompt, **({"length": length, "seed": 5} | options))
+
+
+def chunks_of(
+    engine: Engine,
+    vocabulary: Vocabulary,
+    prompts: list[list[int]],
+    seed: int,
+    indices: list[int] | None = None,
+    **options: Any,
+) -> Iterator[Chunk]:
+    sources = sample_sources(seed, range(len(prompts)) if indices is None else indices)
+    return generate(engine, vocabulary, prompts, sources, **options)
 
 
 def engines(net: LanguageModel, B: int) -> list[Engine]:
@@ -151,13 +163,26 @@ def test_penalties_of_the_docstrings_example() -> None:
     np.testing.assert_allclose(logits, [[3.9, 5.0]])
 
 
+def test_the_docstrings_examples_of_top_k_top_p_min_p_and_draw() -> None:
+    def kept(rule: Any, numbers: Any, value: float) -> list[int]:
+        return np.flatnonzero(rule(np.array([numbers]), value)[0] > -math.inf).tolist()
+
+    assert kept(keep_top_k, [2.0, 0.5, 1.0, -1.0], 2) == [0, 2]
+    assert kept(keep_top_k, [2.0, 0.5, 1.0, -1.0], 3) == [0, 1, 2]
+    for p, expected in [(0.5, [0]), (0.7, [0, 2]), (0.9, [0, 1, 2, 3])]:
+        assert kept(keep_top_p, np.log([0.5, 0.1, 0.3, 0.1]), p) == expected
+    assert kept(keep_min_p, np.log([0.6, 0.25, 0.1, 0.05]), 0.2) == [0, 1]
+    assert kept(keep_min_p, np.log([0.97, 0.01, 0.01, 0.01]), 0.2) == [0]
+    assert draw(np.log([[0.2, 0.5, 0.3]]), np.array([0.6])).tolist() == [1]
+
+
 @pytest.mark.parametrize(
     "rules", [{"presence_penalty": 30.0}, {"frequency_penalty": 10.0}], ids=str
 )
 def test_a_penalty_works_where_a_character_is_certain(rules: dict[str, Any]) -> None:
     """Bug: repetition_penalty scaled log-probabilities, which vanish where p is near 1."""
     certain, recent = np.array([[25.0, 0.0, -1.0]]), [[0, 0, 0]]
-    chosen = choose(certain, np.array([0.5]), SamplingRules(temperature=0, **rules), recent)
+    chosen = choose(certain, np.array([0.5]), rules_of(temperature=0, **rules), recent)
     assert chosen.tolist() == [1]
 
 
@@ -180,19 +205,17 @@ def test_log_probabilities_are_torchs(logits: NDArray[np.float64]) -> None:
 @given(logits=logits_of, u=st.floats(0, 1, exclude_max=True))
 def test_greedy_and_top_1_take_the_likeliest(logits: NDArray[np.float64], u: float) -> None:
     for rules in (
-        SamplingRules(temperature=0),
-        SamplingRules(top_k=1),
-        SamplingRules(top_p=0),
-        SamplingRules(min_p=1),
+        rules_of(temperature=0),
+        rules_of(top_k=1),
+        rules_of(top_p=0),
+        rules_of(min_p=1),
     ):
         assert logits[0, choose(logits, np.array([u]), rules)[0]] == logits.max()
 
 
 @pytest.mark.parametrize("temperature", [1e-40, 1e-320, 1e300])
 def test_any_temperature_will_do(temperature: float) -> None:
-    chosen = choose(
-        np.array([[1.0, 3.0, 2.0]]), np.array([0.5]), SamplingRules(temperature=temperature)
-    )
+    chosen = choose(np.array([[1.0, 3.0, 2.0]]), np.array([0.5]), rules_of(temperature=temperature))
     assert chosen.tolist() == [1]
 
 
@@ -214,7 +237,7 @@ def test_a_draw_is_where_the_summed_probabilities_pass_the_number(
 def test_characters_are_drawn_as_often_as_the_softmax_says() -> None:
     logits, n = np.array([[0.0, 1.0, 2.0, -1.0]]), 4001
     uniforms = np.random.default_rng(0).random(n)
-    chosen = choose(logits.repeat(n, axis=0), uniforms, SamplingRules(temperature=0.7))
+    chosen = choose(logits.repeat(n, axis=0), uniforms, rules_of(temperature=0.7))
     expected = torch.tensor(logits[0] / 0.7).softmax(0).numpy()
     errors = np.abs(np.bincount(chosen) / n - expected)
     assert errors.max() < 4 * (0.25 / n) ** 0.5  # four standard errors
@@ -223,7 +246,9 @@ def test_characters_are_drawn_as_often_as_the_softmax_says() -> None:
 def test_a_row_is_drawn_as_if_it_were_alone() -> None:
     rng = np.random.default_rng(0)
     logits, uniforms = rng.normal(size=(7, 11)), rng.random(7)
-    rules = SamplingRules(1.3, 0.4, 0.9, top_k=5, top_p=0.9, min_p=0.01)
+    rules = rules_of(
+        presence_penalty=1.3, frequency_penalty=0.4, temperature=0.9, top_k=5, top_p=0.9, min_p=0.01
+    )
     recent = [[row, row + 3] for row in range(7)]
     together = choose(logits, uniforms, rules, recent)
     alone = [
@@ -235,18 +260,16 @@ def test_a_row_is_drawn_as_if_it_were_alone() -> None:
 
 def test_the_rules_are_the_configs_but_for_the_flags() -> None:
     config = SampleConfig(temperature=0.3, top_k=7)
-    assert SamplingRules.from_config(config) == SamplingRules(temperature=0.3, top_k=7)
-    given = {"temperature": 0.3, "top_k": 7, "top_p": 0.9, "min_p": 0.1}
-    given |= {"presence_penalty": 1.2, "frequency_penalty": -0.3, "context_after_overflow": 3}
-    whole = SampleConfig.model_validate(given)
-    assert SamplingRules.from_config(whole) == SamplingRules(**given)  # type: ignore[arg-type]
-    changed = SamplingRules.from_config(
+    assert sampling_rules(config) == config
+    changed = sampling_rules(
         config,
         temperature=0.0,
         top_k=None,
         top_p=np.float32(0.5),  # type: ignore[arg-type]
     )
-    assert changed == SamplingRules(temperature=0.0, top_k=7, top_p=0.5)
+    assert changed == SampleConfig(temperature=0.0, top_k=7, top_p=0.5)
+    with pytest.raises(UsageError, match="temperature: expected a finite number, got inf"):
+        sampling_rules(config, temperature=math.inf)
 
 
 # --- engines: what they know of a text is what the whole model says of it ---
@@ -331,23 +354,11 @@ def test_a_cache_takes_no_more_than_T_characters_and_one_at_a_time() -> None:
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
 @pytest.mark.parametrize(
-    ("context", "given", "left"),
-    [
-        (1, None, 1),
-        (2, None, 1),
-        (3, None, 1),
-        (13, None, 6),
-        (131, None, 65),
-        (269, None, 134),
-        (13, 1, 1),
-        (13, 11, 11),
-        (13, 13, 13),
-        (37, 5, 5),
-    ],
+    ("context", "left"), [(1, 1), (2, 1), (3, 1), (13, 6), (131, 65), (269, 134)]
 )
 @pytest.mark.parametrize("which", [0, 1])
 def test_each_character_has_the_context_that_the_docstring_says(
-    positions: str, context: int, given: int | None, left: int, which: int
+    positions: str, context: int, left: int, which: int
 ) -> None:
     """The uncached model on exactly that context; prompts of three lengths, one past T.
 
@@ -355,8 +366,7 @@ def test_each_character_has_the_context_that_the_docstring_says(
     """
     net = model(positions=positions, T=context)
     prompts = [[1, 2, 3, 4] * (context // 4 + 1), [5], [7, 8, 2]]
-    rules = SamplingRules(context_after_overflow=given)
-    generator = Generator(engines(net, 3)[which], prompts, rules, seed=3, step=0, indices=range(3))
+    generator = Generator(engines(net, 3)[which], prompts, sample_sources(3, range(3)), PLAIN)
     contexts = [prompt[-context:] for prompt in prompts]
     for _ in range(41):
         ids, log_probabilities = generator.step()
@@ -368,11 +378,11 @@ def test_each_character_has_the_context_that_the_docstring_says(
             contexts[b].append(ids[b])
 
 
-@pytest.mark.parametrize("rules", [SamplingRules(), SamplingRules(0.7, 0.3)])
-def test_both_readers_write_the_same_text(rules: SamplingRules) -> None:
+@pytest.mark.parametrize("rules", [PLAIN, rules_of(presence_penalty=0.7, frequency_penalty=0.3)])
+def test_both_readers_write_the_same_text(rules: SampleConfig) -> None:
     texts = []
     for engine in engines(model(), 2):
-        chunks = generate(
+        chunks = chunks_of(
             engine, VOCABULARY, [[1, 2], [3]], length=67, seed=5, rules=rules, ban="c\n"
         )
         texts.append([s.text for s in collect(chunks, ["", ""])])
@@ -388,9 +398,7 @@ def test_greedy_text_is_the_likeliest_of_each_context() -> None:
             seen = seen[-(T // 2) :]
         text.append(int(last_logits(net, seen).argmax()))
         seen.append(text[-1])
-    assert sample("abc", length=40, rules=SamplingRules(temperature=0)) == VOCABULARY.decode(
-        text[3:]
-    )
+    assert sample("abc", length=40, rules=rules_of(temperature=0)) == VOCABULARY.decode(text[3:])
 
 
 def test_the_same_seed_tells_the_same_text() -> None:
@@ -406,7 +414,7 @@ def test_a_samples_draws_are_its_own() -> None:
     ids = [encode_prompt(prompt, VOCABULARY) for prompt in prompts]
 
     def written(B: int, **options: Any) -> list[str]:
-        chunks = generate(engine_of(model(), B), VOCABULARY, ids[:B], length=53, seed=5, **options)
+        chunks = chunks_of(engine_of(model(), B), VOCABULARY, ids[:B], length=53, seed=5, **options)
         return [sample.text for sample in collect(chunks, prompts[:B])]
 
     together = written(4)
@@ -421,7 +429,7 @@ def test_a_sample_follows_from_its_own_prompt_and_number() -> None:
     """More samples of one prompt once changed those of the next."""
     prompts = ["ab", "ab", "c", "c"]
     ids = [encode_prompt(prompt, VOCABULARY) for prompt in prompts]
-    chunks = generate(
+    chunks = chunks_of(
         engine_of(model(), 4), VOCABULARY, ids, length=19, seed=5, indices=[0, 1, 0, 1]
     )
     texts = [sample.text for sample in collect(chunks, prompts)]
@@ -429,73 +437,9 @@ def test_a_sample_follows_from_its_own_prompt_and_number() -> None:
     assert [texts[0], texts[2]] == [sample("ab", length=19), sample("c", length=19)]
 
 
-@pytest.fixture
-def processes(monkeypatch: pytest.MonkeyPatch) -> list[Popen[bytes]]:
-    """However little there is to write, samples are shared out to three processes: these."""
-    started = []
-
-    class Noted(Popen[bytes]):
-        def __init__(self, *arguments: Any, **options: Any) -> None:
-            super().__init__(*arguments, **options)
-            started.append(self)
-
-    monkeypatch.setattr(parallel, "PARALLEL_BYTES", 0)
-    monkeypatch.setattr(parallel, "SAMPLES_EACH", 2)
-    monkeypatch.setattr(parallel, "_threads", lambda: 3)
-    monkeypatch.setattr(parallel, "Popen", Noted)
-    return started
-
-
 def data_of(net: LanguageModel) -> CheckpointData:
     weights = {name: tensor.numpy() for name, tensor in net.state_dict().items()}
     return CheckpointData(0, small(model=net.config.model_dump()), VOCABULARY, weights)
-
-
-def test_many_samples_come_from_processes_and_are_those_of_one(
-    processes: list[Popen[bytes]],
-) -> None:
-    prompts = ["ab", "ab", "c", "", "defghij", "c", "a"]
-    ids, indices = [encode_prompt(prompt, VOCABULARY) for prompt in prompts], [0, 1, 0, 1, 2, 3, 0]
-    options: dict[str, Any] = {"length": 61, "seed": 5, "stops": ["aj", "fb"], "indices": indices}
-    options |= {"rules": SamplingRules(0.7, 0.3), "ban": "e"}
-    got = collect(generate_samples(data_of(model()), "cpu", ids, **options), prompts)
-    alone = generate(engine_of(model(), 7), VOCABULARY, ids, **options)
-    expected = collect(alone, prompts)
-    assert len(processes) == 3
-    assert len({sample.stop for sample in expected}) > 1
-    assert "e" not in "".join(sample.text for sample in expected)
-    for one, other in zip(got, expected, strict=True):
-        assert (one.prompt, one.text, one.stop) == (other.prompt, other.text, other.stop)
-        np.testing.assert_allclose(one.log_probabilities, other.log_probabilities, rtol=1e-4)
-
-
-def test_processes_end_with_the_samples_they_are_for(processes: list[Popen[bytes]]) -> None:
-    """Whoever stops listening, at whatever moment, leaves none behind."""
-    for heard in (1, 50):
-        chunks = generate_samples(data_of(model()), "cpu", [[3]] * 7, length=None, seed=5)
-        assert len([next(chunks) for _ in range(heard)]) == heard
-        assert [process.poll() for process in processes[-3:]] == [None] * 3
-        chunks.close()  # type: ignore[attr-defined]
-        assert [process.poll() for process in processes[-3:]] == [-signal.SIGKILL] * 3
-
-
-def test_what_ends_a_process_is_told(
-    processes: list[Popen[bytes]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = model()
-    broken.norm.bias.data[3] = math.nan
-    with pytest.raises(CheckpointError, match="its logits are NaN or infinite"):
-        list(generate_samples(data_of(broken), "cpu", [[3]] * 7, length=3, seed=5))
-    chunks = generate_samples(data_of(model()), "cpu", [[3]] * 7, length=None, seed=5)
-    next(chunks)
-    processes[-2].kill()
-    with pytest.raises(GPTError, match=r"cannot start, or was ended.*; generate fewer samples"):
-        for _ in chunks:
-            pass
-    assert None not in [process.poll() for process in processes]
-    monkeypatch.setattr(sys, "executable", "nowhere")
-    with pytest.raises(GPTError, match=r"cannot start.*nowhere.* OMP_NUM_THREADS=1"):
-        list(generate_samples(data_of(model()), "cpu", [[3]] * 7, length=3, seed=5))
 
 
 def test_a_model_of_no_numbers_is_told() -> None:
@@ -525,16 +469,14 @@ def test_a_prompt_is_read_once_for_all_its_samples() -> None:
             return np.zeros((len(ids), V), np.float32)
 
     engine = Counting("")
-    Generator(
-        engine, [[1, 2]] * 3 + [[1, 3]] * 2, SamplingRules(), seed=0, step=0, indices=range(5)
-    )
+    Generator(engine, [[1, 2]] * 3 + [[1, 3]] * 2, sample_sources(0, range(5)), PLAIN)
     assert reads == [2, -2, -1]
 
 
 def test_the_longest_of_several_stops_is_taken() -> None:
     """Whichever came first on the command line once decided which characters were shown."""
     for stops in (["d", "cd"], ["cd", "d"]):
-        chunks = generate(Script("abcd"), VOCABULARY, [[0]], length=4, seed=0, stops=stops)
+        chunks = chunks_of(Script("abcd"), VOCABULARY, [[0]], length=4, seed=0, stops=stops)
         whole = collect(chunks, [""])[0]
         assert (whole.text, whole.stop) == ("ab", "cd")
 
@@ -551,10 +493,10 @@ def test_a_sample_disturbs_no_other_draw() -> None:
 def test_penalties_count_the_last_64_characters_of_prompt_and_sample() -> None:
     """What --help says: a huge penalty samples each character once, then the first one again."""
     assert PENALTY_CHARACTERS == 64
-    rules = SamplingRules(presence_penalty=100.0, temperature=0)
+    rules = rules_of(presence_penalty=100.0, temperature=0)
     text = sample("a", length=V - 1, rules=rules)
     assert sorted("a" + text) == sorted(VOCABULARY.characters)
-    generator = Generator(engines(model(), 1)[0], [[3] * 99], rules, seed=0, step=0, indices=[0])
+    generator = Generator(engines(model(), 1)[0], [[3] * 99], sample_sources(0, [0]), rules)
     assert generator.recent == [[3] * 64]
 
 
@@ -599,7 +541,7 @@ class Script:
 def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(
     text: str, stops: list[str]
 ) -> None:
-    chunks = list(generate(Script(text), VOCABULARY, [[0]], length=len(text), seed=0, stops=stops))
+    chunks = list(chunks_of(Script(text), VOCABULARY, [[0]], length=len(text), seed=0, stops=stops))
     ends = (n for n in range(len(text) + 1) if text[:n].endswith(tuple(stops)))
     first = min(ends, default=None) if stops else None
     whole = collect(chunks, [""])[0]
@@ -614,7 +556,9 @@ def test_a_sample_ends_before_its_first_stop_and_no_part_of_it_is_shown(
 
 
 def test_characters_come_as_soon_as_they_can_be_no_stop() -> None:
-    chunks = generate(Script("abcabdab"), VOCABULARY, [[0]], length=8, seed=0, stops=["abd", "dab"])
+    chunks = chunks_of(
+        Script("abcabdab"), VOCABULARY, [[0]], length=8, seed=0, stops=["abd", "dab"]
+    )
     assert [(chunk.text, chunk.stop) for chunk in chunks] == [("abc", None), ("", "abd")]
 
 
@@ -634,8 +578,8 @@ def test_what_is_loaded_drops_nothing_out() -> None:
 def test_log_probabilities_are_the_models_own() -> None:
     """At temperature 1 and before any rule, whatever was drawn by."""
     net, ids = model(), encode_prompt("ab", VOCABULARY)
-    rules = SamplingRules(temperature=0.5, top_k=3)
-    chunks = generate(engine_of(net, 1), VOCABULARY, [ids], length=9, seed=1, rules=rules)
+    rules = rules_of(temperature=0.5, top_k=3)
+    chunks = chunks_of(engine_of(net, 1), VOCABULARY, [ids], length=9, seed=1, rules=rules)
     got = collect(chunks, ["ab"])[0]
     seen = list(ids)
     for character, log_probability in zip(got.text, got.log_probabilities, strict=True):
@@ -647,12 +591,12 @@ def test_log_probabilities_are_the_models_own() -> None:
 
 @pytest.mark.parametrize("B", [1, 3])
 def test_a_length_of_zero_is_the_prompt(B: int) -> None:
-    chunks = list(generate(engine_of(model(), B), VOCABULARY, [[1]] * B, length=0, seed=0))
+    chunks = list(chunks_of(engine_of(model(), B), VOCABULARY, [[1]] * B, length=0, seed=0))
     assert chunks == [Chunk(b, "", [], ended=True) for b in range(B)]
 
 
 def test_without_a_length_it_goes_on() -> None:
-    chunks = generate(engine_of(model(), 1), VOCABULARY, [[1]], length=None, seed=0)
+    chunks = chunks_of(engine_of(model(), 1), VOCABULARY, [[1]], length=None, seed=0)
     assert len("".join(next(chunks).text for _ in range(999))) == 999
 
 
@@ -785,7 +729,7 @@ def test_continue_continues_the_last_text() -> None:
 
 
 def test_commands_change_how_the_next_text_is_sampled() -> None:
-    rules = SamplingRules(temperature=0.2, top_k=3, top_p=0.9, min_p=0.01)
+    rules = rules_of(temperature=0.2, top_k=3, top_p=0.9, min_p=0.01)
     text = sample("ab", length=3, seed=9, rules=rules)
     commands = ["/length 3", "/temperature 0.2", "/top-k 3", "/top-p 0.9", "/min-p 0.01", "/seed 9"]
     shown = converse(*commands, "ab", "/help", "/quit", "ab")

@@ -28,13 +28,10 @@ from gpt.lessons.build import build_page
 from gpt.lessons.trained import trained_model
 from gpt.model.transformer import GPT
 from gpt.runs.read import read_checkpoint, read_summary
-from gpt.sampling import parallel
-from gpt.sampling.detokenizer import Detokenizer
 from gpt.sampling.engine import engine_of
-from gpt.sampling.generate import generate
+from gpt.sampling.generate import generate, sample_sources
 from gpt.sampling.prompt import encode_prompt
-from gpt.sampling.sampler import SamplingRules
-from gpt.sampling.samples import collect
+from gpt.sampling.stopping import Detokenizer, collect
 from gpt.text.vocabulary import BYTES, Vocabulary
 from tests.conftest import metrics_of, small
 from tests.test_text import any_text
@@ -253,8 +250,10 @@ def byte_bigrams(text: str) -> GPT:
 
 
 def test_a_characters_cost_is_the_sum_of_its_bytes() -> None:
-    model, greedy = byte_bigrams("\né🚀"), SamplingRules(temperature=0)
-    chunks = generate(engine_of(model, 1), BYTES, [[10]], length=2, seed=1, rules=greedy)
+    model, greedy = byte_bigrams("\né🚀"), SampleConfig(temperature=0)
+    chunks = generate(
+        engine_of(model, 1), BYTES, [[10]], sample_sources(1, [0]), length=2, rules=greedy
+    )
     (sample,) = collect(chunks, ["\n"])
     assert sample.text == "é🚀"
     first, second, *others = [-cost for cost in nats(model, list("\né🚀".encode()))]
@@ -263,9 +262,10 @@ def test_a_characters_cost_is_the_sum_of_its_bytes() -> None:
 
 def test_a_stop_string_of_bytes_ends_a_sample_before_it() -> None:
     model = byte_bigrams("\néあ🚀")
-    options: dict[str, Any] = {"seed": 1, "rules": SamplingRules(temperature=0)}
+    greedy = SampleConfig(temperature=0)
     for stops, text in ((["🚀"], "éあ"), (["あ🚀", "🚀"], "é"), (["é"], "")):
-        chunks = generate(engine_of(model, 1), BYTES, [[10]], length=3, stops=stops, **options)
+        sources, engine = sample_sources(1, [0]), engine_of(model, 1)
+        chunks = generate(engine, BYTES, [[10]], sources, length=3, stops=stops, rules=greedy)
         (sample,) = collect(chunks, ["\n"])
         assert (sample.text, sample.stop) == (text, stops[0])
         assert len(sample.log_probabilities) == len(text)
@@ -283,19 +283,6 @@ def test_a_sample_of_any_bytes_has_a_length_in_characters(folder: Path, length: 
         assert len(sample.text) == length
         assert sample.text == more.text[:length]
         assert sample.log_probabilities == pytest.approx(more.log_probabilities[:length], rel=1e-4)
-
-
-@pytest.mark.parametrize("kind", ["bytes", "capped"])
-def test_samples_of_several_processes_are_those_of_one(
-    folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, options = load(folder, kind), {"num_samples": 4, "length": 17, "seed": 3}
-    expected = collect(model.sample(["日a"], **options), ["日a"] * 4)
-    monkeypatch.setattr(parallel, "PARALLEL_BYTES", 0)
-    monkeypatch.setattr(parallel, "SAMPLES_EACH", 2)
-    monkeypatch.setattr(parallel, "_threads", lambda: 2)
-    samples = collect(model.sample(["日a"], **options), ["日a"] * 4)
-    assert [sample.text for sample in samples] == [sample.text for sample in expected]
 
 
 # --- prompts ---

@@ -186,7 +186,7 @@ class Model:
         """Return an iterator over chunks of all samples, which are generated side by side.
 
         `Chunk.sample` counts the samples from 0: first all samples of the first prompt.
-        `gpt.sampling.samples.collect` joins the chunks of each.
+        `gpt.sampling.stopping.collect` joins the chunks of each.
 
         Args:
             prompts: the texts to continue; a str is one prompt. `prepare` drops characters that
@@ -208,12 +208,12 @@ class Model:
             DeviceError: there is no such device.
             OutOfMemory: so many samples would take more memory than is free.
         """
-        from gpt.sampling.memory import check_sampling_memory
-        from gpt.sampling.parallel import generate_samples
+        from gpt.sampling.engine import open_engine
+        from gpt.sampling.generate import generate, sample_sources
         from gpt.sampling.prompt import banned_ids, check_known, encode_prompt
-        from gpt.sampling.sampler import SamplingRules
+        from gpt.sampling.sampler import sampling_rules
 
-        chosen = SamplingRules.from_config(self.config.sample, **{"length": length, **rules})
+        chosen = sampling_rules(self.config.sample, **{"length": length, **rules})
         num_samples = _whole_number("num_samples", num_samples, 1)
         seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
         stops = [self._normalized(text) for text in _texts("stops", stops)]
@@ -232,14 +232,12 @@ class Model:
             length = self.config.sample.length
         length = None if length is None else int(length)  # it may be a numpy integer
         B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)
-        check_sampling_memory(self.checkpoint, self.device, B, longest, length)
-        return generate_samples(
-            self.checkpoint,
-            self.device,
+        return generate(
+            open_engine(self.checkpoint, self.device, B, length, longest),
+            self.vocabulary,
             [ids for ids in encoded for _ in range(num_samples)],
-            indices=[index for _ in encoded for index in range(num_samples)],
+            sample_sources(seed, [index for _ in encoded for index in range(num_samples)]),
             length=length,
-            seed=seed,
             stops=stops,
             rules=chosen,
             ban=ban,

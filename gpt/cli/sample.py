@@ -205,7 +205,7 @@ def sample(
     )
     typer.echo(wrapped(summary, sys.stderr), err=True)
 
-    from gpt.sampling.samples import collect, in_order
+    from gpt.sampling.stopping import collect, in_order
 
     texts = [text for text in texts for _ in range(num_samples)]
     if not as_json:

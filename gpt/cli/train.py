@@ -201,7 +201,7 @@ def _print_outcome(outcome: "Outcome", as_json: bool) -> None:
     """Print the run's scores, how to watch and sample it, and a sample of its best model."""
     from gpt import api
     from gpt.runs.read import read_summary
-    from gpt.sampling.samples import collect, in_order
+    from gpt.sampling.stopping import collect, in_order
 
     # the newest config: a resume may have changed the sampling rules since the best checkpoint
     config = read_summary(Path(outcome.run), "last").config

@@ -1,4 +1,4 @@
-"""What predicts the next character of texts as they grow: the protocol, and which engine to use."""
+"""The engine protocol, the engine for a device, and the bound on the memory that it takes."""
 
 import sys
 from pathlib import Path
@@ -7,56 +7,70 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from gpt.config.schema import ModelConfig
+from gpt.errors import counted
+from gpt.memory import check_memory
+from gpt.model.shapes import parameter_count
 from gpt.runs.format import CheckpointData
-from gpt.sampling.numpy_engine import NumpyEngine
+from gpt.sampling.numpy_engine import FIRST_ROOM, SCORES_NUMBERS, NumpyEngine
+from gpt.sampling.stopping import UTF8_BYTES
 
 if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
 
-CPU_BYTES = 2e11  # of weights to read; a CPU does that in the time a GPU takes to start
+CPU_BYTES = 2e11  # bytes of weights that a CPU reads in the time that a GPU takes to start
+UNKNOWN_LENGTH = 1000  # characters assumed for a sample that only a stop string ends
+PREFILL_CHARACTERS = 2048  # characters prefilled together; more would only take memory
+FLOAT_BYTES = 4
+TEXT_BYTES = 100  # bytes for a character that waits to be shown, at most
+SAMPLE_BYTES = 10_000  # bytes for a sample's draws, recent ids and list entries, at most
 
 
 class Engine(Protocol):
-    """A model and B texts, of at most T characters each, with what it has computed of them."""
+    """A model, B texts of at most T characters each, and their cached keys and values."""
 
     T: int
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
-        """Replace the texts in these rows by those, of any lengths up to T."""
+        """Replace the texts in `rows` by `texts`, of any lengths up to T."""
 
     def decode(self, ids: list[int]) -> NDArray[np.float32]:
-        """Append one character to each text: the logits (B, V) of the next."""
+        """Append one id to each text; return the logits (B, V) of the next."""
 
     def fork(self, row: int, rows: list[int]) -> None:
-        """Replace the texts in `rows` by that in `row`."""
+        """Replace the texts in `rows` by the one in `row`."""
 
     def select(self, rows: list[int]) -> None:
-        """Drop all texts but those in these rows, which become rows 0, 1, 2 and so on."""
+        """Drop all texts but those in `rows`, which become rows 0, 1, 2 and so on."""
 
 
-def bytes_to_read(checkpoint: CheckpointData, B: int, length: int | None) -> int:
-    """Bytes of weights to read for B texts; 1,000 characters stand for an unknown length."""
-    weights = sum(array.nbytes for array in checkpoint.weights.values())
-    return weights * B * (1000 if length is None else length)
+def open_engine(
+    checkpoint: CheckpointData, device: str, B: int, length: int | None = None, prompt: int = 0
+) -> Engine:
+    """Open an engine for B texts: numpy's on a CPU, which saves the seconds of importing torch.
 
-
-def device_for(checkpoint: CheckpointData, device: str, B: int, length: int | None) -> str:
-    """Where to generate B texts: `auto` is the CPU if that takes seconds, else a GPU if there is.
+    Args:
+        checkpoint: the weights.
+        device: `auto` is the CPU if that takes seconds, or if there is no GPU.
+        B: the number of texts.
+        length: characters of a sample, if known.
+        prompt: ids of the longest prompt.
 
     Raises:
         DeviceError: there is no such device.
+        OutOfMemory: this many texts would take more memory than is free.
     """
-    small = bytes_to_read(checkpoint, B, length) < CPU_BYTES
-    if device == "cpu" or (device == "auto" and (small or not _may_have_gpu())):
-        return "cpu"
-    from gpt.device import select_device
+    device = _select(checkpoint, device, B, length)
+    V, unit = len(checkpoint.vocabulary), UTF8_BYTES if checkpoint.vocabulary.is_bytes else 1
+    ids = None if length is None else prompt + unit * length
+    free = None
+    if device.startswith("cuda"):
+        import torch
 
-    chosen = select_device(device)
-    return "cpu" if chosen.type == "cpu" else str(chosen)
-
-
-def open_engine(checkpoint: CheckpointData, device: str, B: int) -> Engine:
-    """An engine for B texts: numpy on a CPU, to spare the seconds of importing torch."""
+        free = torch.cuda.mem_get_info(device)[0]
+    parts = sampling_bytes(checkpoint.config.model, V, B, ids)
+    advice = "generate fewer samples at once, or use a smaller model"
+    check_memory(f"sampling {counted(B, 'text')}", parts, advice, free)
     if device == "cpu":
         return NumpyEngine(checkpoint.config.model, checkpoint.weights, B)
     import torch
@@ -68,7 +82,7 @@ def open_engine(checkpoint: CheckpointData, device: str, B: int) -> Engine:
 
 
 def engine_of(model: "LanguageModel", B: int) -> Engine:
-    """An engine for B texts and a model in memory, on the device where the model is."""
+    """Return an engine for B texts and a model in memory, on the device where the model is."""
     if next(model.parameters()).device.type != "cpu":
         from gpt.sampling.torch_engine import TorchEngine
 
@@ -77,6 +91,31 @@ def engine_of(model: "LanguageModel", B: int) -> Engine:
     return NumpyEngine(model.config, weights, B)
 
 
-def _may_have_gpu() -> bool:
-    nvidia = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
-    return nvidia or sys.platform in ("darwin", "win32")
+def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[str, int]:
+    """Bound the bytes that B texts take, by part; `ids`: of a prompt and its sample, if known."""
+    K, H = model.ensemble, model.n_head
+    T = model.T if ids is None else min(model.T, max(ids, FIRST_ROOM))
+    sizes = H * (model.head_size + model.value_size)  # numbers of a layer's keys and values
+    prefilled = B + min(B * T, PREFILL_CHARACTERS + T)
+    scores = min(SCORES_NUMBERS + K * H * T, K * B * H * T * T)
+    numbers = {
+        "weights": 3 * parameter_count(model, V) + 4 * model.T * model.head_size,  # and rotations
+        "keys and values": 2 * B * min(model.T, 2 * T) * K * model.n_layer * sizes,
+        "activations": K * prefilled * (14 * model.C + 6 * sizes) + 4 * scores,
+        "logits": B * (10 + 3 * K) * V,
+    }
+    samples = B * (SAMPLE_BYTES + TEXT_BYTES * (ids or 0)) if B > 1 else 0  # one is shown at once
+    return {part: FLOAT_BYTES * count for part, count in numbers.items()} | {"samples": samples}
+
+
+def _select(checkpoint: CheckpointData, device: str, B: int, length: int | None) -> str:
+    characters = B * (UNKNOWN_LENGTH if length is None else length)
+    small = characters * sum(array.nbytes for array in checkpoint.weights.values()) < CPU_BYTES
+    gpu = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+    gpu = gpu or sys.platform in ("darwin", "win32")  # possibly: only torch can tell
+    if device == "cpu" or (device == "auto" and (small or not gpu)):
+        return "cpu"
+    from gpt.device import select_device
+
+    chosen = select_device(device)
+    return "cpu" if chosen.type == "cpu" else str(chosen)

@@ -1,76 +1,69 @@
-"""Text from a model as it is generated: up to a length, a stop string, or for ever.
+"""Text from a model as it is generated: up to a length, up to a stop string, or without end."""
 
-Characters past the context length T cost what the first T cost.
-"""
-
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpt.errors import CheckpointError, UsageError
-from gpt.sampling.detokenizer import Detokenizer
-from gpt.sampling.engine import Engine, engine_of
+from gpt.config.schema import SampleConfig
+from gpt.errors import CheckpointError
+from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
 from gpt.sampling.prompt import banned_ids, encode_prompt
-from gpt.sampling.sampler import (
-    NEVER,
-    PENALTY_CHARACTERS,
-    SamplingRules,
-    choose,
-    log_softmax,
-)
-from gpt.sampling.stopping import Chunk, StopBuffer
+from gpt.sampling.sampler import NEVER, PENALTY_CHARACTERS, choose, log_softmax
+from gpt.sampling.stopping import Chunk, Detokenizer, StopBuffer
 from gpt.seeds import uniforms
 from gpt.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
 
-DRAWS_AT_ONCE = 256
-PREFILL_CHARACTERS = 2048  # that are prefilled together; more would only take memory
+DRAWS_AT_ONCE = 256  # uniform numbers of each text that are drawn together
+PLAIN = SampleConfig(temperature=1.0)  # sample from the model's own distribution
+
+
+def sample_sources(seed: int, indices: Iterable[int], step: int = 0) -> list[np.random.Generator]:
+    """Return the source of each sample's draws, which follow from seed, step and its index alone.
+
+    Args:
+        seed: the seed of the draws.
+        indices: the index of each sample.
+        step: the step of the model in training.
+    """
+    return [uniforms(seed, f"sample/{index}", step) for index in indices]
 
 
 class Generator:
     """Generates B texts side by side, each from its own prompt and with its own draws.
 
-    The context of a character, exactly: the last T characters of the prompt and all that follow,
-    as long as they are at most T. When one more would be too many, all but the last
-    `rules.context_after_overflow` (T // 2 by default) are forgotten, and those are prefilled as a
-    text of their own; and so on. That is the same for learned and for rotary positions. A character
-    has from that many to T characters of context, and costs on average what any other costs.
+    The context of a character is the last T characters of the prompt and all that follow, as long
+    as they are at most T. When a text outgrows T, all but its last T // 2 characters are dropped,
+    and those are prefilled as a text of their own; and so on. Later characters therefore have
+    T // 2 to T characters of context, and cost on average as much as the first T. A character here
+    is an id; in a byte model it is a byte.
 
-    The draws of a text follow from (seed, step, its index): the texts beside it change nothing.
-    The `banned` ids are never drawn. (A character here is an id, also of a byte.)
-
-    Raises:
-        UsageError: `rules.context_after_overflow` is not in 1 to T.
+    Args:
+        engine: an engine for as many texts as there are prompts.
+        prompts: the ids of each prompt.
+        sources: the random numbers of each text.
+        rules: how to sample.
+        banned: ids that are never drawn.
     """
 
     def __init__(
         self,
         engine: Engine,
         prompts: list[list[int]],
-        rules: SamplingRules,
-        *,
-        seed: int,
-        step: int,
-        indices: Sequence[int],
+        sources: Sequence[np.random.Generator],
+        rules: SampleConfig,
         banned: Sequence[int] = (),
     ) -> None:
-        self.engine, self.T, self.rules = engine, engine.T, rules
-        self.banned = list(banned)
-        left = rules.context_after_overflow
-        self.context_after_overflow = max(self.T // 2, 1) if left is None else left
-        if not 1 <= self.context_after_overflow <= self.T:
-            raise UsageError(
-                f"context_after_overflow: expected 1 to model.T ({self.T}) characters, got {left}"
-            )
+        self.engine, self.T, self.rules, self.banned = engine, engine.T, rules, list(banned)
         self.contexts = [prompt[-self.T :] for prompt in prompts]
         self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]
-        self.sources = [uniforms(seed, f"sample/{index}", step) for index in indices]
+        self.sources = list(sources)
         self.draws = np.empty((len(prompts), 0))
         self.draws_used = 0
-        equal: dict[tuple[int, ...], list[int]] = {}
+        equal: dict[tuple[int, ...], list[int]] = {}  # rows of equal prompts: prefill one of them
         for row, ids in enumerate(self.contexts):
             equal.setdefault(tuple(ids), []).append(row)
         self._prefill([first for first, *_ in equal.values()])
@@ -79,16 +72,17 @@ class Generator:
                 engine.fork(first, others)
 
     def step(self) -> tuple[list[int], list[float]]:
-        """The next id of each text, and its log-probability.
+        """Draw the next id of each text.
 
-        That is the model's own, at temperature 1 and before any rule.
+        Returns:
+            The ids, and the log-probability that the model gives to each, before any rule.
 
         Raises:
             CheckpointError: the model's logits are NaN or infinite.
         """
         if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
             for row in full:
-                self.contexts[row] = self.contexts[row][-self.context_after_overflow :]
+                self.contexts[row] = self.contexts[row][-max(self.T // 2, 1) :]
             self._prefill(full)
         if self.draws_used == self.draws.shape[1]:
             self.draws = np.stack([source.random(DRAWS_AT_ONCE) for source in self.sources])
@@ -107,11 +101,11 @@ class Generator:
             context.append(id_)
             recent.append(id_)
             del recent[:-PENALTY_CHARACTERS]
-        of_chosen = np.take_along_axis(log_probabilities, chosen[:, None], -1)[:, 0]
-        return chosen.tolist(), of_chosen.tolist()
+        costs = np.take_along_axis(log_probabilities, chosen[:, None], -1)[:, 0]
+        return chosen.tolist(), costs.tolist()
 
     def select(self, rows: list[int]) -> None:
-        """Continue only the texts in these rows."""
+        """Continue only the texts in `rows`."""
         self.engine.select(rows)
         self.draws = self.draws[rows]
         self.contexts = [self.contexts[row] for row in rows]
@@ -119,69 +113,53 @@ class Generator:
         self.sources = [self.sources[row] for row in rows]
 
     def _prefill(self, rows: list[int]) -> None:
-        """Prefill all but the last character of the context in these rows: that is decoded next."""
+        """Prefill the contexts in `rows`, except for the last character: `step` decodes that."""
         contexts = [self.contexts[row][:-1] for row in rows]
         longest = max(map(len, contexts), default=0)
-        few = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)
-        for i in range(0, len(rows), few):
-            self.engine.prefill(rows[i : i + few], contexts[i : i + few])
+        n = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)
+        for i in range(0, len(rows), n):
+            self.engine.prefill(rows[i : i + n], contexts[i : i + n])
 
 
 def generate(
     engine: Engine,
     vocabulary: Vocabulary,
     prompts: list[list[int]],
+    sources: Sequence[np.random.Generator],
     *,
     length: int | None,
-    seed: int,
-    rules: SamplingRules | None = None,
+    rules: SampleConfig = PLAIN,
     stops: Sequence[str] = (),
     ban: str = "",
-    indices: Sequence[int] | None = None,
-    step: int = 0,
 ) -> Iterator[Chunk]:
-    """Continue each prompt until a stop string, or for `length` characters if that is not None.
+    """Continue each prompt until a stop string, or for `length` characters.
 
     A stop string is not part of the sample; characters that may be the beginning of one are held
-    back. The chunks of all samples come as they are generated. The draws of a sample follow from
-    (seed, step, its index), by default 0, 1, 2 and so on: neither the length, nor the stop
-    strings, nor other samples change them.
+    back. The length, the stop strings and the other samples do not change the draws of a sample.
 
     Args:
         engine: an engine for as many texts as there are prompts.
         vocabulary: the model's vocabulary.
         prompts: the ids of each prompt.
+        sources: the random numbers of each sample, as `sample_sources` makes them.
         length: the characters of a sample; None: only a stop string ends it.
-        seed: the seed of the draws.
         rules: how to sample; by default from all characters, at temperature 1.
         stops: strings that end a sample.
         ban: characters that are never sampled.
-        indices: the index of each sample.
-        step: the step of the model in training.
+
+    Yields:
+        The chunks of all samples, as they are generated.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
-        UsageError: see `Generator`.
     """
     buffers = [StopBuffer(sample, stops, length) for sample in range(len(prompts))]
     if length == 0:
         yield from (buffer.release(0, ended=True) for buffer in buffers)
         return
-    indices = range(len(prompts)) if indices is None else indices
-    rules = rules or SamplingRules()
-    generator = Generator(
-        engine,
-        prompts,
-        rules,
-        seed=seed,
-        step=step,
-        indices=indices,
-        banned=banned_ids(ban, vocabulary),
-    )
-    samples = [
-        (Detokenizer(vocabulary, prompt), buffer)
-        for prompt, buffer in zip(prompts, buffers, strict=True)
-    ]
+    generator = Generator(engine, prompts, sources, rules, banned_ids(ban, vocabulary))
+    detokenizers = [Detokenizer(vocabulary, prompt) for prompt in prompts]
+    samples = list(zip(detokenizers, buffers, strict=True))
     active = set(range(len(samples)))
     while active:
         for row, (id_, log_probability) in enumerate(zip(*generator.step(), strict=True)):
@@ -195,17 +173,24 @@ def generate(
                     if chunk.ended:
                         active.remove(row)
                         break
-        if 0 < len(active) <= len(samples) // 2:  # selecting copies the caches of the others
+        if 0 < len(active) <= len(samples) // 2:  # not sooner: `select` copies the caches
             generator.select(sorted(active))
             samples = [samples[row] for row in sorted(active)]
             active = set(range(len(samples)))
 
 
 def generate_text(
-    model: "LanguageModel", vocabulary: Vocabulary, prompt: str = "", **options: Any
+    model: "LanguageModel",
+    vocabulary: Vocabulary,
+    prompt: str = "",
+    *,
+    length: int,
+    seed: int,
+    rules: SampleConfig = PLAIN,
+    step: int = 0,
 ) -> str:
-    """The text that a model in memory generates after one prompt; see `generate`."""
-    ids = encode_prompt(prompt, vocabulary)
-    return "".join(
-        chunk.text for chunk in generate(engine_of(model, 1), vocabulary, [ids], **options)
-    )
+    """Return the text of `length` characters that a model in memory generates after `prompt`."""
+    prompts, sources = [encode_prompt(prompt, vocabulary)], sample_sources(seed, [0], step)
+    engine = engine_of(model, 1)
+    chunks = generate(engine, vocabulary, prompts, sources, length=length, rules=rules)
+    return "".join(chunk.text for chunk in chunks)

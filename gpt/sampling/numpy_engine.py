@@ -1,10 +1,10 @@
 """The engine for a CPU: the model in numpy, several times as fast as torch at one character.
 
-There torch's time goes into starting its many small operations, and into being imported at all.
-The same computation as gpt/model, to rounding; a test holds the two to the same logits.
+At one character torch's time goes into starting its many small operations, and seconds go into
+importing it. This is the same computation as gpt/model, up to rounding; a test compares the two.
 
-The residual stream has mean zero here: a LayerNorm subtracts the mean, so it is subtracted once
-from all weights that add to the stream.
+Shapes: K members of an ensemble (1 without one), B texts, n of them in one call with t new
+characters each, H heads, hs head_size, vs value_size, C channels, V vocabulary size.
 """
 
 from collections.abc import Mapping
@@ -20,102 +20,91 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int_]
 
 FIRST_ROOM = 256  # characters that the caches have room for at first
-SCORES_NUMBERS = 2**25  # attention scores in one forward pass of a prefill: bounds its memory
+SCORES_NUMBERS = 2**25  # attention scores in one pass of a prefill; this bounds its memory
 
 
 class NumpyEngine:
     """B texts, each with a length of its own, and the keys and values of all their characters.
 
-    `weights` are those of a GPT or an Ensemble, by name. The weights of each LayerNorm are
-    multiplied into the matrix that follows it, and the channels of queries and keys that rotary
-    positions rotate together become neighbours: one complex number. With `key_offset` there is room
-    for one key more than values. The K members of an ensemble are computed together: each array
-    begins with a dimension of them; without one, K is 1.
+    Three things are computed once, from the weights, instead of at every character:
+    - The scale and shift of a LayerNorm are multiplied into the matrix that follows it.
+    - LayerNorm subtracts the mean of the residual stream. Here all weights that add to the stream
+      are centred, so that its mean is always zero.
+    - The two channels of queries and keys that rotary positions rotate together become neighbours,
+      which numpy can view as one complex number.
     """
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Floats], B: int) -> None:
-        T, H = config.T, config.n_head
+        T, hs = config.T, config.head_size
         self.config, self.T = config, T
-        tables = [
-            "token_embedding.weight",
-            *(f"ngram_embeddings.{i}.weight" for i in range(config.ngram - 1)),
-        ]
-        stacked = _stacked(config, weights)
-        padding = stacked["head.weight"].shape[1]  # the id before the first: a row of zeros
-        self.positions = None
-        with np.errstate(over="ignore", invalid="ignore"):
-            one_more = ((0, 0), (0, 1), (0, 0))
-            self.tables = np.stack(  # (K, ngram, V + 1, C)
-                [np.pad(_centred(stacked[table], -1), one_more) for table in tables], 1
-            )
+        weights = _by_member(config, weights)
+        tables = [weights["token_embedding.weight"]]
+        tables += [weights[f"ngram_embeddings.{i}.weight"] for i in range(config.ngram - 1)]
+        padding = tables[0].shape[1]  # the id before the first character: V, a row of zeros
+        with np.errstate(over="ignore", invalid="ignore"):  # `Generator` refuses such logits
+            padded = [np.pad(_centred(table), ((0, 0), (0, 1), (0, 0))) for table in tables]
+            self.tables = np.stack(padded, 1)  # (K, ngram, V + 1, C)
+            self.positions = None
             if config.positions == "learned":
-                self.positions = _centred(stacked["position_embedding.weight"], -1)
-            self.blocks = [_block(config, stacked, f"blocks.{i}.") for i in range(config.n_layer)]
-            self.head = _Linear.of(stacked, "head", norm="norm")
+                self.positions = _centred(weights["position_embedding.weight"])
+            self.blocks = [_block(config, weights, f"blocks.{i}.") for i in range(config.n_layer)]
+            self.head = _linear(weights, "head", norm="norm")
         if config.positions == "rotary":
-            angles = rotary_angles(T, config.head_size)
-            self.rotations = np.exp(1j * angles).astype(np.complex64)  # (T, hs / 2)
+            self.rotations = np.exp(1j * rotary_angles(T, hs)).astype(np.complex64)  # (T, hs / 2)
         self.lengths = np.zeros(B, int)
         room = min(T, FIRST_ROOM)  # characters; the caches grow with the texts
         self.ids = np.full((B, config.ngram - 1 + room), padding)
-        layers = config.n_layer, config.ensemble
-        hs, offset = config.head_size, config.key_offset
-        # channels of a key that are its own; the others are the next key's
-        self.staying = 2 * staying_pairs(hs) if offset else hs
-        self.keys = np.zeros((*layers, B, H, room + offset, hs), np.float32)
-        self.values = np.zeros((*layers, B, H, room, config.value_size), np.float32)
+        caches = config.n_layer, config.ensemble, B, config.n_head
+        # with `key_offset`, the channels from `own` on belong to the key of the next character
+        self.own = 2 * staying_pairs(hs) if config.key_offset else hs
+        self.keys = np.zeros((*caches, room + config.key_offset, hs), np.float32)
+        self.values = np.zeros((*caches, room, config.value_size), np.float32)
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
-        """Replace the texts in these rows by those, of any lengths up to T."""
+        """Replace the texts in `rows` by `texts`, of any lengths up to T."""
         lengths = [len(text) for text in texts]
         self.lengths[rows] = 0
-        if longest := max(lengths):  # shorter ones are padded; their lengths leave the padding out
+        if longest := max(lengths):
             self._make_room(longest)
             padded = np.array([text + [0] * (longest - len(text)) for text in texts])
             heads = self.config.ensemble * self.config.n_head
-            few = max(SCORES_NUMBERS // (len(rows) * heads * longest), 1)
-            for start in range(0, longest, few):
-                self._forward(np.array(rows), padded[:, start : start + few], want_logits=False)
-                self.lengths[rows] = min(start + few, longest)
-            self.lengths[rows] = lengths
+            step = max(SCORES_NUMBERS // (len(rows) * heads * longest), 1)
+            for start in range(0, longest, step):
+                self._forward(np.array(rows), padded[:, start : start + step], want_logits=False)
+                self.lengths[rows] = min(start + step, longest)
+            self.lengths[rows] = lengths  # without the padding
 
     def decode(self, ids: list[int]) -> Floats:
-        """Append one character to each text: the logits (B, V) of the next."""
+        """Append one id to each text; return the logits (B, V) of the next."""
         self._make_room(int(self.lengths.max()) + 1)
         logits = self._forward(np.arange(len(ids)), np.array(ids)[:, None])
         self.lengths += 1
         return logits
 
     def fork(self, row: int, rows: list[int]) -> None:
-        """Replace the texts in `rows` by that in `row`."""
+        """Replace the texts in `rows` by the one in `row`."""
         end = int(self.lengths[row])
         self.lengths[rows], self.ids[rows] = end, self.ids[row]
-        for cache in (self.keys, self.values):  # and what of the last key belongs to the next
+        for cache in (self.keys, self.values):  # one more: the next key's channels
             cache[:, :, rows, :, : end + 1] = cache[:, :, [row], :, : end + 1]
 
     def select(self, rows: list[int]) -> None:
-        """Drop all texts but those in these rows, which become rows 0, 1, 2 and so on."""
+        """Drop all texts but those in `rows`, which become rows 0, 1, 2 and so on."""
         self.lengths, self.ids = self.lengths[rows], self.ids[rows]
         self.keys, self.values = self.keys[:, :, rows], self.values[:, :, rows]
 
     def _make_room(self, length: int) -> None:
-        """Let the caches hold texts of that length, at most T, at least twice what they held."""
+        """Grow the caches for texts of `length` characters, to twice their size at least."""
         room = self.values.shape[-2]
-        if length <= room:
-            return
-        more = min(self.T, max(length, 2 * room)) - room
-        self.ids = np.pad(self.ids, ((0, 0), (0, more)))
-        self.keys, self.values = (
-            np.pad(cache, ((0, 0), (0, 0), (0, 0), (0, 0), (0, more), (0, 0)))
-            for cache in (self.keys, self.values)
-        )
+        if length > room:
+            added = (0, min(self.T, max(length, 2 * room)) - room)
+            self.ids = np.pad(self.ids, ((0, 0), added))
+            widths = ((0, 0), (0, 0), (0, 0), (0, 0), added, (0, 0))
+            self.keys, self.values = np.pad(self.keys, widths), np.pad(self.values, widths)
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
-        """Append ids (n, t) to the texts in these n rows.
-
-        Logits (n t, V) of the character after each, or none if they are not wanted.
-        """
+        """Append ids (n, t) to the texts in `rows`; return logits (n t, V) unless unwanted."""
         n, t = ids.shape
         config, lengths = self.config, self.lengths[rows]
         positions = lengths[:, None] + np.arange(t)  # (n, t)
@@ -134,31 +123,32 @@ class NumpyEngine:
         chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # a view
 
         def append(cache: Floats, new: Floats, later: int = 0) -> None:
-            """Set new (K, n, t, H, size) in the cache of these characters, or so many later."""
+            """Write `new` (K, n, t, H, size) to the cache, `later` characters further on."""
             if even:
                 cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
-            else:  # (n, t, K, H, size): the dimensions that are indexed come first
+            else:  # (n, t, K, H, size): numpy puts the dimensions that are indexed first
                 cache[:, rows[:, None], :, positions + later] = np.moveaxis(new, 0, 2)
 
         scale = np.float32(config.attention_scale * config.head_size**-0.5)
         for block, keys, values in zip(self.blocks, self.keys, self.values, strict=True):
             q, k, v = self._heads(block.qkv(_normalize(x)), n, rotations)
             append(values, v)
-            append(keys[..., : self.staying], k[..., : self.staying])
+            append(keys[..., : self.own], k[..., : self.own])
             if config.key_offset:
-                append(keys[..., self.staying :], k[..., self.staying :], later=1)
+                append(keys[..., self.own :], k[..., self.own :], later=1)
             if block is self.blocks[-1] and not want_logits:
                 return np.empty((0, 0), np.float32)
             k, v = keys[:, chosen, :, :end], values[:, chosen, :, :end]  # (K, n, H, end, size)
             y = _attend(q.swapaxes(2, 3), k, v, future, scale)  # (K, n, H, t, vs)
             x += block.projection(y.swapaxes(2, 3).reshape(*x.shape[:2], -1))
-            x += block.contract(self._activation(block.expand(_normalize(x))))
+            hidden = block.expand(_normalize(x))
+            x += block.contract(_relu2(hidden) if config.activation == "relu2" else _gelu(hidden))
         return _mean_prediction(self.head(_normalize(x)))
 
     def _heads(
         self, qkv: Floats, n: int, rotations: NDArray[np.complex64] | None
     ) -> tuple[Floats, Floats, Floats]:
-        """Queries, keys and values, each (K, n, t, H, size)."""
+        """Split (K, n t, sizes) into queries, keys and values, each (K, n, t, H, size)."""
         H, hs, vs = self.config.n_head, self.config.head_size, self.config.value_size
         K = len(qkv)
         qk, v = qkv[..., : 2 * H * hs].reshape(K, n, -1, 2 * H, hs), qkv[..., 2 * H * hs :]
@@ -168,18 +158,21 @@ class NumpyEngine:
             qk = (qk.view(np.complex64) * rotations).view(np.float32)
         return qk[..., :H, :], qk[..., H:, :], v.reshape(K, n, -1, H, vs)
 
-    def _activation(self, h: Floats) -> Floats:
-        if self.config.activation == "relu2":
-            return np.square(np.maximum(h, 0, out=h), out=h)
-        inner = np.float32((2 / np.pi) ** 0.5) * (h + np.float32(0.044715) * h * h * h)
-        gelu: Floats = np.float32(0.5) * h * (1 + np.tanh(inner))
-        return gelu
+
+def _relu2(h: Floats) -> Floats:
+    return np.square(np.maximum(h, 0, out=h), out=h)
+
+
+def _gelu(h: Floats) -> Floats:
+    inner = np.float32((2 / np.pi) ** 0.5) * (h + np.float32(0.044715) * h * h * h)
+    gelu: Floats = np.float32(0.5) * h * (1 + np.tanh(inner))
+    return gelu
 
 
 def _attend(
     q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
 ) -> Floats:
-    """q (K, n, H, t, hs), k (K, n, H, end, hs), v (K, n, H, end, vs) -> (K, n, H, t, vs)."""
+    """Map q (..., t, hs), k (..., end, hs), v (..., end, vs) to the outputs (..., t, vs)."""
     scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
         scores = np.where(future, np.float32(-np.inf), scores)
@@ -191,36 +184,20 @@ def _attend(
 
 
 def _normalize(x: Floats) -> Floats:
-    """LayerNorm over the last dimension (arXiv:1607.06450), of numbers with mean zero."""
+    """Apply LayerNorm (arXiv:1607.06450) over the last dimension, whose mean is zero."""
     variance = np.vecdot(x, x)[..., None] / np.float32(x.shape[-1])
     out: Floats = x / np.sqrt(variance + np.float32(1e-5))
     return out
 
 
 def _mean_prediction(logits: Floats) -> Floats:
-    """(K, m, V) -> (m, V): the logarithms of the mean probabilities; of one member, its logits."""
-    if len(logits) == 1:
-        single: Floats = logits[0]
-        return single
-    logits = logits - logits.max(-1, keepdims=True)
-    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
-    mean: Floats = np.logaddexp.reduce(logits, 0) - np.float32(np.log(len(logits)))
-    return mean
-
-
-def _stacked(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """The weights by their names in a member, (K, ...): of all members together."""
-    if config.ensemble == 1:
-        return {name: weight[None] for name, weight in weights.items()}  # no copy
-    prefixes = member_prefixes(config)
-    names = [name.removeprefix(prefixes[0]) for name in weights if name.startswith(prefixes[0])]
-    return {name: np.stack([weights[prefix + name] for prefix in prefixes]) for name in names}
-
-
-def _centred(weight: Floats, axis: int) -> Floats:
-    """The same, with mean zero along an axis."""
-    centred: Floats = weight - weight.mean(axis, keepdims=True)
-    return centred
+    """(K, m, V) -> (m, V): the logarithm of the members' mean probabilities."""
+    if len(logits) > 1:
+        logits = logits - logits.max(-1, keepdims=True)
+        logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+        logits = np.logaddexp.reduce(logits, 0)[None] - np.float32(np.log(len(logits)))
+    single: Floats = logits[0]
+    return single
 
 
 class _Linear(NamedTuple):
@@ -228,20 +205,6 @@ class _Linear(NamedTuple):
 
     weight: Floats  # (K, in, out)
     bias: Floats  # (K, 1, out)
-
-    @classmethod
-    def of(cls, weights: Mapping[str, Floats], name: str, norm: str | None = None) -> "_Linear":
-        """The layer of that name, the scale and shift of the norm before it multiplied in."""
-        weight = weights[f"{name}.weight"]
-        bias = weights.get(f"{name}.bias", np.zeros(weight.shape[:2], np.float32))
-        if norm is not None:
-            bias = bias + (weight @ weights[f"{norm}.bias"][..., None])[..., 0]
-            weight = weight * weights[f"{norm}.weight"][:, None]
-        return cls(np.ascontiguousarray(weight.swapaxes(1, 2)), bias[:, None])
-
-    def centred(self) -> "_Linear":
-        """The same layer, but for an output of mean zero."""
-        return _Linear(_centred(self.weight, -1), _centred(self.bias, -1))
 
     def __call__(self, x: Floats) -> Floats:
         out: Floats = x @ self.weight
@@ -256,24 +219,56 @@ class _Block(NamedTuple):
     contract: _Linear
 
 
+def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Stack the members' weights: each becomes (K, ...), under its name in a single model."""
+    if config.ensemble == 1:
+        return {name: weight[None] for name, weight in weights.items()}  # no copy
+    prefixes = member_prefixes(config)
+    names = [name.removeprefix(prefixes[0]) for name in weights if name.startswith(prefixes[0])]
+    return {name: np.stack([weights[prefix + name] for prefix in prefixes]) for name in names}
+
+
+def _centred(weight: Floats) -> Floats:
+    """Subtract the mean of the last dimension."""
+    centred: Floats = weight - weight.mean(-1, keepdims=True)
+    return centred
+
+
+def _linear(weights: Mapping[str, Floats], name: str, norm: str | None = None) -> _Linear:
+    """Return the layer `name`, with the scale and shift of the `norm` before it multiplied in."""
+    weight = weights[f"{name}.weight"]
+    bias = weights.get(f"{name}.bias", np.zeros(weight.shape[:2], np.float32))
+    if norm is not None:
+        bias = bias + (weight @ weights[f"{norm}.bias"][..., None])[..., 0]
+        weight = weight * weights[f"{norm}.weight"][:, None]
+    return _Linear(np.ascontiguousarray(weight.swapaxes(1, 2)), bias[:, None])
+
+
 def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> _Block:
-    part = {key.removeprefix(prefix): w for key, w in weights.items() if key.startswith(prefix)}
+    def to_stream(name: str) -> _Linear:
+        """Return a layer that adds to the residual stream, whose mean must stay zero."""
+        weight, bias = _linear(weights, prefix + name)
+        return _Linear(_centred(weight), _centred(bias))
+
+    def from_stream(name: str, norm: str) -> _Linear:
+        return _linear(weights, prefix + name, prefix + norm)
+
     return _Block(
-        _qkv(config, _Linear.of(part, "attention.qkv", norm="attention_norm")),
-        _Linear.of(part, "attention.projection").centred(),
-        _Linear.of(part, "mlp.expand", norm="mlp_norm"),
-        _Linear.of(part, "mlp.projection").centred(),
+        _prepared(config, from_stream("attention.qkv", "attention_norm")),
+        to_stream("attention.projection"),
+        from_stream("mlp.expand", "mlp_norm"),
+        to_stream("mlp.projection"),
     )
 
 
-def _qkv(config: ModelConfig, qkv: _Linear) -> _Linear:
-    """The layer for `_heads`: centred for QK norm, the channels of a pair side by side."""
+def _prepared(config: ModelConfig, qkv: _Linear) -> _Linear:
+    """Prepare the layer for `_heads`: centre queries and keys for QK norm, and pair channels."""
     H, hs = config.n_head, config.head_size
 
     def prepared(columns: Floats) -> Floats:
         qk, v = np.split(columns, [2 * H * hs], -1)
         if config.qk_norm:
-            qk = _centred(qk.reshape(-1, 2 * H, hs), -1)
+            qk = _centred(qk.reshape(-1, 2 * H, hs))
         if config.positions == "rotary" or config.key_offset:  # channels i and i + hs / 2
             qk = qk.reshape(-1, 2 * H, 2, hs // 2).swapaxes(-1, -2)
         return np.concatenate([qk.reshape(*v.shape[:-1], 2 * H * hs), v], -1)

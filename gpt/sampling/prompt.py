@@ -6,8 +6,8 @@ from collections.abc import Collection
 from gpt.errors import UsageError, listed
 from gpt.text.vocabulary import Vocabulary
 
-LISTED_CHARACTERS = 20  # in a message; the others are counted
-QUOTES = dict.fromkeys("\u2018\u2019\u201a\u201b\u2039\u203a", "'") | dict.fromkeys(
+LISTED_CHARACTERS = 20  # characters that a message lists; it counts the others
+ASCII_QUOTES = dict.fromkeys("\u2018\u2019\u201a\u201b\u2039\u203a", "'") | dict.fromkeys(
     "\u201c\u201d\u201e\u201f\u00ab\u00bb", '"'
 )
 
@@ -20,15 +20,15 @@ def check_known(
     what: str = "the text",
     shared: bool = True,
 ) -> None:
-    """Check that the vocabulary has an id for each character.
+    """Check that the vocabulary has an id for each character of `text`.
 
     Args:
         text: the characters.
         vocabulary: the model's vocabulary.
         advice: what the user can do, for the message.
         what: what the text is, for the message.
-        shared: accept characters that share the unknown id. Surrogates are never accepted: no
-            text can be written with them.
+        shared: accept characters that share the unknown id, except for surrogates, which no text
+            can contain.
 
     Raises:
         UsageError: characters have no id; the message lists them.
@@ -44,11 +44,11 @@ def check_known(
 
 
 def with_known_characters(text: str, vocabulary: Vocabulary) -> tuple[str, list[str]]:
-    """Replace characters outside the vocabulary where it has the same ones in another form.
+    """Replace characters outside the vocabulary if it has the same ones in another form.
 
     The whole text is converted to NFC or NFD if fewer of its characters are then outside.
-    Typographic quotes that are outside become ASCII quotes if the vocabulary has those. A
-    vocabulary with an unknown id has an id for every character, so the text stays as it is.
+    Typographic quotes that are outside become ASCII quotes if the vocabulary has those. If the
+    vocabulary has an unknown id, the text stays as it is.
 
     Returns:
         The text, and a notice for each kind of replacement.
@@ -61,17 +61,17 @@ def with_known_characters(text: str, vocabulary: Vocabulary) -> tuple[str, list[
         if len(vocabulary.outside(converted)) < len(vocabulary.outside(text)):
             text = converted
             notices.append(f"the text is converted to {form}, the form of the model's characters")
-    ascii_known = {c for c in "'\"" if not vocabulary.outside(c)}
-    quotes = [c for c in vocabulary.outside(text) if QUOTES.get(c) in ascii_known]
-    if quotes:
-        text = text.translate({ord(c): QUOTES[c] for c in quotes})
-        told = " ".join(quotes)
-        notices.append(f"typographic quotes become ASCII quotes, which the model has: {told}")
+    known = {c for c in "'\"" if not vocabulary.outside(c)}
+    if quotes := [c for c in vocabulary.outside(text) if ASCII_QUOTES.get(c) in known]:
+        text = text.translate({ord(c): ASCII_QUOTES[c] for c in quotes})
+        notices.append(
+            f"typographic quotes become ASCII quotes, which the model has: {' '.join(quotes)}"
+        )
     return text, notices
 
 
 def encode_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
-    """Return the prompt's ids; an empty prompt is a newline, or else the first character."""
+    """Return the ids of `prompt`; if it is empty, of a newline or the first known character."""
     start = vocabulary.characters[0] if vocabulary.outside("\n") else "\n"
     return vocabulary.encode(prompt or start).tolist()
 
@@ -83,17 +83,16 @@ def banned_ids(characters: str, vocabulary: Vocabulary) -> list[int]:
         UsageError: the vocabulary lacks a character, nothing would be left to sample, or the
             model predicts bytes and a character is not ASCII.
     """
-    shared = [c for c in characters if not c.isascii()] if vocabulary.is_bytes else []
-    if shared:
+    if vocabulary.is_bytes and not characters.isascii():
+        shared = [c for c in characters if not c.isascii()]
         raise UsageError(
             f"the characters to ban: expected ASCII, because this model predicts bytes and other "
             f"characters share theirs, got {listed_characters(shared)}"
         )
     advice = "they are never sampled, so leave them out"
     check_known(characters, vocabulary, advice, what="the list of characters to ban", shared=False)
-    banned = {*vocabulary.encode(characters).tolist()}
-    if vocabulary.unknown_id is not None:
-        banned.add(vocabulary.unknown_id)
+    unknown = set() if vocabulary.unknown_id is None else {vocabulary.unknown_id}
+    banned = unknown.union(vocabulary.encode(characters).tolist())
     if len(banned) == len(vocabulary):
         raise UsageError(
             "the characters to ban: expected at least one character that stays, got all of the "
@@ -103,12 +102,12 @@ def banned_ids(characters: str, vocabulary: Vocabulary) -> list[int]:
 
 
 def listed_characters(characters: Collection[str]) -> str:
-    """List characters; those that show nothing by themselves as ASCII, with their names."""
-    return listed([_shown(c) for c in characters], LISTED_CHARACTERS, " ")
+    """List characters; name those that show nothing by themselves, such as spaces."""
 
+    def shown(character: str) -> str:
+        if character.isprintable() and unicodedata.category(character)[0] not in "MZ":
+            return character
+        name = unicodedata.name(character, "")
+        return ascii(character) + (f" ({name})" if name else "")
 
-def _shown(character: str) -> str:
-    if character.isprintable() and unicodedata.category(character)[0] not in "MZ":
-        return character
-    name = unicodedata.name(character, "")
-    return ascii(character) + (f" ({name})" if name else "")
+    return listed([shown(character) for character in characters], LISTED_CHARACTERS, " ")

@@ -1,9 +1,8 @@
 """From logits to ids: small pure functions, each (B, V) -> (B, V) or (B, V) -> (B,).
 
-A character that is not to be drawn has the logit -inf. Every rule leaves at least one of each row.
+A rule excludes a character by setting its logit to -inf. Every rule leaves at least one character
+in each row.
 """
-
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,55 +12,32 @@ from gpt.config.mistakes import explain
 from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 
-NEVER = -np.inf
-PENALTY_CHARACTERS = 64  # the last ones of prompt and sample, which the penalties count
+NEVER = -np.inf  # the logit of a character that must not be drawn
+PENALTY_CHARACTERS = 64  # last characters of prompt and sample that the penalties count
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int_]
 
 
-@dataclass(frozen=True)
-class SamplingRules:
-    """How text is sampled: what is done to the logits, in this order, and with which context.
+def sampling_rules(config: SampleConfig, **changes: float | None) -> SampleConfig:
+    """Return `config` with those of the `changes` that are not None.
 
-    `context_after_overflow`: see `Generator`; None is half of the context length.
-
-    Raises UsageError for a temperature that is negative, NaN or infinite.
+    Raises:
+        UsageError: a value is not allowed; the message names its keyword.
     """
-
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float = 1.0
-    min_p: float = 0.0
-    context_after_overflow: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < np.inf:
-            raise UsageError(f"temperature: expected a number from 0 on, got {self.temperature}")
-
-    @classmethod
-    def from_config(cls, config: SampleConfig, **changes: float | None) -> "SamplingRules":
-        """Return the rules of the config with the changes that are not None.
-
-        Raises:
-            UsageError: a value is not allowed; the message names its keyword.
-        """
-        given = {
-            key: value.item() if isinstance(value, np.generic) else value
-            for key, value in changes.items()
-            if value is not None
-        }
-        try:
-            rules = SampleConfig.model_validate(config.model_dump() | given)
-        except ValidationError as error:
-            raise UsageError(*(message for _, message in explain(error))) from None
-        return cls(**rules.model_dump(exclude={"length"}))
+    given = {
+        key: value.item() if isinstance(value, np.generic) else value
+        for key, value in changes.items()
+        if value is not None
+    }
+    try:
+        return SampleConfig.model_validate(config.model_dump() | given)
+    except ValidationError as error:
+        raise UsageError(*(message for _, message in explain(error))) from None
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """The log-probabilities: logits of which each row's exponentials sum to 1."""
+    """Return the log-probabilities of `logits`; the exponentials of each row sum to 1."""
     logits = logits - logits.max(-1, keepdims=True)
     sums: Floats = np.exp(logits).sum(-1, keepdims=True)
     return logits - np.log(sums)
@@ -74,8 +50,8 @@ def apply_penalties(
 
     An id that occurs count > 0 times loses presence + count * frequency, as in the OpenAI API.
     Example: `e` has the logit 5.0 and occurs 3 times. With presence 0.5 and frequency 0.2 its
-    logit becomes 5.0 - 0.5 - 3 * 0.2 = 3.9, so its odds to any id that does not occur are
-    exp(1.1) = 3.0 times smaller, however certain `e` was.
+    logit becomes 5.0 - 0.5 - 3 * 0.2 = 3.9. Its odds against an id that does not occur become
+    exp(1.1) = 3.0 times smaller.
 
     Args:
         logits: (B, V).
@@ -94,14 +70,18 @@ def apply_penalties(
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """Divide by the temperature: below 1 more predictable, above 1 more random."""
-    with np.errstate(over="ignore"):  # to -inf: never
+    """Divide by the temperature: below 1 is more predictable, above 1 more random."""
+    with np.errstate(over="ignore"):  # a very small temperature makes differences infinite
         cooled: Floats = (logits - logits.max(-1, keepdims=True)) / temperature
     return cooled
 
 
 def keep_top_k(logits: Floats, k: int) -> Floats:
-    """The k largest logits. Of equals at the edge, all stay."""
+    """Keep the k largest logits. Logits equal to the smallest of them are kept, too.
+
+    Example: with k = 2 the logits [2.0, 0.5, 1.0, -1.0] become [2.0, -inf, 1.0, -inf]; with
+    k = 3 only -1.0 becomes -inf.
+    """
     V = logits.shape[-1]
     if k >= V:
         return logits
@@ -110,39 +90,57 @@ def keep_top_k(logits: Floats, k: int) -> Floats:
 
 
 def keep_top_p(logits: Floats, p: float) -> Floats:
-    """The fewest likeliest characters whose probabilities sum to p at least.
+    """Keep the fewest likeliest characters whose probabilities sum to at least p.
 
-    Nucleus sampling, arXiv:1904.09751, section 3.1. Of equals at the edge, all stay.
+    This is nucleus sampling (arXiv:1904.09751, section 3.1). Characters as likely as the last one
+    kept are kept, too. Example with the probabilities [0.5, 0.1, 0.3, 0.1]:
+
+        p = 0.5: keep the first alone, since 0.5 >= 0.5
+        p = 0.7: keep the first and third, since 0.5 < 0.7 and 0.5 + 0.3 >= 0.7
+        p = 0.9: keep all four; 0.8 < 0.9, and the two of 0.1 are equally likely
     """
-    ordered = np.sort(logits)[:, ::-1]
+    ordered = np.sort(logits)[:, ::-1]  # the likeliest first
     probabilities = np.exp(log_softmax(ordered))
-    before = probabilities.cumsum(-1) - probabilities  # what the likelier ones sum to
-    needed = np.maximum((before < p).sum(-1, keepdims=True), 1)
-    return np.where(logits < np.take_along_axis(ordered, needed - 1, -1), NEVER, logits)
+    sum_of_likelier = probabilities.cumsum(-1) - probabilities  # [0, 0.5, 0.8, 0.9]
+    needed = np.maximum((sum_of_likelier < p).sum(-1, keepdims=True), 1)
+    least = np.take_along_axis(ordered, needed - 1, -1)  # the smallest logit to keep
+    return np.where(logits < least, NEVER, logits)
 
 
 def keep_min_p(logits: Floats, p: float) -> Floats:
-    """Drop characters less likely than p times the likeliest (arXiv:2407.01082, section 3)."""
-    with np.errstate(divide="ignore"):  # all are at least 0 times as likely
+    """Keep characters at least p times as likely as the likeliest (arXiv:2407.01082, section 3).
+
+    Example: the probabilities are [0.6, 0.25, 0.1, 0.05] and p is 0.2. The threshold is
+    0.2 * 0.6 = 0.12, so the first two are kept. A model that is certain, [0.97, 0.01, 0.01, 0.01],
+    has the threshold 0.194, and only its first is kept.
+    """
+    with np.errstate(divide="ignore"):  # p = 0 keeps all
         return np.where(logits - logits.max(-1, keepdims=True) < np.log(p), NEVER, logits)
 
 
 def draw(logits: Floats, uniforms: Floats) -> Ints:
-    """Ids (B,) from the softmax of each row, one for each number in [0, 1) of `uniforms` (B,).
+    """Draw an id from the softmax of each row, by inverse transform sampling.
 
-    The id at which the cumulative probability passes the number (inverse transform sampling). No
-    row depends on another.
+    Example: the probabilities of ids 0, 1, 2 are [0.2, 0.5, 0.3], so their sums are
+    [0.2, 0.7, 1.0]. The uniform number 0.6 draws id 1, the first whose sum exceeds 0.6.
+
+    Args:
+        logits: (B, V).
+        uniforms: a number in [0, 1) for each row, (B,).
+
+    Returns:
+        The ids (B,). No row depends on another.
     """
     sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
     total = sums[:, -1:]
     passed = (sums <= uniforms[:, None] * total).sum(-1)
-    last = (sums < total).sum(-1)  # the last of any probability, should rounding pass it
+    last = (sums < total).sum(-1)  # the last possible id, in case rounding passes it
     ids: Ints = np.minimum(passed, last)
     return ids
 
 
 def choose(
-    logits: Floats, uniforms: Floats, rules: SamplingRules, recent: list[list[int]] | None = None
+    logits: Floats, uniforms: Floats, rules: SampleConfig, recent: list[list[int]] | None = None
 ) -> Ints:
     """Apply the rules to logits (B, V), then draw an id for each row.
 

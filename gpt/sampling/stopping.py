@@ -1,25 +1,66 @@
-"""Stop strings: a sample ends before the first one, and no part of it is shown."""
+"""From ids to shown text: characters, stop strings, and the order of several samples."""
 
-from collections.abc import Sequence
+import codecs
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+
+from gpt.text.vocabulary import Vocabulary
+
+UTF8_BYTES = 4  # the longest UTF-8 sequence of one character
+
+
+class Detokenizer:
+    """Turns the ids of one sample into characters with log-probabilities, as they come.
+
+    For a byte model, a character's log-probability is the sum of those of its bytes. Invalid UTF-8
+    becomes U+FFFD, as in `Vocabulary.decode`. If `prompt` ends inside a character, the sample's
+    first bytes complete it.
+    """
+
+    def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int] = ()) -> None:
+        self.names = vocabulary.names
+        self.utf8 = None
+        self.waiting: list[float] = []  # log-probabilities of the bytes of an incomplete character
+        if vocabulary.is_bytes:
+            self.utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+            for byte in prompt[1 - UTF8_BYTES :]:
+                self.push(byte, 0.0)
+
+    def push(self, id_: int, log_probability: float) -> list[tuple[str, float]]:
+        """Return the characters that this id completes.
+
+        A byte completes none, one, or two: two if the bytes before it are invalid and the byte is
+        a character of its own.
+        """
+        if self.utf8 is None:
+            return [(self.names[id_], log_probability)]
+        self.waiting.append(log_probability)
+        text = self.utf8.decode(bytes([id_]))
+        complete = len(self.waiting) - len(self.utf8.getstate()[0])
+        start, characters = 0, []
+        for end, character in enumerate(text, complete - len(text) + 1):
+            characters.append((character, sum(self.waiting[start:end])))
+            start = end
+        del self.waiting[:complete]
+        return characters
 
 
 @dataclass
 class Chunk:
-    """Characters of one of the samples, and the log-probability of each."""
+    """Characters of one sample, and the log-probability of each."""
 
     sample: int
     text: str
     log_probabilities: list[float]
-    ended: bool = False  # with the sample's last chunk
-    stop: str | None = None  # the stop string that ended it; None: it ended at its length
+    ended: bool = False  # True in the sample's last chunk
+    stop: str | None = None  # the stop string that ended the sample; None: its length did
 
 
 @dataclass
 class StopBuffer:
     """Holds back the end of a sample while it may be the beginning of a stop string.
 
-    `length`: the number of characters at which the sample ends; None: only a stop string ends it.
+    The sample ends at `length` characters; if `length` is None, only a stop string ends it.
     """
 
     sample: int
@@ -30,7 +71,7 @@ class StopBuffer:
     log_probabilities: list[float] = field(default_factory=list)
 
     def push(self, character: str, log_probability: float) -> Chunk | None:
-        """Add the next character. The characters that can be shown now, if there are any."""
+        """Add the next character; return the characters that can be shown now, if any."""
         self.generated += 1
         self.text += character
         self.log_probabilities.append(log_probability)
@@ -43,17 +84,59 @@ class StopBuffer:
         return self.release(n) if n else None
 
     def release(self, n: int, *, ended: bool = False, stop: str | None = None) -> Chunk:
-        """The first n characters held back."""
+        """Remove and return the first `n` characters held back."""
         chunk = Chunk(self.sample, self.text[:n], self.log_probabilities[:n], ended, stop)
         self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
         return chunk
 
 
 def held_back(text: str, stops: Sequence[str]) -> int:
-    """How many characters at the text's end may be the beginning of a stop string."""
-    longest = max((len(stop) for stop in stops), default=1) - 1
-    return next(
-        n
-        for n in range(min(longest, len(text)), -1, -1)
-        if n == 0 or any(stop.startswith(text[-n:]) for stop in stops)
-    )
+    """Count the characters at the end of `text` that may be the beginning of a stop string."""
+    longest = min(max(map(len, stops), default=1) - 1, len(text))
+    beginnings = (n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in stops))
+    return next(beginnings, 0)
+
+
+@dataclass
+class Sample:
+    """The text generated after a prompt, with the model's log-probability of each character."""
+
+    prompt: str
+    text: str = ""
+    stop: str | None = None  # the stop string that ended the sample; None: its length did
+    log_probabilities: list[float] = field(default_factory=list)
+
+
+def collect(chunks: Iterable[Chunk], prompts: list[str]) -> list[Sample]:
+    """Join the chunks of each sample; `prompts` has the prompt of each."""
+    samples = [Sample(prompt) for prompt in prompts]
+    for chunk in chunks:
+        sample = samples[chunk.sample]
+        sample.text += chunk.text
+        sample.log_probabilities += chunk.log_probabilities
+        sample.stop = chunk.stop
+    return samples
+
+
+def in_order(chunks: Iterable[Chunk], prompts: list[str], separator: str = "---") -> Iterator[str]:
+    """Yield each prompt and its sample: the first as it is generated, the others after it.
+
+    Args:
+        chunks: the chunks of all samples.
+        prompts: the prompt of each sample.
+        separator: a line between two samples.
+    """
+    n, showing = len(prompts), 0
+    waiting, ended = [""] * n, [False] * n
+    yield prompts[0]
+    for chunk in chunks:
+        ended[chunk.sample] = chunk.ended
+        if chunk.sample != showing:
+            waiting[chunk.sample] += chunk.text
+            continue
+        yield chunk.text
+        while showing < n and ended[showing]:
+            yield "\n"
+            showing += 1
+            if showing < n:
+                yield f"{separator}\n{prompts[showing]}{waiting[showing]}"

@@ -1,7 +1,6 @@
-"""The engine for any device of torch; on a GPU, which numpy cannot use."""
+"""The engine for torch's devices: a GPU, which numpy cannot use."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,28 +10,28 @@ from torch import Tensor
 from gpt.model.ensemble import LanguageModel
 from gpt.model.kv_cache import Cache
 
-EAGER_STEPS = 3  # before CUDA may capture one
+EAGER_STEPS = 3  # calls that CUDA needs to warm up before it may capture one
 
 
 class TorchEngine:
     """B texts, each with a length of its own, and the keys and values of all their characters.
 
-    A character costs one synchronisation with the device: the logits come to the CPU.
+    Each character costs one synchronisation with the device: the logits are copied to the CPU.
     """
 
     def __init__(self, model: LanguageModel, B: int) -> None:
         self.model, self.T = model.eval(), model.config.T
         self.device = next(model.parameters()).device
-        self.cache = self._cache(B)
+        self.cache = Cache(model.config, B, self.device)
         self.ids = torch.zeros(B, 1, dtype=torch.long, device=self.device)
         self._logits = replayed(self._forward, self.device)
 
     @torch.inference_mode()
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
-        """Replace the texts in these rows by those, of any lengths up to T."""
+        """Replace the texts in `rows` by `texts`, of any lengths up to T."""
         lengths = [len(text) for text in texts]
-        fresh = self._cache(len(rows))
-        if longest := max(lengths):  # shorter ones are padded; `set_lengths` forgets the padding
+        fresh = Cache(self.model.config, len(rows), self.device)
+        if longest := max(lengths):  # pad shorter texts; `set_lengths` discards the padding
             padded = [text + [0] * (longest - len(text)) for text in texts]
             self.model(torch.tensor(padded, device=self.device), fresh)
             fresh.set_lengths(lengths)
@@ -40,28 +39,24 @@ class TorchEngine:
 
     @torch.inference_mode()
     def decode(self, ids: list[int]) -> NDArray[np.float32]:
-        """Append one character to each text: the logits (B, V) of the next."""
+        """Append one id to each text; return the logits (B, V) of the next."""
         lengths = [length + 1 for length in self.cache.lengths]
         self.ids.copy_(torch.tensor(ids)[:, None])
         logits: NDArray[np.float32] = self._logits().cpu().numpy()
-        self.cache.lengths = lengths  # a graph that is replayed changes only what is on the device
+        self.cache.lengths = lengths  # replaying a CUDA graph runs no Python, which would set them
         return logits
 
     @torch.inference_mode()
     def fork(self, row: int, rows: list[int]) -> None:
-        """Replace the texts in `rows` by that in `row`."""
+        """Replace the texts in `rows` by the one in `row`."""
         self.cache.fork(row, rows)
 
     @torch.inference_mode()
     def select(self, rows: list[int]) -> None:
-        """Drop all texts but those in these rows, which become rows 0, 1, 2 and so on."""
+        """Drop all texts but those in `rows`, which become rows 0, 1, 2 and so on."""
         self.cache.select(rows)
         self.ids = self.ids[: len(rows)]
         self._logits = replayed(self._forward, self.device)
-
-    def _cache(self, B: int) -> Any:
-        """An empty cache for B texts, of the kind that the model takes."""
-        return Cache(self.model.config, B, self.device)
 
     def _forward(self) -> Tensor:
         logits: Tensor = self.model(self.ids, self.cache)
@@ -69,10 +64,10 @@ class TorchEngine:
 
 
 def replayed(step: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """The step; on CUDA it is captured as a graph at its fourth call, and replayed from then on.
+    """Return `step`; on CUDA, capture its fourth call as a graph and replay that from then on.
 
-    A step takes no arguments: it reads and writes the same tensors at each call. So the many small
-    kernels of one character are started by a single call.
+    A replay starts the many small kernels of one character by a single call. `step` takes no
+    arguments, and reads and writes the same tensors at each call.
     """
     if device.type != "cuda":
         return step
@@ -84,7 +79,7 @@ def replayed(step: Callable[[], Tensor], device: torch.device) -> Callable[[], T
         if calls <= EAGER_STEPS:
             return step()
         if calls == EAGER_STEPS + 1:
-            with torch.cuda.graph(graph):  # captures, and computes nothing yet
+            with torch.cuda.graph(graph):  # records the kernels without running them
                 output = step()
         graph.replay()
         return output

@@ -34,7 +34,6 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights, weights_of
 from gpt.runs.write import write_checkpoint
 from gpt.sampling.generate import generate_text
-from gpt.sampling.sampler import SamplingRules
 from gpt.status import phase
 from gpt.text.batches import to_torch
 from gpt.text.corpus import Corpus
@@ -656,7 +655,7 @@ class Trainer:
                 model,
                 self.corpus.vocabulary,
                 length=length,
-                rules=SamplingRules.from_config(self.config.sample),
+                rules=self.config.sample,
                 seed=self.config.seed,
                 step=self.step,
             )
