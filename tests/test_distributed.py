@@ -246,7 +246,6 @@ def test_an_error_on_one_rank_ends_all_with_that_ones_message(
     "work",
     [
         lambda: api.estimate(CONFIG, text="pangram.txt"),
-        lambda: api.find_learning_rate(CONFIG, text="pangram.txt"),
         lambda: api.sweep(CONFIG, text="pangram.txt", seeds=2),
     ],
 )

@@ -1317,7 +1317,7 @@ def test_several_texts_are_joined_in_the_order_given(caplog: pytest.LogCaptureFi
 @pytest.mark.parametrize("text", [[], ()])
 def test_no_text_at_all_is_refused(text: Any) -> None:
     """Bug: `gpt.train(text=[])` trained on python-docs silently."""
-    for function in (api.train, api.estimate, api.describe, api.find_learning_rate):
+    for function in (api.train, api.estimate, api.describe):
         with pytest.raises(UsageError, match="text: expected the name of a text, or a list of na"):
             function(text=text)  # type: ignore[operator]
     assert not Path("runs").exists()

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ from faults.work import Work, bits
 
 import gpt as package
 from gpt.config.load import load_config
-from gpt.config.schema import SETTINGS, Config
-from gpt.config.yaml import to_yaml
+from gpt.config.schema import SETTINGS, Config, settled
+from gpt.config.yaml import as_flow, to_yaml
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.recipe.grid import (
     MOST_RUNS,
@@ -27,9 +26,8 @@ from gpt.recipe.grid import (
     names_of,
     with_seeds,
 )
-from gpt.recipe.job import Job, from_json, to_json
 from gpt.recipe.sweep import run_sweep
-from gpt.recipe.sweep_plan import Asked, Load, Plan, PlannedRun, new_plan, read_plan
+from gpt.recipe.sweep_plan import AskedRun, Load, PlannedRun, SweepPlan, new_plan, read_plan
 from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
@@ -174,7 +172,8 @@ def test_runs_trained_at_once_are_those_trained_one_after_the_other(
     assert [run["error"] for run in json.loads(out)["combinations"][0]["runs"]] == [None, None]
     for seed in (1337, 1338):
         assert bits(Path(f"at-once/seed-{seed}")) == bits(SWEEP / f"seed-{seed}")
-        assert f"seed-{seed}: step 4: val loss" in err
+        assert f"seed-{seed}: finished" in err
+    assert gpt("train", "--resume", "at-once/seed-1338", "--set", "train.steps=7")[0] == 0
 
 
 def test_the_threads_are_divided_among_the_runs_at_once_and_kept(
@@ -262,23 +261,33 @@ def test_a_run_whose_checkpoints_are_damaged_does_not_keep_the_others_from_train
     assert "seed-1337/checkpoints" in first["error"]
 
 
-def test_a_process_that_is_killed_as_the_sweep_is_stopped_does_not_end_the_sweep(
-    text_file: Path,
-) -> None:
-    """What it was told and did not read was written once more when its pipe was closed."""
+def test_commands_that_are_stopped_save_their_runs_and_are_resumed(text_file: Path) -> None:
+    """The weights are those of runs that nobody stopped; a killed command is a failed run."""
+    changes = {"train__steps": 150, "train__eval_every": 150, "train__checkpoint_every": 150}
+    config = small(threads=1, data__source=str(text_file), **changes)
+    first = Path("stopped/seed-1337")
+
+    def has_begun() -> bool:
+        return any(file.stat().st_size for file in first.glob("metrics.jsonl"))
+
+    with pytest.raises(Interrupted, match=r"0 of 2 runs finished.* --resume stopped"):
+        package.sweep(config, seeds=2, jobs=2, run_dir="stopped", should_stop=has_begun)
+    assert 0 < read_summary(first, "last").step < 150
     killed = list[psutil.Process]()
 
-    def kill(event: dict[str, Any]) -> None:
-        if event["kind"] == "step" and not killed:
-            killed.extend(psutil.Process().children())
-            for process in killed:
-                process.kill()
-            while any(process.status() != psutil.STATUS_ZOMBIE for process in killed):
-                time.sleep(0.01)
+    def kill_one() -> bool:
+        children = psutil.Process().children() if not killed else []
+        killed.extend(each for each in children if "--json" in each.cmdline())
+        for each in killed[:1] if children else ():
+            each.kill()
+        return False
 
-    config = small(train__steps=5, threads=1, data__source=str(text_file))
-    with pytest.raises(Interrupted, match="of 3 runs finished"):
-        package.sweep(config, seeds=3, jobs=2, on_event=kill, should_stop=lambda: bool(killed))
+    sweep = package.sweep(config, seeds=2, jobs=2, run_dir="stopped", should_stop=kill_one)
+    (failed,) = sweep.failed
+    assert "ended by signal 9" in str(failed.error)
+    package.api.resume_sweep("stopped", jobs=1)
+    alone = package.train(config, run_dir="alone")
+    assert bits(first) == bits(Path(alone.run))
 
 
 def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
@@ -291,7 +300,7 @@ def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(
     base = Config.model_validate({"threads": 1, "data": {"source": str(text_file)}})
     combined = combinations(["train.learning_rate=null,1e-3,2e-3", "model.C=88,104"])
     asked = [
-        Asked(name, each.values, load_config(base, each.changes), is_open=True)
+        AskedRun(name, each.values, load_config(base, each.changes), is_open=True)
         for each, name in zip(combined, names_of(combined), strict=True)
     ]
     depths = iter((3, 5, 7))
@@ -319,7 +328,7 @@ def test_a_sweep_over_the_learning_rate_varies_muons_unless_that_is_set(
     """Bug: it varied AdamW's alone, while Muon, which updates most parameters, kept its own."""
     base = load_config(None, [f"data.source={text_file}", "threads=1", *given])
     asked = [
-        Asked(name, each.values, load_config(base, [*given, *each.changes]), is_open=True)
+        AskedRun(name, each.values, load_config(base, [*given, *each.changes]), is_open=True)
         for name, each in zip("ab", combinations(["train.learning_rate=1e-3,2e-3"]), strict=True)
     ]
 
@@ -334,7 +343,7 @@ def test_a_sweep_over_the_learning_rate_varies_muons_unless_that_is_set(
 def test_a_stop_is_obeyed_while_runs_are_chosen(text_file: Path, load: Load) -> None:
     """Of twenty combinations that took two minutes, after a notice that it stops."""
     config = small(train__steps=5, data__source=str(text_file))
-    asked, chosen = [Asked(f"seed-{n}", {}, config, True) for n in (1, 2, 3)], list[Config]()
+    asked, chosen = [AskedRun(f"seed-{n}", {}, config, True) for n in (1, 2, 3)], list[Config]()
 
     def choose(config: Config) -> Config:
         chosen.append(config)
@@ -350,9 +359,9 @@ def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(
 ) -> None:
     """Runs of that name, by other configs, would be found finished and be compared."""
 
-    def asked(steps: int) -> list[Asked]:
+    def asked(steps: int) -> list[AskedRun]:
         config = small(train__steps=steps, data__source=str(text_file))
-        return [Asked("seed-1337", {}, config, is_open=True)]
+        return [AskedRun("seed-1337", {}, config, is_open=True)]
 
     def begin_another(config: Config) -> Config:
         run_sweep(SWEEP, asked(4), choose=lambda same: same, load=load)
@@ -364,16 +373,17 @@ def test_a_sweep_that_another_began_meanwhile_is_not_taken_for_ones_own(
 
 @pytest.mark.parametrize("way", ["sweep.json", "a process"])
 def test_what_follows_from_the_steps_follows_from_those_that_fit(text_file: Path, way: str) -> None:
-    """By --jobs, or once stopped, a run of minutes had a warmup of 100 steps, and 100 steps."""
-    base = Config.model_validate({"train": {"minutes": 1.0}, "data": {"source": str(text_file)}})
+    """Bug: with --jobs, or once stopped, a run of minutes had a warmup of 100 of its 100 steps."""
+    data = {"source": str(text_file), "separator": "\n\N{CAT FACE}"}
+    base = Config.model_validate({"train": {"minutes": 1.0}, "data": data})
     if way == "sweep.json":
         planned = PlannedRun(name="r", values={}, asked=base, config=base, text_sha256="")
         SWEEP.mkdir(parents=True)
-        (SWEEP / "sweep.json").write_text(Plan(jobs=1, runs=[planned]).model_dump_json())
+        (SWEEP / "sweep.json").write_text(SweepPlan(jobs=1, runs=[planned]).model_dump_json())
         config = read_plan(SWEEP).runs[0].config
     else:
-        corpus = load_corpus(open_source(str(text_file)))
-        config = from_json(to_json(Job("r", Path("r"), base, corpus))).config
+        Path("r.yaml").write_text(as_flow(settled(base)), "utf-8")
+        config = load_config("r.yaml")
     assert config == base
     assert load_config(config, ["train.steps=50"]).train.warmup_steps == 5
 
@@ -386,7 +396,7 @@ def test_a_sweep_of_standard_input_is_resumed_and_overwritten(
 ) -> None:
     """With the runs that were replaced, the text that had just been piped in was removed."""
     command = ("train", "-", "--config", config_file, "--seeds", 2, "--run-dir", "piped")
-    for text, options in ((PANGRAM * 29, ()), (PANGRAM * 31, ("--overwrite",))):
+    for text, options in ((PANGRAM * 29, ()), (PANGRAM * 31, ("--overwrite", "--jobs", 2))):
         piped(monkeypatch, text.encode())
         code, _, err = gpt(*command, *options)
         assert code == 0, err
@@ -421,7 +431,7 @@ def test_what_is_set_to_a_default_is_not_what_was_left_open(
         return small(train__steps=2, data__source=str(text_file))
 
     def sweep(config: Config) -> None:
-        run_sweep(SWEEP, [Asked("seed-1337", {}, config, True)], choose=choose, load=load)
+        run_sweep(SWEEP, [AskedRun("seed-1337", {}, config, True)], choose=choose, load=load)
 
     for _ in range(2):
         sweep(Config.model_validate(data))
@@ -450,7 +460,9 @@ def test_a_value_that_another_needs_is_not_left_out_as_a_config_is_chosen(
     asked = []
     for each in combined:
         config = load_config(None, [*each.changes, f"data.source={text_file}"])
-        asked.append(Asked(names_of([each])[0], each.values, config, "train.minutes" in settings))
+        asked.append(
+            AskedRun(names_of([each])[0], each.values, config, "train.minutes" in settings)
+        )
 
     runs = new_plan(asked, 1, lambda config: config, load, lambda: False).runs
     values = [getattr(run.config.train, key.removeprefix("train.")) for run in runs]
@@ -630,7 +642,7 @@ def test_another_command_or_text_does_not_resume_a_sweep(
     assert gpt(*command, "--overwrite")[0] == 0
     (SWEEP / "sweep.json").write_text("{}")
     code, _, err = gpt(*command)
-    assert (code, "expected what a sweep is to train" in err) == (2, True)
+    assert (code, "expected the plan of a sweep" in err) == (2, True)
 
 
 def test_a_sweep_leaves_what_is_no_sweep_alone(gpt: Gpt, config_file: Path) -> None:

@@ -86,10 +86,10 @@ def sweep(
 
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
-        from gpt.recipe.sweep_plan import Asked
+        from gpt.recipe.sweep_plan import AskedRun
 
     asked = [
-        Asked(name, each.values, one, left)
+        AskedRun(name, each.values, one, left)
         for name, each, one, left in zip(names, combined, configs, opens, strict=True)
     ]
     return run_sweep(

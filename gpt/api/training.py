@@ -24,7 +24,6 @@ from gpt.status import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
-    from gpt.recipe.range_test import RangeTest
     from gpt.runs.format import CheckpointData
     from gpt.training.dry_run import Estimate
     from gpt.training.trainer import Outcome
@@ -278,42 +277,6 @@ def estimate(
     with phase("loading PyTorch"):
         from gpt.training.dry_run import estimate as measured
     return measured(settled, corpus, clock)
-
-
-def find_learning_rate(
-    config: "Config | str | Path | None" = None,
-    *,
-    text: Text | Sequence[Text] | None = None,
-    minutes: float | None = None,
-    settings: Settings = (),
-    init_from: str | Path | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> "RangeTest":
-    """Find learning rates that suit a config and a text, by a range test that leaves no run.
-
-    Args:
-        config, text, minutes, settings, init_from, should_stop: see `train`.
-
-    Returns:
-        A RangeTest: the loss (nats per id) at each factor on the config's learning rates, and in
-        `settings` the suggested rates.
-
-    Raises:
-        ConfigError, TextError, DeviceError, OutOfMemory: see `train`.
-        TrainingError: the loss does not fall, not even at a hundredth of the config's rates.
-        UsageError: torchrun started several processes.
-        Interrupted: `should_stop` returned True.
-    """
-    should_stop = should_stop or never
-    check_alone("a range test")
-    clock = since_now()
-    settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, settings, clock, should_stop)
-
-    with phase("loading PyTorch"):
-        from gpt.recipe.range_test import find_learning_rate as test_range
-
-    return test_range(settled, corpus, should_stop)
 
 
 def _outcome(before: dict[str, Any]) -> "Outcome":

@@ -1,16 +1,16 @@
 """A sweep: the runs of all combinations of some settings and seeds, in one folder.
 
-    runs/NAME-sweep/sweep.json                  what is to be trained, and by which configs
+    runs/NAME-sweep/sweep.json                      the plan: the runs and their configs
                     learning_rate-1e-3,seed-1337/   the folder of a run
 
-What is done is seen from the runs alone: a sweep that was killed at any moment ends as if it had
-never been.
+Only the runs themselves say what is done, so a sweep can be killed at any moment and resumed.
 """
 
 import json
 import logging
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,23 +23,23 @@ from gpt.distributed.launch import check_alone
 from gpt.errors import GPTError, Interrupted, UsageError, command, counted
 from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import write_atomically
-from gpt.recipe.job import Job
+from gpt.recipe.sweep_jobs import SweepJob, train_at_once, train_in_turn
 from gpt.recipe.sweep_plan import (
-    Asked,
+    AskedRun,
     Load,
-    Plan,
     PlannedRun,
+    SweepPlan,
     check_same,
-    lent_sha256,
     new_plan,
     read_plan,
+    source_sha256,
 )
-from gpt.recipe.workers import train_here, train_in_processes
 from gpt.runs.find import SWEEP, is_run, is_sweep
 from gpt.runs.folder import check_free, check_keeps, delete_sweep, make_folder
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import locked
 from gpt.runs.read import read_checkpoint, read_summary
+from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.weights import load_model
 from gpt.status import phase
 from gpt.text.corpus import Corpus
@@ -47,12 +47,12 @@ from gpt.text.standard_input import store_standard_input
 
 log = logging.getLogger(__name__)
 
-RESUMED_BY = ("steps", "rewarm_steps", "stop_at_val_loss", "patience")  # of train
+COMPARED_SETTINGS = ("steps", "stop_at_val_loss", "patience")  # of train; a resume may change them
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """How a run ended: its best val loss, in nats per character, or what went wrong."""
+    """How a run ended: with its best val loss in nats per character, or with an error."""
 
     run: str
     seed: int
@@ -80,13 +80,13 @@ class Sweep:
 
     @property
     def failed(self) -> list[SweepRun]:
-        """The runs that did not end well."""
+        """The runs that ended with an error."""
         return [run for each in self.combinations for run in each.runs if run.error is not None]
 
 
 def run_sweep(
     folder: Path,
-    asked: Sequence[Asked] | None,
+    asked: Sequence[AskedRun] | None,
     *,
     choose: Callable[[Config], Config] = lambda config: config,
     load: Load,
@@ -95,41 +95,38 @@ def run_sweep(
     should_stop: Callable[[], bool] = lambda: False,
     on_event: Callable[[dict[str, Any]], object] = lambda event: None,
 ) -> Sweep:
-    """Train the runs that are not finished, `jobs` at a time, and compare all.
+    """Train the runs of a sweep that are not finished, and compare all.
 
-    A run that fails is told, and the others are trained.
+    A run that fails does not end the others.
 
     Args:
-        folder: of the sweep; if it holds one, that is resumed.
-        asked: the runs; without them, those of the sweep that is there.
-        choose: the config to train by, of one that leaves things open.
-        load: the text of a config, by a vocabulary if one is given.
-        jobs: processes; the first time they decide the threads of each. Default as before, or 1.
-        overwrite: replace the sweep that is there.
-        on_event: called with the events of `gpt.training.trainer.train`, each with its `run`.
+        folder: the folder of the sweep. If it holds one, that is resumed.
+        asked: the runs; None: those of the sweep in `folder`.
+        choose: returns the config to train with, given one with open settings.
+        load: reads the text of a config.
+        jobs: the number of runs to train at once. In a new sweep the threads are divided among
+            them. Default: as before, or 1.
+        overwrite: replace the sweep in `folder`.
+        should_stop: see `gpt.api.train`.
+        on_event: see `train_in_turn` and `train_at_once`.
 
     Raises:
-        UsageError: the folder holds another sweep, or something else; or what it began with, a
-            text or another run's weights, has changed.
-        ConfigError, DeviceError: a run cannot be trained; nothing is.
-        Interrupted: `should_stop` returned True; what was trained is saved.
+        UsageError: `folder` holds something else, or a text or the weights of a source run have
+            changed.
+        ConfigError, DeviceError: a run cannot be trained; none was.
+        Interrupted: `should_stop` returned True. What was trained is saved.
     """
     check_alone("a sweep, whose runs are processes of their own (--jobs),")
-    typed, folder = folder, folder.absolute()  # wherever the caller changes to meanwhile
+    typed, folder = folder, folder.absolute()  # the caller may change the working folder
     plan = None
     if asked is not None and (overwrite or not is_sweep(folder)):
-        if is_run(folder):
-            raise UsageError(f"{typed} is the folder of a run; choose another --run-dir")
-        if not is_sweep(folder):
-            check_free(typed, overwrite=overwrite)
-        for run in asked if overwrite else ():
-            check_keeps(typed, run.config)
+        _check_folder(folder, typed, asked, overwrite=overwrite)
         plan = new_plan(asked, jobs or 1, choose, load, should_stop)
-        if overwrite and is_sweep(folder):  # once nothing else can refuse to start
+        if overwrite and is_sweep(folder):  # nothing after this can refuse to start
             delete_sweep(folder)
         make_folder(folder)
     with locked(folder) as check_in_place:
-        if plan is not None and not is_sweep(folder):  # nor did another begin meanwhile
+        if plan is not None and not is_sweep(folder):  # no other process has begun one meanwhile
             check_in_place()
             write_atomically(folder / SWEEP, [plan.model_dump_json(indent=1).encode()])
         else:
@@ -141,22 +138,22 @@ def run_sweep(
             for corpus in _corpora(folder, typed, plan, load)
         ]
         waiting = [
-            Job(run.name, folder / run.name, run.config, corpus)
+            SweepJob(run.name, folder / run.name, run.config, corpus)
             for run, corpus in zip(plan.runs, corpora, strict=True)
             if not _is_finished(folder / run.name)
         ]
         log.info("%s: %s, %d to train", typed, counted(len(plan.runs), "run"), len(waiting))
-        jobs = jobs or plan.jobs
+        jobs = min(jobs or plan.jobs, len(waiting))
         try:
-            if min(jobs, len(waiting)) > 1:
-                errors = train_in_processes(waiting, jobs, should_stop, on_event)
+            if jobs > 1:
+                errors = train_at_once(waiting, jobs, should_stop, on_event)
             else:
-                errors = train_here(waiting, should_stop, on_event)
-        except Interrupted:  # by a signal, whose exit code it will get
+                errors = train_in_turn(waiting, should_stop, on_event)
+        except Interrupted:
             done = sum(_is_finished(folder / run.name) for run in plan.runs)
             raise Interrupted(
-                f"stopped: {done} of {counted(len(plan.runs), 'run')} finished; what others "
-                f"trained is saved; resume with: {command('train', '--resume', str(typed))}"
+                f"stopped: {done} of {counted(len(plan.runs), 'run')} finished, the training of "
+                f"the others is saved; resume with: {command('train', '--resume', str(typed))}"
             ) from None
         ended = [
             _ended(folder, typed, run, corpus, errors.get(run.name))
@@ -165,8 +162,18 @@ def run_sweep(
         return Sweep(str(typed), _compared(plan, ended))
 
 
-def _corpora(folder: Path, typed: Path, plan: Plan, load: Load) -> list[Corpus]:
-    """The text of each run; runs of one text share it, as each is an open file."""
+def _check_folder(folder: Path, typed: Path, asked: Sequence[AskedRun], *, overwrite: bool) -> None:
+    """Raise UsageError if a new sweep cannot be made in `folder`."""
+    if is_run(folder):
+        raise UsageError(f"{typed} is the folder of a run; choose another --run-dir")
+    if not is_sweep(folder):
+        check_free(typed, overwrite=overwrite)
+    for run in asked if overwrite else ():
+        check_keeps(typed, run.config)
+
+
+def _corpora(folder: Path, typed: Path, plan: SweepPlan, load: Load) -> list[Corpus]:
+    """Return the text of each run. Runs with the same text share one, as each is an open file."""
     shared: dict[tuple[object, ...], Corpus] = {}
     corpora = []
     for run in plan.runs:
@@ -175,24 +182,26 @@ def _corpora(folder: Path, typed: Path, plan: Plan, load: Load) -> list[Corpus]:
         key = (ids, corpus.train_ids, corpus.vocabulary.to_json())
         corpora.append(shared.setdefault(key, corpus))
     if len({(corpus.sha256, corpus.val_characters) for corpus in corpora}) > 1:
-        log.warning("val losses are of different texts: compare those of one val split alone")
+        log.warning("val losses are of different texts; compare only those of the same val split")
     return corpora
 
 
 def _corpus(folder: Path, typed: Path, run: PlannedRun, load: Load) -> Corpus:
-    """The text of a run, which must be what it was when the sweep began; as must what it is lent.
+    """Return the text of a run.
 
-    One that has begun has its weights, and is resumed by the run to distill that it began with.
+    Raises UsageError if the text has changed since the sweep began; or, for a run without a
+    checkpoint, the weights of a source run.
     """
     try:
         vocabulary = read_summary(folder / run.name, "last").vocabulary
-    except GPTError:  # there is none yet, or it is damaged
+    except GPTError:  # there is no checkpoint yet, or it is damaged
         vocabulary = None
     corpus = load(run.config, vocabulary)
     changed = [] if corpus.sha256 == run.text_sha256 else [corpus.name]
-    for key, sha256 in lent_sha256(run.config).items() if vocabulary is None else ():
-        if run.lent_sha256.get(key, sha256) != sha256:
-            changed.append(f"the best checkpoint of {key}")
+    if vocabulary is None:
+        for key, sha256 in source_sha256(run.config).items():
+            if run.source_sha256.get(key, sha256) != sha256:
+                changed.append(f"the best checkpoint of {key}")
     if changed:
         raise UsageError(
             f"{changed[0]} has changed since {typed} began; bring the old one back, or start a "
@@ -202,25 +211,31 @@ def _corpus(folder: Path, typed: Path, run: PlannedRun, load: Load) -> Corpus:
 
 
 def _is_finished(run: Path) -> bool:
-    try:
-        return has_checkpoint(run) and read_summary(run, "last").finished
-    except GPTError:  # damaged, say: what resumes it will repair or tell it
-        return False
+    """Return whether a run is finished. If its last checkpoint is not in its index, repair that."""
+    with suppress(GPTError):  # damaged, or in use: training it reports that
+        if not has_checkpoint(run):
+            return False
+        with suppress(GPTError):
+            if read_summary(run, "last").finished:
+                return True
+        if summary_to_resume(run).finished:
+            with locked(run):
+                return recover(run)[0].finished
+    return False
 
 
 def _ended(
     folder: Path, typed: Path, planned: PlannedRun, corpus: Corpus, error: str | None
 ) -> SweepRun:
+    """Return how a run ended, given the message of its training if that failed."""
     run, seed, shown = folder / planned.name, planned.config.seed, str(typed / planned.name)
-    if error is not None:
-        return SweepRun(shown, seed, None, None, error)
     try:
-        if changed := _resumed_otherwise(planned.config, read_summary(run, "last").config):
-            removed = command("runs", "--delete", shown)
-            return SweepRun(shown, seed, None, None, f"{changed}; to train it again: {removed}")
+        error = error or _other_settings(planned.config, read_summary(run, "last").config, shown)
+        if error is not None:
+            return SweepRun(shown, seed, None, None, error)
         best = read_summary(run, "best")
         loss = best.val_loss
-        if loss is None:  # it was evaluated on a part
+        if loss is None:  # it was evaluated on a part of val
             model = load_model(read_checkpoint(run), select_device(planned.config.device))
             with phase(f"evaluating {run}"):
                 loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
@@ -229,20 +244,23 @@ def _ended(
     return SweepRun(shown, seed, val_units(corpus).per_character(loss), best.step, None)
 
 
-def _resumed_otherwise(planned: Config, trained: Config) -> str | None:
-    """By which setting a run was resumed that the sweep does not have; None if by none.
+def _other_settings(planned: Config, trained: Config, shown: str) -> str | None:
+    """Return a message if a run was resumed with other settings than the sweep's, else None.
 
-    A run of minutes makes its own plans, so of such a one it is not known.
+    A run of minutes makes its own plans, so it is not compared.
     """
-    for key in () if planned.train.minutes else RESUMED_BY:
+    for key in () if planned.train.minutes else COMPARED_SETTINGS:
         before, now = getattr(planned.train, key), getattr(trained.train, key)
         if before != now:
-            return f"it was resumed by train.{key}={now}, where the sweep has {before}"
+            return (
+                f"it was resumed by train.{key}={now}, where the sweep has {before}; to train it "
+                f"again: {command('runs', '--delete', shown)}"
+            )
     return None
 
 
-def _compared(plan: Plan, ended: Sequence[SweepRun]) -> list[SweepResult]:
-    """The combinations by their mean val loss; last those of which no run ended well."""
+def _compared(plan: SweepPlan, ended: Sequence[SweepRun]) -> list[SweepResult]:
+    """Return the combinations by their mean val loss; last those whose runs all failed."""
     groups: dict[str, tuple[dict[str, str], list[SweepRun]]] = {}
     for planned, run in zip(plan.runs, ended, strict=True):
         values = {key: value for key, value in planned.values.items() if key != "seed"}

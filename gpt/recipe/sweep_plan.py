@@ -1,4 +1,4 @@
-"""What a sweep is to train: written before its first run, compared with later commands."""
+"""The plan of a sweep: its runs and their configs, written before the first run begins."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_serializer
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_serializer,
+)
 
 from gpt.config.load import load_config, typed_value
 from gpt.config.removed import StoredConfig
@@ -22,18 +30,35 @@ from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.teacher import check_teacher
 
-LONGEST_PLAN = 2**26  # bytes
+MAX_PLAN_BYTES = 2**26
 
 Load = Callable[[Config, Vocabulary | None], Corpus]
-"""The text of a config, by a vocabulary if one is given."""
+"""Reads the text of a config, encoded with the given vocabulary if there is one."""
+
+
+@dataclass(frozen=True)
+class AskedRun:
+    """A run that a command asks for.
+
+    Attributes:
+        name: the name of its folder.
+        values: the values of the settings that differ between runs, as typed.
+        config: its config.
+        is_open: settings that are not set are chosen for the text and time.
+    """
+
+    name: str
+    values: dict[str, str]
+    config: Config
+    is_open: bool = False
 
 
 class PlannedRun(BaseModel):
-    """One run: `asked` is the config that the command asks for, `config` is what is trained.
+    """A run of a plan: `asked` is the config of the command, `config` the one to train with.
 
-    They differ by the number of threads, on which the digits depend, and by what was chosen for the
-    text and the minutes, if `is_open`. `values` are those of the keys that have several, as they
-    were written. `lent_sha256` are of the weights of the runs that it begins or trains with.
+    In `config`, the number of threads and the open settings are set. `text_sha256` and
+    `source_sha256` identify the text, and the weights of the run in each of `train.init_from` and
+    `train.distill`.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
@@ -43,54 +68,53 @@ class PlannedRun(BaseModel):
     config: StoredConfig
     text_sha256: str
     is_open: bool = False
-    lent_sha256: dict[str, str] = {}
+    source_sha256: dict[str, str] = Field(  # the second name is that of older versions
+        {}, validation_alias=AliasChoices("source_sha256", "lent_sha256")
+    )
 
     @field_serializer("asked")
     def _asked(self, config: Config) -> dict[str, Any]:
-        """What is left open is not to be taken for what is set to a default."""
+        """Leave out open settings, which differ from settings that are set to a default."""
         return config.model_dump(exclude_unset=True) if self.is_open else settled(config)
 
     @field_serializer("config")
-    def _left_open(self, config: Config) -> dict[str, Any]:
-        """What follows from the steps is to follow from those that fit into the minutes."""
+    def _config(self, config: Config) -> dict[str, Any]:
+        """Leave out defaults that depend on `train.steps`, which minutes change."""
         return settled(config)
 
 
-class Plan(BaseModel):
-    """All runs of a sweep, and how many are trained at once."""
+class SweepPlan(BaseModel):
+    """All runs of a sweep, and the number of runs to train at once."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    format: Literal[1, 2] = 2  # 1 had all defaults in what was asked for
+    format: Literal[1, 2] = 2  # in format 1, `asked` had all defaults
     jobs: PositiveInt
     runs: list[PlannedRun]
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A run that is asked for: its name, what it differs by, its config, and if that is open."""
-
-    name: str
-    values: dict[str, str]
-    config: Config
-    is_open: bool = False
-
-
 def new_plan(
-    asked: Sequence[Asked],
+    asked: Sequence[AskedRun],
     jobs: int,
     choose: Callable[[Config], Config],
     load: Load,
     should_stop: Callable[[], bool],
-) -> Plan:
-    """The plan of a new sweep, whose runs share the threads that torch takes here.
+) -> SweepPlan:
+    """Return the plan of a new sweep.
 
-    What is left open is chosen once for all runs that differ in how they are trained alone, so that
-    they are of one model; once for each text, and for each time, and for values of the model.
+    Open settings are chosen once for all runs that differ only in how they are trained, so that
+    these have the same model. Runs that differ in text, time or model are each chosen for.
+
+    Args:
+        asked: the runs.
+        jobs: the number of runs to train at once; they share the threads of torch.
+        choose: returns the config to train with, given one with open settings.
+        load: reads the text of a config.
+        should_stop: called before each run, as choosing takes time.
 
     Raises:
-        ConfigError: a value does not go with what was chosen, or with the run to distill.
-        DeviceError: there is no such device.
-        Interrupted: `should_stop` returned True: choosing takes its time.
+        ConfigError: a value does not fit what was chosen, or the run to distill.
+        DeviceError: this machine does not have the device.
+        Interrupted: `should_stop` returned True.
     """
     threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}
@@ -102,14 +126,14 @@ def new_plan(
         if config.threads == "auto":
             config = config.model_copy(update={"threads": threads})
         if run.is_open:
-            own = {key: value for key, value in run.values.items() if not _is_weighed(key)}
+            own = {key: value for key, value in run.values.items() if not _changes_choice(key)}
             shared = json.dumps({k: value for k, value in run.values.items() if k not in own})
             if shared not in chosen:
                 chosen[shared] = choose(_without(config, own))
-            set_here = [f"{k}={v}" for k, v in own.items() if typed_value(k, v) is not None]
-            if "muon_learning_rate" in config.train.model_fields_set:  # set, so not in proportion
-                set_here.append(f"train.muon_learning_rate={config.train.muon_learning_rate}")
-            config = load_config(chosen[shared], set_here)
+            changes = [f"{k}={v}" for k, v in own.items() if typed_value(k, v) is not None]
+            if "muon_learning_rate" in config.train.model_fields_set:  # do not scale it
+                changes.append(f"train.muon_learning_rate={config.train.muon_learning_rate}")
+            config = load_config(chosen[shared], changes)
         corpus = load(config, None)
         select_device(config.device)
         check_teacher(config, corpus.vocabulary)
@@ -121,69 +145,76 @@ def new_plan(
                 config=config,
                 text_sha256=corpus.sha256,
                 is_open=run.is_open,
-                lent_sha256=lent_sha256(config),
+                source_sha256=source_sha256(config),
             )
         )
-    return Plan(jobs=jobs, runs=runs)
+    return SweepPlan(jobs=jobs, runs=runs)
+
+
+def _changes_choice(key: str) -> bool:
+    """Return whether the model that is chosen depends on the setting `key`."""
+    return SETTINGS[key].affects_choice or not (key == "seed" or key.startswith("train."))
 
 
 def _without(config: Config, keys: Iterable[str]) -> Config:
-    """The config with these open; as it is, if others need a value of theirs: this one will do."""
+    """Return the config without the settings `keys`; unchanged if others need one of them."""
     try:
         return load_config(config, [f"{key}=null" for key in keys])
     except ConfigError:
         return config
 
 
-def lent_sha256(config: Config) -> dict[str, str]:
-    """Of the weights of the runs that it begins with and distills, by key."""
-    lenders = source_runs(config)
-    return {key: read_summary(find_run(run)).weights_sha256 for key, run in lenders.items()}
+def source_sha256(config: Config) -> dict[str, str]:
+    """Return the SHA-256 of each source run's weights, by setting."""
+    runs = source_runs(config)
+    return {key: read_summary(find_run(run)).weights_sha256 for key, run in runs.items()}
 
 
-def _is_weighed(key: str) -> bool:
-    """Whether the model that is chosen depends on it."""
-    return SETTINGS[key].affects_choice or not (key == "seed" or key.startswith("train."))
-
-
-def read_plan(folder: Path) -> Plan:
-    """That of the sweep in the folder.
+def read_plan(folder: Path) -> SweepPlan:
+    """Read the plan of the sweep in `folder`.
 
     Raises:
-        UsageError: its file is not one.
-        GPTError: it cannot be read.
+        UsageError: the file is not a plan.
+        GPTError: the file cannot be read.
     """
     path = folder / SWEEP
     try:
-        content = json.loads(read_bounded(path, LONGEST_PLAN))
-        return Plan.model_validate(content)
+        content = json.loads(read_bounded(path, MAX_PLAN_BYTES))
+        return SweepPlan.model_validate(content)
     except OSError as error:
         raise GPTError(f"{path}: cannot read it ({error.strerror})") from None
     except (ValueError, RecursionError) as error:  # ValidationError is a ValueError
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UsageError(
-            f"{path}: expected what a sweep is to train, got something else ({reason}); replace "
-            f"the sweep by --overwrite, or choose another --run-dir"
+            f"{path}: expected the plan of a sweep, got something else ({reason}); replace the "
+            f"sweep by --overwrite, or choose another --run-dir"
         ) from None
 
 
-def check_same(folder: Path, plan: Plan, asked: Sequence[Asked]) -> None:
-    """Raises UsageError, which names a difference, unless the plan is of what is asked for."""
+def check_same(folder: Path, plan: SweepPlan, asked: Sequence[AskedRun]) -> None:
+    """Raise UsageError, which names a difference, unless the plan has the runs that are asked for.
+
+    Args:
+        folder: the folder of the sweep, for the message.
+        plan: its plan.
+        asked: the runs of the command.
+    """
     before = {run.name: asked_settings(run.asked, is_open=run.is_open) for run in plan.runs}
     now = {run.name: asked_settings(run.config, is_open=run.is_open) for run in asked}
     if before == now:
         return
     if missing := [name for name in before if name not in now]:
         problem = f"it has {missing[0]}, which this command does not train"
-    elif more := [name for name in now if name not in before]:
-        problem = f"it does not have {more[0]}, which this command would train"
+    elif added := [name for name in now if name not in before]:
+        problem = f"it does not have {added[0]}, which this command would train"
     else:
-        old, new = next((before[name], now[name]) for name in now if before[name] != now[name])
-        told = [{key: str(value) for key, value in each.items()} for each in (old, new)]
-        key = next(key for key in {**old, **new} if told[0].get(key) != told[1].get(key))
-        problem = "its {} is {}, here it is {}".format(
-            key, *(each.get(key, "left open") for each in told)
+        name = next(name for name in now if before[name] != now[name])
+        old, new = (
+            {key: str(value) for key, value in each[name].items()} for each in (before, now)
         )
+        key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
+        was, is_now = old.get(key, "left open"), new.get(key, "left open")
+        problem = f"its {key} is {was}, here it is {is_now}"
     raise UsageError(
         f"{folder} is another sweep: {problem}; resume that one by --resume {folder}, replace it "
         f"by --overwrite, or choose another --run-dir"

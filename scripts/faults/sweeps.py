@@ -5,29 +5,33 @@ import random
 import signal
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from tqdm import tqdm
 
 from faults.tally import Tally
 from faults.work import PROCESSES, Work, bits, differences, ended, log_of, remove, tiny, told
+from gpt.config.load import load_config
 from gpt.config.schema import Config
 from gpt.recipe.sweep import run_sweep
-from gpt.recipe.sweep_plan import Asked
+from gpt.recipe.sweep_plan import AskedRun
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 
 MOMENT_S = {1: 0.7, 2: 5.0}  # that a sweep lives, in the mean; its processes take long to start
 
 
-def six() -> list[Asked]:
-    """Three learning rates, two seeds."""
+def six(text: str) -> list[AskedRun]:
+    """Return runs with three learning rates and two seeds, on the text of that name."""
     asked = []
     for rate in (1e-3, 4e-3, 2e-2):
         for seed in (7, 8):
             values = {"train.learning_rate": str(rate), "seed": str(seed)}
             config = tiny(13, learning_rate=rate, seed=seed, eval_every=6)
-            asked.append(Asked(f"learning_rate-{rate},seed-{seed}", values, config))
+            config = load_config(config, [("data.source", text)])
+            asked.append(AskedRun(f"learning_rate-{rate},seed-{seed}", values, config))
     return asked
 
 
@@ -37,7 +41,7 @@ def killed_sweeps(work: Work, kills: int, seed: int, jobs: int = 1) -> Tally:
     Each of their runs is to end as in a sweep that is not killed, one after the other.
     """
     tally = Tally("killed sweeping" + (f" x {jobs}" if jobs > 1 else ""))
-    draws, asked, folder = random.Random(seed), six(), work.folder / "sweep"
+    draws, asked, folder = random.Random(seed), six(work.corpus.name), work.folder / "sweep"
     if code := _swept(work, asked, folder, jobs=1):
         raise RuntimeError(f"an unkilled sweep ended with {code}: {told(folder)}")
     unkilled = {run.name: bits(folder / run.name) for run in asked}
@@ -59,15 +63,22 @@ def killed_sweeps(work: Work, kills: int, seed: int, jobs: int = 1) -> Tally:
 
 
 def _swept(
-    work: Work, asked: Sequence[Asked], folder: Path, jobs: int, seconds: float = 300.0
+    work: Work, asked: Sequence[AskedRun], folder: Path, jobs: int, seconds: float = 300.0
 ) -> int:
-    """The exit code of a process that sweeps, and is killed after so long."""
+    """Return the exit code of a process that sweeps; kill it and its commands after `seconds`."""
     process = PROCESSES.Process(target=_sweep, args=(asked, work.corpus.name, folder, jobs))
     process.start()
-    return ended(process, seconds)
+    process.join(seconds)
+    commands = []
+    with suppress(psutil.NoSuchProcess):  # it has ended
+        commands = psutil.Process(process.pid).children(recursive=True)
+    code = ended(process, 0.0)
+    for each in commands:
+        each.kill()
+    return code
 
 
-def _sweep(asked: Sequence[Asked], text: str, folder: Path, jobs: int) -> None:
+def _sweep(asked: Sequence[AskedRun], text: str, folder: Path, jobs: int) -> None:
     tqdm.set_lock(threading.RLock())  # its own are semaphores, which a kill leaves behind
     os.dup2(os.open(log_of(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
 
