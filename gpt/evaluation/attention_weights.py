@@ -23,17 +23,13 @@ from gpt.text.vocabulary import Vocabulary
 class Attention:
     """Attention weights and predictions for one text; float32 tensors on the CPU.
 
-    Attributes:
-        weights: (n_layer, H, T, T). Row t is a query position: its entries for the key positions
-            0 to t sum to 1, the later ones are 0. H counts the heads of all members of an
-            ensemble, one member after the other.
-        probabilities: (T, V). Row t is the predicted distribution of the character after t.
-        members: number of models in the ensemble; 1 for a single model.
+    Row t of the weights is a query position. Its weights of the key positions 0 to t sum to 1, the
+    later ones are 0. H counts the heads of all members of an ensemble, one member after the other.
     """
 
-    weights: Tensor
-    probabilities: Tensor
-    members: int = field(default=1, kw_only=True)
+    weights: Tensor  # (n_layer, H, T, T)
+    probabilities: Tensor  # (T, V): row t is the predicted distribution of the character after t
+    members: int = field(default=1, kw_only=True)  # models in the ensemble
 
     def first_member(self) -> "Attention":
         """Return the weights of the first member; `probabilities` stay those of the ensemble."""
@@ -48,13 +44,10 @@ class Attention:
 
 @torch.no_grad()
 def attend(model: LanguageModel, ids: Tensor) -> Attention:
-    """Compute the attention of `model` to `ids` (T,), in evaluation mode.
+    """Compute the attention of `model` to at most `model.config.T` `ids`, in evaluation mode.
 
-    The fused kernel does not return its weights. Therefore keep the input of each block and compute
-    its weights again, step by step.
-
-    Raises:
-        ValueError: `ids` is longer than `model.config.T`.
+    The fused kernel does not return its weights. Therefore keep the input of each block, and
+    compute its weights again, step by step.
     """
     training = model.training
     model.eval()

@@ -35,36 +35,22 @@ class LogitLens:
 
     Row 0 uses the embeddings, row l the stream after block l (counted from 1). The last row is the
     prediction of the model.
-
-    Attributes:
-        predicted: (n_layer + 1, T) ids of the most likely next character at each position.
-        probabilities: (n_layer + 1, T) probabilities of these ids.
-        losses: (n_layer + 1, T - 1) loss of each character but the first.
     """
 
-    predicted: Tensor
-    probabilities: Tensor
-    losses: Tensor
+    predicted: Tensor  # (n_layer + 1, T) id of the most likely next character at each position
+    probabilities: Tensor  # (n_layer + 1, T) probability of that character
+    losses: Tensor  # (n_layer + 1, T - 1) loss of each character but the first
 
 
 @dataclass(frozen=True)
 class AttentionAnalysis(Attention):
-    """Attention to one text, and the effect of each head.
+    """Attention to one text, and the effect of each head."""
 
-    Attributes:
-        value_norms: (n_layer, H, T), see `value_norms`.
-        previous: (n_layer, H), see `previous_character_score`.
-        induction: (n_layer, H), see `induction_score`.
-        losses: (T - 1,) loss of each character but the first.
-        losses_without: (n_layer, H, T - 1) the same with one head ablated.
-        lens: see `logit_lens`.
-    """
-
-    value_norms: Tensor
-    previous: Tensor
-    induction: Tensor
-    losses: Tensor
-    losses_without: Tensor
+    value_norms: Tensor  # (n_layer, H, T), see `value_norms`
+    previous: Tensor  # (n_layer, H), see `previous_character_score`
+    induction: Tensor  # (n_layer, H), see `induction_score`
+    losses: Tensor  # (T - 1,) loss of each character but the first
+    losses_without: Tensor  # (n_layer, H, T - 1) the same with one head ablated
     lens: LogitLens
 
     @property
@@ -73,10 +59,9 @@ class AttentionAnalysis(Attention):
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
-        """Return the (layer, head) with the largest removal cost.
+        """Return the (layer, head) with the largest removal cost, in the given `layer` or `head`.
 
-        Consider only the given `layer` or `head`. In an ensemble, consider only the heads of the
-        first member unless `head` is given.
+        Without `head`, only the first member of an ensemble is considered.
         """
         costs = self.removal_costs.nan_to_num()
         layers = range(costs.shape[0]) if layer is None else [layer]

@@ -1,4 +1,4 @@
-"""The file that a picture is written to. Imports no torch: a wrong name is refused at once."""
+"""Check and write the file of a picture or page, without importing torch."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 from gpt.errors import GPTError, UsageError
 from gpt.files import write_atomically
 
-ENDINGS = (".png", ".html")
 
-
-def check_out(path: Path, option: str = "--out", endings: Sequence[str] = ENDINGS) -> None:
-    """Raises UsageError unless a file of that name can be written, or is one to be replaced."""
+def check_out(
+    path: Path, option: str = "--out", endings: Sequence[str] = (".png", ".html")
+) -> None:
+    """Raise UsageError unless `path` is a new file, or a plain file, that ends in `endings`."""
     if path.suffix.lower() not in endings:
         raise UsageError(f"{option} {path}: expected a name that ends in {' or '.join(endings)}")
     if not path.parent.is_dir():
@@ -23,7 +23,7 @@ def check_out(path: Path, option: str = "--out", endings: Sequence[str] = ENDING
 
 
 def write_out(path: Path, content: bytes, option: str = "--out") -> None:
-    """Write the file in full or not at all. Raises GPTError if it cannot be written."""
+    """Write the whole file or nothing. Raise GPTError if that is impossible."""
     try:
         write_atomically(path, [content])
     except OSError as error:
