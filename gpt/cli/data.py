@@ -16,8 +16,8 @@ def data(
         list[str] | None,
         typer.Argument(
             metavar="TEXT",
-            help="The text, as gpt train takes it: a file, a folder, a glob, - for standard input, "
-            "python-docs, python-source or tinyshakespeare; several are joined.",
+            help="The text, as for gpt train: a file, a folder, a glob, - for standard input, "
+            "python-docs, python-source or tinyshakespeare; several texts are joined.",
         ),
     ] = None,
     overrides: Annotated[
@@ -25,55 +25,46 @@ def data(
         typer.Option(
             "--set",
             metavar="SECTION.KEY=VALUE",
-            help="Read it by other settings, such as data.lowercase=true; repeat for more.",
+            help="Read the text with another setting, such as data.lowercase=true; repeatable.",
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write a page for a browser, which lists more."),
+        typer.Option(metavar="FILE", help="Write a page for a browser, with longer tables."),
     ] = None,
     clear: Annotated[
         bool,
         typer.Option(
             "--clear",
-            help="Instead, remove what is cached of texts: it is prepared again when needed.",
+            help="Delete the cached texts instead; they are prepared again when needed.",
         ),
     ] = False,
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Show what is in a text: its characters, damage in it, and the loss that a model must beat."""
-    if clear and not (text or overrides or html):
-        _clear(as_json)
+    """Show what is in a text: characters, damage, and the loss to beat."""
+    if clear == bool(text or overrides or html) or not (text or clear):
+        raise UsageError("expected a TEXT, or --clear alone, which deletes all cached texts")
+    if clear:
+        from gpt.text.cache import cache_dir
+        from gpt.text.cache import clear as clear_cache
+
+        freed = clear_cache()
+        message = f"freed {freed:,} bytes in {cache_dir()}"
+        show(json.dumps({"freed_bytes": freed}) if as_json else message)
+        show("\n")
         return
-    if clear or not text:
-        raise UsageError("expected a TEXT, or --clear alone, which frees the cache of all texts")
     from gpt import api
     from gpt.inspection.output import check_out, write_out
+    from gpt.inspection.text_views import text_page, text_table
 
     if html is not None:
         check_out(html, "--html", (".html",))
-    report = api.describe(text, overrides or ())
+    report = api.describe(text or (), overrides or ())
     if html is not None:
-        from gpt.inspection.text_views import text_page
-
         write_out(html, text_page(report), "--html")
     if as_json:
         show(json.dumps(asdict(report)))
-    elif html is not None:
-        show(str(html))
     else:
-        from gpt.inspection.text_views import text_table
-
-        show(text_table(report, terminal_width()))
-    show("\n")
-
-
-def _clear(as_json: bool) -> None:
-    from gpt.text.cache import cache_dir, clear
-
-    freed = clear()
-    show(
-        json.dumps({"freed_bytes": freed}) if as_json else f"freed {freed:,} bytes in {cache_dir()}"
-    )
+        show(text_table(report, terminal_width()) if html is None else str(html))
     show("\n")

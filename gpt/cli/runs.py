@@ -103,7 +103,7 @@ def _shorten(name: str) -> str:
 
 
 def _age(seconds: float) -> str:
-    """Return `seconds` in its largest unit that is contained at least twice: `2 h`."""
+    """Return `seconds` in the largest unit that it contains at least twice: `2 h`."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"
