@@ -1,9 +1,9 @@
-"""Measure what the README claims, as a user meets it: whole processes, from start to exit.
+"""Measure the figures of the READMEs: whole processes, from start to exit.
 
-    python scripts/bench.py                          all of our own parts
+    python scripts/bench.py                          all parts
     python scripts/bench.py fast cpu                 some of them
-    python scripts/bench.py fast shapes --nanogpt PATH   beside a checkout of nanoGPT, with ratios
-    python scripts/bench.py shapes --huggingface     beside Hugging Face's GPT-2
+    python scripts/bench.py fast shapes --nanogpt PATH   with a checkout of nanoGPT, and ratios
+    python scripts/bench.py shapes --huggingface     with Hugging Face's GPT-2
 
 The peers need the extra `bench`: pip install -e '.[bench]'
 
@@ -33,7 +33,7 @@ PUBLISHED = 1.4603  # the best val loss published for at most its 10.65 million 
 
 
 def seconds(*command: str, repeats: int = 1) -> float:
-    """Median wall-clock time of a command that must succeed."""
+    """Return the median wall-clock time of a command that must succeed."""
     times = []
     for _ in range(repeats):
         began = time.perf_counter()
@@ -43,7 +43,7 @@ def seconds(*command: str, repeats: int = 1) -> float:
 
 
 def startup() -> dict[str, Any]:
-    """Help and a config error against the imports they cannot do without."""
+    """Time the help and a config error, and the imports that they need."""
     wrong = (
         f"import sys; from gpt.cli.main import main; sys.argv = {['gpt', 'train', '--set', 'x=1']}"
     )
@@ -58,7 +58,7 @@ def startup() -> dict[str, Any]:
 
 
 def first_step() -> float:
-    """Seconds from the start of `gpt train` until the first update is recorded."""
+    """Return the seconds from the start of `gpt train` until the first update is recorded."""
     changes = ["train.steps=2", "train.log_every=1", "train.warmup_steps=0", "train.compile=off"]
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
@@ -77,7 +77,7 @@ def first_step() -> float:
 
 
 def run_of(config: str, *arguments: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Train a shipped config in a scratch folder: its outcome with `wall_s`, and its metrics."""
+    """Train a shipped config; return its outcome with `wall_s`, and its metrics."""
     with tempfile.TemporaryDirectory() as folder:
         run = str(Path(folder) / config)
         command = [sys.executable, "-m", "gpt", "train", *arguments, "--json", "--run-dir", run]
@@ -93,10 +93,10 @@ def run_of(config: str, *arguments: str) -> tuple[dict[str, Any], list[dict[str,
 
 
 def probe(config: str, *changes: str) -> dict[str, Any]:
-    """What `gpt train --dry-run` measures of a config: pace, memory, and the FLOP/s of its model.
+    """Return pace, memory and FLOP/s of a config, as `gpt train --dry-run` measures them.
 
-    Model FLOPs a character as PaLM counts them (arXiv:2204.02311, appendix B): 6 for each weight
-    of a matrix product, and 6 T (hs + vs) for each head, as if nothing were masked.
+    FLOPs per character are counted as in PaLM (arXiv:2204.02311, appendix B): 6 for each weight of
+    a matrix product, and 6 T (hs + vs) for each head, as if nothing were masked.
     """
     path = str(CONFIGS / f"{config}.yaml")
     arguments = [part for change in changes for part in ("--set", change)]
@@ -119,12 +119,12 @@ def probe(config: str, *changes: str) -> dict[str, Any]:
 
 
 def quickstart() -> dict[str, Any]:
-    """The README's first command, without the installation."""
+    """Run the README's first command, without the installation."""
     return run_of("quickstart")[0]
 
 
 def to_target(config: str, target: float, seeds: int = 1) -> dict[str, Any]:
-    """A config on tinyshakespeare with several seeds; each must end at or below the target."""
+    """Train a config with several seeds; report whether each ends at or below the target."""
     runs = [run_of(config, "--set", f"seed={1337 + i}")[0] for i in range(seeds)]
     return {
         "target": target,
@@ -136,22 +136,22 @@ def to_target(config: str, target: float, seeds: int = 1) -> dict[str, Any]:
 
 
 def fast() -> dict[str, Any]:
-    """The whole process to the val loss of nanoGPT's CPU recipe."""
+    """Train to the val loss of nanoGPT's CPU recipe."""
     return to_target("shakespeare_fast", NANOGPT_CPU, seeds=3)
 
 
 def cpu() -> dict[str, Any]:
-    """The whole process to the val loss of nanoGPT's GPU recipe, on the CPU."""
+    """Train to the val loss of nanoGPT's GPU recipe, on the CPU."""
     return to_target("shakespeare_cpu", NANOGPT_GPU, seeds=3)
 
 
 def best() -> dict[str, Any]:
-    """The best val loss that a shipped config ends at."""
+    """Train the shipped config with the lowest val loss."""
     return to_target("shakespeare_best", PUBLISHED, seeds=3)
 
 
 def threads() -> dict[str, Any]:
-    """Steps/s of one run and of two at once, by how long threads spin before they sleep."""
+    """Measure steps/s of one run and of two at once, by how long threads spin while they wait."""
     program = (
         "import time, torch\n"
         "from pathlib import Path\n"
@@ -187,7 +187,7 @@ def threads() -> dict[str, Any]:
 
 
 def peak() -> dict[str, Any]:
-    """The best rate of matrix products here, GFLOP/s; what training is measured against."""
+    """Measure the fastest matrix product of this machine, in GFLOP/s."""
     import torch
 
     rates = {}
@@ -195,7 +195,7 @@ def peak() -> dict[str, Any]:
         fastest = 0.0
         for rows, inner, columns in [(4096, 384, 1536), (4096, 1024, 1024), (2048, 2048, 2048)]:
             a, b = torch.randn(rows, inner, dtype=dtype), torch.randn(inner, columns, dtype=dtype)
-            until = time.perf_counter() + 2  # some CPUs take seconds for one in bfloat16
+            until = time.perf_counter() + 2  # some CPUs take seconds for one product in bfloat16
             while (began := time.perf_counter()) < until:
                 a @ b
                 took = time.perf_counter() - began
@@ -205,7 +205,7 @@ def peak() -> dict[str, Any]:
 
 
 def shapes() -> dict[str, Any]:
-    """Training at the shapes of nanoGPT's GPU recipe: T 256, C 384, 6 layers, 6 heads, B 64."""
+    """Measure training at the shapes of nanoGPT's GPU recipe: T 256, C 384, 6 layers, B 64."""
     measured = {name: probe(*arguments) for name, arguments in SHAPES.items()}
     rates = peak()
     for each in measured.values():
@@ -220,7 +220,7 @@ SHAPES = {
 
 
 def scaling() -> dict[str, Any]:
-    """Cost as T, C and the batch grow, from the shapes of shakespeare_cpu."""
+    """Measure the cost of a step as T, C or the batch of shakespeare_cpu grows."""
     grown = [
         *(f"model.T={T}" for T in (64, 128, 256, 512, 1024)),
         *(f"model.C={C}" for C in (64, 128, 256, 512)),
@@ -230,7 +230,7 @@ def scaling() -> dict[str, Any]:
 
 
 def optimizer() -> dict[str, Any]:
-    """One step of Muon on the blocks of shakespeare_cpu: torch's, and ours; making an AdamW."""
+    """Time a step of Muon on shakespeare_cpu's blocks, torch's and ours, and torch's AdamW."""
     made = "import torch; torch.optim.AdamW([torch.nn.Parameter(torch.zeros(3))])"
     import_torch = seconds(sys.executable, "-c", "import torch", repeats=5)
     making = seconds(sys.executable, "-c", made, repeats=5) - import_torch
@@ -258,7 +258,7 @@ def optimizer() -> dict[str, Any]:
 
 
 def workers() -> dict[str, Any]:
-    """A step whose windows are divided among workers, and one whose every operation is."""
+    """Time a step whose windows are divided among threads, and one whose operations are."""
     import torch
 
     from gpt.config.load import load_config
@@ -297,70 +297,70 @@ def workers() -> dict[str, Any]:
 
 
 def long_text() -> dict[str, Any]:
-    """A step on 1 MB and on 1 GB of text, and its memory: bench_long_text.py."""
+    """Measure a step on 1 MB and on 1 GB of text, and its memory: bench_long_text.py."""
     from bench_long_text import long_text as measure
 
     return measure()
 
 
 def vocabulary_size() -> dict[str, Any]:
-    """A step by the size of the vocabulary, and its parts: bench_vocabulary.py."""
+    """Time a step and its parts by the size of the vocabulary: bench_vocabulary.py."""
     from bench_vocabulary import vocabulary_size as measure
 
     return measure()
 
 
 def sampling(arguments: argparse.Namespace, peer: NanoGPT | None) -> dict[str, Any]:
-    """How fast text is written: bench_sampling.py; with nanoGPT's sample.py in turn."""
+    """Measure characters/s of samples: bench_sampling.py; nanoGPT's sample.py in turn."""
     from bench_sampling import sampling as measure
 
     return measure(peer)
 
 
 def preparation(arguments: argparse.Namespace, peer: NanoGPT | None) -> dict[str, Any]:
-    """How fast a text is prepared: bench_texts.py; with nanoGPT's prepare.py in turn."""
+    """Time the preparation of a text: bench_texts.py; nanoGPT's prepare.py in turn."""
     from bench_texts import preparation as measure
 
     return measure(peer, arguments.text or locate(TINYSHAKESPEARE))
 
 
 def vocabularies(arguments: argparse.Namespace, peer: NanoGPT | None) -> dict[str, Any]:
-    """Bits per byte with characters and with bytes: bench_texts.py."""
+    """Measure bits per byte with characters and with bytes: bench_texts.py."""
     from bench_texts import vocabularies as measure
 
     return measure(arguments.text or locate(TINYSHAKESPEARE))
 
 
 def ensembles() -> dict[str, Any]:
-    """How fast an ensemble of 4 writes text, against one model: bench_sampling.py."""
+    """Compare the sampling speed of an ensemble of 4 and of one model: bench_sampling.py."""
     from bench_sampling import ensembles as measure
 
     return measure()
 
 
 def ranks() -> dict[str, Any]:
-    """A step on one process and on two ranks of this machine: bench_ranks.py."""
+    """Time a step of one process and of two ranks of this machine: bench_ranks.py."""
     from bench_ranks import ranks as measure
 
     return measure()
 
 
 def muon_ranks() -> dict[str, Any]:
-    """Muon on two ranks, each with all of its work or a share of it: bench_ranks.py."""
+    """Time Muon on two ranks that do all of its work each, or divide it: bench_ranks.py."""
     from bench_ranks import muon_ranks as measure
 
     return measure()
 
 
 def batch_sizes() -> dict[str, Any]:
-    """The val loss by the size of the batch, after as many characters: bench_ranks.py."""
+    """Measure val losses after the same characters by batch size: bench_ranks.py."""
     from bench_ranks import batch_sizes as measure
 
     return measure()
 
 
 def dryrun() -> dict[str, Any]:
-    """The seconds of a run that --dry-run estimates, and those that it takes: whole processes."""
+    """Compare the seconds that --dry-run estimates with those that the run takes."""
     table: dict[str, Any] = {}
     for name, (config, *changes) in DRY_RUNS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -372,10 +372,10 @@ def dryrun() -> dict[str, Any]:
                 text.write_text(20 * locate(TINYSHAKESPEARE).read_text("utf-8"), "utf-8")
                 command.append(str(text))
             dry = subprocess.run([*command, "--dry-run", "--json"], check=True, capture_output=True)
-            told = json.loads(dry.stdout)["seconds"]
+            estimated = json.loads(dry.stdout)["seconds"]
             taken = seconds(*command, "--run-dir", str(Path(folder, "run")))
-        table[name] = {"told_s": round(told, 1), "taken_s": round(taken, 1)}
-        table[name]["ratio"] = round(told / taken, 2)
+        table[name] = {"estimated_s": round(estimated, 1), "taken_s": round(taken, 1)}
+        table[name]["ratio"] = round(estimated / taken, 2)
     return table
 
 
@@ -412,7 +412,7 @@ WITH_ARGUMENTS = {part.__name__: part for part in (sampling, preparation, vocabu
 
 
 def beside(results: dict[str, Any], peer: NanoGPT | None, with_huggingface: bool) -> dict[str, Any]:
-    """The peers on what was measured of ours, and how many times faster ours is."""
+    """Measure the peers on the same work, and how many times faster ours is."""
     found: dict[str, Any] = {}
     ours = {name: results.get("shapes", {}).get(name, {}).get("chars_per_s") for name in SHAPES}
     if peer:
@@ -421,8 +421,8 @@ def beside(results: dict[str, Any], peer: NanoGPT | None, with_huggingface: bool
             ratio = recipe["wall_s"] / results["fast"]["median_wall_s"]
             found["nanogpt_cpu_recipe"] = recipe | {"times_ours": round(ratio, 1)}
         if "shapes" in results:
-            for name, more in (("ours", []), ("ours_without_dropout", ["--dropout=0.0"])):
-                pace = peer.gpu_recipe_on_cpu(*more)
+            for name, options in (("ours", []), ("ours_without_dropout", ["--dropout=0.0"])):
+                pace = peer.gpu_recipe_on_cpu(*options)
                 pace["ours_is_faster"] = round(ours[name] / pace["chars_per_s"], 2)
                 found[name.replace("ours", "nanogpt_gpu_shapes")] = pace
     if with_huggingface and "shapes" in results:
@@ -433,7 +433,7 @@ def beside(results: dict[str, Any], peer: NanoGPT | None, with_huggingface: bool
 
 
 def main() -> None:
-    """Measure the parts named on the command line, by default all."""
+    """Measure the parts that the command line names, by default all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("parts", nargs="*", help=", ".join([*PARTS, *WITH_ARGUMENTS]))
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT to run beside")
@@ -444,9 +444,7 @@ def main() -> None:
     parts = arguments.parts or known
     if unknown := set(parts) - set(known):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
-    os.environ.setdefault(
-        "GOMP_SPINCOUNT", "1000"
-    )  # as gpt/__main__.py does, before torch is loaded
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in gpt/__main__.py
     import torch
 
     machine = {

@@ -1,10 +1,9 @@
-"""What a training step costs on a text of 1 MB and of 1 GB, and whether its memory grows.
+"""Measure a training step on a text of 1 MB and of 1 GB, and whether its memory grows.
 
     python scripts/bench.py long_text
 
-The steps are those of configs/quickstart.yaml, of either text in turn. Both texts lie on disk, in
-the working directory's file system, and are read from there: their pages are dropped from the
-system's cache first, as after a restart.
+The steps are those of configs/quickstart.yaml, on both texts in turn. The texts are files in the
+working directory. Their pages are dropped from the system's cache first, as after a restart.
 """
 
 import os
@@ -18,13 +17,13 @@ import numpy as np
 
 from gpt.text.vocabulary import Ids
 
-SIZES = {"1_mb": 10**6, "1_gb": 10**9}  # characters, of a byte each
+SIZES = {"1_mb": 10**6, "1_gb": 10**9}  # characters of one byte
 V = 65
 WARMUP_STEPS, TIMED_STEPS = 50, 200
 
 
 def long_text() -> dict[str, Any]:
-    """Median ms of a step on either text, and MB of the process's own memory before and after."""
+    """Return median ms of a step on each text, and MB of the process's memory before and after."""
     import torch
 
     from gpt.config.load import load_config
@@ -60,7 +59,7 @@ def long_text() -> dict[str, Any]:
 
 
 def _written(path: Path, size: int) -> Ids:
-    """So many random ids in a file, mapped into memory; none of it is in the system's cache."""
+    """Write `size` random ids and map the file into memory; none of it is cached."""
     draws = np.random.default_rng(1)
     with path.open("wb") as file:
         for start in range(0, size, 10**7):
@@ -73,6 +72,6 @@ def _written(path: Path, size: int) -> Ids:
 
 
 def _memory_mb() -> float:
-    """What the process holds but for mapped files, whose pages the system takes back at need."""
+    """Return the process's memory without mapped files, whose pages the system can take back."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1000

@@ -1,8 +1,8 @@
-"""The peers, run beside us: nanoGPT from a checkout, Hugging Face's GPT-2 from its package.
+"""Run the peers: nanoGPT from a checkout, Hugging Face's GPT-2 from its package.
 
     python scripts/bench_peers.py CHECKOUT TEXT OUT.jsonl
 
-trains nanoGPT's CPU recipe and writes its val loss by our rule over seconds of training, for
+trains nanoGPT's CPU recipe and writes its val loss, by our rule, and the seconds of training, for
 scripts/figures/loss_by_seconds.py.
 """
 
@@ -46,7 +46,7 @@ for path in sys.argv[2:]:
     print("val", total / (len(val) - 1))
 """
 
-# its train.py, with each checkpoint kept and the seconds at which it was made, after the imports
+# runs its train.py, keeps each checkpoint and prints the seconds since the imports
 TIMED = """
 import json, runpy, sys, time
 import torch
@@ -89,12 +89,12 @@ class NanoGPT:
     def _python(self, *arguments: str) -> str:
         command = [sys.executable, *arguments]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
-        if done.returncode:  # most likely a package of its README that is not installed
+        if done.returncode:  # probably a package of its README is not installed
             sys.exit(f"nanoGPT failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
         return done.stdout
 
     def prepare(self, text: Path) -> float:
-        """Seconds that its prepare.py takes for that text, as a whole process."""
+        """Return the seconds that its prepare.py takes for a text, as a whole process."""
         data = self.folder / "data" / "shakespeare_char"
         shutil.copy(text, data / "input.txt")
         began = time.perf_counter()
@@ -105,10 +105,10 @@ class NanoGPT:
         return took
 
     def cpu_recipe_in(self, seconds: float) -> dict[str, Any]:
-        """Its CPU recipe with as many iterations as fill that time, by those of a short run.
+        """Run its CPU recipe with the iterations that fit into `seconds`, by the pace of 40.
 
-        It estimates its losses eight times, by 40 forward passes, a third of an iteration each; at
-        the end, too, so that its last weights can be its best.
+        It estimates its losses eight times, also at the end, so that the last weights can be the
+        best. An estimate takes 40 forward passes, each a third of an iteration.
         """
         began = time.perf_counter()
         short = ("--max_iters=40", "--lr_decay_iters=40", "--eval_interval=1000")
@@ -116,15 +116,15 @@ class NanoGPT:
         wall = time.perf_counter() - began
         times = [float(ms) / 1000 for ms in re.findall(r"time ([\d.]+)ms", out)]
         iteration_s = statistics.median(times)
-        left_s = seconds - (wall - sum(times[1:])) - 8 * 40 / 3 * iteration_s
-        steps = max(1, int(left_s / iteration_s / 8)) * 8
+        remaining_s = seconds - (wall - sum(times[1:])) - 8 * 40 / 3 * iteration_s
+        steps = max(1, int(remaining_s / iteration_s / 8)) * 8
         lengths = (f"--max_iters={steps}", f"--lr_decay_iters={steps}")
         return self.cpu_recipe(*lengths, f"--eval_interval={steps // 8}")
 
-    def cpu_recipe(self, *more: str) -> dict[str, Any]:
-        """Its CPU recipe as a whole process, and the val loss of its best weights by our rule."""
+    def cpu_recipe(self, *options: str) -> dict[str, Any]:
+        """Run its CPU recipe as a whole process; score its best weights by our rule."""
         began = time.perf_counter()
-        out = self._python("train.py", CONFIG, *CPU_RECIPE, *more)
+        out = self._python("train.py", CONFIG, *CPU_RECIPE, *options)
         wall = time.perf_counter() - began
         times = [float(ms) for ms in re.findall(r"time ([\d.]+)ms", out)]
         scored = self._python("-c", SCORE, str(self.text), "out-shakespeare-char/ckpt.pt")
@@ -136,9 +136,9 @@ class NanoGPT:
             "val_loss_by_its_own_estimate": float(estimates[-1]),
         }
 
-    def losses_by_seconds(self, *more: str) -> list[dict[str, float]]:
-        """Its CPU recipe's val losses by our rule, with the seconds of training before each."""
-        arguments = ("train.py", CONFIG, *CPU_RECIPE, "--always_save_checkpoint=True", *more)
+    def losses_by_seconds(self, *options: str) -> list[dict[str, float]]:
+        """Return val losses of its CPU recipe, by our rule, and the seconds of training before."""
+        arguments = ("train.py", CONFIG, *CPU_RECIPE, "--always_save_checkpoint=True", *options)
         out = self._python("-c", TIMED, *arguments)
         kept = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
         scored = self._python("-c", SCORE, str(self.text), *(record.pop("path") for record in kept))
@@ -147,17 +147,19 @@ class NanoGPT:
             record | {"val_loss": round(loss, 4)} for record, loss in zip(kept, losses, strict=True)
         ]
 
-    def gpu_recipe_on_cpu(self, *more: str, steps: int = 3) -> dict[str, Any]:
-        """Characters/s at the shapes of its GPU recipe, on this CPU: T 256, C 384, B 64."""
+    def gpu_recipe_on_cpu(self, *options: str, steps: int = 3) -> dict[str, Any]:
+        """Return characters/s at the shapes of its GPU recipe, on this CPU: T 256, C 384, B 64."""
         out = self._python("train.py", CONFIG, *GPU_RECIPE_HERE,
-                           f"--max_iters={steps}", *more)  # fmt: skip
+                           f"--max_iters={steps}", *options)  # fmt: skip
         times = [float(ms) for ms in re.findall(r"time ([\d.]+)ms", out)]
-        ms = statistics.median(times[1:])  # the first holds an evaluation
+        ms = statistics.median(times[1:])  # the first includes an evaluation
         return {"ms_per_step": ms, "chars_per_s": round(64 * 256 / ms * 1000, 1)}
 
     def sample(self, shape: dict[str, int], characters: int) -> float:
-        """Seconds that its sample.py takes for one sample from an untrained model of that shape."""
-        (self.folder / "tiktoken.py").touch()  # imported by it, and not used for characters
+        """Return the seconds of its sample.py for one sample of an untrained model."""
+        (
+            self.folder / "tiktoken.py"
+        ).touch()  # it imports tiktoken, but does not use it for characters
         sizes = (shape["T"], shape["C"], shape["n_layer"], shape["n_head"])
         self._python("-c", UNTRAINED, *map(str, sizes))
         began = time.perf_counter()
@@ -167,7 +169,7 @@ class NanoGPT:
 
 
 def huggingface_generate(shape: dict[str, int], V: int, B: int) -> float:
-    """Characters/s of Hugging Face's GPT-2 on CUDA, writing B texts from one character up to T."""
+    """Return characters/s of Hugging Face's GPT-2 on CUDA for B texts from 1 to T characters."""
     import torch
     import transformers
 
@@ -189,7 +191,7 @@ def huggingface_generate(shape: dict[str, int], V: int, B: int) -> float:
 
 
 def huggingface(T: int, C: int, n_layer: int, n_head: int, B: int, V: int, steps: int) -> float:
-    """Characters/s that Hugging Face's GPT-2 trains on here; as run_clm does, in float32."""
+    """Return characters/s of training Hugging Face's GPT-2 here, as run_clm does, in float32."""
     import torch
     import transformers
 

@@ -1,4 +1,4 @@
-"""Parts of bench.py: ranks that torchrun starts on this machine; how large a batch still learns."""
+"""Parts of bench.py: ranks that torchrun starts here, and val losses by batch size."""
 
 import json
 import random
@@ -32,11 +32,11 @@ BATCH_STEPS = 512  # with the smallest
 
 
 def ranks() -> dict[str, Any]:
-    """Seconds of a step on one process and on two ranks, all in turn; what a rank waits for.
+    """Time a step of one process and of two ranks, in turn.
 
-    `fixed_ms` is what the batch's size does not change (the update), by a line through the times of
-    the whole batch and of half of it; `exchange_ms` what two ranks take longer than half the batch.
-    `speedup_of_8` and `_of_64` machines like this one are estimated, by the link that joins them.
+    `fixed_ms` is the part that does not depend on the batch size (the update), by a line through
+    the times of the whole batch and of half of it. `exchange_ms` is the overhead of two ranks over
+    half the batch. `speedup_of_8` and `speedup_of_64` are estimates for such machines, by link.
     """
     from gpt.config.load import load_config
     from gpt.model.shapes import parameter_count
@@ -74,14 +74,14 @@ def ranks() -> dict[str, Any]:
 
 
 def _steps_s(config: Path, changes: Sequence[str], ranks: int) -> list[float]:
-    """Seconds of each step of a short run, but for the first few."""
+    """Return the seconds of each step of a short run, without the first few."""
     fixed = ["train.first_window=null", "train.sample_length=0", "sample.length=1"]
     fixed += [f"train.steps={STEPS}", f"train.eval_every={STEPS}", "train.log_every=1"]
     fixed += ["device=cpu", "train.warmup_steps=2"]
     with tempfile.TemporaryDirectory() as folder:
         run, text = Path(folder, "run"), Path(folder, "text.txt")
         drawn = random.Random(1).choices([chr(48 + i) for i in range(V)], k=50_000)
-        text.write_text("".join(drawn), "utf-8")  # a short one is soon evaluated
+        text.write_text("".join(drawn), "utf-8")  # short, so that evaluations are fast
         program = [*TORCHRUN, f"--nproc-per-node={ranks}"] if ranks > 1 else []
         command = [sys.executable, *program, "-m", "gpt", "train", str(text)]
         command += ["--config", str(config), "--run-dir", str(run)]
@@ -95,7 +95,7 @@ def _steps_s(config: Path, changes: Sequence[str], ranks: int) -> list[float]:
 def step_ms(
     fixed_ms: float, divided_ms: float, gradient_bytes: float, bytes_per_s: float, ranks: int
 ) -> float:
-    """Milliseconds of a step on so many ranks, if nothing is computed while gradients are sent.
+    """Estimate the ms of a step on `ranks`, if nothing is computed while gradients are sent.
 
     A ring all-reduce sends 2 (N - 1) / N times the gradient (Patarasuk and Yuan 2009).
     """
@@ -104,9 +104,10 @@ def step_ms(
 
 
 def batch_sizes() -> dict[str, Any]:
-    """The val loss of quickstart's model after as many characters, by the size of the batch.
+    """Measure the val loss of quickstart's model after the same characters, by batch size.
 
-    With the learning rate as it is, and times the root of the size: the lower loss counts.
+    Each size is trained with the config's learning rate, and with that rate times the square root
+    of the factor. The lower loss counts.
     """
     from gpt.config.load import load_config
 
@@ -171,7 +172,7 @@ with joined() as ranks:
 
 
 def muon_ranks() -> dict[str, Any]:
-    """A step of Muon on two ranks of one thread: each computes all of it, or shares it."""
+    """Time a step of Muon on two ranks with one thread: each does all of it, or half."""
     table = {}
     for name, shape in SHAPES.items():
         with tempfile.TemporaryDirectory() as folder:

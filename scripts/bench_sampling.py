@@ -1,4 +1,4 @@
-"""The part `sampling` of bench.py: how fast text is generated, by processes and by characters."""
+"""Parts of bench.py: speed of sampling, of whole processes and of single characters."""
 
 import statistics
 import subprocess
@@ -39,7 +39,7 @@ VOCABULARY = Vocabulary("".join(map(chr, range(32, 97))))  # 65 characters, as t
 
 
 def wall(command: list[str]) -> float:
-    """Seconds that a command takes, from start to exit; it must succeed."""
+    """Return the seconds of a command that must succeed, from start to exit."""
     began = time.perf_counter()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - began
@@ -47,7 +47,7 @@ def wall(command: list[str]) -> float:
 
 @contextmanager
 def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
-    """A run with a model of that shape; what its weights are changes no time."""
+    """Write a run with an untrained model of `shape`; the weights do not affect the speed."""
     config = Config.model_validate({"model": shape, "sample": {"temperature": 1.0}})
     model = make_model(config.model, len(VOCABULARY), seed=1)
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def untrained_run(shape: dict[str, int]) -> Iterator[Path]:
 
 
 def paces(open_: Any, B: int, characters: int) -> list[float]:
-    """Seconds for each character of B texts that are generated side by side."""
+    """Return the seconds of each character of B texts that are generated side by side."""
     engine: Engine = open_(B)
     generator = Generator(engine, [[0]] * B, sample_sources(1, range(B)), PLAIN)
     times = []
@@ -70,7 +70,7 @@ def paces(open_: Any, B: int, characters: int) -> list[float]:
 
 
 def copy_bandwidth(size: int) -> float:
-    """Bytes/s at which this many bytes are copied, read and written ones counted once."""
+    """Return the bytes/s of copying `size` bytes; reading and writing count once."""
     source, target = np.ones(size // 4, np.float32), np.empty(size // 4, np.float32)
     times = []
     for _ in range(25):
@@ -81,7 +81,7 @@ def copy_bandwidth(size: int) -> float:
 
 
 def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
-    """1,000 characters of 1 and of 64 texts as a whole process; characters/s; late ones' cost."""
+    """Time 1 and 64 samples as whole processes, single characters, and the cost of late ones."""
     imported = [wall([sys.executable, "-c", "import torch"]) for _ in range(repeats)]
     results: dict[str, Any] = {"import_torch_s": round(statistics.median(imported), 2)}
     for name, shape in SHAPES.items():
@@ -94,7 +94,7 @@ def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
             command = [sys.executable, "-m", "gpt", "sample", str(run), "--device", "cpu"]
             command += ["--length", str(CHARACTERS), "--num-samples"]
             ours, theirs, alone, many = [], [], [], []
-            for _ in range(repeats):  # in turn, so that both meet the same machine
+            for _ in range(repeats):  # in turn, under the same load
                 ours.append(wall([*command, "1"]))
                 if nanogpt is not None:
                     theirs.append(nanogpt.sample(shape, CHARACTERS))
@@ -127,13 +127,13 @@ def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
 
 
 def ensembles(repeats: int = 5) -> dict[str, Any]:
-    """Seconds of 1,000 characters, whole process, and of those alone: 4 members against one."""
+    """Compare an ensemble of 4 with one model: whole processes, and characters alone."""
     results: dict[str, Any] = {}
     for name, shape in (SHAPES | SHIPPED).items():
         with untrained_run(shape) as one, untrained_run(shape | {"ensemble": MEMBERS}) as several:
             command = [sys.executable, "-m", "gpt", "sample", "--device", "cpu", "--length"]
             processes, alone = [], []
-            for _ in range(repeats):  # in turn, so that both meet the same machine
+            for _ in range(repeats):  # in turn, under the same load
                 taken = [wall([*command, str(CHARACTERS), str(run)]) for run in (one, several)]
                 processes.append(taken[1] / taken[0])
                 data = [read_checkpoint(run, "best") for run in (one, several)]
@@ -150,7 +150,7 @@ def ensembles(repeats: int = 5) -> dict[str, Any]:
 
 
 def cuda(shape: dict[str, int]) -> dict[str, Any]:
-    """Characters/s of 1 and of 256 texts on the GPU; Hugging Face's GPT-2 of that shape beside."""
+    """Return characters/s of 1 and 256 texts on the GPU, and of Hugging Face's GPT-2."""
     config = Config.model_validate({"model": shape})
     model = GPT(config.model, len(VOCABULARY), torch.Generator().manual_seed(1)).cuda()
     found: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Parts of bench.py: texts prepared, by size; one text with either vocabulary."""
+"""Parts of bench.py: preparation of texts by size, and one text with both vocabularies."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from typing import Any
 from bench_peers import NanoGPT
 
 SIZES = {"100_mb": 10**8, "1_gb": 10**9, "2_gb": 2 * 10**9}
-PEER_SIZE = 10**8  # nanoGPT holds a list of its ids: 1 GB would take more memory than most have
+PEER_SIZE = 10**8  # nanoGPT holds a list of ids: for 1 GB it needs too much memory
 REPEATS = 3
 
 PREPARE = """
@@ -32,9 +32,9 @@ print(json.dumps({"s": took, "mib_over_imports": peak() - before, "V": len(corpu
 
 
 def preparation(peer: NanoGPT | None, text: Path) -> dict[str, Any]:
-    """Seconds and memory to prepare a text, repeated to each size, and to find it in the cache.
+    """Measure time and memory of preparing a text of each size, and of finding it in the cache.
 
-    `mb_per_s` is the median of REPEATS; where nanoGPT's prepare.py runs, too, in turn with it.
+    `mb_per_s` is the median of REPEATS. nanoGPT's prepare.py runs in turn, if there is a checkout.
     """
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(dir=".") as folder:
@@ -67,7 +67,7 @@ def preparation(peer: NanoGPT | None, text: Path) -> dict[str, Any]:
 
 
 def vocabularies(text: Path) -> dict[str, Any]:
-    """Val loss in bits per byte of shakespeare_fast on a text, by characters and by bytes."""
+    """Train shakespeare_fast with characters and with bytes; return bits per byte."""
     found: dict[str, Any] = {}
     for vocabulary in ("characters", "bytes"):
         with tempfile.TemporaryDirectory() as folder:
@@ -82,15 +82,15 @@ def vocabularies(text: Path) -> dict[str, Any]:
 
 
 def _repeated(text: Path, size: int, path: Path) -> Path:
-    """A file of about that size: the text, again and again, its last time perhaps in part."""
+    """Write a file of about `size` bytes: the text, repeated."""
     content = text.read_bytes()
     with path.open("wb") as file:
         for start in range(0, size, len(content)):
             part = content[: size - start]
-            file.write(part.decode(errors="ignore").encode())  # no half character
+            file.write(part.decode(errors="ignore").encode())  # without half a character at the end
         file.flush()
         os.fsync(file.fileno())
-    time.sleep(1)  # the disk is quiet
+    time.sleep(1)  # until the disk is idle
     return path
 
 

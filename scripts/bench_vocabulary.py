@@ -1,10 +1,10 @@
-"""What a training step costs by the size of the vocabulary, and which part of it the head takes.
+"""Time a training step and its parts by the size of the vocabulary.
 
     python scripts/bench.py vocabulary_size
 
-The steps are those of shipped configs, on a random text whose characters are as unlike in frequency
-as a language's; one step for each V in turn. Parts are given in ms of CPU time, of all threads,
-as neighbours on a shared machine change that least; `step_ms` is by the clock.
+The steps are those of shipped configs, one step for each V in turn, on a random text with a skewed
+distribution of characters. Parts are given in ms of CPU time of all threads, which other programs
+disturb least; `step_ms` is wall-clock time.
 """
 
 import statistics
@@ -22,7 +22,7 @@ SCORED = 20_000  # characters of an evaluation
 
 
 def vocabulary_size() -> dict[str, Any]:
-    """Median ms of a step and of its parts, by config, precision and V."""
+    """Return median ms of a step and of its parts, by config, precision and V."""
     table = {}
     for config in CONFIGS:
         for precision in PRECISIONS:
@@ -32,7 +32,7 @@ def vocabulary_size() -> dict[str, Any]:
 
 
 def _parts(name: str, precision: str, V: int) -> dict[str, Callable[[], object]]:
-    """A step on a text of V characters, and parts of it, each on a whole batch and one thread."""
+    """Return a step on a text of V characters, and its parts, as functions to time."""
     import torch
 
     from gpt.config.load import load_config
@@ -77,7 +77,7 @@ def _backward(loss: Any) -> None:
 
 
 def _measured(works: dict[int, dict[str, Callable[[], object]]]) -> dict[str, dict[str, float]]:
-    """Of each V: ms of the step by the clock, and of CPU time of all parts."""
+    """Return, for each V, wall-clock ms of the step and CPU ms of all parts."""
     clock: dict[int, list[float]] = {V: [] for V in works}
     cpu: dict[int, dict[str, list[float]]] = {V: {name: [] for name in works[V]} for V in works}
     for _ in range(TIMED + 2):

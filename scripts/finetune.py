@@ -1,11 +1,10 @@
-"""Fine-tune a run on another text, beside new weights that train by its config for as many steps.
+"""Compare fine-tuning a run on another text with training new weights for as many steps.
 
     python scripts/finetune.py RUN TEXT [--characters N] [--steps N] [--rates X ...]
 
-`--rates` are parts of the learning rates that the run was trained with, in turn; by default the one
-that gpt train --init-from takes. Both have the run's shape and batches, so a step of one takes the
-time of a step of the other. Prints a table of val losses, and the seconds until each. One thread,
-so that it repeats.
+`--rates` are factors on the run's learning rates; each is tried. The default is the factor that
+`gpt train --init-from` uses. All trainings have the run's shape and batches, so their steps take
+the same time. Prints a table of val losses and seconds. One thread is used, so that it repeats.
 """
 
 import argparse
@@ -20,16 +19,16 @@ from gpt.config.schema import SETTINGS, values
 from gpt.runs.fine_tuning import RATE_FACTOR
 
 Curve = dict[int, tuple[float, float]]
-"""Step -> val loss, and the seconds of training until then."""
+"""Step to val loss and seconds of training."""
 
 
 def main() -> None:
-    """See the module's docstring."""
+    """Train with new weights and with each factor, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("run", metavar="RUN")
     parser.add_argument("text", metavar="TEXT", type=Path)
-    parser.add_argument("--characters", type=int, help="of the text, the first so many")
-    parser.add_argument("--steps", type=int, help="default: as many as RUN had")
+    parser.add_argument("--characters", type=int, help="length of the text; default all")
+    parser.add_argument("--steps", type=int, help="default: the steps of RUN")
     parser.add_argument("--rates", type=float, nargs="+", default=[RATE_FACTOR])
     parser.add_argument("--evaluations", type=int, default=7)
     chosen = parser.parse_args()
@@ -54,14 +53,13 @@ def main() -> None:
                 for key, value in values(old).items()
                 if SETTINGS[key].fine_tuning == "scaled"
             }
-            settings = shared | rates
-            tuned = curve(None, text=text, settings=settings, init_from=chosen.run)
+            tuned = curve(None, text=text, settings=shared | rates, init_from=chosen.run)
             curves[f"rates x {factor:g}"] = tuned
     show(curves)
 
 
 def curve(config: Any, *, text: Path, **options: Any) -> Curve:
-    """Train, and return the curve."""
+    """Train, and return the val losses."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         gpt.train(config, text=str(text), run_dir=run, **options)

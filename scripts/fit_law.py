@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The law that `gpt train my.txt` chooses a model by: train the runs, fit it, say how well.
+"""Fit the law by which `gpt train my.txt` chooses a model, and report its errors.
 
-    python scripts/fit_law.py collect TEXTS [--jobs N]    pilots, runs; TEXTS: a folder of texts
-    python scripts/fit_law.py fit                         coefficients for gpt/recipe/law.py
-    python scripts/fit_law.py check                       the residuals of those that it has
+    python scripts/fit_law.py collect TEXTS [--jobs N]    train pilots and runs on a folder of texts
+    python scripts/fit_law.py fit                         print coefficients for gpt/recipe/law.py
+    python scripts/fit_law.py check                       print the residuals of the present ones
 
-Each run is a line of law/runs.jsonl, a pilot of law/pilots.jsonl, and is not trained again, so
-`collect` can be stopped and started again; all of them take about 3 hours of one core, most of
-them seconds.
+Each run is a line of law/runs.jsonl, each pilot a line of law/pilots.jsonl. A line that exists is
+not trained again, so `collect` can be stopped and started again. All of them take about 3 hours of
+one core.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from gpt.recipe.settings import Choice
 
 
 def main() -> None:
-    """Do what the first argument says."""
+    """Run the command that the first argument names."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("what", choices=("collect", "fit", "check", "one"))
     parser.add_argument("texts", type=Path, nargs="?")

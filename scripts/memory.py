@@ -1,11 +1,11 @@
-"""Show that no command takes more memory than it says, or than there is.
+"""Check that no command takes more memory than it announces, or than there is.
 
     python scripts/memory.py
 
-What a run takes is the most that its process held (ru_maxrss), against what `--dry-run` said. The
-hostile requests are to be refused in one message, at once, also where `ulimit -v` or a control
-group leaves little memory. Prints one table; the exit code is 1 if one is not as it should be.
-Linux; the control group needs the right to make one.
+The peak memory of a run (ru_maxrss) is compared with the estimate of `--dry-run`. Hostile requests
+must be refused at once, with one message, also when `ulimit -v` or a control group leaves little
+memory. Prints one table; the exit code is 1 if a check fails. It needs Linux, and for the control
+group the permission to make one.
 """
 
 import json
@@ -28,7 +28,7 @@ from gpt.text.vocabulary import Vocabulary
 
 GPT = [sys.executable, "-m", "gpt"]
 SHORT = ["train.steps=12", "train.eval_every=12", "train.warmup_steps=2"]
-SHIPPED = {  # changes that shorten a run and leave the memory of a step what it is
+SHIPPED = {  # changes that shorten a run without changing the memory of a step
     "quickstart": SHORT,
     "shakespeare_fast": SHORT,
     "shakespeare_cpu": SHORT,
@@ -36,13 +36,13 @@ SHIPPED = {  # changes that shorten a run and leave the memory of a step what it
     "classic": SHORT,
     "shakespeare_gpu": [*SHORT, "device=cpu", "train.steps=3", "train.eval_characters=20000"],
 }
-MOST_OVER = 1.2  # times what was said
+LARGEST_RATIO = 1.2  # of peak memory to its estimate
 HUGE_BATCH = ["--set", "train.batch_size=1000000000"]
-LITTLE = 2**30  # bytes: what a control group leaves
+LITTLE_BYTES = 2**30  # memory limit of the control group
 
 
 def run(*command: str, before: str = "") -> tuple[int, int, float, str]:
-    """Exit code, most bytes held, seconds and stderr of a command, in a shell after `before`."""
+    """Run a command in a shell after `before`; return exit code, peak bytes, seconds and stderr."""
     began = time.perf_counter()
     with tempfile.TemporaryFile() as err:
         shell = ["sh", "-c", f'{before}exec "$@"', "sh", *command]
@@ -50,12 +50,12 @@ def run(*command: str, before: str = "") -> tuple[int, int, float, str]:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         err.seek(0)
-        told = err.read().decode()
-    return process.returncode, usage.ru_maxrss * 1024, time.perf_counter() - began, told
+        message = err.read().decode()
+    return process.returncode, usage.ru_maxrss * 1024, time.perf_counter() - began, message
 
 
 def hostile_run(folder: Path) -> Path:
-    """A run of 562 kB with right hashes, whose shapes asked for 11 GB."""
+    """Write a run of 562 kB with valid hashes, whose shapes would need 11 GB."""
     sizes = {"n_layer": 500, "T": 2**23, "head_size": 2, "C": 1, "n_head": 1}
     config = Config.model_validate({"model": sizes})
     vocabulary = Vocabulary("\n abc")
@@ -69,7 +69,7 @@ def hostile_run(folder: Path) -> Path:
 
 @contextmanager
 def control_group(limit: int) -> Iterator[str]:
-    """What a shell does to join a group with so much memory; nothing where none can be made."""
+    """Return the shell command that joins a new control group, or nothing if none can be made."""
     root = Path("/sys/fs/cgroup/memory")  # version 1
     name = "memory.limit_in_bytes" if root.exists() else "memory.max"
     group = (root if root.exists() else Path("/sys/fs/cgroup")) / f"gpt-memory-{os.getpid()}"
@@ -87,23 +87,23 @@ def control_group(limit: int) -> Iterator[str]:
 
 
 def shipped() -> Iterator[tuple[str, str, bool]]:
-    """Each shipped config: what was said, what was taken."""
+    """Yield the title, the result and whether it is right for each shipped config."""
     with tempfile.TemporaryDirectory() as folder:
         for name, changes in SHIPPED.items():
             command = [*GPT, "train", "--config", name]
             command += [part for change in changes for part in ("--set", change)]
             dry = [*command, "--dry-run", "--json"]
-            said = json.loads(subprocess.run(dry, check=True, capture_output=True).stdout)
-            code, taken, _, told = run(*command, "--run-dir", str(Path(folder, name)))
-            assert code == 0, told
-            ratio = taken / said["peak_bytes"]
-            told = f"said {said['peak_bytes'] / 1e6:,.0f} MB, took {taken / 1e6:,.0f} MB"
-            yield name, f"{told}: {ratio:.2f}", ratio <= MOST_OVER
+            estimate = json.loads(subprocess.run(dry, check=True, capture_output=True).stdout)
+            code, taken, _, message = run(*command, "--run-dir", str(Path(folder, name)))
+            assert code == 0, message
+            ratio = taken / estimate["peak_bytes"]
+            sizes = f"{estimate['peak_bytes'] / 1e6:,.0f} MB estimated, {taken / 1e6:,.0f} MB taken"
+            yield name, f"{sizes}: {ratio:.2f}", ratio <= LARGEST_RATIO
 
 
 def hostile() -> Iterator[tuple[str, str, bool]]:
-    """Each hostile request, as it is and with little memory: refused, and what that took."""
-    with tempfile.TemporaryDirectory() as name, control_group(LITTLE) as join:
+    """Yield the same for each hostile request, also with little memory: it must be refused."""
+    with tempfile.TemporaryDirectory() as name, control_group(LITTLE_BYTES) as join:
         run_dir = str(hostile_run(Path(name, "run")))
         new = ["--run-dir", str(Path(name, "new"))]
         page = ["--out", str(Path(name, "page.html"))]
@@ -119,12 +119,12 @@ def hostile() -> Iterator[tuple[str, str, bool]]:
             limits["1 GiB in a group: "] = join
         for limit, before in limits.items():
             for title, arguments in requests.items():
-                code, taken, seconds, told = run(*GPT, *arguments, before=before)
-                lines = [line for line in told.splitlines() if line.startswith("gpt: ")]
-                # what the lessons show is cut to a few characters, whatever T is
-                fine = code in (0, 1, 2) and len(lines) == bool(code) and taken < LITTLE
+                code, taken, seconds, message = run(*GPT, *arguments, before=before)
+                lines = [line for line in message.splitlines() if line.startswith("gpt: ")]
+                # exit code 0: the lessons show a few characters, whatever T is
+                fine = code in (0, 1, 2) and len(lines) == bool(code) and taken < LITTLE_BYTES
                 result = f"exit {code}, {taken / 1e6:,.0f} MB, {seconds:.1f} s"
-                yield f"{limit}{title}", result, fine and "Traceback" not in told
+                yield f"{limit}{title}", result, fine and "Traceback" not in message
 
 
 def main() -> None:
@@ -132,7 +132,7 @@ def main() -> None:
     failed = False
     for part in (shipped, hostile):
         for title, result, fine in part():
-            print(f"{title:<52} {result}{'' if fine else '   NOT AS IT SHOULD BE'}", flush=True)
+            print(f"{title:<52} {result}{'' if fine else '   FAILED'}", flush=True)
             failed |= not fine
     sys.exit(1 if failed else 0)
 

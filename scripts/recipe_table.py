@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""`gpt train TEXT --minutes N` on many texts, beside what else the time could be given to.
+"""Compare `gpt train TEXT --minutes N` on many texts with other ways to use the time.
 
-    python scripts/recipe_table.py TEXTS                     two minutes, each text
+    python scripts/recipe_table.py TEXTS                     two minutes per text
     python scripts/recipe_table.py TEXTS --minutes 10 names tinyshakespeare neko
     python scripts/recipe_table.py TEXTS --nanogpt PATH      with nanoGPT's CPU recipe, from a clone
 
-TEXTS is a folder with the files of data/README.md. Beside it `shakespeare_cpu`, whose steps fill
-the same time, nanoGPT's CPU recipe with the iterations that do, and a smoothed trigram model, whose
-time is a second. Val losses are by the fixed rule, of the whole val split. Prints a row as each
-text is done; --json, one object a line. Nothing else may run on the machine meanwhile.
+TEXTS is a folder with the files of data/README.md. The others are `shakespeare_cpu` and nanoGPT's
+CPU recipe, with as many steps as fit into the same time, and a smoothed trigram model, which takes
+a second. Val losses are by the fixed rule, of the whole val split. Prints a row when a text is
+done, with --json one object per line. No other program should run meanwhile.
 """
 
 import argparse
@@ -41,7 +41,7 @@ HEADER = (
 
 @dataclass(frozen=True)
 class Row:
-    """What the runs on a text reached: val losses, in nats per character, and seconds."""
+    """Val losses of all runs on a text, in nats per character, and their seconds."""
 
     text: str
     minutes: float
@@ -67,7 +67,7 @@ class Row:
 
 
 def compare(name: str, folder: Path, minutes: float, nanogpt: Path | None) -> Row:
-    """All runs on one text, one after the other."""
+    """Train all runs on one text, one after the other."""
     with tempfile.TemporaryDirectory() as scratch:
         source = source_of(name, folder, Path(scratch))
         peer = NanoGPT(nanogpt, as_file(source, Path(scratch))) if nanogpt else None
@@ -90,12 +90,12 @@ def compare(name: str, folder: Path, minutes: float, nanogpt: Path | None) -> Ro
         )
 
 
-def train(source: str, minutes: float, run: Path, *more: str) -> dict[str, Any]:
-    """A whole `gpt train`: its outcome, the wall-clock time, what it chose and predicted."""
+def train(source: str, minutes: float, run: Path, *options: str) -> dict[str, Any]:
+    """Run `gpt train`; return its outcome, wall-clock time, chosen recipe and prediction."""
     command = [sys.executable, "-m", "gpt", "train", source, "--minutes", str(minutes)]
     began = time.perf_counter()
     done = subprocess.run(
-        [*command, "--json", "--run-dir", str(run), *more],
+        [*command, "--json", "--run-dir", str(run), *options],
         check=True,
         capture_output=True,
         text=True,
@@ -115,7 +115,7 @@ def train(source: str, minutes: float, run: Path, *more: str) -> dict[str, Any]:
 
 
 def trigram_loss(source: str) -> float:
-    """Val loss of a Kneser-Ney trigram model of the whole train split."""
+    """Return the val loss of a Kneser-Ney trigram model of the train split."""
     corpus = corpus_of(source)
     V = len(corpus.vocabulary)
     model = KneserNey(count_ngrams([corpus.train], 3, V))
@@ -123,7 +123,7 @@ def trigram_loss(source: str) -> float:
 
 
 def as_file(source: str, scratch: Path) -> Path:
-    """The text as a file, for nanoGPT."""
+    """Return the text as a file, for nanoGPT."""
     if Path(source).is_file():
         return Path(source)
     corpus, path = corpus_of(source), scratch / f"{source}.txt"
@@ -132,7 +132,7 @@ def as_file(source: str, scratch: Path) -> Path:
 
 
 def main() -> None:
-    """A row for each text."""
+    """Print a row for each text."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(TEXTS)}")

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Measure how long `gpt train` shows nothing new in a terminal, and what stands there meanwhile.
+"""Measure how long `gpt train` prints nothing in a terminal, and its last line meanwhile.
 
     python scripts/silence.py TEXT --minutes 1
     python scripts/silence.py --config quickstart
 
-All arguments are those of `gpt train`; the run is made in a temporary folder. Each line printed is
-a pause of more than a second: when it began, its length, and the last line shown. One that ends in
-"..." is a status line, which says what takes so long. The last line is the longest pause without
-one.
+All arguments are those of `gpt train`; the run folder is temporary. Each line printed is a pause of
+more than a second: its begin, its length, and the line that the terminal shows. A line that ends in
+"..." is a status line. The last line is the longest pause without a status line.
 """
 
 import os
@@ -20,12 +19,12 @@ import termios
 import time
 from pathlib import Path
 
-PAUSE_S = 1.0
+PAUSE_S = 1.0  # shorter pauses are not printed
 CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 
 
 def main() -> None:
-    """Run `gpt train` with the arguments of this script in a terminal of its own."""
+    """Run `gpt train` with the arguments of this script in a pseudo-terminal."""
     leader, follower = pty.openpty()
     termios.tcsetwinsize(leader, (24, 80))  # without a size there is no bar
     with tempfile.TemporaryDirectory() as folder:
@@ -49,10 +48,10 @@ def main() -> None:
 
 
 def _read(descriptor: int) -> bytes:
-    """Return what was written to the terminal since the last call; nothing at its end."""
+    """Return the output since the last call, or nothing at its end."""
     try:
         return os.read(descriptor, 2**16)
-    except OSError:  # of Linux, once the last writer has closed it
+    except OSError:  # Linux raises it once the last writer has closed the terminal
         return b""
 
 

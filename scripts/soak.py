@@ -1,10 +1,10 @@
-"""Kill runs, fill disks, damage files, many times over: nothing may be lost, and nothing may crash.
+"""Kill runs, fill disks and damage files many times: nothing may be lost, and nothing may crash.
 
     python scripts/soak.py                    a short form, in minutes
     python scripts/soak.py --kills 1000 --reads 100000 --files 10000 --command-lines 2000 --ranks 20
 
-Prints a table, a row for each kind of fault, or with --json all that was counted. The exit code is
-1 if anything was lost, changed, falsely called damaged, or crashed. Linux and macOS.
+Prints a table with a row for each kind of fault, or with --json all counts. The exit code is 1 if
+a run was lost or changed, an intact one called damaged, or a command crashed. Linux and macOS.
 """
 
 import argparse
@@ -33,13 +33,18 @@ from gpt.text.sources import open_source
 def soak(
     work: Work, kills: int, reads: int, files: int, command_lines: int, ranks: int, seed: int
 ) -> Iterator[Tally]:
-    """Each kind in turn; of the kills 3 in 10 at file operations, 3 in 10 as the run resumes.
+    """Yield the tally of each kind of fault.
 
-    One in 20 is of the run of an ensemble. One for each 50 comes on top, of a sweep, and one for
-    each 100 of a sweep that trains two runs at once.
-
-    With `reads` come also the runs that cannot be read, and the disks without room; with `ranks`,
-    of which so many are killed, also a link that is cut.
+    Args:
+        work: the folder and the text.
+        kills: kills of single runs: 3 in 10 at file operations, 3 in 10 during a resume, 1 in 20
+            of an ensemble, the others at random. `kills` / 50 kills of a sweep are added, and
+            `kills` / 100 of a sweep with two runs at once.
+        reads: reads beside a writer. If not 0, unreadable runs and full disks are tried, too.
+        files: damaged files.
+        command_lines: random command lines.
+        ranks: kills of one of two ranks. If not 0, a link is cut, too.
+        seed: seed of all draws.
     """
     if kills:
         chosen, in_overwrite, of_ensemble = 3 * kills // 10, kills // 20, kills // 20
@@ -66,13 +71,13 @@ def soak(
 
 
 def main() -> None:
-    """Soak, print what happened, and exit with 1 if that was not nothing."""
+    """Run all faults, print the tallies, and exit with 1 if one has failures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=100)
-    parser.add_argument("--reads", type=int, default=5000, help="beside a run that saves")
-    parser.add_argument("--files", type=int, default=2000, help="that are damaged")
+    parser.add_argument("--reads", type=int, default=5000, help="reads beside a run that saves")
+    parser.add_argument("--files", type=int, default=2000, help="damaged files")
     parser.add_argument("--command-lines", type=int, default=200)
     parser.add_argument("--ranks", type=int, default=2, help="workers of torchrun that are killed")
     parser.add_argument("--seed", type=int, default=0)
@@ -80,7 +85,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        folder.chmod(0o755)  # a process without rights is to get to its files
+        folder.chmod(0o755)  # a process without rights must reach the files
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog.\n" * 99)
         work = Work(folder, load_corpus(open_source(str(folder / "text.txt"))))

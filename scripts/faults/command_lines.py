@@ -1,7 +1,7 @@
-"""Command lines that nobody would type: each ends in 0, 1, 2 or a signal's code, and one message.
+"""Random command lines: each must end with the exit code 0, 1, 2 or a signal's, and one message.
 
-The commands and their flags are taken from the program itself, and what a flag may take from its
-metavar: a new flag is tried without being listed here.
+The commands and flags are taken from the program, and the values of a flag from its metavar, so
+that new flags are tried, too.
 """
 
 import contextlib
@@ -38,11 +38,11 @@ from gpt.lessons import LESSONS
 from gpt.text.display import visible
 
 EXIT_CODES = (0, 1, 2, 129, 130, 143)
-CTRL_C_S = 2.0  # after which what really trains, or waits, gets a Ctrl-C
-HANGS_S = 60  # what has not ended by then
-AT_ONCE = 100  # command lines in one process, which may die of one
-ROOM_BYTES = 6 << 30  # of addresses, that such a process may take beyond what it has
-UNEXPECTED = "(--debug shows where)"  # ends the message of an error that nobody thought of
+CTRL_C_S = 2.0  # seconds until a command that still runs gets a Ctrl-C
+HANGS_S = 60  # seconds until a command is said to hang
+LINES_PER_PROCESS = 100  # a command line may kill its process
+ROOM_BYTES = 6 << 30  # addresses that such a process may still allocate
+UNEXPECTED = "(--debug shows where)"  # end of the message of an unexpected error
 
 PATHS = (  # `_make_folder` makes some of them
     *("text.txt", "binary", "empty", "folder", "missing", "no/such/folder", "fifo", "link", "loop"),
@@ -63,7 +63,7 @@ YAML = (
     *("auto", "fp16", "bf16", "adamw", "1 min", "0 min", "keep", "rotary", "[" * 5000, "x: y: z"),
 )
 NUMERIC = ("N", "K", "X")
-RIGHT = {  # by metavar
+RIGHT = {  # valid values by metavar
     **dict.fromkeys(("N", "K"), ("0", "1", "2", "17")),
     "X": ("0.5", "1", "0"),
     **dict.fromkeys(("RUN", "[RUN]"), ("small", "runs/small")),
@@ -81,12 +81,12 @@ TYPED = (b"", b"the\n", b"/help\n/seed x\n/length 3\nthe\n/continue\n/quit\n", b
 
 
 class HangsError(BaseException):
-    """Ctrl-C did not end a command."""
+    """A command ignored Ctrl-C."""
 
 
 @dataclass(frozen=True)
 class CommandLine:
-    """The arguments of `gpt`, and what its stdin holds."""
+    """Arguments and standard input of `gpt`."""
 
     arguments: list[str]
     stdin: bytes
@@ -96,7 +96,7 @@ class CommandLine:
 
 
 def _argument(content: bytes) -> str:
-    """What a program is handed for these bytes; no path that leads out of the folder."""
+    """Decode an argument; remove paths that lead out of the folder."""
     return os.fsdecode(content.replace(b"\0", b"").replace(b"..", b"").lstrip(b"/"))
 
 
@@ -106,7 +106,7 @@ JUNK = st.binary(max_size=20).map(_argument) | st.text(max_size=20).map(
 
 
 def some_junk(count: int, seed: int) -> list[str]:
-    """So many arguments that nobody would type."""
+    """Draw `count` random arguments."""
     found: list[str] = []
 
     @hypothesis.seed(seed)
@@ -121,12 +121,12 @@ def some_junk(count: int, seed: int) -> list[str]:
         found.append(value)
 
     collect()
-    gc.callbacks.clear()  # hypothesis' own, which a Ctrl-C would end in a traceback
+    gc.callbacks.clear()  # a Ctrl-C in hypothesis' callback would end in a traceback
     return found
 
 
 def command_line(draws: random.Random, junk: list[str]) -> CommandLine:
-    """A command with some of its flags, in any order; of its values none, some or all are wrong."""
+    """Draw a command with some of its flags in any order; none, some or all values are wrong."""
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     name = draws.choice([*commands])
     parameters = commands[name].params
@@ -148,7 +148,7 @@ def command_line(draws: random.Random, junk: list[str]) -> CommandLine:
     if draws.random() < 0.05:
         words.append([draws.choice(["--help", "--", "-", "--no-such-flag", draws.choice(junk)])])
     if name == "train" and not {p.opts[0] for p in chosen} & {"--config", "--resume"}:
-        words.append(["--config", "tiny.yaml"])  # which takes moments
+        words.append(["--config", "tiny.yaml"])  # trains in moments
     draws.shuffle(words)
     stdin = draws.choice([*TYPED, draws.randbytes(draws.randrange(50))])
     return CommandLine([name, *(word for some in words for word in some)], stdin)
@@ -165,14 +165,14 @@ def _wrong_value(metavar: str, draws: random.Random, junk: list[str]) -> str:
 
 
 def fuzzed_command_lines(work: Work, count: int, seed: int) -> Tally:
-    """Run so many command lines, in processes that each run a few."""
+    """Run `count` command lines in processes that each run up to 100."""
     tally = Tally("command lines")
     with tally.timed():
         _train_template(work)
-        for first in range(0, count, AT_ONCE):
+        for first in range(0, count, LINES_PER_PROCESS):
             report, last = work.folder / "report.json", work.folder / "command"
             report.unlink(missing_ok=True)
-            most = min(AT_ONCE, count - first)
+            most = min(LINES_PER_PROCESS, count - first)
             arguments = (work.folder, most, seed + first, report, last)
             process = PROCESSES.Process(target=_run_some, args=arguments)
             process.start()
@@ -188,12 +188,12 @@ def fuzzed_command_lines(work: Work, count: int, seed: int) -> Tally:
 
 
 def _train_template(work: Work) -> None:
-    """The runs that the commands find."""
+    """Write the folder that is copied for each command."""
     template = work.folder / "template"
     (template / "runs").mkdir(parents=True)
     (template / "text.txt").write_text(Path(work.corpus.name).read_text())
     (template / "tiny.yaml").write_text(to_yaml(tiny(2, sample_length=3)))
-    for run in ("broken", "unsaved", "small"):  # the newest last
+    for run in ("broken", "unsaved", "small"):  # the last is the newest
         work.train(tiny(2, sample_length=3), template / "runs" / run)
         (template / "runs" / f"{run}.stderr").unlink()
     for path in (template / "runs/broken/checkpoints").glob("step-*/vocabulary.json"):
@@ -209,7 +209,7 @@ def _train_template(work: Work) -> None:
 
 
 def _make_folder(template: Path, folder: Path) -> None:
-    """A new copy, with what cannot be copied."""
+    """Make a new copy, and add links and pipes, which cannot be copied."""
     for path in folder.glob("unreadable*"):
         path.chmod(0o700)
     shutil.rmtree(folder, ignore_errors=True)
@@ -225,7 +225,7 @@ def _make_folder(template: Path, folder: Path) -> None:
 
 
 def _run_some(folder: Path, count: int, seed: int, report: Path, last: Path) -> None:
-    """Run so many command lines in this process, and write how they ended."""
+    """Run `count` command lines in this process, and write how they ended."""
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -248,12 +248,12 @@ def _run_some(folder: Path, count: int, seed: int, report: Path, last: Path) -> 
 
 
 def run_command_line(line: CommandLine) -> tuple[str, str]:
-    """`gpt ARGUMENTS...` in this process: how it ended, and what is wrong with that, or nothing."""
+    """Run a command line in this process; return how it ended, and the problem, if any."""
     out = TextIOWrapper(BytesIO(), "utf-8")
     err = TextIOWrapper(BytesIO(), "utf-8", errors="backslashreplace")
     code: Any = None
     raised = ""
-    with _in_place_of_the_programs(line, out, err), _interrupted_in_time():
+    with _with_streams(line, out, err), _interrupted_in_time():
         try:
             main()
         except SystemExit as done:
@@ -262,7 +262,7 @@ def run_command_line(line: CommandLine) -> tuple[str, str]:
             code = 130
         except BaseException as error:
             expected = isinstance(error, (GPTError, OSError, MemoryError))
-            expected |= hasattr(error, "format_message")  # typer's
+            expected |= hasattr(error, "format_message")  # an error of typer
             debugged = expected and "--debug" in line.arguments
             code = 1 if debugged else type(error).__name__
             raised = "" if debugged else "".join(traceback.format_exception(error))
@@ -275,7 +275,7 @@ def run_command_line(line: CommandLine) -> tuple[str, str]:
 
 
 def _problem(line: CommandLine, code: Any, out: str, err: str) -> str:
-    """What is wrong with how a command ended."""
+    """Return what is wrong with how a command ended, or nothing."""
     messages = [text for text in err.splitlines() if text.startswith("gpt: ")]
     expected = (0, 1) if "--debug" in line.arguments else (int(code != 0),)
     if code not in EXIT_CODES:
@@ -299,10 +299,8 @@ def _problem(line: CommandLine, code: Any, out: str, err: str) -> str:
 
 
 @contextlib.contextmanager
-def _in_place_of_the_programs(
-    line: CommandLine, out: TextIOWrapper, err: TextIOWrapper
-) -> Iterator[None]:
-    """Its arguments and streams; warnings are errors, as in the tests."""
+def _with_streams(line: CommandLine, out: TextIOWrapper, err: TextIOWrapper) -> Iterator[None]:
+    """Set the arguments and streams of this process; warnings are errors, as in the tests."""
     log = logging.getLogger("gpt")
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr, log.handlers
     sys.argv = ["gpt", *line.arguments]
@@ -310,7 +308,7 @@ def _in_place_of_the_programs(
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            warnings.simplefilter("ignore", ResourceWarning)  # a Ctrl-C may come at any place
+            warnings.simplefilter("ignore", ResourceWarning)  # Ctrl-C may leave a file open
             yield
     finally:
         sys.argv, sys.stdin, sys.stdout, sys.stderr, log.handlers = before
@@ -318,7 +316,7 @@ def _in_place_of_the_programs(
 
 @contextlib.contextmanager
 def _interrupted_in_time() -> Iterator[None]:
-    """Ctrl-C after a while; raises HangsError if that does not help."""
+    """Send Ctrl-C after CTRL_C_S; raise HangsError if that does not end the command."""
     rings = 0
 
     def ring(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""Files of a checkpoint changed in all sorts of ways: read, or refused in one message."""
+"""Damaged checkpoint files: each must be read, or refused with one message."""
 
 import random
 import shutil
@@ -20,7 +20,7 @@ CPU = torch.device("cpu")
 
 
 def damaged_files(folder: Path, run: Path, count: int, seed: int) -> Tally:
-    """Change checkpoint files in `count` ways, half with hashes to match, and read them.
+    """Damage checkpoint files in `count` ways, half of them with new hashes, and read them.
 
     Each must be read, or refused with a GPTError, within seconds.
     """
@@ -54,14 +54,14 @@ def damaged_files(folder: Path, run: Path, count: int, seed: int) -> Tally:
 
 
 def read_all(run: Path) -> None:
-    """All that reads a checkpoint: to sample from it, and to resume."""
+    """Read a checkpoint as sampling and as resuming does."""
     data = read_checkpoint(run, "last")
     load_model(data, CPU)
     read_to_resume(run, data.step)
 
 
 def mutate(content: bytes, draws: random.Random) -> bytes:
-    """Flip, cut, repeat, insert or exchange some bytes, or put others in place of a number."""
+    """Flip, cut, repeat, insert or replace some bytes, or change a number."""
     changed = bytearray(content)
     for _ in range(draws.choice([1, 1, 1, 2, 8])):
         at = draws.randrange(min(len(changed), draws.choice([200, 2000, 10**9])) or 1)
@@ -86,7 +86,7 @@ def mutate(content: bytes, draws: random.Random) -> bytes:
 
 
 def kind_of(name: str, message: str) -> str:
-    """The refusal without what differs from file to file."""
+    """Return the file and the kind of its refusal, to count the kinds."""
     for kind in ("SHA-256 differs", "cannot tell the last", "not a vocabulary", "expected finite"):
         if kind in message:
             return f"{name}: {kind}"
@@ -95,7 +95,7 @@ def kind_of(name: str, message: str) -> str:
 
 @contextmanager
 def within(seconds: int) -> Iterator[None]:
-    """Raises TimeoutError if it takes longer."""
+    """Raise TimeoutError if the block takes longer than `seconds`."""
 
     def ring(number: int, frame: object) -> None:
         raise TimeoutError(f"longer than {seconds} s")

@@ -1,4 +1,4 @@
-"""Disks without room: one message, and once there is room its advice leads to the same bits."""
+"""Full disks: one message, and once there is room the run can be continued to the same bits."""
 
 import os
 import shutil
@@ -13,17 +13,21 @@ from faults.tally import Tally
 from faults.work import PROCESSES, Work, bits, differences, ended, remove, tiny
 from gpt.config.yaml import to_yaml
 
-INODES = (*range(0, 31, 3), 40)  # left on the disk: a run has 17 files as it saves its second
-PAGES = (0, 1, 4, 8, 16, 32, 64, 96, 128)  # of 4 KiB, left on the disk
+INODES = (*range(0, 31, 3), 40)  # free inodes; a run has 17 files at its second checkpoint
+PAGES = (0, 1, 4, 8, 16, 32, 64, 96, 128)  # free pages of 4 KiB
 
 
 class CannotMountError(Exception):
-    """No right to mount a file system here."""
+    """This process may not mount a file system."""
 
 
 @contextmanager
 def small_disk(folder: Path, size: str) -> Iterator[Path]:
-    """A file system of its own in a folder, as long as the context. Raises CannotMountError."""
+    """Mount a file system in a folder, as long as the context.
+
+    Raises:
+        CannotMountError: this process may not do so.
+    """
     folder.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", f"size={size},nr_inodes=999", "none", str(folder)]
     if sys.platform != "linux" or subprocess.run(command, capture_output=True).returncode:
@@ -37,10 +41,10 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 def without_room(work: Work) -> Tally:
-    """`gpt train` on a disk of 20 MB with so few inodes or bytes left, of a new run and a resume.
+    """Start and resume `gpt train` on a disk of 20 MB with few free inodes or bytes.
 
-    Each ends with 0, or with 1 and one message. Once there is room, the run is resumed, or started
-    anew if nothing was saved, and must end with the bits of one that had room.
+    Each must end with exit code 0, or with 1 and one message. Once there is room, the run is
+    resumed, or started again if nothing was saved, and must end with the expected bits.
     """
     tally, config, longer = Tally("disk without room"), tiny(4, every=2), tiny(8, every=2)
     part, resumed = work.folder / "part", work.folder / "resumed"
@@ -69,7 +73,7 @@ def without_room(work: Work) -> Tally:
                         tally.changed += differences(run, expected[resume])
                     tally.tries += 1
             except CannotMountError:
-                tally.skipped = "no right to mount a file system here"
+                tally.skipped = "this process may not mount a file system"
                 break
     for run in (part, resumed):
         remove(run)
@@ -77,14 +81,14 @@ def without_room(work: Work) -> Tally:
 
 
 def _rooms() -> Iterator[tuple[int | None, int | None, bool]]:
-    """Inodes or pages that are left, and whether to resume."""
+    """Yield free inodes, or free pages, and whether to resume."""
     for resume in (False, True):
         yield from ((inodes, None, resume) for inodes in INODES)
         yield from ((None, pages, resume) for pages in PAGES)
 
 
 def _fill(disk: Path, inodes: int | None, pages: int | None) -> None:
-    """Leave so many inodes, or so many pages of 4 KiB."""
+    """Fill the disk up to `inodes`, or `pages` of 4 KiB."""
     filler = disk / "filler"
     filler.mkdir()
     if inodes is not None:
@@ -95,7 +99,7 @@ def _fill(disk: Path, inodes: int | None, pages: int | None) -> None:
 
 
 def _train_without_room(work: Work, name: str, arguments: list[str], tally: Tally) -> None:
-    """`gpt train ARGUMENTS...` in a process of its own, and a look at how it ended."""
+    """Run `gpt train` in a process of its own, and note how it ended."""
     log = work.folder / "stderr"
     command = ["train", work.corpus.name, *arguments]
     process = PROCESSES.Process(target=_gpt, args=(command, log, str(work.folder / "cache")))

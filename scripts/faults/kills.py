@@ -1,4 +1,4 @@
-"""Runs that are killed: none may be lost, and each ends with the bits of one that never was."""
+"""Runs that are killed: none may be lost, and each must end with the bits of an unkilled run."""
 
 import random
 import shutil
@@ -13,19 +13,19 @@ from faults.tally import Tally
 from faults.work import Work, bits, differences, ended, remove, resume_or_overwrite, tiny, told
 from gpt.config.schema import Config
 
-STEPS = 99  # of a run that is killed now and then
-MOMENT_S = 0.4  # that a process lives, in the mean
-SECOND_KILLS = 3  # of a run at most: one that is nearly done may be done before it is killed
-FIRST_OPERATIONS = 40  # of a resume: its lock, its records, its first checkpoint
+STEPS = 99  # steps of a run that is killed at random
+MOMENT_S = 0.4  # mean seconds until a process is killed
+SECOND_KILLS = 3  # most kills of one run during a resume; a later resume might end before
+FIRST_OPERATIONS = 40  # file operations of a resume up to its first checkpoint
 
 
 def short(ensemble: int = 1) -> Config:
-    """A run of a few checkpoints, of which the best is not always the last."""
+    """Return a config with a few checkpoints, of which the best is not always the last."""
     return tiny(steps=4, every=1, eval_every=2, keep_checkpoints=1, ensemble=ensemble)
 
 
 def killed_at_random(work: Work, kills: int, seed: int, ensemble: int = 1) -> Tally:
-    """Kill runs at any moment, again and again until they are done; of so many members."""
+    """Kill runs at random moments, again and again, until they are finished."""
     tally = Tally("killed at a moment" + _of_members(ensemble))
     draws, config = random.Random(seed), tiny(STEPS, ensemble=ensemble)
     run = work.folder / "killed"
@@ -48,7 +48,7 @@ def _of_members(ensemble: int) -> str:
 
 
 def _reference(work: Work, config: Config, run: Path) -> dict[str, Any]:
-    """The bits of a run that was not killed."""
+    """Train a run that is not killed, and return its bits."""
     remove(run)
     if code := work.train(config, run):
         raise RuntimeError(f"an unkilled run ended with {code}: {told(run)}")
@@ -58,7 +58,7 @@ def _reference(work: Work, config: Config, run: Path) -> dict[str, Any]:
 def killed_at_operations(
     work: Work, kills: int, second_kills: int, seed: int, ensemble: int = 1
 ) -> list[Tally]:
-    """Kill a run at each of its file operations, or at so many; and some again as they resume."""
+    """Kill a run at its file operations, evenly spread; kill some again during the resume."""
     names = "killed at an operation", "killed as it resumes"
     first, second = (Tally(name + _of_members(ensemble)) for name in names)
     draws, config = random.Random(seed), short(ensemble)
@@ -83,7 +83,7 @@ def killed_at_operations(
 
 
 def _operations(work: Work, config: Config) -> int:
-    """How many file operations a run makes: the first at which it cannot be killed, less one."""
+    """Count the file operations of a run: the last at which it can be killed."""
     low, high = 1, 1
     while _dies(work, config, high):
         low, high = high, 2 * high
@@ -101,7 +101,7 @@ def _dies(work: Work, config: Config, operation: int) -> bool:
 
 
 def spread(count: int, kills: int) -> Iterator[int]:
-    """So many numbers from 1 to `count`: each as often, or evenly spread if there are fewer."""
+    """Yield `kills` numbers from 1 to `count`, evenly spread."""
     whole, rest = divmod(kills, count)
     for _ in range(whole):
         yield from range(1, count + 1)
@@ -109,7 +109,7 @@ def spread(count: int, kills: int) -> Iterator[int]:
 
 
 def _killed(work: Work, config: Config, run: Path, operation: int, tally: Tally) -> bool:
-    """Whether a new run died at this operation."""
+    """Start a run that kills itself at `operation`; return whether it did."""
     remove(run)
     code = work.train(config, run, partial(die_at, operation))
     if code == -signal.SIGKILL:
@@ -127,7 +127,7 @@ def _kill_resume(
     tally: Tally,
     unkilled: dict[str, Any],
 ) -> None:
-    """Resume a killed run and kill it at one of its first operations, or after a moment."""
+    """Resume a killed run, and kill it at one of its first operations or at random."""
     again = resume_or_overwrite(run)
     if draws.random() < 0.5:
         operation = draws.randint(1, FIRST_OPERATIONS)
@@ -138,7 +138,7 @@ def _kill_resume(
         tally.tries += 1
     elif code:
         tally.lost.append(f"{run.name}: exit code {code}: {told(run)}")
-    else:  # it was done sooner
+    else:  # it ended before
         tally.outcomes["done before the kill"] += 1
     _finish(work, config, run, tally, unkilled)
 
@@ -152,7 +152,7 @@ def _finish(work: Work, config: Config, run: Path, tally: Tally, unkilled: dict[
 
 
 def killed_in_overwrite(work: Work, kills: int) -> Tally:
-    """Kill a run as it replaces another, and repeat the command."""
+    """Kill a run during `--overwrite`, and repeat the command."""
     tally, config, other = Tally("killed overwriting"), short(), tiny(steps=4, seed=7)
     unkilled = _reference(work, config, work.folder / "unkilled")
     old = work.folder / "old"

@@ -1,4 +1,4 @@
-"""Every operation of this process on the disk, by Python's audit events: counted, or made to fail.
+"""Count the file operations of this process by Python's audit events, or make one fail.
 
 https://docs.python.org/3/library/audit_events.html
 """
@@ -15,21 +15,22 @@ from unittest import mock
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 CHANGES = ("os.mkdir", "os.remove", "os.rename", "os.rmdir", "os.truncate")
 READING = ("os.listdir", "os.scandir")
-FAILED = b"this reading fails: "
+FAILED = b"this read fails: "
 
 
 def before_each_change(act: Callable[[int | None], None]) -> None:
-    """Call `act` before each operation that changes the disk, as long as this process lives.
+    """Call `act` before each operation of this process that changes the disk.
 
-    These are files opened to be written, folders made, names given and taken, and syncs. A file is
-    synced once it is written: `act` is given its descriptor, and then None, as for all others.
+    Operations are opening a file to write, making or removing a file or folder, renaming, and
+    fsync. A file is synced after it was written, so before an fsync `act` is called twice: with the
+    descriptor, and with None, as for all other operations.
     """
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         if event in CHANGES or (event == "open" and arguments[2] & WRITING):
             act(None)
 
-    fsync = os.fsync  # which is no audit event
+    fsync = os.fsync  # has no audit event
 
     def sync(descriptor: int) -> None:
         act(descriptor)
@@ -41,9 +42,9 @@ def before_each_change(act: Callable[[int | None], None]) -> None:
 
 
 def die_at(operation: int) -> None:
-    """SIGKILL this process at its operation of that number, from 1 on.
+    """Kill this process with SIGKILL at `operation`, counted from 1.
 
-    Where it would be a sync, first half of the file is taken away: it was killed as it wrote.
+    If that is an fsync, cut the file in half first, as if the kill had come during the write.
     """
     left = operation
 
@@ -60,9 +61,9 @@ def die_at(operation: int) -> None:
 
 
 def fail_at(operation: int, folder: str, error: int) -> None:
-    """Let one reading under a folder, of that number, fail with this errno; it says so on stderr.
+    """Make the read number `operation` below `folder` fail with an errno, and note it on stderr.
 
-    Read are files, but for those that safetensors opens, and lists of files.
+    Reads are opened files, except those that safetensors opens, and lists of files.
     """
     left = operation
 

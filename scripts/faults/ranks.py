@@ -1,4 +1,4 @@
-"""Runs on ranks that torchrun starts: a worker is killed, or the link between two hosts is cut."""
+"""Runs under torchrun: a worker is killed, or the link between two hosts is cut."""
 
 import os
 import random
@@ -19,17 +19,17 @@ from gpt.errors import GPTError
 from gpt.runs.read import read_checkpoint
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
-START_S = 12.0  # that workers take, or less, until they train
+START_S = 12.0  # seconds until workers train, at most
 HOSTS = ("gpt-host-0", "gpt-host-1")  # network namespaces
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 PORT = 29777
-ENDED_S = 60  # after the link is cut
+ENDED_S = 60  # seconds in which ranks must end after the link is cut
 
 
 def killed_ranks(work: Work, kills: int, seed: int, ranks: int = 2) -> Tally:
-    """Kill a worker of a job at any moment, from its start on, again and again until it is done.
+    """Kill a worker of a job at random moments, again and again, until the job is finished.
 
-    torchrun starts the workers again; they are to end with the bits of a job that is not disturbed.
+    torchrun restarts the workers. They must end with the bits of an undisturbed job.
     """
     tally = Tally(f"killed of {ranks} ranks")
     draws, config = random.Random(seed), tiny(2500, every=20)
@@ -60,9 +60,9 @@ def killed_ranks(work: Work, kills: int, seed: int, ranks: int = 2) -> Tally:
 
 
 def cut_links(work: Work, cuts: int) -> Tally:
-    """Cut the link between two hosts, network namespaces that veth joins, as they train together.
+    """Cut the link between two hosts (network namespaces) while they train together.
 
-    Both are to say so and end within a minute, and their run to be resumed by one process.
+    Both must end with a message within a minute, and one process must be able to resume the run.
     """
     tally = Tally("cut links")
     try:
@@ -110,7 +110,7 @@ def _check_ended(jobs: Sequence[subprocess.Popen[bytes]], run: Path, tally: Tall
 
 
 def _messages(run: Path) -> list[str]:
-    """What our own program said, beside torchrun."""
+    """Return the messages of our program, without those of torchrun."""
     return [line for line in stderr(run).splitlines() if line.startswith("gpt: ")]
 
 
@@ -130,7 +130,7 @@ def _start(
     inside: Sequence[str] = (),
     interface: str | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Train on ranks; their stderr is appended to that of the run."""
+    """Start torchrun; append its stderr to the log of the run."""
     path = run.with_suffix(".yaml")
     path.write_text(to_yaml(config), "utf-8")
     command = ["-m", "gpt", "train", work.corpus.name, "--config", str(path), "--run-dir", str(run)]
@@ -148,7 +148,7 @@ def _start(
 
 @contextmanager
 def _hosts() -> Iterator[Callable[[], None]]:
-    """Two network namespaces joined by veth; gives what cuts the link. Needs root, and Linux."""
+    """Make two joined network namespaces; yield a function that cuts the link. Needs root."""
 
     def ip(*arguments: str) -> None:
         subprocess.run(["ip", *arguments], check=True, capture_output=True)

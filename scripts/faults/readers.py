@@ -1,4 +1,4 @@
-"""Readers of a run: beside one that writes it, and of one that cannot be read just now."""
+"""Readers of a run that is being written, or that cannot be read for a moment."""
 
 import errno
 import os
@@ -27,7 +27,7 @@ ERRORS = (errno.EACCES, errno.EIO, errno.ESTALE)
 
 
 def _log_what_is_written(log: Path) -> None:
-    """Note the hash of each checkpoint's weights just before it is written."""
+    """Log the hash of each checkpoint's weights before it is written."""
 
     def noted(run: Path, data: CheckpointData, state: TrainingState, *, keep: int) -> None:
         with log.open("a") as file:
@@ -38,7 +38,7 @@ def _log_what_is_written(log: Path) -> None:
 
 
 def beside_a_writer(work: Work, reads: int) -> Tally:
-    """Read `best` and `last` while the run saves each step and keeps only what it must."""
+    """Read `best` and `last` while a run saves every step and keeps few checkpoints."""
     tally, run = Tally("read beside a writer"), work.folder / "written"
     log = work.folder / "written.log"
     config = tiny(10**8, every=1, eval_every=2, log_every=10**6, keep_checkpoints=1)
@@ -69,9 +69,9 @@ def beside_a_writer(work: Work, reads: int) -> Tally:
 
 
 def without_permission(work: Work) -> Tally:
-    """Resume a run that cannot be read just now: each reading fails once.
+    """Resume a run while one of its reads fails; try each read.
 
-    What cannot be read is not damaged: nothing of the run may be renamed or removed.
+    An unreadable file is not damaged, so nothing of the run may be renamed or removed.
     """
     tally, config, longer = Tally("resumed unreadable"), tiny(4, every=2), tiny(8, every=2)
     run, resumed = work.folder / "unreadable", work.folder / "resumed"
@@ -84,7 +84,7 @@ def without_permission(work: Work) -> Tally:
             name = f"{errno.errorcode[error]}-{number}"
             fails = partial(fail_at, number, str(work.folder / name / "checkpoints"), error)
             if not _resume_unreadable(work, longer, run, name, fails, expected, tally):
-                break  # there is no reading of that number
+                break  # there are no more reads
         for file in (*FILES, MANIFEST):
             name = f"denied-{file}"
             denied = partial(_deny, work.folder / name, file)
@@ -108,7 +108,7 @@ def _resume_unreadable(
     expected: dict[str, Any],
     tally: Tally,
 ) -> bool:
-    """Resume a copy of a run, and once more when it is readable; whether a reading failed."""
+    """Resume a copy of a run, and again when it is readable; return whether a read failed."""
     copy = work.folder / name
     shutil.copytree(run, copy)
     code = work.train(config, copy, before, again="resume")
@@ -129,10 +129,10 @@ def _resume_unreadable(
 
 
 def _deny(run: Path, name: str) -> None:
-    """Let this process own a run, but for the right to read one file of the last checkpoint."""
+    """Make one file of the last checkpoint unreadable for this process."""
     file = step_folder(run / "checkpoints", read_index(run / "checkpoints").last) / name
     file.chmod(0)
-    if os.geteuid() == 0:  # who reads all
+    if os.geteuid() == 0:  # root can read all files
         for path in (run, *run.rglob("*")):
             os.chown(path, NOBODY, NOBODY)
         os.setgid(NOBODY)

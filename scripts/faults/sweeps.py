@@ -1,4 +1,4 @@
-"""Sweeps that are killed: each ends with the runs of one that never was, bit for bit."""
+"""Sweeps that are killed: each must end with the bits of an unkilled sweep."""
 
 import os
 import random
@@ -20,7 +20,7 @@ from gpt.recipe.sweep_plan import AskedRun
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 
-MOMENT_S = {1: 0.7, 2: 5.0}  # that a sweep lives, in the mean; its processes take long to start
+MOMENT_S = {1: 0.7, 2: 5.0}  # mean seconds until a sweep is killed, by jobs; processes start slowly
 
 
 def six(text: str) -> list[AskedRun]:
@@ -36,9 +36,9 @@ def six(text: str) -> list[AskedRun]:
 
 
 def killed_sweeps(work: Work, kills: int, seed: int, jobs: int = 1) -> Tally:
-    """Kill sweeps of six runs, so many at once, at any moment, again and again until all is done.
+    """Kill sweeps of six runs at random moments, again and again, until they are finished.
 
-    Each of their runs is to end as in a sweep that is not killed, one after the other.
+    Each run must end as in an unkilled sweep that trains one run after the other.
     """
     tally = Tally("killed sweeping" + (f" x {jobs}" if jobs > 1 else ""))
     draws, asked, folder = random.Random(seed), six(work.corpus.name), work.folder / "sweep"

@@ -1,4 +1,4 @@
-"""What is counted: how often it was tried, and all that should not have happened."""
+"""Counts of tries and failures, and the table that shows them."""
 
 import time
 from collections import Counter
@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Tally:
-    """One kind of fault. The lists name what happened, and are empty if all is well."""
+    """Counts for one kind of fault. The lists of failures are empty if all is well."""
 
     kind: str
     tries: int = 0
     lost: list[str] = field(default_factory=list)  # runs that cannot be resumed
     changed: list[str] = field(default_factory=list)  # runs that end with other bits
-    false_alarms: list[str] = field(default_factory=list)  # what is intact is called damaged
-    crashes: list[str] = field(default_factory=list)  # anything but a result or one message
+    false_alarms: list[str] = field(default_factory=list)  # an intact run is called damaged
+    crashes: list[str] = field(default_factory=list)  # a traceback, or no message
     outcomes: Counter[str] = field(default_factory=Counter)  # how the tries ended
     seconds: float = 0.0
-    skipped: str = ""  # why it cannot be tried here
+    skipped: str = ""  # why it was not tried
 
     @property
     def failures(self) -> list[str]:
-        """All that should not have happened."""
+        """All failures."""
         return [*self.lost, *self.changed, *self.false_alarms, *self.crashes]
 
     @contextmanager
@@ -36,7 +36,7 @@ class Tally:
             self.seconds += time.perf_counter() - began
 
 
-COLUMNS = {  # 79 columns of a terminal
+COLUMNS = {  # widths, 79 characters in all
     "kind": 22,
     "tries": 8,
     "lost": 6,
@@ -48,12 +48,12 @@ COLUMNS = {  # 79 columns of a terminal
 
 
 def header() -> str:
-    """The first line of the table."""
+    """Return the header of the table."""
     return _line([*COLUMNS])
 
 
 def row(tally: Tally) -> str:
-    """One line of it, and a line for each thing that should not have happened."""
+    """Return a row of the table, and a line for each failure."""
     lists = (tally.lost, tally.changed, tally.false_alarms, tally.crashes)
     counts = (tally.tries, *map(len, lists), round(tally.seconds))
     lines = [_line([tally.kind, *(f"{count:,}" for count in counts)])]

@@ -1,4 +1,4 @@
-"""Tiny runs, each trained in a process of its own, and what is compared of them."""
+"""Tiny runs that are trained in processes of their own, and comparisons of their bits."""
 
 import hashlib
 import json
@@ -21,17 +21,17 @@ from gpt.runs.read import read_checkpoint, read_index, read_to_resume
 from gpt.text.corpus import Corpus
 from gpt.training.trainer import train
 
-# forked from a server that has loaded what a run loads, so that a kill is a matter of moments; and
-# none of autograd's threads, which do not survive a fork
+# A fork server that has imported all modules starts a process in moments. It has none of autograd's
+# threads, which do not survive a fork.
 PROCESSES = multiprocessing.get_context("forkserver")
 LOADED = ["gpt.training.trainer", "gpt.cli.main", "filelock", "torch._dynamo", "matplotlib.pyplot"]
 PROCESSES.set_forkserver_preload([*LOADED, "hypothesis.strategies", "unittest.mock"])
-HANGS_S = 300
+HANGS_S = 300  # seconds until a process is killed
 Before = Callable[[], object]
 
 
 def tiny(steps: int, every: int = 3, **changes: Any) -> Config:
-    """A config whose steps take milliseconds and whose checkpoints are many."""
+    """Return a config with fast steps and many checkpoints."""
     return Config.model_validate(
         {
             "device": "cpu",
@@ -60,7 +60,7 @@ def tiny(steps: int, every: int = 3, **changes: Any) -> Config:
 
 @dataclass(frozen=True)
 class Work:
-    """A folder to work in, and a text."""
+    """A scratch folder and a text."""
 
     folder: Path
     corpus: Corpus
@@ -68,9 +68,9 @@ class Work:
     def start(
         self, config: Config, run: Path, before: Before | None = None, *, again: str = ""
     ) -> ForkServerProcess:
-        """Train in another process, once `before` was called there.
+        """Call `before` and train in another process.
 
-        The folder is new, or there is a run that `again` is to "resume" or "overwrite".
+        `again` is empty for a new folder, else "resume" or "overwrite".
         """
         process = PROCESSES.Process(target=_train, args=(config, self.corpus, run, before, again))
         process.start()
@@ -79,11 +79,11 @@ class Work:
     def train(
         self, config: Config, run: Path, before: Before | None = None, *, again: str = ""
     ) -> int:
-        """The same, to its end: the exit code, negative by a signal."""
+        """Train in another process; return its exit code, negative after a signal."""
         return ended(self.start(config, run, before, again=again))
 
     def finish(self, config: Config, run: Path) -> str:
-        """Resume a run, or start it anew if nothing was saved; what is wrong, or nothing."""
+        """Resume a run, or start it again if nothing was saved; return the problem, if any."""
         code = self.train(config, run, again=resume_or_overwrite(run))
         return f"{run.name}: exit code {code}: {told(run)}" if code else ""
 
@@ -95,24 +95,24 @@ def _train(
     before: Before | None,
     again: str,
 ) -> None:
-    tqdm.set_lock(threading.RLock())  # its own are semaphores, which a kill leaves behind
+    tqdm.set_lock(threading.RLock())  # tqdm's own are semaphores, which a kill leaves behind
     os.dup2(os.open(log_of(run), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
     if before:
         before()
     try:
         train(config, corpus, run, resume=again == "resume", overwrite=again == "overwrite")
     except UsageError as error:
-        if "is finished" not in str(error):  # killed after its last checkpoint
+        if "is finished" not in str(error):  # it was killed after its last checkpoint
             raise
 
 
 def resume_or_overwrite(run: Path) -> str:
-    """What leads on from a kill: to overwrite the run, if nothing of it was saved."""
+    """Return how to continue a killed run: overwrite it if nothing was saved."""
     return "resume" if has_checkpoint(run) else "overwrite"
 
 
 def ended(process: ForkServerProcess, seconds: float = HANGS_S) -> int:
-    """Wait so long, then kill it; the exit code, negative by a signal."""
+    """Kill a process after `seconds`; return its exit code, negative after a signal."""
     process.join(seconds)
     if process.exitcode is None:
         process.kill()
@@ -123,22 +123,22 @@ def ended(process: ForkServerProcess, seconds: float = HANGS_S) -> int:
 
 
 def log_of(run: Path) -> Path:
-    """Where the processes of a run write their stderr to."""
+    """Return the file for the stderr of a run's processes."""
     return run.with_name(f"{run.name}.stderr")
 
 
 def stderr(run: Path) -> str:
-    """What a run's last process wrote there."""
+    """Return the stderr of a run's last process."""
     return log_of(run).read_text(errors="replace")
 
 
 def told(run: Path) -> str:
-    """The last line of it."""
+    """Return the last line of a run's stderr."""
     return (stderr(run).strip().splitlines() or ["nothing said"])[-1]
 
 
 def hash_of(data: CheckpointData) -> str:
-    """One hash of all weights."""
+    """Return one hash of all weights."""
     digest = hashlib.sha256()
     for name, array in sorted(data.weights.items()):
         digest.update(name.encode() + array.tobytes())
@@ -146,7 +146,7 @@ def hash_of(data: CheckpointData) -> str:
 
 
 def bits(run: Path) -> dict[str, Any]:
-    """All of a run that may not depend on how often it was killed."""
+    """Return everything in a run that kills may not change."""
     _, state = read_to_resume(run, read_index(run / "checkpoints").last)
     return {
         "last": hash_of(read_checkpoint(run, "last")),
@@ -157,7 +157,7 @@ def bits(run: Path) -> dict[str, Any]:
 
 
 def differences(run: Path, unkilled: dict[str, Any]) -> list[str]:
-    """What differs from the bits of an unkilled run."""
+    """Return the differences from the bits of an unkilled run."""
     try:
         found = bits(run)
     except GPTError as error:
@@ -167,13 +167,13 @@ def differences(run: Path, unkilled: dict[str, Any]) -> list[str]:
 
 
 def metrics(run: Path) -> list[dict[str, Any]]:
-    """The records but for what differs from clock to clock."""
+    """Return the records without times."""
     lines = (run / "metrics.jsonl").read_text("utf-8").splitlines()
     clocks = ("elapsed_s", "chars_per_s")
     return [{k: v for k, v in json.loads(line).items() if k not in clocks} for line in lines]
 
 
 def remove(run: Path) -> None:
-    """Remove a run and what its processes said."""
+    """Remove a run and its log."""
     shutil.rmtree(run, ignore_errors=True)
     log_of(run).unlink(missing_ok=True)

@@ -1,6 +1,8 @@
-"""Photograph the page of `gpt attend`: python scripts/figures/attend_page.py RUN OUT.png
+"""Take a screenshot of the page of `gpt attend`.
 
-It uses the system's Chromium. The README's picture is of configs/quickstart.yaml.
+    python scripts/figures/attend_page.py RUN OUT.png
+
+It needs Chromium and chromedriver. The README's picture is of configs/quickstart.yaml.
 """
 
 import argparse
@@ -19,14 +21,14 @@ QUERY = TEXT.rindex("empty") + 2
 KEYS = Keys.HOME + QUERY * Keys.ARROW_RIGHT
 
 
-def photograph(page: Path, out: Path) -> None:
-    """Write a picture of the page, 1100 x 860, once the keys are pressed."""
+def take_screenshot(page: Path, out: Path) -> None:
+    """Press the KEYS and write a picture of the page, 1100 x 860."""
     options = ChromeOptions()
     options.binary_location = shutil.which("chromium") or sys.exit("install chromium")
     options.add_argument("--headless=new")
     options.add_argument("--hide-scrollbars")
     if os.geteuid() == 0:
-        options.add_argument("--no-sandbox")  # root has no other way
+        options.add_argument("--no-sandbox")  # Chromium does not run as root otherwise
     driver = shutil.which("chromedriver") or sys.exit("install chromedriver")
     browser = Chrome(options=options, service=Service(driver))
     try:
@@ -40,7 +42,7 @@ def photograph(page: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("run")
     parser.add_argument("out", type=Path)
     arguments = parser.parse_args()
@@ -49,4 +51,4 @@ if __name__ == "__main__":
         command = [sys.executable, "-m", "gpt", "attend", arguments.run]
         command += ["--text", TEXT, "--out", str(page)]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        photograph(page, arguments.out)
+        take_screenshot(page, arguments.out)

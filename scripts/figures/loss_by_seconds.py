@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Draw val loss against seconds of training: loss_by_seconds.py OUT.png LABEL=FILE.jsonl ...
+"""Draw val loss by seconds of training.
 
-Each file has an object with `elapsed_s` and `val_loss` on some of its lines: a run's
-metrics.jsonl, or nanoGPT's from scripts/bench_peers.py. Times are of one machine, or mean nothing.
+    python scripts/figures/loss_by_seconds.py OUT.png LABEL=FILE.jsonl ...
+
+Some lines of each file have `elapsed_s` and `val_loss`: a run's metrics.jsonl, or the output of
+scripts/bench_peers.py for nanoGPT. All must be measured on the same machine.
 """
 
 import argparse
@@ -13,9 +15,9 @@ import matplotlib.pyplot as plt
 
 
 def draw(curves: dict[str, Path], out: Path) -> None:
-    """One curve a file, its label and lowest loss at its end, as a PNG or SVG.
+    """Draw a curve for each file, with its label and lowest loss at the end.
 
-    The evaluation of step 0, before any training, is left out.
+    The evaluation of step 0 is left out.
     """
     figure, axes = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
     for label, path in curves.items():
@@ -36,7 +38,7 @@ def draw(curves: dict[str, Path], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("curves", nargs="+", metavar="LABEL=FILE.jsonl")
     arguments = parser.parse_args()

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""Draw the law of gpt/recipe beside the runs that it was fitted on: recipe_law.py OUT.png"""
+"""Draw the law of gpt/recipe and the runs that it was fitted on.
+
+python scripts/figures/recipe_law.py OUT.png
+"""
 
 import argparse
 import sys
@@ -19,12 +22,12 @@ from gpt.recipe.settings import Choice
 
 
 def draw(points: dict[str, list[Point]], out: Path) -> None:
-    """Left: the law and the runs of the pilot's shape. Right: every run's error, by passes."""
+    """Draw the law and the runs of the pilot's shape (left), and all errors by passes (right)."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
     for i, (text, runs) in enumerate(points.items()):
         color, marker = plt.get_cmap("tab20")(i), "s" if text in HELD_OUT else "o"
         difficulty = runs[0][1]
-        if difficulty.pilot_loss < 3:  # the others have another scale
+        if difficulty.pilot_loss < 3:  # the others need another scale
             seen = np.geomspace(difficulty.pilot_characters, 1e7, 50)
             shape = [Choice(LAYERS, C, round(D)) for D in seen]
             left.plot(seen, [predict(choice, difficulty) for choice in shape], color=color, lw=1)
@@ -52,6 +55,6 @@ def draw(points: dict[str, list[Point]], out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
     draw(read_points(2.0), parser.parse_args().out)

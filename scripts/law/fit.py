@@ -1,4 +1,4 @@
-"""Fit the law's coefficients to runs, by least squares in which outliers count less."""
+"""Fit the law's coefficients to runs by robust least squares."""
 
 import math
 from collections.abc import Callable
@@ -13,18 +13,19 @@ from gpt.recipe.settings import Choice
 from law.runs import PILOTED_MINUTES, PILOTS, choice_of, read_records
 from law.texts import HELD_OUT
 
-OUTLIER = 0.02  # of the loss: residuals beyond count less and less
-SHARED = 0.2  # of what all runs of a text are off by is not counted: a choice is between its runs
-PRIOR = 0.003  # residual of a coefficient e times its START: what runs say nothing of stays
-ITERATIONS, STEP = 200, 1e-5  # of the fit; in which its derivatives are taken
+OUTLIER = 0.02  # relative residual from which on Huber's loss grows linearly
+SHARED = 0.2  # part of a text's mean residual that is not counted: runs of one text are compared
+PRIOR = 0.003  # residual of a coefficient e times its START, which keeps undetermined ones there
+ITERATIONS = 200  # of the fit
+STEP = 1e-5  # difference by which derivatives are estimated
 START = Coefficients(
     *(0.05, 0.09, 0.5, 0.5, 0.7, 0.3),  # size, characters
     *(1e-3, 2.0, 0.8, 0.6, 12.0, 1.0, 0.3),  # overfit, token dropout
     *(0.5, 0.4, 0.3, 0.08, 0.3),  # slope, passes, ensembles
     *(0.4, 0.1, 1.0),  # repeated ids
 )
-WHOLE = {  # runs of `gpt train`, in no file
-    "tinyshakespeare": (  # shakespeare_cpu and shakespeare_best; ensembles of so many members
+WHOLE = {  # further runs, of `gpt train`
+    "tinyshakespeare": (  # shakespeare_cpu, shakespeare_best, and ensembles of them
         (Choice(3, 128, 900 * 4096, 0.01), 1.4678),
         (Choice(3, 128, 900 * 4096, 0.01, members=2), 1.4284),
         (Choice(3, 128, 900 * 4096, 0.01, members=4), 1.4081),
@@ -37,7 +38,7 @@ WHOLE = {  # runs of `gpt train`, in no file
         (Choice(4, 96, 1070 * 4096, 0.01), 1.482),
         (Choice(3, 128, 900 * 4096, 0.03), 1.467),
         (Choice(4, 128, 2000 * 4096, 0.1), 1.433),
-        # what this law and earlier ones chose for 2 to 11 minutes
+        # choices of this law and of earlier ones for 2 to 11 minutes
         (Choice(3, 128, 949 * 4096, 0.02, members=2), 1.4268),
         (Choice(4, 128, 940 * 4096, 0.01, members=2), 1.4116),
         (Choice(3, 160, 1303 * 4096, 0.02, members=2), 1.3940),
@@ -92,16 +93,16 @@ SIGNED = ("learning", "gap", "hidden")  # the other coefficients are positive
 
 Numbers = NDArray[np.float64]
 Point = tuple[Choice, Difficulty, float]
-"""A run: what was chosen, of which text, and the val loss that it ended at."""
+"""A run: its choice, the difficulty of its text, and its val loss."""
 
 
 def read_points(minutes: float) -> dict[str, list[Point]]:
-    """The runs of each text, as the pilot of so many minutes sees it, which is no longer."""
+    """Return the runs of each text that are no shorter than its pilot of `minutes`."""
     runs: dict[str, list[tuple[Choice, float]]] = {}
     for record in read_records():
         runs.setdefault(record["text"], []).append((choice_of(record), record["val_loss"]))
-    for text, of_it in WHOLE.items():
-        runs[text] += of_it
+    for text, further in WHOLE.items():
+        runs[text] += further
     points: dict[str, list[Point]] = {text: [] for text in runs}
     for pilot in read_records(PILOTS):
         if pilot["minutes"] == minutes:
@@ -118,10 +119,9 @@ def read_points(minutes: float) -> dict[str, list[Point]]:
 
 
 def fit(texts: list[list[Point]], start: Coefficients = START) -> Coefficients:
-    """Least squares of the relative errors, in which outliers count less.
+    """Minimise the squares of the relative errors, with Huber's loss.
 
-    And so does, by SHARED, what the runs of a text are off by together, as in a model with random
-    effects of the texts.
+    A part of each text's mean error (SHARED) is not counted, as in a model with random effects.
     """
     names = [field.name for field in fields(Coefficients)]
     is_log = np.array([name not in SIGNED for name in names])
@@ -142,7 +142,7 @@ def fit(texts: list[list[Point]], start: Coefficients = START) -> Coefficients:
 
 
 def minimised(errors: Callable[[Numbers], Numbers], start: Numbers) -> Numbers:
-    """Levenberg-Marquardt on errors whose weight falls beyond OUTLIER (Huber's), near `start`."""
+    """Minimise Huber's loss of `errors` by Levenberg-Marquardt, near `start`."""
     x, damping = start.copy(), 1e-3
 
     def residuals(x: Numbers) -> Numbers:
@@ -162,7 +162,7 @@ def minimised(errors: Callable[[Numbers], Numbers], start: Numbers) -> Numbers:
 
 
 def report(fitted: Coefficients) -> None:
-    """By how much runs are predicted too high, of each text and each pilot of it."""
+    """Print the relative errors of the predictions, by text and pilot."""
     for minutes in PILOTED_MINUTES:
         of_kind: dict[bool, list[float]] = {False: [], True: []}
         print(f"by the pilot of {minutes:g} minutes:\n| text | runs | rms | from, to |")
@@ -177,5 +177,5 @@ def report(fitted: Coefficients) -> None:
 
 
 def _rms(errors: list[float]) -> float:
-    """In percent."""
+    """Return the root mean square, in percent."""
     return 100 * math.sqrt(sum(error**2 for error in errors) / len(errors))

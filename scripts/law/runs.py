@@ -1,4 +1,4 @@
-"""Train the runs that the law is fitted on, each in a process of its own, on one thread."""
+"""Train the runs that the law is fitted on, each in its own process with one thread."""
 
 import json
 import os
@@ -29,11 +29,11 @@ from law.texts import corpus_of, source_of
 
 RUNS = Path(__file__).with_name("runs.jsonl")
 PILOTS = Path(__file__).with_name("pilots.jsonl")
-PILOTED_MINUTES = (0.5, 2.0)  # the pilot is as short as it is for so many minutes, and as long
+PILOTED_MINUTES = (0.5, 2.0)  # --minutes whose pilots are trained
 EVALUATIONS = 4
-EVAL_CHARACTERS = 250_000  # of the val split, evenly spread: of most texts all
+EVAL_CHARACTERS = 250_000  # of the val split, evenly spread; for most texts all of it
 CHOICE = tuple(field.name for field in fields(Choice))
-# shape, millions of characters seen, token dropout; members of an ensemble, if not one
+# runs: layers x C, millions of characters, token dropout, and members if not one
 OF_EACH = "2x64 .1 0, 2x64 .2 0, 2x64 .4 0"
 PLANNED = {
     "tinyshakespeare-20kB": "1x48 .1 0, 1x48 .4 .1, 2x64 .4 .1, 2x64 .4 .3, "
@@ -75,7 +75,7 @@ Record = dict[str, Any]
 
 
 def planned_runs() -> list[tuple[str, Choice]]:
-    """OF_EACH text, and what else is PLANNED of it; the shortest first."""
+    """Return the runs OF_EACH text and those PLANNED for it, the shortest first."""
     runs = []
     for text, listed in PLANNED.items():
         for run in f"{OF_EACH}, {listed}".split(", "):
@@ -87,19 +87,19 @@ def planned_runs() -> list[tuple[str, Choice]]:
 
 
 def choice_of(record: Record) -> Choice:
-    """What was chosen for a run of runs.jsonl."""
+    """Return the choice of a run in runs.jsonl."""
     return Choice(*(record[name] for name in CHOICE))
 
 
 def read_records(file: Path = RUNS) -> list[Record]:
-    """The runs that are there, or the PILOTS."""
+    """Read the lines of a file; by default the runs."""
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
 
 
 def collect(folder: Path, jobs: int) -> None:
-    """Train all that is planned and not there yet, so many at once; print each as it ends."""
+    """Train all planned runs that are missing, `jobs` at once; print each."""
     collect_pilots(folder)
     there = {(record["text"], choice_of(record)) for record in read_records()}
 
@@ -121,7 +121,7 @@ def collect(folder: Path, jobs: int) -> None:
 
 
 def collect_pilots(folder: Path) -> None:
-    """Train the pilots that are not there yet: seconds each, all in this process."""
+    """Train the missing pilots in this process; each takes seconds."""
     there = {(record["text"], record["minutes"]) for record in read_records(PILOTS)}
     base = Config(device="cpu", threads=1)
     for text, minutes in product(PLANNED, PILOTED_MINUTES):
@@ -138,7 +138,7 @@ def collect_pilots(folder: Path) -> None:
 
 
 def train_one(folder: Path, text: str, choice: Choice) -> Record:
-    """Train one, in this process; what it reached, and where."""
+    """Train one run in this process, and return its record."""
     with tempfile.TemporaryDirectory() as scratch, computing_with(1):
         corpus = corpus_of(source_of(text, folder, Path(scratch)))
         T, V = context_length(min(len(corpus.train), len(corpus.val))), len(corpus.vocabulary)
@@ -175,14 +175,14 @@ def train_one(folder: Path, text: str, choice: Choice) -> Record:
             "steps": steps,
             "val_loss": round(ensemble_loss(models, corpus.val, EVAL_CHARACTERS), 4),
             "train_loss": round(sum(last) / len(last), 4),
-            "curves": curves,  # of the members: at each quarter
+            "curves": curves,  # val losses of each member at each quarter
             "core_seconds": round(seconds, 1),
             "precision": str(precision).removeprefix("torch."),
         }
 
 
 def ensemble_loss(models: list[GPT], ids: Ids, characters: int) -> float:
-    """The val loss of the members' mean probabilities, on so many characters, evenly spread."""
+    """Return the val loss of the members' mean probabilities on `characters`, evenly spread."""
     if len(models) == 1:
         return evaluate(models[0], ids, characters=characters)
     T, total, scored = models[0].config.T, 0.0, 0
@@ -195,5 +195,5 @@ def ensemble_loss(models: list[GPT], ids: Ids, characters: int) -> float:
 
 
 def _cost(choice: Choice) -> float:
-    """What a run takes, about, to compare it with others."""
+    """Return the relative cost of a run."""
     return float(choice.characters * choice.members * choice.n_layer * choice.C**1.5)

@@ -1,4 +1,4 @@
-"""The texts that the law is fitted on, those held out, and those of the recipe's table."""
+"""Texts that the law is fitted on, texts held out, and texts of the recipe's table."""
 
 import re
 from collections import Counter
@@ -14,11 +14,14 @@ from gpt.text.sources import open_source
 
 @dataclass(frozen=True)
 class Text:
-    """A file of a folder, or its first bytes; or a named text.
+    """A file, or a named text.
 
-    With `words`, so many of its commonest words are the characters, and there are no others: a
-    large vocabulary, whose frequencies fall as those of a language's do. With `files`, `source` is
-    a folder of torch as it is installed, and the text all such files in it.
+    Attributes:
+        source: name of a file or of a text; with `files`, a folder of the installed torch.
+        bytes: length of the beginning to use; 0: all.
+        words: replace this many most frequent words by one character each, and drop the others.
+            This gives a large vocabulary with the frequencies of a language.
+        files: glob of the files to join.
     """
 
     source: str
@@ -51,7 +54,7 @@ HELD_OUT = ("neko", "udhr", "wikitext2-test", "python-source")
 
 
 def source_of(name: str, folder: Path, scratch: Path) -> str:
-    """What `gpt train` takes as TEXT; what is no file of the folder is written to `scratch`."""
+    """Return the TEXT for `gpt train`; write it to `scratch` if it is not a file of `folder`."""
     text, path = TEXTS[name], scratch / f"{name}.txt"
     if text.files:
         files = sorted((Path(torch.__file__).parent / text.source).rglob(text.files))
@@ -72,6 +75,6 @@ def source_of(name: str, folder: Path, scratch: Path) -> str:
 
 
 def corpus_of(source: str) -> Corpus:
-    """The text as `gpt train` reads it."""
+    """Read a text as `gpt train` does."""
     data = DataConfig(source=source)
     return load_corpus(open_source(source, data), data)
