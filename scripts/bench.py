@@ -25,7 +25,7 @@ from typing import Any
 
 from bench_peers import NanoGPT, huggingface
 
-from gpt.text.download import TINYSHAKESPEARE, locate
+from gpt.text.named import TINYSHAKESPEARE, locate
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 NANOGPT_CPU, NANOGPT_GPU = 1.8857, 1.4697  # val losses of nanoGPT's recipes on tinyshakespeare

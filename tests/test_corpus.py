@@ -26,10 +26,11 @@ from gpt.errors import CheckpointError, ConfigError, TextError
 from gpt.text.cache import cache_dir, clear
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.documents import Document, Source
-from gpt.text.pipeline import Behind, ahead
-from gpt.text.preparation import Part, document_lengths
-from gpt.text.rules import Normalizer, normalized
+from gpt.text.normalizer import Normalizer, normalized
+from gpt.text.prefetch import ahead
+from gpt.text.preparation import Part
 from gpt.text.sources import open_source
+from gpt.text.splits import document_lengths
 from gpt.text.utf8 import byte_offset, character_count, non_ascii, whole_characters
 from gpt.text.vocabulary import BYTES, CharacterCounts, Vocabulary
 from tests.conftest import wait_until
@@ -271,7 +272,7 @@ def test_a_text_is_divided_into_lines_or_by_the_separator_wherever_a_chunk_ends(
         oracle = [re.findall(r"[^\n]*\n|[^\n]+", text) for text in texts]
     else:
         oracle = [text.split(separator) for text in texts]
-    lengths = document_lengths(Part(source, data))
+    lengths = document_lengths(source, data)
     assert lengths == [len(document) for file in oracle for document in file]
     for chosen in (np.ones(len(lengths), bool), np.arange(len(lengths)) % 2 == 1):
         kept, index = [], 0
@@ -561,15 +562,8 @@ def test_an_error_in_a_thread_of_the_pipeline_is_raised() -> None:
         yield from range(7)
         raise ValueError("the disk")
 
-    def fail(item: int) -> None:
-        if item == 3:
-            raise ValueError("full")
-
     seen = []
     with pytest.raises(ValueError, match="the disk"):
         for item in ahead(items()):
             seen.append(item)
     assert seen == list(range(7))
-    with pytest.raises(ValueError, match="full"), Behind(fail) as call:
-        for item in range(11):
-            call(item)

@@ -30,8 +30,8 @@ from gpt.recipe.speed import (
     with_members,
 )
 from gpt.text.corpus import Corpus, load_corpus
-from gpt.text.preparation import train_characters
 from gpt.text.sources import open_source
+from gpt.text.splits import train_characters
 from gpt.text.vocabulary import BYTES, Vocabulary
 from gpt.training.schedule import Schedule
 

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from gpt.errors import TextError
 from gpt.seeds import uniforms
-from gpt.text import download
+from gpt.text import named
 from gpt.text.batches import batch, consecutive_windows, token_dropout
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
-from gpt.text.download import TINYSHAKESPEARE, Download, locate
+from gpt.text.named import TINYSHAKESPEARE, Download, locate
 from gpt.text.shuffle import shuffled
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import MASKED
@@ -54,7 +54,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[HTTPServer]:
         def log_message(self, *_: object) -> None:
             pass
 
-    monkeypatch.setattr(download.time, "sleep", lambda _: None)
+    monkeypatch.setattr(named.time, "sleep", lambda _: None)
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
@@ -96,7 +96,7 @@ def test_a_wrong_answer_is_refused_at_once(
 
 
 def test_offline_says_what_to_put_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(download.time, "sleep", lambda _: None)
+    monkeypatch.setattr(named.time, "sleep", lambda _: None)
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{closed.getsockname()[1]}/"

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, SupportsIndex
 
 from gpt.errors import UsageError
-from gpt.text.rules import normalized
+from gpt.text.normalizer import normalized
 
 if TYPE_CHECKING:
     from torch import Tensor

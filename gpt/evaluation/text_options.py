@@ -10,8 +10,8 @@ import numpy as np
 from gpt.config.schema import DataConfig
 from gpt.evaluation.characters import RARE_COUNT
 from gpt.text.documents import Source
+from gpt.text.normalizer import normalized
 from gpt.text.preparation import Part
-from gpt.text.rules import normalized
 from gpt.text.vocabulary import CharacterCounts, Vocabulary, code_points
 
 MAX_SAMPLE_BYTES = 2**23  # bytes of a text that the settings are compared on

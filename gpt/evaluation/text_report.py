@@ -23,7 +23,7 @@ from gpt.evaluation.duplicates import find_duplicates
 from gpt.evaluation.suspicious import MOJIBAKE, REPLACED, Suspicion, find_suspicious
 from gpt.evaluation.text_options import Option, compare_options, raw_sample
 from gpt.status import phase
-from gpt.text.corpus import SHORTEST_SPLIT, Corpus
+from gpt.text.corpus import MIN_SPLIT_CHARACTERS, Corpus
 from gpt.text.documents import Skipped, Source, joined_name
 
 MAX_PASSAGES = 20  # longest duplicate passages that are returned
@@ -192,7 +192,7 @@ def _warnings(
     duplicates: Duplication,
 ) -> Iterator[str]:
     """Yield a sentence for each problem, with what to do about it."""
-    if min(size.train, size.val) < SHORTEST_SPLIT:
+    if min(size.train, size.val) < MIN_SPLIT_CHARACTERS:
         yield f"{size.characters:,} characters are too few to learn from; use several thousand"
         return
     if duplicates.share >= DUPLICATE_SHARE_TO_WARN:

@@ -5,8 +5,7 @@ from typing import Literal
 
 from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.inspection.tables import render
-from gpt.text.display import symbol, visible
-from gpt.text.terminal import coloured
+from gpt.text.display import coloured, symbol, visible
 
 Style = Literal["colour", "blocks", "digits"]  # "colour" draws the blocks in blue
 BLOCKS = "·░▒▓█"  # for weights from 0 to 1

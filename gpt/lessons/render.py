@@ -6,8 +6,7 @@ import textwrap
 from typing import Any
 
 from gpt.lessons.page import Page
-from gpt.text.display import visible
-from gpt.text.terminal import bold, shaded
+from gpt.text.display import bold, shaded, visible
 
 Part = dict[str, Any]
 

@@ -24,7 +24,7 @@ from gpt.recipe.settings import Choice, context_length
 from gpt.recipe.speed import MEMBERS, Speed, measure_paces, threads_of_members, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
-from gpt.text.preparation import train_characters
+from gpt.text.splits import train_characters
 
 FIRST_MEASURED = ((2, 64), (2, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: a first guess, to choose the batch to measure with

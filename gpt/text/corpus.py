@@ -1,8 +1,8 @@
 """A text as one long array of ids on disk, split into train and val.
 
-The array is kept in the cache, in a folder for each text and way of reading it:
+The array is kept in the cache, in a folder for each text and each way of reading it:
 
-    corpora/KEY/corpus.json     what was read, by which rules, and the vocabulary
+    corpora/KEY/corpus.json     the text's hashes and sizes, and the vocabulary
                 ids-SHA256.npy  the ids, in the narrowest integers; the train split first
 """
 
@@ -12,7 +12,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,22 +29,29 @@ from gpt.text.vocabulary import Ids, Vocabulary
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
-SHORTEST_SPLIT = 2  # characters: one to read and one to predict
-FEW_CHARACTERS = 1000  # of a text that is refused for its length, whatever model.T is
+CORPUS_FORMAT = 1
+MIN_SPLIT_CHARACTERS = 2  # characters in a split: one to read and one to predict
+SHORT_TEXT_CHARACTERS = 1000  # length below which a longer text is advised, whatever model.T is
 RECORD = "corpus.json"
-BAR_DELAY_S = 1
+BAR_DELAY_S = 1  # seconds after which a progress bar is shown
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The ids of a text, memory-mapped: a text of any size takes no memory to speak of.
+    """The ids of a text, memory-mapped, so that a text of any size takes little memory.
 
-    `sha256` is of the text as the ids stand for it (normalised, no byte-order mark) in UTF-8, and
-    changes whenever that does, or which of it is val; the rest follows from the settings.
-    `train_ids` is the number of ids before the val split, whose text has `val_characters` and, in
-    UTF-8, `val_bytes`, its first character `val_first_bytes`. `standard_input` is the file that
-    holds what came from standard input, if a text did.
+    Attributes:
+        name: the name of the text in messages.
+        ids: the ids of the train split, then those of the val split.
+        vocabulary: the character or byte of each id.
+        sha256: the hash of the normalised text in UTF-8, and of the place where val begins if that
+            does not follow from the settings.
+        train_ids: the number of ids before the val split.
+        characters: the number of characters of both splits.
+        val_characters: the number of characters of the val split.
+        val_bytes: the size of the val split in UTF-8.
+        val_first_bytes: the size of its first character in UTF-8.
+        standard_input: the file that holds what came from standard input, if a text did.
     """
 
     name: str
@@ -60,26 +67,26 @@ class Corpus:
 
     @property
     def train(self) -> Ids:
-        """By default the first 90 % of the characters."""
+        """The ids of the train split, by default the first 90 % of the characters."""
         return self.ids[: self.train_ids]
 
     @property
     def val(self) -> Ids:
-        """By default the last 10 % of the characters."""
+        """The ids of the val split, by default the last 10 % of the characters."""
         return self.ids[self.train_ids :]
 
     def last(self, characters: int) -> Ids:
-        """The ids of the last so many characters, those of val or fewer."""
+        """Return the ids of the last `characters`, at most those of val."""
         if characters == self.val_characters:
             return self.val
         if not self.vocabulary.is_bytes:
             return self.ids[-characters:]
-        tail = self.val[-4 * characters :]  # of UTF-8, in which no character has more bytes
+        tail = self.val[-4 * characters :]  # a character has at most 4 bytes
         first = np.flatnonzero((tail & 0xC0) != 0x80)  # the other bytes begin with the bits 10
         return tail[first[-characters] :]
 
     def summary(self) -> str:
-        """Its size and its vocabulary, in a few words."""
+        """Return a description of its size and its vocabulary."""
         size, V = f"{self.characters:,} characters", len(self.vocabulary)
         if self.vocabulary.is_bytes:
             return f"{size}, {len(self.ids):,} bytes"
@@ -90,25 +97,25 @@ class Corpus:
         return f"{size}, vocabulary of {V}"
 
     def check_fits(self, T: int) -> None:
-        """Check that both splits hold two characters, and a window of T ids and the next.
+        """Check that each split has two characters, and more than T ids.
 
         Raises:
-            ConfigError: they do not hold one of this T.
+            ConfigError: a split has no more than T ids.
             TextError: the text is too short to learn from.
         """
         train_characters = self.characters - self.val_characters
         least = min(train_characters, self.val_characters)
-        fits = least >= SHORTEST_SPLIT and min(len(self.train), len(self.val)) > T
-        if not fits and self.characters < FEW_CHARACTERS:
+        fits = least >= MIN_SPLIT_CHARACTERS and min(len(self.train), len(self.val)) > T
+        if not fits and self.characters < SHORT_TEXT_CHARACTERS:
             raise TextError(
                 f"{self.name}: {self.characters:,} characters are too few to learn from; "
                 f"some thousands are needed"
             )
-        if least < SHORTEST_SPLIT:
+        if least < MIN_SPLIT_CHARACTERS:
             raise TextError(
-                f"{self.name}: expected at least {SHORTEST_SPLIT} characters in each split, got "
-                f"{train_characters:,} for train and {self.val_characters:,} for val; use a longer "
-                f"text for the shorter one"
+                f"{self.name}: expected at least {MIN_SPLIT_CHARACTERS} characters in each split, "
+                f"got {train_characters:,} for train and {self.val_characters:,} for val; use a "
+                f"longer text for the shorter one"
             )
         name, shortest = min(("train", self.train), ("val", self.val), key=lambda s: len(s[1]))
         if len(shortest) <= T:
@@ -129,17 +136,18 @@ def load_corpus(
     extends: bool = False,
     seed: int = 0,
 ) -> Corpus:
-    """Prepare a text, or find it in the cache, where nothing has changed since.
+    """Prepare a text, or return it from the cache if it has not changed.
 
-    Whether something has is decided by the settings and by `sampled_sha256` of the text's files and
-    of the ids, so it takes no longer for a large text. Only one process prepares a text at a time;
-    others wait for it.
+    Changes are found by the settings and by `sampled_sha256` of the text's files and of the ids,
+    so this takes no longer for a large text. Only one process prepares a text at a time; others
+    wait for it.
 
     Args:
-        data: how the text is read and split, and its vocabulary; default the settings' defaults.
-        val_source: a text of its own for val, in place of a part of the text.
-        vocabulary: that of another run, in place of the text's own.
-        extends: whether that vocabulary gets the characters of the text that it lacks.
+        source: the text.
+        data: how the text is read and split, and its vocabulary.
+        val_source: a separate text for val, instead of a part of the text.
+        vocabulary: the vocabulary of another run, instead of the text's own.
+        extends: add the characters of the text to `vocabulary`.
         seed: chooses the documents that are held out, with `data.split: documents`.
 
     Raises:
@@ -163,7 +171,7 @@ def load_corpus(
                     raise _changed(source)
                 corpus = _read(folder, source.name, fingerprint)
             if corpus is None:
-                raise OSError(errno.EIO, "what is read is not what was written")
+                raise OSError(errno.EIO, "it returns other data than was written")
             stdin = next(
                 (each.standard_input for each in task.sources if each.standard_input), None
             )
@@ -177,7 +185,7 @@ def load_corpus(
 
 
 def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
-    """Write the ids beside their place and rename them into it: there complete or not at all."""
+    """Write the ids to a temporary file, then rename it, so that no incomplete file is read."""
     parts, name = task.parts(), task.source.name
     with _progress_bar(f"reading {name}") as progress:
         counts = count(parts, task.vocabulary, task.extends, progress)
@@ -189,18 +197,18 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
     try:
         with (
             _progress_bar(f"encoding {name}", counts.bytes) as progress,
-            temporary.open("wb") as file,  # not by a memory map: a full disk would kill us
+            temporary.open("wb") as file,  # a memory map on a full disk would kill the process
         ):
             try:
                 written = write(parts, counts, file, progress)
             except (KeyError, ValueError):
                 raise _changed(task.source) from None
-        ids = folder / f"ids-{written.sha256[:16]}.npy"
+        ids = folder / f"ids-{str(written['sha256'])[:16]}.npy"
         temporary.replace(ids)
     finally:
         temporary.unlink(missing_ok=True)
-    record = asdict(written) | {
-        "format": FORMAT,
+    record = written | {
+        "format": CORPUS_FORMAT,
         "fingerprint": fingerprint,
         "file": ids.name,
         "sampled_sha256": sampled_sha256([ids]),
@@ -216,15 +224,15 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
 
 
 def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
-    """What `_prepare` wrote, if it is there, of the text as it is now, and intact.
+    """Return what `_prepare` wrote; None if it is missing or damaged, or the text has changed.
 
-    The ids are verified like a text: whole, if they are at most 64 MiB, else by a sample.
+    The ids are verified like a text: whole up to 64 MiB, else by a sample.
     """
     try:
         record = json.loads((folder / RECORD).read_bytes())
         path = folder / record["file"]
         known = (record["format"], record["fingerprint"], record["sampled_sha256"])
-        if known != (FORMAT, fingerprint, sampled_sha256([path])):
+        if known != (CORPUS_FORMAT, fingerprint, sampled_sha256([path])):
             return None
         for notice in record["notices"]:
             log.info(notice)
@@ -246,7 +254,7 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
 
 @contextmanager
 def _locked(folder: Path, name: str) -> Iterator[None]:
-    """Keep the folder to this process; the system releases the lock if the process dies."""
+    """Lock the folder for this process. The system releases the lock if the process dies."""
     from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -264,11 +272,13 @@ def _locked(folder: Path, name: str) -> Iterator[None]:
 
 @contextmanager
 def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
-    """Show a bar of the bytes read after BAR_DELAY_S, in a terminal or a notebook."""
+    """Show a progress bar of the bytes that are read, in a terminal or a notebook."""
     from tqdm.auto import tqdm
 
     with tqdm(
-        *(None, in_one_line(title), size, False),  # leave no bar behind
+        desc=in_one_line(title),
+        total=size,
+        leave=False,
         disable=sys.stderr is None or (False if "ipykernel" in sys.modules else None),
         delay=BAR_DELAY_S,
         unit="B",
@@ -279,4 +289,5 @@ def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
 
 
 def _changed(source: Source) -> TextError:
+    """Return the error for a text that changes while it is read."""
     return TextError(f"{source.name}: changed while it was being read; start again")

@@ -1,25 +1,56 @@
-"""Texts that are known by a name: two come with Python, one is downloaded."""
+"""Texts that have a name: two come with Python, one is downloaded once and kept in the cache."""
 
+import hashlib
 import importlib
+import logging
 import sysconfig
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from http.client import HTTPException
 from pathlib import Path
 
 from gpt.errors import TextError
+from gpt.files import write_atomically
+from gpt.text.cache import cache_dir
 from gpt.text.decoding import utf8_chunks
 from gpt.text.documents import Document, Source
-from gpt.text.download import TINYSHAKESPEARE, locate
 from gpt.text.reading import file_entry
 
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file at a pinned address, identified by its size in bytes and its SHA-256."""
+
+    name: str
+    url: str
+    size: int
+    sha256: str
+
+    def __str__(self) -> str:
+        return f"{self.size:,} bytes, SHA-256 {self.sha256}"
+
+
+TINYSHAKESPEARE = Download(
+    name="tinyshakespeare",
+    url="https://raw.githubusercontent.com/karpathy/char-rnn/"
+    "6f9487a6fe5b420b7ca9afb0d7c078e37c1d1b4e/data/tinyshakespeare/input.txt",
+    size=1_115_394,
+    sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+)
 NAMED = ("python-docs", "python-source", TINYSHAKESPEARE.name)
-NO_SOURCE = {  # of the standard library: other projects, tests, tables of one machine, python-docs
+EXCLUDED_FOLDERS = {  # parts of the standard library: other projects, tests, python-docs
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "pydoc_data"),
 }
 
 
 def open_named(name: str) -> Source:
-    """The text of that name, one of NAMED.
+    """Open a text by its name, one of NAMED.
 
     Raises:
         TextError: it cannot be downloaded, or this Python came without it.
@@ -51,7 +82,7 @@ def _python_docs() -> Source:
 def _python_source() -> Source:
     root = Path(sysconfig.get_path("stdlib"))
     paths = [path.relative_to(root) for path in root.rglob("*.py")]
-    paths = sorted(path for path in paths if not _is_left_out(path))
+    paths = sorted(path for path in paths if not _is_excluded(path))
     if not paths:
         raise TextError(
             f"python-source: this Python's library in {root} comes without its source; name "
@@ -64,11 +95,66 @@ def _python_source() -> Source:
     return Source("python-source", documents, tuple(root / path for path in paths))
 
 
-def _is_left_out(path: Path) -> bool:
-    """Whether a file of the standard library is no source of it, or of this machine alone."""
+def _is_excluded(path: Path) -> bool:
+    """Return whether to skip this standard-library file."""
     of_machine = path.name.startswith("_sysconfigdata") or path.parts[0].startswith("config-")
-    return of_machine or not NO_SOURCE.isdisjoint(path.parts)
+    return of_machine or not EXCLUDED_FOLDERS.isdisjoint(path.parts)
 
 
 def _document(name: str, path: Path) -> Document:
     return Document(name, lambda: utf8_chunks(file_entry(path).blocks(), name))
+
+
+def locate(download: Download, *, retries: int = 3, timeout_s: float = 20) -> Path:
+    """Return the file under `data/`, else in the cache, else downloaded into the cache.
+
+    Raises:
+        TextError: the file is not the pinned one, or it cannot be downloaded.
+    """
+    beside = Path("data") / f"{download.name}.txt"
+    cached = cache_dir() / f"{download.name}.txt"
+    for path in (beside, cached):
+        if path.is_file():
+            if _sha256(path.read_bytes()) != download.sha256:
+                raise TextError(
+                    f"{path}: this is not {download.name} (expected {download}); remove it, or "
+                    f"train on it by its path"
+                )
+            return path
+    log.info("downloading %s from %s", download.name, download.url)
+    content = _fetch(download, beside, retries, timeout_s)
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(cached, [content])
+    except OSError as error:
+        raise TextError(f"{cached}: cannot keep the download: {error.strerror}") from None
+    return cached
+
+
+def _fetch(download: Download, beside: Path, retries: int, timeout_s: float) -> bytes:
+    reason = ""
+    for attempt in range(retries):
+        if attempt:
+            time.sleep(2 ** (attempt - 1))
+        try:
+            with urllib.request.urlopen(download.url, timeout=timeout_s) as response:
+                content = bytes(response.read(download.size + 1))
+        except (OSError, HTTPException) as error:
+            reason = str(error)
+            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
+                break  # asking again will not help
+            continue
+        if _sha256(content) == download.sha256:
+            return content
+        if len(content) >= download.size:
+            reason = f"the download is another file, with SHA-256 {_sha256(content)[:8]}..."
+            break
+        reason = f"the connection ended after {len(content):,} bytes"
+    raise TextError(
+        f"cannot download {download.name} from {download.url}: {reason}; put the file at {beside} "
+        f"({download}), or train on python-docs, which needs no network"
+    )
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,7 +1,7 @@
-"""The rules by which a text is read: line ends, Unicode normalisation, lower case.
+"""Normalise a text: line ends, Unicode normal form, lower case.
 
-They are the run's (`data.newlines`, `data.normalize`, `data.lowercase`), and its prompts go through
-the same ones, so that what was trained is what is asked.
+A run's prompts are normalised by the same settings as its text (`data.newlines`, `data.normalize`,
+`data.lowercase`), so that they look like what was learnt.
 """
 
 import re
@@ -10,23 +10,25 @@ from collections.abc import Iterable, Iterator
 
 from gpt.config.schema import DataConfig
 
-# Before these a text can be cut: they compose with nothing, and a word has ended.
+# A text can be cut before these characters: they compose with nothing, and a word has ended.
 BOUNDARY = re.compile("[ \n\u3001\u3002\u4e00-\u9fff\uac00-\ud7a3]")
-LONGEST_UNBROKEN = 2**20  # characters; what has no boundary for longer is cut all the same
+MAX_UNCUT_CHARACTERS = 2**20  # length from which a text without a BOUNDARY is cut anywhere
 
 
 def normalized(text: str, data: DataConfig) -> str:
-    """The text as training on it would have read it; for prompts and stop strings, too."""
+    """Return a prompt or a stop string as it would have been read in a text."""
     if data.newlines == "lf":
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _folded(text, data)
 
 
 class Normalizer:
-    """`normalized` of texts of any size, in chunks of strict UTF-8.
+    """Normalises texts of any size, in chunks of strict UTF-8.
 
-    Most texts are normalised already, and then no chunk is decoded. `line_ends` counts those that
-    were changed.
+    Most texts are normalised already, and then no chunk is decoded.
+
+    Attributes:
+        line_ends: the number of line ends that were changed.
     """
 
     def __init__(self, data: DataConfig) -> None:
@@ -34,43 +36,42 @@ class Normalizer:
         self.line_ends = 0
 
     def __call__(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """The chunks of one text, normalised; each of whole characters, and none empty."""
+        """Yield the chunks of one text, normalised: whole characters, and none empty."""
         if self.data.newlines == "lf":
-            chunks = self._unified(chunks)
+            chunks = self._with_line_feeds(chunks)
         if self.data.normalize != "none" or self.data.lowercase:
             chunks = self._fold(chunks)
         return filter(None, chunks)
 
-    def _unified(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """A CR that ends a chunk waits for the next one, which may begin with its LF."""
-        waiting = b""
+    def _with_line_feeds(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
+        pending = b""  # a CR that ended a chunk: the next one may begin with its LF
         for chunk in chunks:
-            chunk, waiting = waiting + chunk, b""
+            chunk, pending = pending + chunk, b""
             if b"\r" in chunk:
                 if chunk.endswith(b"\r"):
-                    chunk, waiting = chunk[:-1], b"\r"
+                    chunk, pending = chunk[:-1], b"\r"
                 unified = chunk.replace(b"\r\n", b"\n")
                 self.line_ends += len(chunk) - len(unified) + unified.count(b"\r")
                 chunk = unified.replace(b"\r", b"\n")
             yield chunk
-        if waiting:
+        if pending:
             self.line_ends += 1
             yield b"\n"
 
     def _fold(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        waiting = ""
+        pending = ""
         for chunk in chunks:
-            text = waiting + chunk.decode()
+            text = pending + chunk.decode()
             cut = _last_boundary(text)
-            if not cut and len(text) > LONGEST_UNBROKEN:
+            if not cut and len(text) > MAX_UNCUT_CHARACTERS:
                 cut = len(text)
-            waiting = text[cut:]
+            pending = text[cut:]
             yield _folded(text[:cut], self.data).encode()
-        yield _folded(waiting, self.data).encode()
+        yield _folded(pending, self.data).encode()
 
 
 def _folded(text: str, data: DataConfig) -> str:
-    """Lower case and normal form (Unicode Standard Annex 15)."""
+    """Return the text in lower case and normal form (Unicode Standard Annex 15), as `data` says."""
     form = data.normalize
     if form != "none":
         text = unicodedata.normalize(form, text)
@@ -82,8 +83,8 @@ def _folded(text: str, data: DataConfig) -> str:
 
 
 def _last_boundary(text: str) -> int:
-    """Where the last part that later characters can still change begins; 0 if nowhere."""
-    for size in (64, len(text)):  # it is near the end of almost any text
+    """Return the place of the last BOUNDARY; 0 if there is none."""
+    for size in (64, len(text)):  # in almost any text, it is near the end
         tail = text[-size:]
         *_, last = (0, *(match.start() for match in BOUNDARY.finditer(tail)))
         if last:

@@ -1,0 +1,94 @@
+"""Divide a text into documents, and hold some of them out for val."""
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.config.schema import DataConfig
+from gpt.seeds import uniforms
+from gpt.text.documents import Source
+from gpt.text.normalizer import Normalizer, normalized
+
+MAX_VAL_RATIO = 1.5  # largest val split over the size asked for, as documents are held out whole
+
+
+def train_characters(characters: int, val_fraction: float) -> int:
+    """Return the length of the train split of a text of `characters`."""
+    return int((1 - val_fraction) * characters)
+
+
+def separator_bytes(data: DataConfig) -> bytes:
+    """Return the separator between two documents, normalised like their text."""
+    return normalized(data.separator, data).encode()
+
+
+def divided(
+    chunks: Iterable[bytes], documents: str, separator: bytes
+) -> Iterator[tuple[bytes, bool]]:
+    """Divide a file or record into documents.
+
+    Args:
+        chunks: its text, in whole characters.
+        documents: `data.documents`. A line includes its line end; the last one may lack it. The
+            separator belongs to no document.
+        separator: divides the text, if `documents` is `separator`.
+
+    Yields:
+        A fragment of a document, and whether the document ends with it.
+    """
+    if documents == "files":
+        yield from ((chunk, False) for chunk in chunks)
+        yield b"", True
+        return
+    are_lines = documents == "lines"
+    end, line_end = (b"\n", b"\n") if are_lines else (separator, b"")
+    pending, is_open = b"", not are_lines
+    for chunk in chunks:
+        *whole, last = (pending + chunk).split(end)
+        yield from ((document + line_end, True) for document in whole)
+        cut = max(len(last) - len(end) + 1, 0)  # what follows may be the start of a separator
+        while cut < len(last) and last[cut] & 0xC0 == 0x80:  # in the middle of a character
+            cut -= 1
+        pending = last[cut:]
+        if cut:
+            yield last[:cut], False
+        is_open = not are_lines or bool(last) or (is_open and not whole)
+    if is_open:
+        yield pending, True
+
+
+def document_lengths(source: Source, data: DataConfig) -> list[int]:
+    """Return the number of characters of each document, as `data.documents` divides the text."""
+    lengths, length, separator = [], 0, separator_bytes(data)
+    for file in source.documents():
+        for fragment, ends in divided(Normalizer(data)(file.chunks()), data.documents, separator):
+            length += len(fragment.decode())  # faster than character_count for short ones
+            if ends:
+                lengths.append(length)
+                length = 0
+    return lengths
+
+
+def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
+    """Choose documents for val by the seed, with about this fraction of all characters.
+
+    Args:
+        lengths: the number of characters of each document.
+        fraction: the size of val, as a fraction of all characters.
+        seed: chooses the documents.
+
+    Returns:
+        True for each document that is held out; at least one is.
+    """
+    wanted, held = fraction * sum(lengths), 0
+    chosen = np.zeros(len(lengths), bool)
+    for index in uniforms(seed, "held-out documents", 0).permutation(len(lengths)):
+        if held >= wanted:
+            break
+        if lengths[index] and held + lengths[index] <= MAX_VAL_RATIO * wanted:
+            chosen[index] = True
+            held += lengths[index]
+    if not held:  # each document is longer than that, or empty: take the shortest
+        chosen[int(np.argmin([length or np.inf for length in lengths]))] = True
+    return chosen
