@@ -35,7 +35,7 @@ from gpt.text.decoding import encoding_of
 from gpt.text.documents import Skipped
 from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import likely_encoding
-from gpt.text.reading import CHUNK_BYTES, MAGIC
+from gpt.text.reading import CHUNK_BYTES, COMPRESSION_MAGIC
 from gpt.text.sources import open_source
 from gpt.text.standard_input import standard_input
 from tests.conftest import COMMAND
@@ -239,7 +239,9 @@ def test_a_text_in_any_encoding_is_read_as_python_reads_it(
 def test_the_first_wrong_byte_is_the_one_that_python_finds(
     content: bytes, encoding: str, size: int
 ) -> None:
-    assume(binary_format(content, "text.txt") is None and not content.startswith((*MAGIC,)))
+    assume(
+        binary_format(content, "text.txt") is None and not content.startswith((*COMPRESSION_MAGIC,))
+    )
     encoding = encoding_of(content, encoding)  # a byte-order mark decides
     write(content)
     with pytest.MonkeyPatch.context() as patch:
@@ -657,7 +659,7 @@ def test_a_decompression_bomb_is_refused(kind: str, monkeypatch: pytest.MonkeyPa
     else:
         name = write(COMPRESS[kind](bomb), f"text.txt{kind}")
     assert f"{name}: expands to more than 200 times its size" in refusal(name)
-    monkeypatch.setattr(reading, "LARGEST_EXPANSION", 10**6)
+    monkeypatch.setattr(reading, "MAX_EXPANSION", 10**6)
     assert len(documents(name)) > 0
 
 

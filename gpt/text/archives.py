@@ -1,4 +1,4 @@
-"""The files in a .zip or .tar, read where they are: nothing is ever unpacked to the disk."""
+"""The files in a .zip or .tar, read in place: nothing is unpacked to the disk."""
 
 import stat
 import tarfile
@@ -25,14 +25,16 @@ from gpt.text.reading import (
 
 ARCHIVES = (".zip", ".tar")
 LOCAL_HEADER, END_OF_ZIP = b"PK\3\4", b"PK\5\6"  # first bytes of a member, and of the end record
-END_OF_ZIP_BYTES = 22  # of the end record without its comment
-LONGEST_HEADER = 1 << 20  # bytes of a long name in a .tar, which is read at once
+END_OF_ZIP_BYTES = 22  # size of the end record without its comment
+MAX_TAR_HEADER_BYTES = 1 << 20  # size of a long name in a .tar, which is read into memory
+
+Opener = Callable[[], AbstractContextManager[Readable]]
 
 
 def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
     """Yield the files in an archive, each with its path in it, without hidden ones and links.
 
-    They come sorted by their paths, but those of a compressed .tar in the order they are stored in.
+    They are sorted by their paths, except in a compressed .tar, which is read in one pass.
 
     Args:
         path: the archive.
@@ -41,12 +43,12 @@ def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
     Raises:
         TextError: the archive or a member is damaged, encrypted or a decompression bomb.
     """
-    streamed = kind == ".tar" and is_compressed(path)
-    of_kind = _of_zip if kind == ".zip" else _of_streamed_tar if streamed else _of_stored_tar
+    is_streamed = kind == ".tar" and is_compressed(path)
+    read = _read_zip if kind == ".zip" else _stream_tar if is_streamed else _read_tar
     with naming_errors(in_message(path)):
-        for name, opened in of_kind(path):
+        for name, opened in read(path):
             if not any(part.startswith(".") for part in _parts(name)):
-                yield name, Entry(in_message(f"{path}!{name}"), opened, once=streamed)
+                yield name, Entry(in_message(f"{path}!{name}"), opened, once=is_streamed)
 
 
 def names_in_zip(path: Path) -> list[str]:
@@ -55,14 +57,11 @@ def names_in_zip(path: Path) -> list[str]:
         return archive.namelist()
 
 
-Opener = Callable[[], AbstractContextManager[Readable]]
-
-
 def _parts(name: str) -> list[str]:
     return [part for part in name.split("/") if part not in ("", ".")]
 
 
-def _of_zip(path: Path) -> Iterator[tuple[str, Opener]]:
+def _read_zip(path: Path) -> Iterator[tuple[str, Opener]]:
     limit = ExpansionLimit(path)
     with zipfile.ZipFile(path) as archive:
         _check_whole(path, archive)
@@ -72,7 +71,7 @@ def _of_zip(path: Path) -> Iterator[tuple[str, Opener]]:
             if info.flag_bits & 1:
                 name = in_message(f"{path}!{info.filename}")
                 raise TextError(f"{name}: is encrypted; decrypt the archive first")
-            yield info.filename, partial(_open_in_zip, archive, info, limit)
+            yield info.filename, partial(_open_limited, partial(archive.open, info), limit)
 
 
 def _check_whole(path: Path, archive: zipfile.ZipFile) -> None:
@@ -85,85 +84,80 @@ def _check_whole(path: Path, archive: zipfile.ZipFile) -> None:
                 f"only the last can be read; split the file"
             )
         file.seek(archive.start_dir)
-        rest = file.read()
-    end = rest.rindex(END_OF_ZIP) + END_OF_ZIP_BYTES + len(archive.comment)
-    if rest[end:].strip(b"\0"):
-        raise zipfile.BadZipFile(f"{len(rest) - end:,} bytes follow its end")
+        tail = file.read()
+    end = tail.rindex(END_OF_ZIP) + END_OF_ZIP_BYTES + len(archive.comment)
+    if tail[end:].strip(b"\0"):
+        raise zipfile.BadZipFile(f"{len(tail) - end:,} bytes follow its end")
 
 
 @contextmanager
-def _open_in_zip(
-    archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: ExpansionLimit
-) -> Iterator[Readable]:
-    with archive.open(info) as file:
-        yield Limited(cast(Readable, file), limit)
+def _open_limited(opened: Callable[[], Any], limit: ExpansionLimit) -> Iterator[Readable]:
+    with opened() as file:
+        yield Limited(file, limit)
 
 
-def _of_stored_tar(path: Path) -> Iterator[tuple[str, Opener]]:
-    # Zeros are ignored: text was lost where one .tar was appended to another.
-    with tarfile.open(path, "r:", tarinfo=_Header, ignore_zeros=True) as archive:
-        limit = ExpansionLimit(path)
+def _read_tar(path: Path) -> Iterator[tuple[str, Opener]]:
+    # Blocks of zeros are ignored: where one .tar was appended to another, text would be lost.
+    with tarfile.open(path, "r:", tarinfo=_TarHeader, ignore_zeros=True) as archive:
+        limit = ExpansionLimit(path)  # a sparse file expands, too
         for member in sorted(archive, key=lambda member: _parts(member.name)):
             if member.isreg():
-                yield member.name, partial(_open_in_tar, archive, member, limit)
+                yield (
+                    member.name,
+                    partial(_open_limited, partial(archive.extractfile, member), limit),
+                )
 
 
-def _of_streamed_tar(path: Path) -> Iterator[tuple[str, Opener]]:
-    """In one pass: to find each member in a compressed .tar, all before it is decompressed."""
+def _stream_tar(path: Path) -> Iterator[tuple[str, Opener]]:
+    """Yield the members in one pass: to seek in a compressed .tar, it must be decompressed."""
     with open_file(path) as file:
         limit = ExpansionLimit(path)
-        stream: Any = file  # tarfile needs but its read()
-        with tarfile.open(mode="r|", fileobj=stream, tarinfo=_Header, ignore_zeros=True) as archive:
+        stream: Any = file  # tarfile needs only its read()
+        with tarfile.open(
+            mode="r|", fileobj=stream, tarinfo=_TarHeader, ignore_zeros=True
+        ) as archive:
             for member in archive:
-                cast(Any, archive).members.clear()  # which it would collect
+                cast(Any, archive).members.clear()  # tarfile would collect them
                 if member.isreg():
-                    with _open_in_tar(archive, member, limit) as opened:
-                        yield member.name, _Streamed(opened).open
+                    with _open_limited(partial(archive.extractfile, member), limit) as opened:
+                        yield member.name, _Rewindable(opened).open
         while file.read(CHUNK_BYTES):  # up to the checksum at its end
             pass
 
 
-@contextmanager
-def _open_in_tar(
-    archive: tarfile.TarFile, member: tarfile.TarInfo, limit: ExpansionLimit
-) -> Iterator[Readable]:
-    with cast(AbstractContextManager[Readable], archive.extractfile(member)) as file:
-        yield Limited(file, limit)  # again, for a sparse file has more than is stored
-
-
-class _Streamed:
-    """A stream that can be begun again as long as no more than its head was read."""
+class _Rewindable:
+    """A stream that can be rewound while only its head has been read."""
 
     def __init__(self, file: Readable) -> None:
         self._file, self._head, self._position = file, read_head(file), 0
 
     @contextmanager
     def open(self) -> Iterator[Readable]:
-        """From its beginning."""
+        """Return the stream, rewound to its beginning."""
         if self._position > len(self._head):
             raise RuntimeError("a member of a compressed .tar is read once")
         self._position = 0
         yield self
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes."""
+        """Return at most `size` bytes."""
         block = self._head[self._position : self._position + size] or self._file.read(size)
         self._position += len(block)
         return block
 
 
-class _Header(tarfile.TarInfo):
-    """The header of a member, without what tarfile tolerates in a damaged or hostile one."""
+class _TarHeader(tarfile.TarInfo):
+    """The header of a member. Damaged and hostile ones that tarfile tolerates are refused."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """See TarInfo. Raises ReadError where tarfile would take a wrong header for the end."""
+        """Parse a header. Raises ReadError where tarfile would end at a wrong header."""
         if not buf or not any(buf):  # the end
             return super().frombuf(buf, encoding, errors)
         try:
             header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
             raise tarfile.ReadError(str(error)) from None
-        if header.size < 0 or (not header.isreg() and header.size > LONGEST_HEADER):
+        if header.size < 0 or (not header.isreg() and header.size > MAX_TAR_HEADER_BYTES):
             raise tarfile.ReadError(f"a header of {header.size:,} bytes")
         return header

@@ -10,41 +10,50 @@ from gpt.seeds import uniforms
 from gpt.text.shuffle import shuffled
 from gpt.text.vocabulary import MASKED, Ids
 
-EVAL_CHARACTERS = 4096  # in one forward pass of an evaluation, per thread: bounds its memory
+EVAL_CHARACTERS = 4096  # characters in a forward pass of an evaluation, per thread: bounds memory
+
+Batch = tuple[torch.Tensor, torch.Tensor]
+"""Inputs x and targets y, int64, (B, T) each."""
 
 
-def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """B windows of T ids and the ids that follow each: x and y, int64, (B, T) each.
+def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
+    """Draw B windows of T ids, and the ids that follow each: a pure function of (seed, step).
 
-    Epoch after epoch, each with an offset and a random order of its own. As long as B and T are
-    constant, an epoch holds no character twice and omits fewer than 2 T, at its offset and at the
-    text's ends; windows drawn with replacement would hold some characters often and others never.
+    Windows are drawn in epochs. Each epoch divides the text into consecutive windows from a random
+    offset on, in a random order. With constant B and T, an epoch contains no character twice, and
+    omits fewer than 2 T, at its offset and at the ends of the text. Windows drawn with replacement
+    would repeat some characters and omit many.
 
-    A pure function of (seed, step): the windows of step 137 are the same in every run.
+    Args:
+        ids: the text.
+        B: the number of windows.
+        T: the length of each.
+        seed: the seed of the run.
+        step: the number of the batch.
     """
-    epochs, positions = np.divmod(step * B + np.arange(B), _windows(len(ids), T))
+    count = _windows(len(ids), T)
+    epochs, positions = np.divmod(step * B + np.arange(B), count)
     starts = np.concatenate(
         [
             _starts(len(ids), T, seed, int(epoch), positions[epochs == epoch])
             for epoch in np.unique(epochs)
         ]
     )
-    windows = ids[starts[:, None] + np.arange(T + 1)]  # (B, T + 1)
-    ids_of = torch.from_numpy(windows.astype(np.int64))
-    return ids_of[:, :-1], ids_of[:, 1:]
+    windows = to_torch(ids[starts[:, None] + np.arange(T + 1)])  # (B, T + 1)
+    return windows[:, :-1], windows[:, 1:]
 
 
 def _windows(length: int, T: int) -> int:
-    """The number of windows in an epoch, whatever its offset."""
+    """Return the number of windows in an epoch, whatever its offset."""
     return max((length - T) // T, 1)
 
 
 def _starts(
     length: int, T: int, seed: int, epoch: int, positions: NDArray[np.int_]
 ) -> NDArray[np.int_]:
-    """Where the windows at these positions of an epoch's order begin.
+    """Return the starts of the windows at these positions of an epoch's order.
 
-    The windows of an epoch are consecutive from a random offset on, around the end of the text.
+    The windows wrap around at the end of the text.
     """
     source = uniforms(seed, "batch", epoch)
     offset = int(source.integers(length - T))
@@ -53,19 +62,19 @@ def _starts(
 
 
 def token_dropout(ids: torch.Tensor, p: float, *, seed: int, step: int) -> torch.Tensor:
-    """The same ids, each MASKED with probability p (a token is a character).
+    """Replace each id by MASKED with probability `p`: a pure function of (seed, step).
 
-    "Word dropout" (arXiv:1511.06349, section 3.2.1): no single character is relied on too much. A
-    pure function of (seed, step).
+    This is "word dropout" (arXiv:1511.06349, section 3.2.1), where a token is a character. It
+    prevents the model from relying on single characters.
     """
     drawn = uniforms(seed, "hidden", step).random(ids.shape)
     return torch.from_numpy(np.where(drawn < p, MASKED, ids.numpy()))
 
 
-def consecutive_windows(ids: Ids, T: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """All of `ids` as windows of T that do not overlap: x and y, (B, T), at last (1, remainder).
+def consecutive_windows(ids: Ids, T: int) -> Iterator[Batch]:
+    """Yield all of `ids` as windows of T that do not overlap; the last batch is (1, remainder).
 
-    Every id but the first is in y exactly once.
+    Each id but the first is in y exactly once.
     """
     whole = (len(ids) - 1) // T * T
     B = max(1, EVAL_CHARACTERS // T)
@@ -77,12 +86,10 @@ def consecutive_windows(ids: Ids, T: int) -> Iterator[tuple[torch.Tensor, torch.
         yield to_torch(ids[whole:-1]).view(1, -1), to_torch(ids[whole + 1 :]).view(1, -1)
 
 
-def spread_windows(
-    ids: Ids, T: int, characters: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """About so many characters, evenly spread: x and y, (B, T), of some `consecutive_windows`.
+def spread_windows(ids: Ids, T: int, characters: int) -> Iterator[Batch]:
+    """Yield about `characters` of `ids`, evenly spread: some of the windows of length T.
 
-    At least one window, and at most all of T.
+    At least one window is yielded.
     """
     windows = (len(ids) - 1) // T
     n = max(1, min(windows, characters // T))
@@ -93,15 +100,13 @@ def spread_windows(
         yield chosen[:, :-1], chosen[:, 1:]
 
 
-def scored_windows(
-    ids: Ids, T: int, characters: int | None = None
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """What an evaluation scores: all `consecutive_windows`, or `spread_windows` of longer ids."""
+def scored_windows(ids: Ids, T: int, characters: int | None = None) -> Iterator[Batch]:
+    """Yield the windows that an evaluation scores: all, or about `characters` if there are more."""
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
         return consecutive_windows(ids, T)
     return spread_windows(ids, T, characters)
 
 
 def to_torch(ids: Ids) -> torch.Tensor:
-    """The same ids as int64, as torch's embeddings expect."""
+    """Return the ids as int64, as torch's embeddings expect."""
     return torch.from_numpy(ids.astype(np.int64))

@@ -1,7 +1,4 @@
-"""The bytes of a file, decompressed as they are read: .gz, .bz2, .xz, .zst.
-
-What expands without measure is refused as it is read, whatever its headers promise.
-"""
+"""The bytes of a file, decompressed as they are read: .gz, .bz2, .xz, .zst."""
 
 import os
 import sys
@@ -14,37 +11,39 @@ from typing import Any, BinaryIO, Protocol, cast
 from gpt.errors import GPTError, TextError
 from gpt.text.display import escaped
 
-CHUNK_BYTES = 1 << 21  # fits into a processor's cache
-FIRST_BLOCK_BYTES = 1 << 16  # to ask for more takes longer, and is not needed for a small file
-HEAD_BYTES = 8192  # by which a binary file or an encoding is known
+CHUNK_BYTES = 1 << 21  # size of a block: it fits into a processor's cache
+FIRST_BLOCK_BYTES = 1 << 16  # size of a file's first block: larger ones take longer to allocate
+HEAD_BYTES = 8192  # size of the start of a file that shows its format and encoding
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
-MAGIC = {  # first bytes of compressed files, whatever their names
+COMPRESSION_MAGIC = {  # first bytes of compressed files, whatever their names
     b"\x1f\x8b\x08": ".gz",
     b"BZh": ".bz2",
     b"\xfd7zXZ\0": ".xz",
     b"\x28\xb5\x2f\xfd": ".zst",
 }
-BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # one of which follows `BZh9`: text may begin with BZh
-MAGIC_BYTES = 10
-SHORT_NAMES = {".tgz": ".tar", ".tbz2": ".tar", ".txz": ".tar", ".tzst": ".tar"}
-LARGEST_EXPANSION = 200  # times the file; of texts, gzip and xz rarely reach 20
-FREE_EXPANSION_BYTES = 64 << 20  # that any file may expand to
+BZIP2_BLOCKS = (b"1AY&SY", b"\x17rE8P\x90")  # one follows `BZh9`; text may begin with BZh, too
+TAR_SUFFIXES = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}
+MAX_EXPANSION = 200  # content over file size; for texts, gzip and xz rarely reach 20
+FREE_EXPANSION_BYTES = 64 << 20  # size to which any file may expand
 
 
 class Readable(Protocol):
-    """What bytes are read from; none are left when it gives b""."""
+    """A stream of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes."""
+        """Return at most `size` bytes; b"" at the end."""
         ...
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or a member of an archive: bytes under the name that messages give it.
+    """A file or a member of an archive.
 
-    `open` begins it again each time, but for a member of a compressed .tar (`once`), which can be
-    begun again only while no more than its head has been read.
+    Attributes:
+        name: its name in messages.
+        open: opens it at its beginning.
+        once: it is a member of a compressed .tar: after more than its head has been read, it cannot
+            be opened again.
     """
 
     name: str
@@ -52,13 +51,13 @@ class Entry:
     once: bool = False
 
     def blocks(self) -> Iterator[bytes]:
-        """Its bytes, in blocks of at most CHUNK_BYTES. Raises TextError if they are damaged."""
-        size = min(FIRST_BLOCK_BYTES, CHUNK_BYTES)  # most files are small
+        """Yield the bytes in blocks of at most CHUNK_BYTES. Raises TextError for damage."""
+        size = min(FIRST_BLOCK_BYTES, CHUNK_BYTES)
         with naming_errors(self.name), self.open() as file:
             while block := file.read(size):
                 size = CHUNK_BYTES if len(block) == size else size
                 yield block
-        if block is None:  # as FileIO's read may give
+        if block is None:  # FileIO.read returns it if no data is available yet
             raise TextError(f"{self.name}: expected a file, got a device that waits for more")
 
     def head(self) -> bytes:
@@ -81,55 +80,53 @@ def file_entry(path: Path) -> Entry:
 
 
 def in_message(name: str | Path) -> str:
-    """Return a file's name on one line, with escapes for what would not show or forge a line."""
+    """Return a file's name on one line, with invisible characters escaped."""
     return "".join(
         c if c.isprintable() or "\udc80" <= c <= "\udcff" else escaped(c) for c in str(name)
     )
 
 
-def split_suffixes(name: str) -> tuple[str, bool]:
-    """What kind of file it is, and whether it is compressed: `.csv`, True of `posts.csv.gz`."""
-    rest, suffix = os.path.splitext(name.lower())  # noqa: PTH122 (as fast as it must be)
-    if suffix in COMPRESSED:
-        return os.path.splitext(rest)[1], True  # noqa: PTH122
-    return SHORT_NAMES.get(suffix, suffix), suffix in SHORT_NAMES
+def split_suffixes(name: str) -> tuple[str, str]:
+    """Return the suffixes of the content and of the compression: `.csv`, `.gz` of `a.csv.gz`."""
+    stem, suffix = os.path.splitext(name.lower())  # noqa: PTH122 (pathlib is slower)
+    if suffix in TAR_SUFFIXES:
+        return ".tar", TAR_SUFFIXES[suffix]
+    return (os.path.splitext(stem)[1], suffix) if suffix in COMPRESSED else (suffix, "")  # noqa: PTH122
 
 
 @contextmanager
 def open_file(path: Path) -> Iterator[Readable]:
-    """The file, decompressed. Raises OSError, or what its library raises for damage."""
+    """Open a file and decompress it. Raises any exception of the library for damaged content."""
     with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
-        if suffix := compression(path, file):
+        if suffix := _compression(path, file):
             yield Limited(_decompress(file, suffix), ExpansionLimit(path))
         else:
             yield file
 
 
-def compression(path: Path, file: BinaryIO) -> str:
-    """Return the suffix of the compression of an open file, by its name or bytes; "" of none."""
-    if split_suffixes(path.name)[1]:
-        suffix = path.suffix.lower()
-        return {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}.get(suffix, suffix)
-    head = file.read(MAGIC_BYTES) or b""
-    if head:
-        file.seek(0)
-    found = next((suffix for magic, suffix in MAGIC.items() if head.startswith(magic)), "")
-    return "" if found == ".bz2" and head[4:] not in BZIP2_BLOCKS else found
-
-
 def is_compressed(path: Path) -> bool:
     """Return whether a file's name or first bytes are those of a compressed one."""
     with naming_errors(in_message(path)), open(path, "rb", 0, opener=_open_without_waiting) as file:
-        return bool(compression(path, file))
+        return bool(_compression(path, file))
+
+
+def _compression(path: Path, file: BinaryIO) -> str:
+    """Return the suffix of the compression of an open file, by its name or bytes; "" if none."""
+    if suffix := split_suffixes(path.name)[1]:
+        return suffix
+    if head := file.read(10) or b"":
+        file.seek(0)
+    found = next((s for magic, s in COMPRESSION_MAGIC.items() if head.startswith(magic)), "")
+    return "" if found == ".bz2" and head[4:] not in BZIP2_BLOCKS else found
 
 
 def _open_without_waiting(path: str, flags: int) -> int:
-    """For what only looks like a file, as /proc/kmsg does; to a file it makes no difference."""
+    """Open a file; reading from a device that looks like a file, as /proc/kmsg, does not block."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _decompress(file: BinaryIO, suffix: str) -> Readable:
-    """Return the file's content; its library is loaded only now, for some Pythons lack one."""
+    """Return the content of a file. Its library is imported here, as some Pythons lack one."""
     if suffix == ".gz":
         import gzip
 
@@ -150,63 +147,59 @@ def _decompress(file: BinaryIO, suffix: str) -> Readable:
 
 
 class _Streams:
-    """Compressed streams, one after the other; only zero bytes may stand between and after them.
+    """Concatenated compressed streams, with only zero bytes between and after them.
 
-    The standard library's readers take a damaged stream after the first one for padding.
+    The standard library's readers ignore a damaged stream after the first one.
     """
 
     def __init__(self, file: BinaryIO, start: Callable[[], Any]) -> None:
         self._file, self._start, self._stream = file, start, start()
 
     def read(self, size: int, /) -> bytes:
-        """Return at most `size` bytes; b"" at the end.
-
-        Raises:
-            EOFError: the file ends within a stream.
-        """
+        """Return at most `size` bytes; b"" at the end. Raises EOFError within a stream."""
         while True:
-            rest = b""
+            block = b""
             if self._stream.eof:
-                rest = self._stream.unused_data.lstrip(b"\0")
-                while not rest and (block := self._file.read(FIRST_BLOCK_BYTES)):
-                    rest = block.lstrip(b"\0")
-                if not rest:
+                block = self._stream.unused_data.lstrip(b"\0")
+                while not block and (padded := self._file.read(FIRST_BLOCK_BYTES)):
+                    block = padded.lstrip(b"\0")
+                if not block:
                     return b""
                 self._stream = self._start()
             elif self._stream.needs_input:
-                rest = self._file.read(FIRST_BLOCK_BYTES)
-                if not rest:
+                block = self._file.read(FIRST_BLOCK_BYTES)
+                if not block:
                     raise EOFError("it ends within a compressed stream")
-            data: bytes = self._stream.decompress(rest, size)
+            data: bytes = self._stream.decompress(block, size)
             if data:
                 return data
 
 
 class ExpansionLimit:
-    """Counts what is read out of a compressed file, and refuses a decompression bomb."""
+    """Counts the bytes read from a compressed file, and refuses a decompression bomb."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.bytes = path, 0
-        self.most = max(FREE_EXPANSION_BYTES, LARGEST_EXPANSION * path.stat().st_size)
+        self._path, self._bytes = path, 0
+        self._limit = max(FREE_EXPANSION_BYTES, MAX_EXPANSION * path.stat().st_size)
 
     def count(self, size: int) -> None:
-        """Raises TextError once it has expanded too much."""
-        self.bytes += size
-        if self.bytes > self.most:
+        """Count `size` more bytes. Raises TextError above the limit."""
+        self._bytes += size
+        if self._bytes > self._limit:
             raise TextError(
-                f"{in_message(self.path)}: expands to more than {LARGEST_EXPANSION} times its "
-                f"size, as a decompression bomb does; if it is a text, decompress it yourself"
+                f"{in_message(self._path)}: expands to more than {MAX_EXPANSION} times its size, "
+                f"as a decompression bomb does; if it is a text, decompress it yourself"
             )
 
 
 class Limited:
-    """What a compressed file holds, read within the limit of its expansion."""
+    """A stream that an ExpansionLimit counts."""
 
     def __init__(self, file: Readable, limit: ExpansionLimit) -> None:
         self._file, self._limit = file, limit
 
     def read(self, size: int, /) -> bytes:
-        """At most `size` bytes. Raises TextError for a decompression bomb."""
+        """Return at most `size` bytes. Raises TextError for a decompression bomb."""
         block = self._file.read(size)
         self._limit.count(len(block))
         return block
@@ -214,7 +207,7 @@ class Limited:
 
 @contextmanager
 def naming_errors(name: str) -> Iterator[None]:
-    """Raises TextError for whatever goes wrong as something of that name is read."""
+    """Turn any error while a file is read into a TextError that names it."""
     try:
         yield
     except (GPTError, MemoryError):
