@@ -42,16 +42,13 @@ def load_config(
 
     Args:
         base: a file, the name of a shipped config such as quickstart, or a Config.
-        overrides: `section.key=value` as typed (see `typed_value`), or (key, value). An override of
-            `train.learning_rate` alone also scales `train.muon_learning_rate`.
+        overrides: settings to change; train.learning_rate also scales train.muon_learning_rate.
         source: a name or several, in place of `data.source`.
         init_from: a run, in place of `train.init_from`.
-        inherit: called with the name of the run to fine-tune; returns a tree of settings to use in
-            place of the defaults.
+        inherit: returns the settings that a run to fine-tune has in place of the defaults.
 
     Raises:
-        ConfigError: the file is missing or not YAML, or keys or values are wrong. The message lists
-            all of them.
+        ConfigError: the file, keys or values are wrong; the message lists all mistakes.
     """
     if not isinstance(base, Config | str | Path | None):
         raise ConfigError(f"config: expected a Config, a str or a Path, got {shown(repr(base))}")
@@ -63,12 +60,12 @@ def load_config(
         set_here = any(f"{other}.".startswith(f"{key}.") for other in overridden)
         return "" if set_here or not isinstance(base, str | Path) else f"{shown(str(base))}: "
 
-    assignments = [assignment(override) for override in overrides]
+    changes: list[Override] = [*overrides]
     if source is not None:
-        assignments.append(("data.source", source if isinstance(source, str) else [*source]))
+        changes.append(("data.source", source if isinstance(source, str) else [*source]))
     if init_from is not None:
-        assignments.append(("train.init_from", init_from))
-    for key, value in assignments:
+        changes.append(("train.init_from", init_from))
+    for key, value in map(assignment, changes):
         _put(tree, key, value, origin)
         overridden.add(key)
     run = flat(tree).get("train.init_from")
@@ -76,7 +73,7 @@ def load_config(
         inherited = inherit(run)
         tree, below = _merged(inherited, tree), _merged(inherited, below)
     if "train.learning_rate" in overridden and "train.muon_learning_rate" not in overridden:
-        _keep_muon_ratio(tree["train"], below.get("train"))
+        _keep_muon_ratio(tree["train"], below.get("train") or {})
     try:
         return Config.model_validate(_without_nulls(tree))
     except ValidationError as error:
@@ -94,16 +91,17 @@ def _tree(base: Config | Path | str | None) -> dict[str, Any]:
     return {} if base is None else read_yaml(_find(Path(base)))
 
 
-def _keep_muon_ratio(train: dict[str, Any], below: Any) -> None:
-    """Scale `muon_learning_rate` in `train` by the factor by which `learning_rate` is overridden.
+def _keep_muon_ratio(train: dict[str, Any], below: dict[str, Any]) -> None:
+    """Scale `muon_learning_rate` by the factor between the learning rates in `below` and `train`.
 
     `below` is the section without overrides. If it has no Muon rate, the default is in proportion.
     """
     default = TrainConfig().learning_rate
-    muon, before = (below or {}).get("muon_learning_rate"), (below or {}).get("learning_rate")
-    rates: tuple[Any, ...] = (muon, before or default, train.get("learning_rate") or default)
+    rates: list[Any] = [below.get("muon_learning_rate")]
+    rates += [section.get("learning_rate") or default for section in (below, train)]
     if all(type(rate) in (int, float) and rate > 0 for rate in rates):  # else validation fails
-        train["muon_learning_rate"] = min(rates[0] * (rates[2] / rates[1]), MAX_RATE)
+        muon, before, after = rates
+        train["muon_learning_rate"] = min(muon * (after / before), MAX_RATE)
 
 
 def keys_given(base: Config | Path | str | None, overrides: Sequence[Override]) -> set[str]:
@@ -179,13 +177,10 @@ def assignment(override: Override) -> tuple[str, Any]:
 def typed_value(key: str, text: str) -> Any:
     """Return the value that `--set KEY=TEXT` gives to the setting `key`.
 
-    `null` is None: the default. A text in quotation marks, and a list where the setting takes one
-    or where it has several values (a sweep), are parsed as YAML. Other values of text settings are
-    taken as typed, except that `data.separator` and `data.column` have escapes (see `unescaped`).
-    Other settings get a number, a boolean or a word.
-
-    Raises:
-        ConfigError: the text must be YAML and is not, or has a comment, which would be lost.
+    `null` is None: the default. YAML is parsed if the text is in quotation marks, or is a list of
+    texts for a setting that takes a list, or for a sweep. Any other value of a text setting is
+    taken as typed (`unescaped` if it is in ESCAPED). Other settings get a number, a boolean or a
+    word. Raises ConfigError if YAML is invalid or has a comment, which would be lost.
     """
     kinds = SETTINGS[key].kinds if key in SETTINGS else frozenset()
     takes_text = str in kinds and int not in kinds
@@ -215,7 +210,6 @@ def typed_value(key: str, text: str) -> Any:
 
 
 def _parsed(text: str, origin: str) -> Any:
-    """Parse YAML; raise ConfigError if it has comments, which would be lost."""
     value = parse(text, origin)
     if has_comment(text):
         raise ConfigError(f"{origin}: expected no comment; put texts with # in quotation marks")

@@ -1,5 +1,6 @@
 """Settings of older versions, and what happens to them in the config of a stored run."""
 
+import logging
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator
@@ -7,50 +8,57 @@ from pydantic import BeforeValidator
 from gpt.config.schema import Config
 from gpt.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 
 class Removed(NamedTuple):
-    """A setting that no longer exists: its default, and what to do without it."""
+    """A setting that no longer exists.
+
+    A stored run may have it at its `default`, or at any value if the run is useful without it.
+    """
 
     default: Any
     advice: str
+    is_optional: bool = False
 
 
+_PENALTIES = "use sample.presence_penalty or sample.frequency_penalty (0: no effect)"
 REMOVED = {
-    "sample.repetition_penalty": Removed(
-        1.0,
-        "delete it, or use sample.presence_penalty or sample.frequency_penalty, which are "
-        "subtracted from logits (0: no effect)",
-    ),
+    "model.attention_dropout": Removed(0.0, "delete it, or use model.dropout"),
+    "train.auto_batch": Removed(False, "delete it, and raise train.accumulation to save memory"),
+    "train.decay": Removed("linear", "delete it: the decay is linear"),
+    "train.distill_weight": Removed(0.7, "delete it: the weight is 0.7"),
+    "train.freeze": Removed(0, "delete it: fine-tuning trains all weights"),
+    "train.histograms": Removed(False, "delete it: TensorBoard gets no histograms", True),
+    "train.parallel": Removed("ddp", "delete it: every process holds the whole model", True),
+    "train.rewarm_steps": Removed(0, "delete it: a new schedule starts at once", True),
+    "sample.context_after_overflow": Removed(None, "delete it: half of model.T is kept", True),
+    "sample.repetition_penalty": Removed(1.0, f"delete it, or {_PENALTIES}", True),
 }
 
 
-def without_removed(tree: Any) -> tuple[Any, list[str]]:
+def without_removed(tree: Any) -> Any:
     """Return the nested `tree` of a stored config without removed settings.
 
     Raises:
-        ConfigError: one of them, which the model depends on, was not left at its default.
-
-    Returns:
-        The tree, and a notice for each setting of sampling that was not left at its default: a
-        model can be used without them.
+        ConfigError: the run needs one of them, at another value than its default.
     """
-    notices = []
-    for key, (default, advice) in REMOVED.items():
+    for key, removed in REMOVED.items():
         section, _, name = key.partition(".")
         stored = tree.get(section) if isinstance(tree, dict) else None
         if not isinstance(stored, dict) or name not in stored:
             continue
-        tree = tree | {section: {k: v for k, v in stored.items() if k != name}}
         value = stored[name]
-        if value == default:
-            continue
-        if section != "sample":
+        tree = tree | {section: {k: v for k, v in stored.items() if k != name}}
+        if value != removed.default and removed.is_optional:
+            log.warning("%s, %s in this run, no longer has an effect", key, value)
+        elif value != removed.default:
             raise ConfigError(
-                f"the run was made by an older version with {key} {value}, which no longer "
-                f"exists; use that version, or train again ({advice})"
+                f"this run was made by an older version with {key} {value}, which no longer "
+                f"exists; use that version, or train again"
             )
-        notices.append(f"{key}, {value} in this run, no longer has an effect; {advice}")
-    return tree, notices
+    return tree
 
 
-StoredConfig = Annotated[Config, BeforeValidator(lambda tree: without_removed(tree)[0])]
+StoredConfig = Annotated[Config, BeforeValidator(without_removed)]
+"""A config of a stored run or sweep, perhaps of an older version."""

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
 
@@ -14,9 +13,9 @@ from gpt.config.model_config import ModelConfig
 from gpt.config.sample_config import SampleConfig
 from gpt.config.section import (
     MAX_COUNT,
-    FineTuning,
     NonNegativeInt,
     Section,
+    Setting,
     resumable,
     setting,
 )
@@ -84,28 +83,6 @@ class Config(Section):
         return unused
 
 
-@dataclass(frozen=True)
-class Setting:
-    """One setting of the tree, with the options that it was declared with (see `setting`).
-
-    Attributes:
-        description: text in help, after the possible values if there are few of them.
-        kinds: the types of value it takes; `tuple` stands for a list.
-        default: the default in the words of a config file; null if other settings determine it.
-        group: name of the group it belongs to, such as `model: size`.
-    """
-
-    key: str
-    description: str
-    kinds: set[object]
-    default: str
-    group: str
-    resumable: bool
-    fine_tuning: FineTuning
-    affects_choice: bool
-    aliases: str
-
-
 def _settings(section: type[Section], prefix: str = "") -> Iterator[Setting]:
     group = ""
     for name, field in section.model_fields.items():
@@ -113,15 +90,15 @@ def _settings(section: type[Section], prefix: str = "") -> Iterator[Setting]:
             yield from _settings(type(field.default), f"{name}.")
             continue
         options: Any = field.json_schema_extra
-        group = options["group"] or group
+        group = options.get("group", group)
         text = field.description or ""
         if get_origin(field.annotation) is Literal:
             text = f"{' | '.join(get_args(field.annotation))}: {text}"
         default = json.dumps(None if field.default_factory else field.default)
         if isinstance(field.default, str) and field.default.isprintable():
             default = field.default
-        declared = {**options, "group": group}
-        yield Setting(f"{prefix}{name}", text, _kinds(field.annotation), default, **declared)
+        options = options | {"group": group}
+        yield Setting(f"{prefix}{name}", text, _kinds(field.annotation), default, **options)
 
 
 def _kinds(annotation: Any) -> set[object]:

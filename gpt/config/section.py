@@ -1,19 +1,13 @@
 """Declare settings: the base class of the config's sections, `setting`, and shared types."""
 
 import unicodedata
+from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 MAX_COUNT = 10**9  # largest integer setting, a guard against typing errors
-
-FineTuning = Literal["new", "inherited", "scaled", "fixed"]
-"""Value of an unset setting in a run that fine-tunes another one.
-
-new: the default; inherited: that of the other run; scaled: that of the other run times a factor;
-fixed: that of the other run, and the setting cannot be set to another value.
-"""
 
 
 class Section(BaseModel):
@@ -22,43 +16,44 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
-def setting(
-    default: Any,
-    description: str,
-    *,
-    group: str = "",
-    resumable: bool = False,
-    fine_tuning: FineTuning = "new",
-    affects_choice: bool = False,
-    aliases: str = "",
-) -> Any:
-    """Declare a setting as a pydantic field; `SETTINGS` in schema.py lists them all.
+@dataclass(frozen=True)
+class Setting:
+    """One setting of the tree: what `SETTINGS` lists.
+
+    Attributes:
+        description: text in help, after the possible values if there are few of them.
+        kinds: the types of value it takes; `tuple` stands for a list.
+        default: the default in the words of a config file; null if other settings determine it.
+        group: name of the group it belongs to, in help and in config.yaml.
+        resumable: whether it may change when a run is resumed.
+        fine_tuning: its value in a run that fine-tunes another one. new: the default; inherited:
+            that of the other run; scaled: the same times a factor; fixed: the same, and no other.
+        affects_choice: whether the config that is chosen for a text depends on this setting of
+            training; if so, a sweep over it chooses a config for each value.
+        aliases: names in other projects, separated by spaces; messages suggest the setting.
+    """
+
+    key: str
+    description: str
+    kinds: set[object]
+    default: str
+    group: str = ""
+    resumable: bool = False
+    fine_tuning: Literal["new", "inherited", "scaled", "fixed"] = "new"
+    affects_choice: bool = False
+    aliases: str = ""
+
+
+def setting(default: Any, description: str, **options: Any) -> Any:
+    """Declare a setting as a pydantic field.
 
     Args:
         default: the default, or a function that computes it from the settings above this one.
         description: text in help and in config.yaml.
-        group: name of the group of settings that starts with this one, in help and in config.yaml.
-        resumable: whether the setting may change when a run is resumed.
-        fine_tuning: see `FineTuning`.
-        affects_choice: whether the config that is chosen for a text depends on this setting of
-            training; if so, a sweep over it chooses a config for each value.
-        aliases: names of the setting in other projects, separated by spaces; messages suggest it.
+        options: `group`, if one starts here, and the last four attributes of `Setting`.
     """
-    options: dict[str, Any] = {
-        "group": group,
-        "resumable": resumable,
-        "fine_tuning": fine_tuning,
-        "affects_choice": affects_choice,
-        "aliases": aliases,
-    }
-    if callable(default):
-        return Field(
-            default_factory=default,
-            validate_default=True,
-            description=description,
-            json_schema_extra=options,
-        )
-    return Field(default, description=description, json_schema_extra=options)
+    made = {"default_factory": default} if callable(default) else {"default": default}
+    return Field(**made, validate_default=True, description=description, json_schema_extra=options)
 
 
 resumable = partial(setting, resumable=True)

@@ -19,6 +19,7 @@ import errno
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -44,26 +45,17 @@ JsonModel = TypeVar("JsonModel", bound=BaseModel)
 
 @dataclass(frozen=True)
 class CheckpointData:
-    """The weights of a model by parameter name, and all that is needed to use them.
-
-    Attributes:
-        step, config, vocabulary, weights: the model; no weights if only a summary was read.
-        val_loss: val loss of these weights, if they were evaluated.
-        best_step: the step with the lowest val loss, if any was evaluated since training started.
-        finished: whether training had a reason to stop here.
-        weights_sha256: hash of the file of the weights.
-        bits_per_byte: `val_loss` in bits per byte of UTF-8; None for runs of older versions.
-    """
+    """The weights of a model, and all that is needed to use them."""
 
     step: int
     config: Config
     vocabulary: Vocabulary
-    weights: Tensors
-    val_loss: float | None = None
-    best_step: int | None = None
-    finished: bool = False
-    weights_sha256: str = ""
-    bits_per_byte: float | None = None
+    weights: Tensors  # by parameter name; empty if only a summary was read
+    val_loss: float | None = None  # of these weights, if they were evaluated
+    best_step: int | None = None  # step with the lowest val loss, if any was evaluated
+    finished: bool = False  # whether training had a reason to stop here
+    weights_sha256: str = ""  # hash of the file of the weights
+    bits_per_byte: float | None = None  # `val_loss` per byte of UTF-8; None in older versions
 
 
 @dataclass(frozen=True)
@@ -103,14 +95,23 @@ class Index(_Json):
     best: NonNegativeInt | None
 
 
-def parsed(name: str, content: bytes) -> Any:
-    """Parse the JSON `content` of the file `name`.
+def parse_as(
+    model: type[JsonModel], name: str, content: bytes, prepare: Callable[[Any], Any] = lambda t: t
+) -> JsonModel:
+    """Parse and validate the JSON `content` of the file `name`, without NaN and infinity.
+
+    `prepare` is applied to the tree in between.
 
     Raises:
-        ValueError: it is not valid JSON, or contains NaN or infinity.
+        ValueError: the content is not valid; the message names the file and the first wrong key.
     """
     try:
-        return json.loads(content, parse_float=_finite, parse_constant=_finite)
+        tree = json.loads(content, parse_float=_finite, parse_constant=_finite)
+        return model.model_validate(prepare(tree))
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{name}: {key}: {first['msg']}") from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{name}: {error}") from None
 
@@ -119,20 +120,6 @@ def _finite(number: str) -> float:
     if not math.isfinite(value := float(number)):
         raise ValueError(f"expected finite numbers, got {number:.40}")
     return value
-
-
-def validated(model: type[JsonModel], name: str, tree: Any) -> JsonModel:
-    """Validate the `tree` in the file `name` as a `model`.
-
-    Raises:
-        ValueError: it is not valid; the message names the first wrong key.
-    """
-    try:
-        return model.model_validate(tree)
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{name}: {key}: {first['msg']}") from None
 
 
 def step_folder(checkpoints: Path, step: int) -> Path:

@@ -1,13 +1,11 @@
 """Read a checkpoint and verify it. Imports no torch; format.py says what is verified and why."""
 
 import hashlib
-import logging
 import math
 import re
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -17,55 +15,24 @@ from gpt.config.schema import Config
 from gpt.errors import CheckpointError, ConfigError, UsageError
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
-from gpt.runs.format import (
-    CONFIG,
-    FORMAT,
-    INDEX,
-    MANIFEST,
-    MODEL,
-    OPTIMIZER,
-    TRAINING,
-    VOCABULARY,
-    CheckpointData,
-    Counters,
-    Index,
-    Manifest,
-    Tensors,
-    TrainingState,
-    is_checkpoint,
-    parsed,
-    step_folder,
-    steps_in,
-    unreadable,
-    validated,
-)
+from gpt.runs import format as layout
+from gpt.runs.format import CheckpointData, Tensors, TrainingState
 from gpt.text.vocabulary import Vocabulary
-
-log = logging.getLogger(__name__)
 
 MAX_JSON_BYTES = 2**24  # a vocabulary of all of Unicode fits
 READ_ATTEMPTS = 20  # while another process writes the run
 
 # errors that mean damage; any other OSError says nothing about the content of the files
-DAMAGE = (
-    FileNotFoundError,
-    NotADirectoryError,
-    IsADirectoryError,
-    CheckpointError,
-    SafetensorError,
-    ValueError,
-    KeyError,
-    RecursionError,
-)
+WRONG_FILES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+DAMAGE = (*WRONG_FILES, CheckpointError, SafetensorError, ValueError, KeyError, RecursionError)
 
 
 def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
     """Read a checkpoint with its weights.
 
     Args:
-        run: the folder of a run, or of one checkpoint that was copied out of it.
-        which: `best`, `last` or a step (12 or `step-12`). `best` is `last` if no step was evaluated
-            since training started.
+        run: the folder of a run, or of a checkpoint that was copied out of it.
+        which: `best`, `last` or a step (12 or `step-12`); `best` without evaluations is `last`.
 
     Raises:
         CheckpointError: the checkpoint is missing, damaged or not one of ours.
@@ -73,7 +40,7 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
         Unreadable: the disk or its permissions fail; the checkpoint may be intact.
         UsageError: `which` is none of these.
     """
-    return _read_current(run, which, MODEL)
+    return _read_current(run, which, layout.MODEL)
 
 
 def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
@@ -83,25 +50,27 @@ def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
 
 def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]:
     """Read all of the checkpoint of `step`. For errors see `read_checkpoint`."""
-    return _read(*_find(run, step), MODEL, OPTIMIZER)
+    return _read(*_find(run, step), layout.MODEL, layout.OPTIMIZER)
 
 
-def read_index(folder: Path) -> Index:
+def read_index(folder: Path) -> layout.Index:
     """Read which checkpoints in `folder` are `last` and `best`.
 
     Raises:
         CheckpointError: the index is missing or damaged.
         Unreadable: it cannot be read.
     """
+    path = folder / layout.INDEX
     try:
-        return validated(Index, INDEX, parsed(INDEX, _read_plain(folder / INDEX)))
+        return layout.parse_as(layout.Index, layout.INDEX, _read_plain(path))
     except DAMAGE as error:
+        steps = layout.steps_in(folder)
         raise CheckpointError(
-            f"{folder / INDEX}: cannot find the last and the best checkpoint ({error!s:.200}); "
-            f"name one by its step, of {steps_in(folder)}, or let gpt train --resume repair it"
+            f"{path}: cannot find the last and the best checkpoint ({error!s:.200}); name one by "
+            f"its step, of {steps}, or let gpt train --resume repair it"
         ) from error
     except OSError as error:
-        raise unreadable(folder / INDEX, error) from error
+        raise layout.unreadable(path, error) from error
 
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
@@ -132,20 +101,20 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")
     step = int(number[1]) if number else None
-    if is_checkpoint(run):
+    if layout.is_checkpoint(run):
         return run, step
     folder = run / "checkpoints"
     if folder.is_symlink():
         raise CheckpointError(f"{folder}: expected a folder, got a link")
     if step is None:
-        steps = steps_in(folder)
-        if steps and not (folder / INDEX).exists():
-            _check_format(step_folder(folder, steps[-1]))
+        steps = layout.steps_in(folder)
+        if steps and not (folder / layout.INDEX).exists():
+            _check_format(layout.step_folder(folder, steps[-1]))
         index = read_index(folder)
         step = index.last if which == "last" or index.best is None else index.best
-    found = step_folder(folder, step)
+    found = layout.step_folder(folder, step)
     if not found.exists():
-        kept = ", ".join(map(str, steps_in(folder)))
+        kept = ", ".join(map(str, layout.steps_in(folder)))
         raise CheckpointError(f"{found}: no such checkpoint; kept steps: {kept}")
     if found.is_symlink():
         raise CheckpointError(f"{found}: expected a folder, got a link")
@@ -159,21 +128,20 @@ def _read(
     _check_format(folder)
     try:
         files = _Files(folder)
-        tree, notices = without_removed(files.json(CONFIG))
-        config = validated(Config, CONFIG, tree)
-        vocabulary = Vocabulary.from_json(files.verified(VOCABULARY).decode("utf-8"))
-        counters = validated(Counters, TRAINING, files.json(TRAINING))
+        content = files.verified(layout.CONFIG)
+        config = layout.parse_as(Config, layout.CONFIG, content, without_removed)
+        vocabulary = Vocabulary.from_json(files.verified(layout.VOCABULARY).decode("utf-8"))
+        content = files.verified(layout.TRAINING)
+        counters = layout.parse_as(layout.Counters, layout.TRAINING, content)
         if step not in (None, counters.step):
             raise ValueError(f"expected step {step}, got {counters.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))
         size = 4 * sum(math.prod(shape) for shape in shapes.values())
         weights, state = Tensors(), Tensors()
-        if MODEL in tensor_files:
-            weights = files.tensors(MODEL, size, shapes)
-            for notice in notices:
-                log.warning("%s: %s", folder, notice)
-        if OPTIMIZER in tensor_files:
-            state = files.tensors(OPTIMIZER, 4 * size)
+        if layout.MODEL in tensor_files:
+            weights = files.tensors(layout.MODEL, size, shapes)
+        if layout.OPTIMIZER in tensor_files:
+            state = files.tensors(layout.OPTIMIZER, 4 * size)
     except ConfigError as error:  # a removed setting
         raise CheckpointError(f"{folder}: {error}") from None
     except DAMAGE as error:
@@ -183,7 +151,7 @@ def _read(
             f"the run may be intact: --checkpoint last, best or a step"
         ) from error
     except OSError as error:
-        raise unreadable(folder, error) from error
+        raise layout.unreadable(folder, error) from error
     bits = counters.numbers.get("bits_per_byte")
     data = CheckpointData(
         step=counters.step,
@@ -193,16 +161,17 @@ def _read(
         val_loss=counters.val_loss,
         best_step=counters.best_step,
         finished=counters.finished,
-        weights_sha256=files.sha256.get(MODEL, ""),
+        weights_sha256=files.sha256.get(layout.MODEL, ""),
         bits_per_byte=bits if isinstance(bits, float) else None,
     )
     return data, TrainingState(state, counters.numbers)
 
 
 def _check_format(folder: Path) -> None:
-    if not is_checkpoint(folder) and (folder / "training_state.pt").exists():
+    """Raise CheckpointError if the folder is a checkpoint of format 1."""
+    if not layout.is_checkpoint(folder) and (folder / "training_state.pt").exists():
         raise CheckpointError(
-            f"{folder}: expected a checkpoint of format {FORMAT}, got format 1, of an older "
+            f"{folder}: expected a checkpoint of format {layout.FORMAT}, got format 1, of an older "
             f"version of this program; use that version, or train again"
         )
 
@@ -212,9 +181,10 @@ class _Files:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        manifest = validated(Manifest, MANIFEST, parsed(MANIFEST, _read_plain(folder / MANIFEST)))
-        if manifest.format != FORMAT:
-            raise CheckpointError(f"expected format {FORMAT}, got {manifest.format}")
+        content = _read_plain(folder / layout.MANIFEST)
+        manifest = layout.parse_as(layout.Manifest, layout.MANIFEST, content)
+        if manifest.format != layout.FORMAT:
+            raise CheckpointError(f"expected format {layout.FORMAT}, got {manifest.format}")
         self.sha256 = manifest.sha256
 
     def verified(self, name: str) -> bytes:
@@ -222,10 +192,6 @@ class _Files:
         content = _read_plain(self.folder / name)
         self._check_hash(name, hashlib.sha256(content).hexdigest())
         return content
-
-    def json(self, name: str) -> Any:
-        """Return the tree in a JSON file."""
-        return parsed(name, self.verified(name))
 
     def tensors(
         self, name: str, max_bytes: int, shapes: dict[str, tuple[int, ...]] | None = None

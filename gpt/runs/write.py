@@ -10,23 +10,8 @@ import safetensors.numpy
 
 from gpt.errors import CheckpointError, Unreadable
 from gpt.files import sync_folder, write_atomically, write_synced
-from gpt.runs.format import (
-    CONFIG,
-    FORMAT,
-    INDEX,
-    MANIFEST,
-    MODEL,
-    OPTIMIZER,
-    TRAINING,
-    VOCABULARY,
-    CheckpointData,
-    Counters,
-    Index,
-    Manifest,
-    TrainingState,
-    step_folder,
-    steps_in,
-)
+from gpt.runs import format as layout
+from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.read import read_index
 
 
@@ -49,26 +34,26 @@ def write_checkpoint(
         best_before = read_index(folder).best
     except (CheckpointError, Unreadable):
         best_before = None
-    _write(step_folder(folder, data.step), _contents(data, state))
+    _write(layout.step_folder(folder, data.step), _contents(data, state))
     write_index(folder, data)
-    newest = steps_in(folder)[-keep:]
+    newest = layout.steps_in(folder)[-keep:]
     _prune(folder, {*newest, data.best_step, best_before})
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:
     """Make this checkpoint `last`, and its best step `best` if that checkpoint still exists."""
     best = data.best_step
-    if best is not None and not step_folder(folder, best).exists():
+    if best is not None and not layout.step_folder(folder, best).exists():
         best = None
-    content = Index(last=data.step, best=best).model_dump_json().encode()
-    path = folder / INDEX
+    content = layout.Index(last=data.step, best=best).model_dump_json().encode()
+    path = folder / layout.INDEX
     if not path.is_file() or path.read_bytes() != content:
         write_atomically(path, [content])
 
 
 def _contents(data: CheckpointData, state: TrainingState) -> dict[str, bytes]:
     """Return the content of each file of a checkpoint by its name."""
-    counters = Counters(
+    counters = layout.Counters(
         step=data.step,
         val_loss=data.val_loss,
         best_step=data.best_step,
@@ -76,19 +61,19 @@ def _contents(data: CheckpointData, state: TrainingState) -> dict[str, bytes]:
         numbers=state.numbers,
     )
     contents = {
-        MODEL: safetensors.numpy.save(data.weights),
-        OPTIMIZER: safetensors.numpy.save(state.tensors),
-        CONFIG: data.config.model_dump_json(indent=2).encode(),
-        VOCABULARY: data.vocabulary.to_json().encode(),
-        TRAINING: json.dumps(counters.model_dump(), indent=2, allow_nan=False).encode(),
+        layout.MODEL: safetensors.numpy.save(data.weights),
+        layout.OPTIMIZER: safetensors.numpy.save(state.tensors),
+        layout.CONFIG: data.config.model_dump_json(indent=2).encode(),
+        layout.VOCABULARY: data.vocabulary.to_json().encode(),
+        layout.TRAINING: json.dumps(counters.model_dump(), indent=2, allow_nan=False).encode(),
     }
-    return contents | {MANIFEST: manifest_of(contents)}
+    return contents | {layout.MANIFEST: manifest_of(contents)}
 
 
 def manifest_of(contents: dict[str, bytes]) -> bytes:
     """Return the manifest of a checkpoint whose files have these `contents`."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-    return Manifest(format=FORMAT, sha256=hashes).model_dump_json(indent=2).encode()
+    return layout.Manifest(format=layout.FORMAT, sha256=hashes).model_dump_json(indent=2).encode()
 
 
 def _write(place: Path, contents: dict[str, bytes]) -> None:
