@@ -373,7 +373,6 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
             "2 steps of warmup are more than tra",
         ),
         (["--set", "train.patience=5"], 2, "train.patience has no effect: the run has 3 evaluat"),
-        (["--set", "train.distill_weight=1"], 2, "train.distill_weight has no effect: there is no"),
         (
             ["--set", "train.optimizer=adamw", "--set", "train.muon_learning_rate=0.1"],
             2,
@@ -648,18 +647,18 @@ def test_each_line_of_a_file_is_a_prompt(gpt: Gpt, trained: Path) -> None:
 def test_a_run_with_a_repetition_penalty_is_sampled_and_resumed(gpt: Gpt, trained: Path) -> None:
     """Its stored config has a setting that presence_penalty and frequency_penalty replaced."""
     expected = gpt("sample", "--seed", 3)
-    for penalty, notices in ((1.0, 0), (1.5, 1)):
+    for penalty, noticed in ((1.0, False), (1.5, True)):
         for folder in (trained / "checkpoints").glob("step-*"):
             config = json.loads((folder / "config.json").read_text())
             config["sample"]["repetition_penalty"] = penalty
             (folder / "config.json").write_text(json.dumps(config))
             rehash(folder)
         code, out, err = gpt("sample", "--seed", 3)
-        assert (code, out, err.count("\n")) == (0, expected[1], 1 + notices)
-        notice = "repetition_penalty, 1.5 in this run, no longer has an effect; delete it, or use"
-        assert err.count(notice) == notices
+        assert (code, out) == (0, expected[1])
+        notice = "repetition_penalty, 1.5 in this run, no longer has an effect"
+        assert (notice in err) == noticed
     code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
-    assert (code, err.count(notice)) == (0, 1)
+    assert (code, notice in err) == (0, True)
     assert "repetition_penalty" not in (trained / "checkpoints/step-13/config.json").read_text()
 
 

@@ -323,12 +323,7 @@ def test_a_config_that_contradicts_the_model_is_refused(
         api.estimate(text=new_text, init_from=run, settings=settings)
 
 
-def test_blocks_are_frozen_only_where_they_were_trained() -> None:
-    with pytest.raises(ConfigError, match=r"train\.freeze: expected 0 without train\.init_from"):
-        load_config(None, ["train.freeze=1"])
-
-
-# --- frozen blocks, resuming, and where it came from ---
+# --- resuming, and where it came from ---
 
 
 def tensors(run: Path, step: int) -> dict[str, Any]:
@@ -336,29 +331,17 @@ def tensors(run: Path, step: int) -> dict[str, Any]:
     return load_file(run / "checkpoints" / f"step-{step}" / "model.safetensors")
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
-def test_frozen_blocks_stay_as_they_are_and_all_else_learns(
-    runs: Callable[..., Path], new_text: str, optimizer: str
-) -> None:
-    frozen = ["train.freeze=1", f"train.optimizer={optimizer}"]
-    run = fine_tuned(runs(), new_text, *frozen)
-    before, after = tensors(run, 0), tensors(run, 11)
-    same = {name for name in before if np.array_equal(before[name], after[name])}
-    assert same == {name for name in before if name.startswith("blocks.0.")}
-
-
 def test_it_resumes_bit_for_bit_without_the_run_that_it_began_with(
     runs: Callable[..., Path], new_text: str
 ) -> None:
-    """Resuming looked for that run's vocabulary, and trained the blocks that were frozen."""
-    whole = fine_tuned(runs(), new_text, "train.freeze=1", run_dir="whole")
+    """Resuming looked for that run's vocabulary."""
+    whole = fine_tuned(runs(), new_text, run_dir="whole")
     shutil.copytree(runs(), "old")
     seen: list[int] = []
     with pytest.raises(Interrupted):
         fine_tuned(
             Path("old"),
             new_text,
-            "train.freeze=1",
             run_dir="stopped",
             on_event=lambda event: seen.append(event["step"]),
             should_stop=lambda: 6 in seen,
@@ -404,7 +387,7 @@ def test_the_command_tells_what_is_new_and_the_loss_before_training(
     Path("new.txt").write_text(NEW + "\x1b[2J" + OLD, "utf-8")
     few = ["--set", "train.steps=3", "--set", "device=cpu", "--set", "sample.length=3"]
     few += ["--set", "model.T=17"]
-    code, out, err = gpt("train", "new.txt", "--init-from", runs(), "--freeze", 2, *few)
+    code, out, err = gpt("train", "new.txt", "--init-from", runs(), *few)
     assert code == 0, err
     step, V = package.load(runs()).step, len(set(OLD))
     listed = " ".join(sorted(set(NEW + "\x1b[2J") - set(OLD))).replace("\x1b", r"\x1b")
@@ -414,7 +397,7 @@ def test_the_command_tells_what_is_new_and_the_loss_before_training(
     assert "step 0: val " in err
     assert "\x1b" not in out + err
     config = package.load("new").config
-    assert (config.train.init_from, config.train.freeze) == (str(runs()), 2)
+    assert config.train.init_from == str(runs())
 
 
 def test_an_old_run_that_is_not_there_is_told(

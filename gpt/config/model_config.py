@@ -80,7 +80,6 @@ class ModelConfig(Section):
         group="model: regularisation",
         aliases="drop_rate dropout_rate",
     )
-    attention_dropout: Fraction = inherited(0.0, "dropout of the attention weights")
     character_dropout: Fraction = inherited(
         0.0, "token dropout: the probability that an input character's embedding is set to zero"
     )

@@ -40,23 +40,23 @@ def _minutes_or_steps(period: object) -> object:
     return period
 
 
-def _plans(plans: object) -> object:
+def _plans(plans: Any) -> object:
     """Check plans on their own: pairs of numbers, from step 0 on, in the order of their steps."""
-    try:
-        pairs = tuple((step, steps) for step, steps in plans)  # type: ignore[attr-defined]
-        are_numbers = all((step == 0 or is_count(step)) and is_count(n) for step, n in pairs)
-    except (TypeError, ValueError):
-        are_numbers = False
-    if not are_numbers or not (
-        all(step < after for (step, _), (after, _) in pairwise(pairs))
+    is_list = isinstance(plans, list | tuple)
+    pairs = [tuple(plan) for plan in plans if isinstance(plan, list | tuple)] if is_list else []
+    if not (
+        is_list
+        and len(pairs) == len(plans)
+        and all(len(pair) == 2 and all(n == 0 or is_count(n) for n in pair) for pair in pairs)
         and all(step < steps for step, steps in pairs)
+        and all(step < after for (step, _), (after, _) in pairwise(pairs))
         and all(step == 0 for step, _ in pairs[:1])
     ):
         raise ValueError(
             "expected pairs of a step and a larger number of steps, the first at step 0, such as "
             "[[0, 900], [400, 850]]"
         )
-    return pairs
+    return tuple(pairs)
 
 
 def _first_steps(given: dict[str, Any]) -> int:
@@ -220,13 +220,9 @@ class TrainConfig(Section):
         affects_choice=True,
     )
     # REMOVED BELOW: fields that other modules still read
-    parallel: Literal["ddp", "fsdp"] = resumable("ddp", "what each of torchrun's ranks holds")
-    auto_batch: bool = resumable(False, "whether to double the accumulation when out of memory")
     rewarm_steps: NonNegativeInt = resumable(0, "steps of linear warmup when the schedule changes")
     decay: Literal["cosine", "linear"] = inherited("linear", "shape of the decay")
     histograms: bool = resumable(False, "whether TensorBoard gets histograms")
-    distill_weight: Annotated[float, Field(ge=0, le=1)] = setting(0.7, "weight of those targets")
-    freeze: NonNegativeInt = setting(0, "with train.init_from, how many blocks are not trained")
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -271,10 +267,6 @@ class TrainConfig(Section):
         if self.optimizer == "adamw":
             unused["train.muon_learning_rate"] = (
                 "train.optimizer is adamw; set train.learning_rate instead"
-            )
-        if self.distill is None:
-            unused["train.distill_weight"] = (
-                "there is no train.distill; name the run to distill, or leave it out"
             )
         if self.patience is not None and self.patience > evaluations:
             unused["train.patience"] = (
