@@ -13,7 +13,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import values
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from gpt.training.trainer import train
+from gpt.training.start import train
 from tests.conftest import metrics_of
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))

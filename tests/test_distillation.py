@@ -20,8 +20,8 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import MASKED
 from gpt.training.build_step import build_step
+from gpt.training.start import train
 from gpt.training.teacher import Teacher
-from gpt.training.trainer import train
 from tests.conftest import load, metrics_of, small
 
 pytestmark = pytest.mark.precision
@@ -117,8 +117,8 @@ def test_a_distilled_run_resumes_bit_for_bit(corpus: Corpus, teacher: Path) -> N
         )
     teacher.rename("moved")
     with pytest.raises(UsageError, match=r"^train.distill: teacher: expected the folder of a run"):
-        train(student(), corpus, Path("r"), resume=True)
-    train(small(train__distill="moved"), corpus, Path("r"), resume=True)
+        train(student(), corpus, Path("r"), mode="resume")
+    train(small(train__distill="moved"), corpus, Path("r"), mode="resume")
     assert weights_of("r") == weights_of("uninterrupted")
     assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
 
@@ -128,15 +128,15 @@ def test_another_teacher_than_the_one_it_began_with_is_refused(
 ) -> None:
     train(student(), corpus, Path("r"))
     before = weights_of("r")
-    train(small(model__ensemble=2, model__T=17, seed=7), corpus, teacher, overwrite=True)
+    train(small(model__ensemble=2, model__T=17, seed=7), corpus, teacher, mode="overwrite")
     longer = student(train__steps=13)
     for config in (longer, small(train__steps=13)):
         with pytest.raises(UsageError, match=r"is not what r began with.*bring the old one back"):
-            train(config, corpus, Path("r"), resume=True)
+            train(config, corpus, Path("r"), mode="resume")
     assert weights_of("r") == before
     train(small(), corpus, Path("alone"))
     with pytest.raises(UsageError, match="teacher is not what alone began with"):
-        train(longer, corpus, Path("alone"), resume=True)
+        train(longer, corpus, Path("alone"), mode="resume")
 
 
 @pytest.mark.parametrize("key", ["train.distill", "train.init_from"])

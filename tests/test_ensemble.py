@@ -29,8 +29,8 @@ from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.build_step import build_step
 from gpt.training.ensemble_step import Turns
+from gpt.training.start import train
 from gpt.training.step import TrainStep
-from gpt.training.trainer import train
 from tests.conftest import load, metrics_of, small
 
 pytestmark = pytest.mark.precision
@@ -126,11 +126,11 @@ def test_a_stopped_ensemble_resumes_bit_for_bit(corpus: Corpus) -> None:
                 ensemble(),
                 corpus,
                 Path("r"),
-                resume=stop > 3,
+                mode="resume" if stop > 3 else "new",
                 on_event=lambda event, steps=steps: steps.append(event["step"]),
                 should_stop=lambda steps=steps, stop=stop: stop in steps,
             )
-    train(ensemble(), corpus, Path("r"), resume=True)
+    train(ensemble(), corpus, Path("r"), mode="resume")
     assert weights_of("r") == weights_of("uninterrupted")
     assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
 
@@ -138,7 +138,7 @@ def test_a_stopped_ensemble_resumes_bit_for_bit(corpus: Corpus) -> None:
 def test_a_resume_cannot_change_how_many_members_there_are(corpus: Corpus) -> None:
     train(ensemble(), corpus, Path("r"))
     with pytest.raises(ConfigError, match=r"model.ensemble \(3 to 4\)"):
-        train(ensemble(model__ensemble=4, train__steps=13), corpus, Path("r"), resume=True)
+        train(ensemble(model__ensemble=4, train__steps=13), corpus, Path("r"), mode="resume")
 
 
 def nan_at(steps: Callable[[int], bool], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,10 +38,10 @@ from gpt.runs.recovery import recover
 from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
-from gpt.training.monitor.monitor import Monitor
+from gpt.training.callbacks.jsonl import MetricsFile
 from gpt.training.schedule import Schedule
+from gpt.training.start import train
 from gpt.training.step import TrainStep
-from gpt.training.trainer import train
 from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, rehash, small, wait_until
 from tests.test_training import RISING
 
@@ -119,7 +119,7 @@ def test_a_run_killed_at_any_disk_operation_goes_on_exactly(
                 kills += 1
             resumes = has_checkpoint(run)
             try:
-                train(config, corpus, run, resume=resumes, overwrite=True)
+                train(config, corpus, run, "resume" if resumes else "overwrite")
             except UsageError as error:  # killed after its last checkpoint
                 assert "is finished" in str(error)
             assert metrics_of(run) == records
@@ -198,7 +198,7 @@ def test_a_run_that_was_lengthened_stays_so_though_it_is_killed_before_its_next_
     hook = torch.nn.modules.module.register_module_forward_pre_hook(kill)
     try:
         with pytest.raises(KeyboardInterrupt):
-            train(small(train__steps=17), corpus, Path("r"), resume=True)
+            train(small(train__steps=17), corpus, Path("r"), mode="resume")
     finally:
         hook.remove()
     assert read_checkpoint(Path("r"), "last").config.train.steps == 17
@@ -221,10 +221,10 @@ def test_a_run_goes_back_from_a_damaged_checkpoint_to_the_one_before(
     # 9 steps have another schedule than 11, so compare with a run that never got to step 9
     shutil.copytree("r", "other")
     shutil.rmtree("other/checkpoints/step-9")
-    train(small(), corpus, Path("r"), resume=True)
+    train(small(), corpus, Path("r"), mode="resume")
     assert "step-9: damaged" in caplog.text
     assert Path("r/checkpoints/damaged-step-9").is_dir()
-    train(small(), corpus, Path("other"), resume=True)
+    train(small(), corpus, Path("other"), mode="resume")
     assert weights_of(Path("r")) == weights_of(Path("other"))
     assert metrics_of(Path("r")) == metrics_of(Path("other"))
     assert metrics_of(Path("r"))[-1]["step"] == 11
@@ -235,8 +235,8 @@ def test_a_run_that_had_enough_is_finished(corpus: Corpus) -> None:
     train(small(**PART), corpus, Path("r"))
     for config in (small(**PART), small(train__patience=1, **PART)):
         with pytest.raises(UsageError, match=r"r is finished: at step 4, val loss .*=null"):
-            train(config, corpus, Path("r"), resume=True)
-    assert train(small(), corpus, Path("r"), resume=True).step == 11
+            train(config, corpus, Path("r"), mode="resume")
+    assert train(small(), corpus, Path("r"), mode="resume").step == 11
 
 
 def test_a_run_stopped_before_its_first_evaluation_is_not_finished(corpus: Corpus) -> None:
@@ -244,14 +244,14 @@ def test_a_run_stopped_before_its_first_evaluation_is_not_finished(corpus: Corpu
     with pytest.raises(Interrupted):
         train(small(**PART), corpus, Path("r"), should_stop=lambda: Path("r/checkpoints").exists())
     assert read_checkpoint(Path("r"), "last").step == 1
-    assert train(small(**PART), corpus, Path("r"), resume=True).step == 4
+    assert train(small(**PART), corpus, Path("r"), mode="resume").step == 4
 
 
 def test_a_refused_resume_leaves_the_run_as_old_as_it_was(corpus: Corpus) -> None:
     train(small(**PART), corpus, Path("r"))
     before = Path("r/checkpoints/index.json").stat().st_mtime_ns
     with pytest.raises(UsageError):
-        train(small(**PART), corpus, Path("r"), resume=True)
+        train(small(**PART), corpus, Path("r"), mode="resume")
     assert Path("r/checkpoints/index.json").stat().st_mtime_ns == before
 
 
@@ -259,7 +259,7 @@ def test_best_is_there_after_going_back_past_it(corpus: Corpus) -> None:
     train(small(), corpus, Path("r"))
     assert read_checkpoint(Path("r"), "best").step == 11
     Path("r/checkpoints/step-11/model.safetensors").write_bytes(b"")
-    train(small(train__steps=9), corpus, Path("r"), resume=True)
+    train(small(train__steps=9), corpus, Path("r"), mode="resume")
     assert read_checkpoint(Path("r"), "best").step <= read_checkpoint(Path("r"), "last").step == 9
 
 
@@ -299,7 +299,7 @@ def test_a_stop_in_an_evaluation_saves_at_once_and_the_curves_have_no_gap(
     stopped = stop_in_evaluation(config, corpus)
     assert "stopped at step 4, saved" in str(stopped)
     assert metrics_of(Path("r"))[-1]["step"] == 3
-    train(config, corpus, Path("r"), resume=True)
+    train(config, corpus, Path("r"), mode="resume")
     assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
     assert weights_of(Path("r")) == weights_of(Path("uninterrupted"))
 
@@ -314,9 +314,9 @@ def test_a_kill_while_an_evaluation_is_made_up_for_leaves_no_repeat(corpus: Corp
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train(small(), corpus, Path("r"), resume=True, on_event=kill)
+        train(small(), corpus, Path("r"), mode="resume", on_event=kill)
     assert metrics_of(Path("r"))[-1]["step"] == 4
-    train(small(), corpus, Path("r"), resume=True)
+    train(small(), corpus, Path("r"), mode="resume")
     assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
     assert weights_of(Path("r")) == weights_of(Path("uninterrupted"))
 
@@ -349,10 +349,10 @@ def test_an_evaluation_cut_off_at_the_last_step_is_made_up_for(
     train(config, corpus, Path("uninterrupted"))
 
     assert "stopped at step 3" in str(stop_in_evaluation(config, corpus))
-    assert train(config, corpus, Path("r"), resume=True).reason == "all steps done"
+    assert train(config, corpus, Path("r"), mode="resume").reason == "all steps done"
     for _ in range(2):  # it was once made up for again and again
         with pytest.raises(UsageError, match="r is finished"):
-            train(config, corpus, Path("r"), resume=True)
+            train(config, corpus, Path("r"), mode="resume")
     assert metrics_of(Path("r")) == metrics_of(Path("uninterrupted"))
 
 
@@ -430,13 +430,13 @@ def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus, start: Start)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     expected = f"r is being written by another process .process {holder.pid} on "
-    for options in ({"resume": True}, {"overwrite": True}):
+    for mode in ("resume", "overwrite"):
         with pytest.raises(UsageError, match=expected):
-            train(small(), corpus, Path("r"), **options)
+            train(small(), corpus, Path("r"), mode)
     holder.kill()
     holder.communicate()
     assert Path("r", LOCK).exists(), "left by the dead, and no hindrance"
-    assert train(small(), corpus, Path("r"), resume=True).step == 11
+    assert train(small(), corpus, Path("r"), mode="resume").step == 11
 
 
 def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus: Corpus) -> None:
@@ -454,7 +454,7 @@ def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus: Corpu
     finally:
         hook.remove()
     assert not Path("r").exists()
-    train(small(), corpus, Path("moved"), resume=True)
+    train(small(), corpus, Path("moved"), mode="resume")
     assert weights_of(Path("moved")) == weights_of(Path("uninterrupted"))
     assert metrics_of(Path("moved")) == metrics_of(Path("uninterrupted"))
 
@@ -463,7 +463,7 @@ def test_a_run_that_is_to_be_numbered_finds_a_folder_though_another_was_faster(
     corpus: Corpus,
 ) -> None:
     """Of two runs started at once under one name, one ended as its folder was taken meanwhile."""
-    runs = [train(small(**PART), corpus, Path("runs/r"), numbered=True).run for _ in range(3)]
+    runs = [train(small(**PART), corpus, Path("runs/r"), mode="numbered").run for _ in range(3)]
     assert runs == ["runs/r", "runs/r-2", "runs/r-3"]
     with ThreadPoolExecutor(7) as pool:
         at_once = [*pool.map(make_numbered, [Path("runs/at-once")] * 13)]
@@ -481,7 +481,7 @@ def test_a_run_says_where_it_came_from(corpus: Corpus, monkeypatch: pytest.Monke
     train(small(train__precision="fp32", **PART), corpus, Path("r"))
     # as python -m gpt sets it
     monkeypatch.setattr("sys.argv", ["/lib/gpt/__main__.py", "train", "--resume"])
-    train(small(train__precision="fp32"), corpus, Path("r"), resume=True)
+    train(small(train__precision="fp32"), corpus, Path("r"), mode="resume")
     first, second = map(json.loads, Path("r/provenance.jsonl").read_text().splitlines())
     assert (first["step"], second["step"], first["seed"]) == (0, 4, 1337)
     assert first["text_sha256"] == corpus.sha256
@@ -566,10 +566,10 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
         train(small(**PART), corpus, run)
         filler.write_bytes(bytes(shutil.disk_usage(run).free - 100_000))
         with pytest.raises(TrainingError, match=r"cannot save step 4 .*No space left on device"):
-            train(small(), corpus, run, resume=True)
+            train(small(), corpus, run, mode="resume")
         assert read_checkpoint(run, "last").step == 4
         filler.unlink()
-        train(small(), corpus, run, resume=True)
+        train(small(), corpus, run, mode="resume")
         assert weights_of(run) == weights_of(Path("uninterrupted"))
         assert metrics_of(run) == metrics_of(Path("uninterrupted"))
 
@@ -585,11 +585,11 @@ def test_a_read_only_disk_is_reported(
 
 
 def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
-    with Monitor(tmp_path, small(), None) as monitor:
-        monitor.record(1, {"train_loss": 3.0})
+    with closing(MetricsFile(tmp_path / "metrics.jsonl", None)) as metrics:
+        metrics.on_metrics(1, 0.0, {"train_loss": 3.0})
         with (tmp_path / "metrics.jsonl").open("a") as file:
             file.write('{"step": 2, "trai')  # what a full disk leaves of a line
-        monitor.record(2, {"train_loss": 2.0})
+        metrics.on_metrics(2, 0.0, {"train_loss": 2.0})
     assert [record["step"] for record in metrics_of(tmp_path)] == [1, 2]
 
 
@@ -598,23 +598,17 @@ def test_half_a_record_is_taken_back(tmp_path: Path) -> None:
 
 def poison(monkeypatch: pytest.MonkeyPatch, bad: Callable[[int, float], bool]) -> None:
     """The gradients of a step are NaN where `bad` says so of (step, scale of learning rates)."""
-    original, call = TrainStep._backward, TrainStep.__call__
-    scales = [1.0]
+    original = TrainStep.forward_and_backward
 
-    def noted(self: TrainStep, step: int, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
-        scales[0] = scale
-        return call(self, step, scale)
-
-    def gradients(self: TrainStep, step: int) -> torch.Tensor:
-        loss = original(self, step)
-        if bad(step, scales[0]):
+    def gradients(self: TrainStep, step: int, **options: Any) -> torch.Tensor:
+        loss = original(self, step, **options)
+        if bad(step, self.schedule.scale):
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
                     parameter.grad.fill_(float("nan"))
         return loss
 
-    monkeypatch.setattr(TrainStep, "_backward", gradients)
-    monkeypatch.setattr(TrainStep, "__call__", noted)
+    monkeypatch.setattr(TrainStep, "forward_and_backward", gradients)
 
 
 def test_a_step_that_is_nan_is_skipped_and_reported(
@@ -672,7 +666,7 @@ def test_a_stop_in_the_last_bad_step_is_not_forgotten(
     poison(monkeypatch, bad)
     with pytest.raises(Interrupted, match="stopped at step 5, saved"):
         train(small(), corpus, Path("r"), should_stop=lambda: 7 in bad_steps)
-    train(small(), corpus, Path("r"), resume=True)
+    train(small(), corpus, Path("r"), mode="resume")
     assert metrics_of(Path("r"))[-1]["step"] == 11
 
 
@@ -723,7 +717,7 @@ def test_when_memory_ends_the_setting_that_fits_is_named(
     with memory_for(3):
         with pytest.raises(TrainingError, match=expected):
             train(small(), corpus, Path("r"))
-        train(small(train__accumulation=2), corpus, Path("r"), overwrite=True)
+        train(small(train__accumulation=2), corpus, Path("r"), mode="overwrite")
     with memory_for(0), pytest.raises(TrainingError, match=r"smaller model.T, C or n_layer"):
         train(small(train__accumulation=6), corpus, Path("x"))
 
@@ -756,7 +750,7 @@ def test_a_state_of_something_else_is_told_by_its_key(corpus: Corpus) -> None:
     (last / "training.json").write_text(json.dumps(training))
     rehash(last)
     with pytest.raises(CheckpointError, match=r"not of this model \(nonsense: [^:/]+\); start a"):
-        train(small(), corpus, Path("r"), resume=True)
+        train(small(), corpus, Path("r"), mode="resume")
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "manifest.json"])
@@ -788,17 +782,17 @@ def test_a_link_out_of_the_run_is_not_followed(corpus: Corpus) -> None:
     Path("r/metrics.jsonl").unlink()
     Path("r/metrics.jsonl").symlink_to(secret.resolve())
     with pytest.raises(UsageError, match=r"metrics.jsonl: expected a file .* got a link"):
-        train(small(), corpus, Path("r"), resume=True)
+        train(small(), corpus, Path("r"), mode="resume")
     Path("r/metrics.jsonl").unlink()
     for name in (".lock", ".writer.json", "provenance.jsonl", "projector/vectors.tsv"):
         Path("r", name).unlink(missing_ok=True)
         Path("r", name).symlink_to(secret.resolve())
         with pytest.raises(UsageError, match="expected a file or folder of the run, got a link"):
-            train(small(), corpus, Path("r"), resume=True)
+            train(small(), corpus, Path("r"), mode="resume")
         Path("r", name).unlink()
     os.mkfifo("r/metrics.jsonl")
     with pytest.raises(UsageError, match="got a link or pipe"):
-        train(small(), corpus, Path("r"), resume=True)
+        train(small(), corpus, Path("r"), mode="resume")
     assert secret.read_text() == "mine"
 
 
@@ -815,7 +809,7 @@ def test_a_link_to_nowhere_is_not_followed(corpus: Corpus) -> None:
             link.rename(kept)
         link.symlink_to(target)
         with pytest.raises(UsageError, match="got a link or pipe"):
-            train(small(), corpus, Path("r"), resume=True)
+            train(small(), corpus, Path("r"), mode="resume")
         assert not target.exists()
         link.unlink()
         if kept.exists():
@@ -898,7 +892,7 @@ def test_checkpoints_come_by_the_clock(corpus: Corpus, monkeypatch: pytest.Monke
     """A step that takes 31 s: every second one is saved, and the last."""
     config = small(train__checkpoint_every="1 min", train__eval_every=100)
     now = [0.0]
-    monkeypatch.setattr("gpt.training.trainer.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("time.perf_counter", lambda: now[0])
     call = TrainStep.__call__
     seen: list[int] = []
 

@@ -20,7 +20,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
 from gpt.training.dry_run import estimate
-from gpt.training.trainer import train
+from gpt.training.start import train
 from tests.conftest import small
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::UserWarning")]

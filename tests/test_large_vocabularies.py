@@ -27,8 +27,8 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
 from gpt.training.linear_cross_entropy import linear_cross_entropy
+from gpt.training.start import train
 from gpt.training.teacher import Teacher
-from gpt.training.trainer import train
 from tests.conftest import metrics_of, small
 
 pytestmark = pytest.mark.precision
@@ -193,7 +193,7 @@ def test_a_run_resumes_bit_for_bit(
             on_event=lambda event: steps.append(event["step"]),
             should_stop=lambda: 5 in steps,
         )
-    train(config, corpus, Path("part"), resume=True)
+    train(config, corpus, Path("part"), mode="resume")
     whole, part = (read_checkpoint(Path(run), "last") for run in ("whole", "part"))
     assert whole.step == part.step == config.train.steps
     assert {n: w.tobytes() for n, w in whole.weights.items()} == {

@@ -42,7 +42,7 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_model
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-from gpt.training.trainer import train
+from gpt.training.start import train
 from tests.conftest import small
 
 SEED = 1337

@@ -24,8 +24,9 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training import time_budget
 from gpt.training.dry_run import estimate
+from gpt.training.outcome import Outcome
 from gpt.training.schedule import Schedule
-from gpt.training.trainer import Outcome, train
+from gpt.training.start import train
 from tests.conftest import metrics_of, small
 from tests.test_training import same_weights
 
@@ -238,7 +239,7 @@ def test_the_time_used_counts_on_over_resumes(corpus: Corpus) -> None:
     first, second = Machine(even), Machine(even)
     with pytest.raises(Interrupted, match="stopped at step 30, saved"):
         run_on(first, timed(), corpus, "r", **stop_at(30))
-    run_on(second, read_summary(Path("r"), "last").config, corpus, "r", resume=True)
+    run_on(second, read_summary(Path("r"), "last").config, corpus, "r", mode="resume")
     trained = first.now - BEFORE_TRAINING_S + second.now
     assert 0.9 * 60 < trained <= 60
 
@@ -248,7 +249,7 @@ def test_a_resume_can_give_a_run_more_time(corpus: Corpus) -> None:
     with pytest.raises(Interrupted):
         run_on(Machine(even), timed(), corpus, "r", **stop_at(30))
     config = load_config(read_summary(Path("r"), "last").config, ["train.minutes=2"])
-    outcome = run_on(machine, config, corpus, "r", resume=True)
+    outcome = run_on(machine, config, corpus, "r", mode="resume")
     assert 0.8 * (outcome.step - 30) > 75
 
 
@@ -258,7 +259,7 @@ def test_more_time_is_used_by_a_run_whose_plan_would_end_before_a_check(corpus: 
         run_on(Machine(even), timed(), corpus, "r", **stop_at(60))
     config = load_config(read_summary(Path("r"), "last").config, ["train.minutes=30"])
     machine = Machine(lambda batch: 0.8 if batch < 30 else 8.0)
-    run_on(machine, config, corpus, "r", resume=True)
+    run_on(machine, config, corpus, "r", mode="resume")
     assert machine.now + 60 > 0.9 * 30 * 60
     rates = [record["lr"] for record in metrics_of(Path("r")) if "lr" in record]
     assert rates[80] > 2 * rates[-1]
@@ -271,18 +272,18 @@ def test_a_finished_run_trains_for_the_minutes_that_are_added(corpus: Corpus) ->
     saved = read_summary(Path("r"), "last").config
     config = load_config(saved, ["train.minutes=1.5"])
     with pytest.raises(Interrupted):
-        run_on(machine, config, corpus, "r", resume=True, adds_minutes=True, **stop_at(first + 9))
+        run_on(machine, config, corpus, "r", mode="extend", **stop_at(first + 9))
     machine.now += BEFORE_TRAINING_S
     saved = read_summary(Path("r"), "last").config
-    outcome = run_on(machine, saved, corpus, "r", resume=True)
+    outcome = run_on(machine, saved, corpus, "r", mode="resume")
     assert 0.85 * 90 < machine.now - BEFORE_TRAINING_S <= 90
     found = [record["lr"] for record in metrics_of(Path("r")) if "lr" in record]
     again, before, added = load_config("r/config.yaml"), found[first - 1], found[first:]
-    rewarm = again.train.rewarm_steps
+    rise = Schedule(again).rise_steps(*again.train.plans[1])
     assert len(added) == outcome.step - first
     assert before < added[0] < max(added) / 2, "it rises"
     assert 0.4 < max(added) / again.train.learning_rate < 0.8, "as in one run of all the steps"
-    assert added[rewarm:] == sorted(added[rewarm:], reverse=True)
+    assert added[rise:] == sorted(added[rise:], reverse=True)
     assert added[-1] < 0.1 * max(added)
     assert (again.train.minutes, again.train.plans[1][0]) == (None, first)
     schedule = Schedule(again)
@@ -307,8 +308,8 @@ def test_the_minutes_of_an_interrupted_run_are_those_of_the_whole_run(
     saved = read_summary(Path("r"), "last").config
     less, more = (load_config(saved, [f"train.minutes={n}"]) for n in (0.3, 0.8))
     with pytest.raises(UsageError, match=r"the time of the whole run\. It has used 0\.4"):
-        run_on(Machine(even), less, corpus, "r", resume=True)
-    run_on(Machine(even), more, corpus, "r", resume=True)
+        run_on(Machine(even), less, corpus, "r", mode="resume")
+    run_on(Machine(even), more, corpus, "r", mode="resume")
     assert "--minutes 0.8 is the time of the whole run, which has used 0.4" in caplog.text
     assert "plans" not in caplog.text
 
@@ -323,7 +324,7 @@ def test_a_run_whose_newest_checkpoint_is_damaged_makes_its_plans_again(corpus: 
     for step in range(first, newest.step + 1):
         for weights in Path("r/checkpoints").glob(f"step-{step}/model.safetensors"):
             weights.write_bytes(b"damaged")
-    run_on(Machine(uneven), newest.config, corpus, "r", resume=True)
+    run_on(Machine(uneven), newest.config, corpus, "r", mode="resume")
     replayed = load_config("r/config.yaml")
     assert read_summary(Path("r"), "last").finished
     train(replayed, corpus, Path("again"))
@@ -351,7 +352,7 @@ def test_a_run_killed_between_plans_ends_as_its_plans_say(corpus: Corpus, killed
         run_on(machine, config, corpus, "r", on_event=kill_at(killed))
     saved = read_summary(Path("r"), "last").config
     machine.now = BEFORE_TRAINING_S
-    run_on(machine, saved, corpus, "r", resume=True)
+    run_on(machine, saved, corpus, "r", mode="resume")
     replayed = load_config("r/config.yaml")
     assert replayed.train.plans[: len(saved.train.plans)] == saved.train.plans
     train(replayed, corpus, Path("again"))
@@ -365,7 +366,7 @@ def test_a_repeated_run_that_is_killed_makes_no_plans(corpus: Corpus, killed: in
     config = load_config("r/config.yaml", ["train.checkpoint_every=7"])
     with pytest.raises(KeyboardInterrupt):
         train(config, corpus, Path("again"), on_event=kill_at(killed))
-    train(config, corpus, Path("again"), resume=True)
+    train(config, corpus, Path("again"), mode="resume")
     assert metrics_of(Path("again")) == metrics_of(Path("r"))
     assert same_weights(Path("again"), Path("r"))
 
@@ -398,6 +399,7 @@ def planned(draw: st.DrawFn) -> Schedule:
             **SCHEDULED,
         )
     )
+    schedule.replan(0, steps)
     at = 0
     for _ in range(draw(st.integers(0, 5))):
         if at + 1 >= schedule.steps:
@@ -539,7 +541,6 @@ def test_steps_take_the_place_of_minutes_and_of_their_plans(gpt: Gpt, text_file:
     train = load_config("r/config.yaml").train
     assert (train.steps, train.minutes, train.plans) == (steps + 7, None, ())
     assert read_summary(Path("r"), "last").step == steps + 7
-    assert train.rewarm_steps == train.warmup_steps or not train.warmup_steps
     config = Path("minutes.yaml")
     config.write_text("train: {minutes: 0.01, sample_length: 0}\nmodel: {T: 12, C: 8}\n")
     chosen = ("train", text_file, "--config", config, "--device", "cpu", "--set", "train.steps=3")

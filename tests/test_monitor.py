@@ -17,7 +17,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +31,19 @@ from tqdm.utils import disp_len
 
 from gpt.config.schema import values
 from gpt.config.yaml import to_yaml
+from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.attention_weights import Attention
+from gpt.model.transformer import GPT
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_source
-from gpt.training.monitor.monitor import Monitor
-from gpt.training.monitor.progress import evaluation_bar, training_bar
-from gpt.training.trainer import train
-from tests.conftest import load, metrics_of, small
+from gpt.training.callbacks.bar import ProgressBar, evaluation_bar, training_bar
+from gpt.training.callbacks.callback import Callback, Evaluation
+from gpt.training.callbacks.open_callbacks import opened_callbacks
+from gpt.training.callbacks.tensorboard import TensorBoard
+from gpt.training.run_context import RunContext
+from gpt.training.start import train
+from tests.conftest import PANGRAM, load, metrics_of, small
 
 
 def events_of(run: Path):  # type: ignore[no-untyped-def]
@@ -62,6 +67,26 @@ def hparams_of(run: Path) -> dict[str, object]:
 def weights_of_attention(T: int) -> Attention:
     weights = torch.ones(2, 3, T, T).tril()
     return Attention(weights / weights.sum(-1, keepdim=True), torch.ones(T, 5) / 5)
+
+
+def evaluation(sample: str) -> Evaluation:
+    return Evaluation({}, False, "", sample, weights_of_attention(7), "the fox")
+
+
+def context(run: Path) -> RunContext:
+    text = Path("watched.txt")
+    text.write_text(PANGRAM * 29)
+    return RunContext(small(), load_corpus(open_source(str(text))), run, SINGLE, lambda: False)
+
+
+def board(run: Path, resumed_at: int | None = None) -> TensorBoard:
+    return TensorBoard(context(run), resumed_at)
+
+
+def recorders(
+    run: Path, resumed_at: int | None = None, pending: bool = False
+) -> AbstractContextManager[list[Callback]]:
+    return opened_callbacks(context(run), resumed_at, pending, steps=11, on_event=None)
 
 
 # --- TensorBoard ---
@@ -90,8 +115,8 @@ def test_tensorboard_shows_the_metrics_by_step(text_file: Path) -> None:
 
 
 def test_tensorboard_shows_the_losses_on_one_chart_by_step_and_by_seconds(tmp_path: Path) -> None:
-    with Monitor(tmp_path, small(), None, elapsed_before=7.0) as monitor:
-        monitor.record(3, {"train_loss": 2.5, "val_loss": 2.75})
+    with closing(board(tmp_path)) as shown:
+        shown.on_metrics(3, 7.0, {"train_loss": 2.5, "val_loss": 2.75})
     for which, loss in [("train", 2.5), ("val", 2.75)]:
         assert points(tmp_path, f"loss/{which}") == [(3, loss)]
         assert points(tmp_path, f"loss_by_seconds/{which}") == [(7, loss)]
@@ -128,10 +153,11 @@ def test_a_run_evaluated_on_a_part_has_one_val_curve_and_its_description(text_fi
 
 def test_plans_are_no_text_cards_and_samples_come_before_notices(tmp_path: Path) -> None:
     """Bug: TensorBoard's TEXT page began with a card for each plan, above the samples."""
-    with Monitor(tmp_path, small(), None) as monitor:
-        monitor.event(0, "11 steps planned")
-        monitor.sample(4, "text")
-        monitor.notice(4, "step 4 skipped")
+    with recorders(tmp_path) as callbacks:
+        for callback in callbacks:
+            callback.on_plan(0, 0.0, 11)
+            callback.on_evaluation(4, 0.0, evaluation("text"))
+            callback.on_notice(4, 0.0, "step 4 skipped")
     texts = [tag for tag in events_of(tmp_path).Tags()["tensors"] if tag.endswith("text_summary")]
     assert sorted(texts) == ["sample/text_summary", "training/notice/text_summary"]
     assert "11 steps planned" in (tmp_path / "metrics.jsonl").read_text()
@@ -149,7 +175,7 @@ def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Pa
     """As numbers, truth values and strings, with the seed; a resume leaves one row, the newest."""
     corpus = load_corpus(open_source(str(text_file)))
     train(small(seed=5, train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
-    outcome = train(small(seed=5), corpus, Path("r"), resume=True)
+    outcome = train(small(seed=5), corpus, Path("r"), mode="resume")
     shown = hparams_of(Path("r"))
     config = values(small(seed=5))
     assert {key for key in shown if not key.startswith("final/")} == set(config)
@@ -159,10 +185,11 @@ def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Pa
 
 
 def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(tmp_path: Path) -> None:
-    with Monitor(tmp_path, small(), None, elapsed_before=59.0) as monitor:
-        monitor.attention(0, weights_of_attention(7), "the fox")  # of an untrained model: flat
-        monitor.attention(4, weights_of_attention(7), "the fox")
-        monitor.finish(4, {})
+    model = GPT(small().model, 31)
+    with closing(board(tmp_path)) as shown:
+        shown.on_evaluation(0, 59.0, evaluation("a"))  # of an untrained model: flat
+        shown.on_evaluation(4, 59.0, evaluation("b"))
+        shown.on_end(4, 59.0, {}, model)
     from gpt.inspection.attention_picture import draw, png
 
     (event,) = events_of(tmp_path).Images("visualization/attention")
@@ -178,7 +205,7 @@ def test_the_projector_names_the_characters(text_file: Path) -> None:
     text_file.write_text("\x1b\t\n 日\u2028abca" * 50)
     corpus = load_corpus(open_source(str(text_file)))
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
-    train(small(), corpus, Path("r"), resume=True)
+    train(small(), corpus, Path("r"), mode="resume")
     config = projector_config_pb2.ProjectorConfig()
     text_format.Parse(Path("r/projector_config.pbtxt").read_text(), config)
     (embedding,) = config.embeddings
@@ -206,22 +233,6 @@ def test_the_projector_names_the_characters(text_file: Path) -> None:
     }
 
 
-def test_histograms_come_on_request_and_change_nothing(text_file: Path) -> None:
-    corpus = load_corpus(open_source(str(text_file)))
-    train(small(), corpus, Path("without"))
-    assert events_of(Path("without")).Tags()["histograms"] == []
-    train(small(train__histograms=True), corpus, Path("with"))
-    assert metrics_of(Path("with")) == metrics_of(Path("without"))
-    events = events_of(Path("with"))
-    model = load("with")
-    for name, parameter in model.named_parameters():
-        weights = events.Histograms(f"parameters/{name}")
-        assert [e.step for e in weights] == [0, 4, 8, 11]
-        seen = weights[-1].histogram_value
-        assert (seen.num, seen.max) == (parameter.numel(), pytest.approx(parameter.max().item()))
-        assert [e.step for e in events.Histograms(f"gradients/{name}")] == [4, 8, 11]
-
-
 def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
     text_file.write_text("<script>\x1b[2J# **\n" * 50)
     train(small(train__steps=2), load_corpus(open_source(str(text_file))), Path("r"))
@@ -238,10 +249,10 @@ def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
     corpus = load_corpus(open_source(str(text_file)))
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
     shutil.copytree("r/checkpoints", "at-step-4")
-    train(small(train__stop_at_val_loss=3.2), corpus, Path("r"), resume=True)  # and at 8
+    train(small(train__stop_at_val_loss=3.2), corpus, Path("r"), mode="resume")  # and at 8
     shutil.rmtree("r/checkpoints")  # as if it had been killed before its checkpoint
     shutil.copytree("at-step-4", "r/checkpoints")
-    train(small(), corpus, Path("r"), resume=True)
+    train(small(), corpus, Path("r"), mode="resume")
     assert [step for step, _ in points(Path("r"), "loss/train")] == list(range(1, 12))
     assert [step for step, _ in points(Path("r"), "loss/val")] == [4, 8, 11]
     samples = events_of(Path("r")).Tensors("sample/text_summary")
@@ -250,13 +261,15 @@ def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
 
 def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path) -> None:
     """A run was killed after it recorded an evaluation that a stop had left, and had two points."""
-    with Monitor(tmp_path, small(), None) as monitor:
-        monitor.record(3, {"train_loss": 3.0})
-        monitor.notice(4, "skipped")
+    with recorders(tmp_path) as callbacks:
+        for callback in callbacks:
+            callback.on_metrics(3, 0.0, {"train_loss": 3.0})
+            callback.on_notice(4, 0.0, "skipped")
     for _ in range(2):
-        with Monitor(tmp_path, small(), 4, pending=True) as monitor:
-            monitor.sample(4, "text")
-            monitor.record(4, {"train_loss": 2.0, "val_loss": 1.0})
+        with recorders(tmp_path, 4, pending=True) as callbacks:
+            for callback in callbacks:
+                callback.on_evaluation(4, 0.0, evaluation("text"))
+                callback.on_metrics(4, 0.0, {"train_loss": 2.0, "val_loss": 1.0})
     assert points(tmp_path, "loss/train") == [(3, 3.0), (4, 2.0)]
     assert points(tmp_path, "loss/val") == [(4, 1.0)]
     for tag in ("training/notice/text_summary", "sample/text_summary"):
@@ -270,9 +283,8 @@ def test_a_resumed_curve_by_seconds_has_no_repeat(tmp_path: Path, seconds_per_st
     """A purge by step would take points in seconds for steps: too many of a slow run's, say."""
 
     def record(step: int) -> None:
-        elapsed_s = step * seconds_per_step
-        with Monitor(tmp_path, small(), step - 4, elapsed_before=elapsed_s) as monitor:
-            monitor.record(step, {"val_loss": step / 2})
+        with closing(board(tmp_path, step - 4)) as shown:
+            shown.on_metrics(step, step * seconds_per_step, {"val_loss": step / 2})
 
     for step in (4, 8, 12, 12, 16):  # 12 was not saved, and trained again
         record(step)
@@ -284,34 +296,18 @@ def test_a_resumed_curve_by_seconds_has_no_repeat(tmp_path: Path, seconds_per_st
 
 
 def test_a_damaged_event_file_is_no_reason_not_to_resume(tmp_path: Path) -> None:
-    with Monitor(tmp_path, small(), None) as monitor:
+    with closing(board(tmp_path)) as shown:
         for step in (1, 2, 3):
-            monitor.record(step, {"val_loss": 1.0})
+            shown.on_metrics(step, 0.0, {"val_loss": 1.0})
     (path,) = tmp_path.glob("events*")
     whole = path.read_bytes()
     for damaged in (whole[:-20], whole[:40] + b"\xff" * 40, b"", b"\xff" * 99):
         path.write_bytes(damaged)
-        with Monitor(tmp_path, small(), 3) as monitor:
-            monitor.record(4, {"val_loss": 0.5})
+        with closing(board(tmp_path, 3)) as shown:
+            shown.on_metrics(4, 0.0, {"val_loss": 0.5})
         assert points(tmp_path, "loss/val")[-1] == (4, 0.5)
         for other in set(tmp_path.glob("events*")) - {path}:
             other.unlink()
-
-
-def test_elapsed_seconds_count_over_all_resumes(tmp_path: Path) -> None:
-    """They used to begin anew with each resume, and to count the time that imports take."""
-    with Monitor(tmp_path, small(), None) as monitor:
-        first = monitor.elapsed_s
-        monitor.record(1, {"val_loss": 2.0})
-        time.sleep(0.01)
-        second = monitor.elapsed_s
-    with Monitor(tmp_path, small(), 1, elapsed_before=second) as monitor:
-        monitor.record(2, {"val_loss": 1.0})
-        third = monitor.elapsed_s
-    assert first < second < third
-    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    seconds = [json.loads(line)["elapsed_s"] for line in lines]
-    assert first - 5e-4 <= seconds[0] <= second <= seconds[1] + 5e-4 <= third + 1e-3
 
 
 # --- a full disk ---
@@ -338,13 +334,16 @@ def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
 ) -> None:
     """In metrics.jsonl and TensorBoard, whole and in their order; no thread prints a traceback."""
     monkeypatch.setattr(logging.getLogger("gpt"), "handlers", [])  # of commands run before
-    with Monitor(tmp_path, small(), None) as monitor:
-        monitor.record(1, {"train_loss": 3.0})
+    with recorders(tmp_path) as callbacks:
+        for callback in callbacks:
+            callback.on_metrics(1, 0.0, {"train_loss": 3.0})
         with full_disk((tmp_path / "metrics.jsonl").stat().st_size + 10):
             for step in (2, 3):
-                monitor.record(step, {"train_loss": 2.0})
-                monitor.histograms(step, torch.nn.Linear(5, 3))
-        monitor.record(4, {"train_loss": 1.0})
+                for callback in callbacks:
+                    callback.on_metrics(step, 0.0, {"train_loss": 2.0})
+                    callback.on_evaluation(step, 0.0, evaluation(999 * "text"))
+        for callback in callbacks:
+            callback.on_metrics(4, 0.0, {"train_loss": 1.0})
     assert [record["step"] for record in metrics_of(tmp_path)] == [1, 2, 3, 4]
     assert [step for step, _ in points(tmp_path, "loss/train")] == [1, 2, 3, 4]
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
@@ -356,8 +355,9 @@ def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
 def test_watching_a_run_starts_no_thread_and_sets_no_hook(tmp_path: Path) -> None:
     """A notebook's own hook for errors in threads was replaced while a run was training."""
     hook, threads = threading.excepthook, threading.enumerate()
-    with Monitor(tmp_path, small(), None) as monitor:
-        monitor.record(1, {"train_loss": 3.0})
+    with recorders(tmp_path) as callbacks:
+        for callback in callbacks:
+            callback.on_metrics(1, 0.0, {"train_loss": 3.0})
         assert threading.excepthook is hook
         assert threading.enumerate() == threads
 
@@ -482,8 +482,9 @@ def test_the_first_lines_of_a_sample_are_shown(
 ) -> None:
     caplog.set_level(logging.INFO, "gpt")
     monkeypatch.setenv("COLUMNS", "20")
-    with Monitor(tmp_path, small(), None) as monitor:
-        monitor.sample(250, "\n\x1b[2J" + "x" * 40 + "\n日本語日本語日本語日本語\nc\nd")
+    text = "\n\x1b[2J" + "x" * 40 + "\n日本語日本語日本語日本語\nc\nd"
+    with closing(ProgressBar(11, 0)) as bar:
+        bar.on_evaluation(250, 0.0, evaluation(text))
     first, *lines = caplog.records[-1].getMessage().split("\n")
     assert first == "sample at step 250:"
     assert lines == [r"  \x1b[2Jxxxxxxxxxxx", "  日本語日本語日本語", "  c"]

@@ -23,8 +23,8 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.build_step import build_step
+from gpt.training.start import train
 from gpt.training.step import TrainStep
-from gpt.training.trainer import train
 from tests.conftest import metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in
 
@@ -180,7 +180,7 @@ def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(
     stops = {"train__stop_at_val_loss": 99.0}
     train(small(**changes, **stops, device="auto"), corpus, Path("part"))
     assert metrics_of(Path("part"))[-1]["step"] == 4
-    train(small(**changes, device="auto"), corpus, Path("part"), resume=True)
+    train(small(**changes, device="auto"), corpus, Path("part"), mode="resume")
     assert metrics_of(Path("whole")) == metrics_of(Path("cpu"))
     cpu, whole, part = (
         read_checkpoint(Path(name), "last").weights for name in ("cpu", "whole", "part")

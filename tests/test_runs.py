@@ -33,7 +33,7 @@ from gpt.runs.write import write_checkpoint
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
-from gpt.training.trainer import train
+from gpt.training.start import train
 from tests.conftest import rehash, small, wait_until
 
 VOCABULARY = Vocabulary.of("\n abcdefghij")
@@ -275,7 +275,7 @@ def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
         training.write_text(json.dumps(json.loads(good) | {"numbers": numbers | wrong}))
         rehash(place(4))
         with pytest.raises((CheckpointError, UsageError), match=r"not of this model|not the text"):
-            train(small(), corpus, RUN, resume=True)
+            train(small(), corpus, RUN, mode="resume")
     training.write_text(good)
     name = next(iter(tensors))
     for other in (
@@ -287,7 +287,7 @@ def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
         save_file(other, optimizer)
         rehash(place(4))
         with pytest.raises(CheckpointError, match="training state is not of this model"):
-            train(small(), corpus, RUN, resume=True)
+            train(small(), corpus, RUN, mode="resume")
 
 
 def test_a_checkpoint_whose_writing_fails_leaves_the_old_one(

@@ -23,11 +23,13 @@ from gpt.text import batches
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training.build_step import build_step
-from gpt.training.progress import Progress
+from gpt.training.evaluator import Progress
 from gpt.training.resume import RunState
-from gpt.training.schedule import learning_rate
-from gpt.training.time_budget import TimeBudget
-from gpt.training.trainer import Trainer, train
+from gpt.training.run_context import RunContext
+from gpt.training.schedule import Schedule
+from gpt.training.start import train
+from gpt.training.time_budget import Stopwatch, TimeBudget
+from gpt.training.trainer import Trainer
 from tests.conftest import metrics_of, small
 from tests.test_training import RISING, same_weights
 
@@ -102,19 +104,19 @@ def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
     model = GPT(config.model, len(corpus.vocabulary))
     torch.nn.init.normal_(model.head.weight)
     expected = evaluate(model, corpus.val)
-    state = RunState(
-        0, build_step(config, model, torch.device("cpu"), SINGLE, corpus.train), Progress()
-    )
-    budget = TimeBudget(config, state.update, corpus.val, perf_counter)
+    update = build_step(config, model, torch.device("cpu"), SINGLE, corpus.train)
+    budget = TimeBudget(config, corpus.val, Stopwatch(perf_counter))
+    state = RunState(config, 0, update, Schedule(config), budget, Progress())
     Path("r").mkdir()
-    Trainer(config, corpus, Path("r"), state, budget, lambda: None, lambda: False, None).fit()
+    context = RunContext(config, corpus, Path("r").absolute(), SINGLE, lambda: False)
+    Trainer(context, state, lambda: None, None).fit()
     assert metrics_of(Path("r"))[0]["val_loss"] == expected
 
 
 @given(st.lists(st.floats(0.1, 9), min_size=1, max_size=17))
 def test_progress_knows_the_best_and_how_long_ago_it_was(losses: list[float]) -> None:
     progress = Progress()
-    improved = [progress.evaluated(step, loss) for step, loss in enumerate(losses, 1)]
+    improved = [progress.add(step, loss) for step, loss in enumerate(losses, 1)]
     best = losses.index(min(losses))
     assert (progress.best_step, progress.best_loss) == (best + 1, losses[best])
     assert progress.since_best == len(losses) - 1 - best
@@ -172,7 +174,7 @@ def test_a_stop_while_the_whole_is_scored_leaves_that_to_the_resume(
             train(config, corpus, Path("r"), should_stop=lambda: len(windows) >= stop_after)
     finally:
         hook.remove()
-    resumed = train(config, corpus, Path("r"), resume=True)
+    resumed = train(config, corpus, Path("r"), mode="resume")
     assert (resumed.val_loss, resumed.best_val_loss) == (expected.val_loss, expected.best_val_loss)
     assert metrics_of(Path("r")) == metrics_of(Path("whole"))
     assert same_weights(Path("r"), Path("whole"))
@@ -191,55 +193,11 @@ def test_a_resume_for_longer_tells_the_jump_of_the_learning_rate(
     """It spoke of another schedule, without a number: from 1.2e-4 to 4.2e-3 in one case."""
     train(small(), corpus, Path("r"))
     with caplog.at_level(logging.WARNING, "gpt"):
-        train(small(train__steps=23), corpus, Path("r"), resume=True)
+        train(small(train__steps=23), corpus, Path("r"), mode="resume")
     before, after = rates("r")[11], rates("r")[12]
     assert after > 2 * before
     assert "train.steps changes from 11 to 23" in caplog.text
     assert f"from {before:.3g} to {after:.3g}, at once" in caplog.text
-    assert "train.rewarm_steps=N" in caplog.text
-
-
-def test_a_schedule_can_be_changed_again_before_a_step_is_made(
-    corpus: Corpus, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Stopped at once for a rewarmup that the message offers, it ended in a division by zero."""
-    train(small(), corpus, Path("r"))
-
-    def kill(event: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        train(small(train__steps=23), corpus, Path("r"), resume=True, on_event=kill)
-    longer = small(train__steps=29, train__rewarm_steps=5)
-    train(longer, corpus, Path("r"), resume=True)
-    last, target = rates("r")[11], learning_rate(11, longer.train)
-    assert rates("r")[12] == pytest.approx(last + (target - last) / 5)
-
-
-def test_rewarmup_is_linear_and_a_resume_of_the_resumed_run_repeats_it(corpus: Corpus) -> None:
-    longer = small(train__steps=23, train__rewarm_steps=5)
-    for run in ("whole", "part"):
-        train(small(), corpus, Path(run))
-    train(longer, corpus, Path("whole"), resume=True)
-    found, last = rates("whole"), rates("whole")[11]
-    for i in range(1, 6):
-        target = learning_rate(11 + i - 1, longer.train)
-        assert found[11 + i] == pytest.approx(last + (target - last) * i / 5)
-    assert found[17] == learning_rate(16, longer.train)
-    for stop in (12, 14, 17):
-        steps: list[int] = []
-        with pytest.raises(Interrupted, match=f"stopped at step {stop}, saved"):
-            train(
-                longer,
-                corpus,
-                Path("part"),
-                resume=True,
-                on_event=lambda event, steps=steps: steps.append(event["step"]),
-                should_stop=lambda steps=steps, stop=stop: stop in steps,
-            )
-    train(longer, corpus, Path("part"), resume=True)
-    assert metrics_of(Path("part")) == metrics_of(Path("whole"))
-    assert same_weights(Path("part"), Path("whole"))
 
 
 # --- rolling back ---
@@ -300,11 +258,11 @@ def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
 def test_elapsed_s_counts_on_over_resumes(corpus: Corpus) -> None:
     """It began anew with each process, so that a resumed run's curve against time ran back."""
     first = train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
-    resumed = train(small(), corpus, Path("r"), resume=True)
+    resumed = train(small(), corpus, Path("r"), mode="resume")
     elapsed = [
         json.loads(line)["elapsed_s"] for line in Path("r/metrics.jsonl").read_text().splitlines()
     ]
     assert elapsed == sorted(elapsed)
     assert resumed.elapsed_s >= first.elapsed_s
-    again = train(small(train__steps=12), corpus, Path("r"), resume=True)
+    again = train(small(train__steps=12), corpus, Path("r"), mode="resume")
     assert again.elapsed_s >= resumed.elapsed_s

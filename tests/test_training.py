@@ -36,8 +36,8 @@ from gpt.training import gradients as training_gradients
 from gpt.training.build_step import build_step
 from gpt.training.gradients import PlainBackward
 from gpt.training.schedule import Schedule
+from gpt.training.start import train
 from gpt.training.step import TrainStep
-from gpt.training.trainer import train
 from tests.conftest import COMMAND, HANGS_S, load, metrics_of, records, rehash, small, wait_until
 
 pytestmark = pytest.mark.precision
@@ -179,9 +179,9 @@ def test_a_run_computes_with_its_threads_and_leaves_torchs_number_alone(
 
     train(small(threads=2, **stops), corpus, Path("r"), on_event=note)
     assert set(counts) == {2}
-    train(small(threads=2), corpus, Path("r"), resume=True)
+    train(small(threads=2), corpus, Path("r"), mode="resume")
     assert "threads" not in caplog.text
-    train(small(threads=5, train__steps=12), corpus, Path("r"), resume=True)
+    train(small(threads=5, train__steps=12), corpus, Path("r"), mode="resume")
     assert "threads: computing with 5, where the run had 2" in caplog.text
     assert torch.get_num_threads() == 3
     lines = Path("r/provenance.jsonl").read_text().splitlines()
@@ -194,10 +194,10 @@ def test_a_resume_on_a_chip_of_another_precision_says_so(
     """A run begun where auto means bfloat16 went on in float32 without a word."""
     monkeypatch.setattr("gpt.device.has_fast_bf16", lambda device: True)
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
-    train(small(train__steps=12), corpus, Path("r"), resume=True)
+    train(small(train__steps=12), corpus, Path("r"), mode="resume")
     assert "precision" not in caplog.text
     monkeypatch.setattr("gpt.device.has_fast_bf16", lambda device: False)
-    train(small(train__steps=13), corpus, Path("r"), resume=True)
+    train(small(train__steps=13), corpus, Path("r"), mode="resume")
     assert "computing in float32, where the run had bfloat16" in caplog.text
 
 
@@ -424,7 +424,7 @@ def test_a_resumed_run_goes_on_bit_for_bit(
     train(whole, corpus, Path("whole"))
     part = small(**{drawn: 0.3}, train__stop_at_val_loss=99.0, train__eval_every=stop_at)
     assert train(part, corpus, Path("part")).step == stop_at
-    train(whole, corpus, Path("part"), resume=True)
+    train(whole, corpus, Path("part"), mode="resume")
     assert same_weights(Path("whole"), Path("part"))
     records = {record["step"]: record for record in metrics_of(Path("part"))}
     assert sorted(records) == [record["step"] for record in metrics_of(Path("part"))]
@@ -445,7 +445,7 @@ def test_a_run_from_before_a_setting_existed_is_read_and_resumes(corpus: Corpus)
         saved.write_text(json.dumps(config))
         rehash(saved.parent)
     assert read_checkpoint(Path("part"), "last").config.model.dropout == 0
-    train(small(), corpus, Path("part"), resume=True)
+    train(small(), corpus, Path("part"), mode="resume")
     assert same_weights(Path("whole"), Path("part"))
 
 
@@ -457,7 +457,7 @@ def test_a_resumed_run_knows_its_best(corpus: Corpus) -> None:
     assert 0 < stop < 11
     part = changes | {"train__stop_at_val_loss": 99.0, "train__eval_every": stop}
     assert train(small(**part), corpus, Path("part")).step == stop
-    resumed = train(small(**changes), corpus, Path("part"), resume=True)
+    resumed = train(small(**changes), corpus, Path("part"), mode="resume")
     assert (resumed.best_step, resumed.best_val_loss) == (stop, whole.best_val_loss)
     assert read_checkpoint(Path("part"), "best").step == stop
 
@@ -468,7 +468,7 @@ def test_only_our_own_folders_are_pruned(corpus: Corpus) -> None:
     train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
     keepsake.mkdir()
     leftover.mkdir()
-    train(small(), corpus, Path("r"), resume=True)
+    train(small(), corpus, Path("r"), mode="resume")
     assert keepsake.exists()
     assert not leftover.exists()
 
@@ -539,7 +539,7 @@ def test_records_after_the_checkpoint_are_dropped_on_resume(corpus: Corpus) -> N
     train(config, corpus, Path("r"))
     with Path("r/metrics.jsonl").open("a") as file:
         file.write('{"step": 5, "train_loss": 9}\n{"step": 6, "tra')
-    train(small(), corpus, Path("r"), resume=True)
+    train(small(), corpus, Path("r"), mode="resume")
     steps = [json.loads(line)["step"] for line in Path("r/metrics.jsonl").read_text().splitlines()]
     assert steps == list(range(12))
     assert all(record.get("train_loss") != 9 for record in metrics_of(Path("r")))
@@ -646,11 +646,11 @@ def test_a_loss_that_is_no_number_stops_the_run_and_harms_no_checkpoint(corpus: 
 def test_resume_refuses_another_text_and_a_finished_run(corpus: Corpus, text_file: Path) -> None:
     train(small(), corpus, Path("r"))
     with pytest.raises(UsageError, match=r"r is finished: .* step 11 of 11\. .*train.steps=22"):
-        train(small(), corpus, Path("r"), resume=True)
+        train(small(), corpus, Path("r"), mode="resume")
     text_file.write_text(text_file.read_text().replace("fox", "ofx"))
     changed = load_corpus(open_source(str(text_file)))
     with pytest.raises(UsageError, match=r"is not the text that r began with"):
-        train(small(train__steps=20), changed, Path("r"), resume=True)
+        train(small(train__steps=20), changed, Path("r"), mode="resume")
 
 
 def test_resume_refuses_settings_that_would_make_another_run() -> None:
@@ -782,7 +782,7 @@ def test_a_signal_saves_and_leaves_and_the_run_goes_on_exactly(
     longer = load_config(Path("r/config.yaml"))
     stop = {"train": longer.train.model_copy(update={"stop_at_val_loss": 99.0, "eval_every": 1})}
     stopping = longer.model_copy(update=stop)
-    end = train(stopping, corpus, Path("r"), resume=True).step
+    end = train(stopping, corpus, Path("r"), mode="resume").step
     assert end in (step, step + 1), "the signal may have come in an evaluation, made up for now"
     train(small(train__steps=100_000, train__stop_at_val_loss=99.0, train__eval_every=end),
           corpus, Path("whole"))  # fmt: skip

@@ -1,6 +1,7 @@
 """Train a run, resume it, or estimate its cost."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,13 +21,26 @@ from gpt.api.resolve import (
 from gpt.distributed.launch import begin_training, check_alone
 from gpt.distributed.ranks import Ranks, joined
 from gpt.errors import UsageError, shown
+from gpt.files import from_here
 from gpt.status import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.runs.format import CheckpointData
     from gpt.training.dry_run import Estimate
-    from gpt.training.trainer import Outcome
+    from gpt.training.outcome import Outcome
+    from gpt.training.start import Mode
+
+OnEvent = Callable[[dict[str, Any]], object]
+
+
+@dataclass(frozen=True)
+class _Caller:
+    """The functions of the caller: see `train`."""
+
+    should_stop: Callable[[], bool]
+    on_event: OnEvent | None
+    clock: Callable[[], float]
 
 
 def train(
@@ -39,7 +53,7 @@ def train(
     run_dir: str | Path | None = None,
     overwrite: bool = False,
     should_stop: Callable[[], bool] | None = None,
-    on_event: Callable[[dict[str, Any]], object] | None = None,
+    on_event: OnEvent | None = None,
     clock: Callable[[], float] | None = None,
 ) -> "Outcome":
     """Train a model on a text in a new run folder.
@@ -47,56 +61,53 @@ def train(
     When torchrun starts this program, its processes train one model together, and all return the
     Outcome. When torchrun restarts them, they resume the run that they began.
 
+    `on_event` is called in this thread with a dict that has `kind`, `step` and, by kind:
+
+    - "step", every `train.log_every` steps: `train_loss` (nats per id), `lr`, `grad_norm`,
+      `chars_per_s`
+    - "evaluation": `val_loss`, or with `train.eval_characters` `val_loss_part`, in nats per id;
+      `is_best`; with bytes `val_loss_per_character`; of an ensemble `val_loss_member_1` and so on
+    - "sample", after an evaluation: `text`
+    - "checkpoint": `path`, `is_best`
+    - "plan", with `minutes`: `steps`, the number of steps of the whole run from now on
+    - "notice", about a skipped step, a rollback or overfitting: `text`
+
     Args:
         config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
-            Without a config, what `settings` leave open is chosen for the text and the `minutes`
-            (default 5); but `train.steps`, `train.init_from` and `train.distill` among the settings
-            leave the defaults as they are.
-        text: the text, or several, in place of `data.source`: a named one, a file, a folder, a glob
+            By default, settings are chosen for the text and `minutes` (5). If `settings` contain
+            `train.steps`, `train.init_from` or `train.distill`, the defaults are used instead.
+        text: one text or several, in place of `data.source`: a named one, a file, a folder, a glob
             or `-` for standard input.
-        minutes: the time of the whole call, in minutes, in place of `train.steps`, also if the
-            config has `train.plans`.
+        minutes: the time of the whole call, in place of `train.steps` and of plans in the config.
         settings: changes of the config, `{"train.steps": 500}` or `["train.steps=500"]`.
-        init_from: the run to fine-tune, in place of `train.init_from`. Training begins with the
-            weights of its best checkpoint, and its shape and recipe are the defaults. Unless
-            `train.steps` is set, it ends when further passes over the text would overfit, or when
-            three evaluations in a row bring no better val loss.
-        run_dir: the folder of the run; default `runs/NAME`, where NAME is that of the text, or
-            without a text that of the config; a number is added if the folder exists.
-        overwrite: whether to replace the run in the folder. It is deleted with the first checkpoint
-            of the new run, and put back if training fails before.
-        should_stop: called after each step and, from any thread, before each window of an
-            evaluation. If it returns True, the state is saved and Interrupted is raised.
-        on_event: called in this thread with a dict with `kind`, `step`, and for each kind:
-            "step", every `train.log_every` steps: `train_loss` (nats per id), `lr`, `grad_norm` and
-                `chars_per_s`;
-            "evaluation": `val_loss`, or with `train.eval_characters` `val_loss_part`, in nats per
-                id; `is_best`; with bytes `val_loss_per_character`; of an ensemble
-                `val_loss_member_1` and so on;
-            "sample", after an evaluation: `text`;
-            "checkpoint": `path`, `is_best`;
-            "plan", with `minutes`: `steps`, the number of steps of the whole run from now on;
-            "notice": `text`, about a skipped step, a rollback or overfitting.
-        clock: returns the seconds of the `minutes` that have passed; default: those since this
-            call.
+        init_from: the run to fine-tune, in place of `train.init_from`. Its best checkpoint gives
+            the first weights, its settings are the defaults. Without `train.steps`, training ends
+            before it would overfit, or after three evaluations without a better val loss.
+        run_dir: the folder of the run; by default `runs/NAME`, named after the text or the config,
+            with a number if that exists.
+        overwrite: replace the run in the folder. It is deleted with the first checkpoint of the new
+            run, and restored if training fails before.
+        should_stop: called after each step, on an accelerator after at most ten, and, from any
+            thread, before each window of an evaluation. If it returns True, the state is saved.
+        on_event: called for each event, see above.
+        clock: returns the seconds of the `minutes` that have passed; by default, since this call.
 
     Returns:
-        An Outcome: the folder in `run`, the last `step`, `val_loss`, `best_val_loss` and
-        `best_step`, `bits_per_byte`, `seconds`, and the `reason` for which training ended. Losses
-        are in nats per id: a character, or with `data.vocabulary: bytes` a byte.
+        The folder in `run`, the last `step`, `val_loss`, `best_val_loss`, `best_step`,
+        `bits_per_byte`, `seconds`, the `reason` for which training ended, and more. Losses are in
+        nats per id: a character, or with `data.vocabulary: bytes` a byte.
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
         DeviceError: this machine does not have the device, or cannot compile the model.
         TextError: the text cannot be read.
         UsageError: the folder is in use, or there is no run to fine-tune.
-        GPTError: the folder can be neither made nor written to.
+        GPTError: the folder cannot be made or written to.
         OutOfMemory: training would take more memory than is free.
         TrainingError: training cannot continue; the checkpoints are as they were.
         Interrupted: `should_stop` returned True. If training had begun, the state is saved.
     """
-    should_stop = should_stop or never
-    clock = clock or since_now()
+    caller = _Caller(should_stop or never, on_event, clock or since_now())
     settled = resolve_new(config, text, settings, minutes, init_from)
     if not isinstance(run_dir, str | Path | None):
         raise UsageError(f"run_dir: expected a str or Path, got {shown(repr(run_dir))}")
@@ -105,40 +116,27 @@ def train(
     from gpt.runs.folder import check_can_be_made, check_free, check_keeps
     from gpt.runs.format import has_checkpoint
 
-    typed = Path(run_dir) if run_dir else RUNS / name_of(config, text)
-    numbered = not (run_dir or overwrite)
-    with joined(should_stop) as ranks:
+    run = (Path(run_dir) if run_dir else RUNS / name_of(config, text)).absolute()
+    mode: Mode = "overwrite" if overwrite else "new" if run_dir else "numbered"
+    with joined(caller.should_stop) as ranks:
         before = ranks.broadcast(begin_training)
         if "outcome" in before:
             return _outcome(before)
         if begun := before.get("run"):
             if ranks.broadcast(has_checkpoint, Path(begun)):
-                return _resume(ranks, before, begun, None, None, (), should_stop, on_event, clock)
-            typed, numbered, overwrite = Path(begun), False, True
-        run = typed.absolute()  # the caller may change the working folder
-        if numbered:
-            ranks.broadcast(check_can_be_made, typed.parent)
+                return _resume(ranks, before, begun, None, None, (), caller)
+            run, mode = Path(begun), "overwrite"
+        if mode == "numbered":
+            ranks.broadcast(check_can_be_made, from_here(run.parent))
         else:
-            ranks.broadcast(partial(check_free, overwrite=overwrite), typed)
-        if overwrite:
-            ranks.broadcast(check_keeps, typed, settled)
-        settled, corpus = ready(config, settled, settings, clock, should_stop, ranks=ranks)
-
-        with phase("loading PyTorch"):
-            from gpt.training.trainer import train as train_model
-
-        return train_model(
-            settled,
-            corpus,
-            run,
-            typed=typed,
-            overwrite=overwrite,
-            numbered=numbered,
-            should_stop=should_stop,
-            on_event=on_event,
-            clock=clock,
-            ranks=ranks,
+            check = partial(check_free, overwrite=mode == "overwrite")
+            ranks.broadcast(check, from_here(run))
+        if mode == "overwrite":
+            ranks.broadcast(check_keeps, from_here(run), settled)
+        settled, corpus = ready(
+            config, settled, settings, caller.clock, caller.should_stop, ranks=ranks
         )
+        return _train(ranks, settled, corpus, run, mode, caller)
 
 
 def resume(
@@ -148,23 +146,24 @@ def resume(
     minutes: float | None = None,
     settings: Settings = (),
     should_stop: Callable[[], bool] | None = None,
-    on_event: Callable[[dict[str, Any]], object] | None = None,
+    on_event: OnEvent | None = None,
     clock: Callable[[], float] | None = None,
 ) -> "Outcome":
-    """Resume a run from its last checkpoint, with its config but for `settings`.
+    """Resume a run from its last checkpoint, with its config except for `settings`.
 
     Args:
-        run: the folder of the run, or its name under `runs/`; default: the newest run of `text`, or
-            the newest of all.
+        run: the folder of the run, or its name under `runs/`; by default, the newest run of `text`,
+            or the newest of all.
         text: selects the newest run of this text; with `run`, where the same text is now.
-        minutes: the time to train, in minutes. A finished run trains for as many minutes more,
-            after a short warmup (`train.rewarm_steps`). For an interrupted run it is the time of
-            the whole run, over all resumes.
+        minutes: the time to train. A finished run trains for that many minutes more, after a short
+            warmup. For an interrupted run it is the time of the whole run, over all resumes.
         settings: changes of the run's config; `train.steps` replaces its minutes and plans.
-        should_stop, on_event, clock: see `train`.
+        should_stop: see `train`.
+        on_event: see `train`.
+        clock: see `train`.
 
     Returns:
-        The Outcome of the whole run; see `train`.
+        The outcome of the whole run; see `train`.
 
     Raises:
         ConfigError: a setting would make it another run.
@@ -173,13 +172,12 @@ def resume(
         CheckpointError: no checkpoint of the run can be read.
         TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: see `train`.
     """
-    should_stop = should_stop or never
-    clock = clock or since_now()
-    with joined(should_stop) as ranks:
+    caller = _Caller(should_stop or never, on_event, clock or since_now())
+    with joined(caller.should_stop) as ranks:
         before = ranks.broadcast(begin_training)
         if "outcome" in before:
             return _outcome(before)
-        return _resume(ranks, before, run, text, minutes, settings, should_stop, on_event, clock)
+        return _resume(ranks, before, run, text, minutes, settings, caller)
 
 
 def _resume(
@@ -189,9 +187,7 @@ def _resume(
     text: Text | Sequence[Text] | None,
     minutes: float | None,
     settings: Settings,
-    should_stop: Callable[[], bool],
-    on_event: Callable[[dict[str, Any]], object] | None,
-    clock: Callable[[], float],
+    caller: _Caller,
 ) -> "Outcome":
     """Resume a run on all ranks; `before` is what `begin_training` returned."""
     from gpt.config.load import check_effects, keys_set_by
@@ -201,32 +197,16 @@ def _resume(
     run = before.get("run", run)  # the newest run may have changed
     names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
     if run is None and names:
-        typed = ranks.broadcast(find_run_of_text, names)
+        folder = ranks.broadcast(find_run_of_text, names).absolute()
     else:
-        typed = ranks.broadcast(find_run, None if run is None else str(run))
-    folder = typed.absolute()  # the caller may change the working folder
+        folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
     if "run" in before and not newest.finished:
         minutes = None  # they were saved before torchrun restarted this process
-    settled, adds_minutes = _settled_to_resume(newest, text, settings, minutes)
+    settled, mode = _settled_to_resume(newest, text, settings, minutes)
     check_effects(settled, keys_set_by(as_changes(settings)))
     corpus = read_text(settled, newest.vocabulary, None if names else folder, ranks)
-
-    with phase("loading PyTorch"):
-        from gpt.training.trainer import train as train_model
-
-    return train_model(
-        settled,
-        corpus,
-        folder,
-        typed=typed,
-        resume=True,
-        adds_minutes=adds_minutes,
-        should_stop=should_stop,
-        on_event=on_event,
-        clock=clock,
-        ranks=ranks,
-    )
+    return _train(ranks, settled, corpus, folder, mode, caller)
 
 
 def _settled_to_resume(
@@ -234,19 +214,26 @@ def _settled_to_resume(
     text: Text | Sequence[Text] | None,
     settings: Settings,
     minutes: float | None,
-) -> tuple["Config", bool]:
-    """Return the config to resume with, and whether its minutes are added to a finished run."""
+) -> tuple["Config", "Mode"]:
+    """Return the config to resume with, and whether its minutes extend a finished run."""
     from gpt.config.load import keys_set_by
 
     changes = as_changes(settings)
     given = keys_set_by(changes)
-    adds_minutes = newest.finished and (minutes is not None or "train.minutes" in given)
-    if adds_minutes and "train.max_steps" not in given:
+    extends = newest.finished and (minutes is not None or "train.minutes" in given)
+    if extends and "train.max_steps" not in given:
         changes.append("train.max_steps=null")  # it applied to the finished run
-    train = newest.config.train
-    if newest.finished and "train.steps" in given and "train.rewarm_steps" not in given:
-        changes.append(f"train.rewarm_steps={train.rewarm_steps or train.warmup_steps}")
-    return resolve(newest.config, text, changes, minutes, plans_again=False), adds_minutes
+    settled = resolve(newest.config, text, changes, minutes, plans_again=False)
+    return settled, "extend" if extends else "resume"
+
+
+def _train(
+    ranks: Ranks, config: "Config", corpus: Any, run: Path, mode: "Mode", caller: _Caller
+) -> "Outcome":
+    with phase("loading PyTorch"):
+        from gpt.training.start import train as train_model
+
+    return train_model(config, corpus, run, mode, ranks=ranks, **vars(caller))
 
 
 def estimate(
@@ -261,7 +248,12 @@ def estimate(
     """Estimate what training would take, without training a run.
 
     Args:
-        config, text, minutes, settings, init_from, clock: see `train`.
+        config: see `train`, as for all arguments.
+        text: the text or texts.
+        minutes: the time of the whole call.
+        settings: changes of the config.
+        init_from: the run to fine-tune.
+        clock: returns the seconds that have passed.
 
     Returns:
         The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.
@@ -275,12 +267,12 @@ def estimate(
     settled = resolve_new(config, text, settings, minutes, init_from)
     settled, corpus = ready(config, settled, settings, clock, never, costs=False)
     with phase("loading PyTorch"):
-        from gpt.training.dry_run import estimate as measured
-    return measured(settled, corpus, clock)
+        from gpt.training.dry_run import estimate as estimate_run
+    return estimate_run(settled, corpus, clock)
 
 
 def _outcome(before: dict[str, Any]) -> "Outcome":
     """Return the Outcome of a training that ended before torchrun restarted its processes."""
-    from gpt.training.trainer import Outcome
+    from gpt.training.outcome import Outcome
 
     return Outcome(**before["outcome"])

@@ -23,7 +23,7 @@ from gpt.status import phase
 if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.training.dry_run import Estimate
-    from gpt.training.trainer import Outcome
+    from gpt.training.outcome import Outcome
 
 
 def train(

@@ -20,7 +20,7 @@ from gpt.errors import GPTError, Interrupted
 from gpt.runs.format import has_checkpoint
 from gpt.runs.recovery import summary_to_resume
 from gpt.text.corpus import Corpus
-from gpt.training.trainer import train
+from gpt.training.start import train
 
 log = logging.getLogger(__name__)
 
@@ -78,8 +78,7 @@ def train_in_turn(
                 summary_to_resume(job.run).config if resume else job.config,  # its own plans
                 job.corpus,
                 job.run,
-                resume=resume,
-                overwrite=not resume,  # a kill may have left a folder without a checkpoint
+                "resume" if resume else "overwrite",  # a kill may have left an empty folder
                 should_stop=should_stop,
                 on_event=report,
             )

@@ -1,15 +1,12 @@
 """What a run would take - parameters, memory, time - measured on a short part of it."""
 
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import psutil
 import torch
 
 from gpt.config.schema import Config
@@ -28,23 +25,24 @@ from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.ensemble_step import Update
-from gpt.training.memory_estimate import check_training_memory
-from gpt.training.schedule import short_steps, steps_due, window_length
+from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
+from gpt.training.schedule import Schedule
 from gpt.training.teacher import load_teacher
-from gpt.training.time_budget import CHARACTER, EVALUATION, Pace, TimeBudget
+from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch, TimeBudget
 
-WARMUP_STEPS, TIMED_STEPS = 2, 3  # the latter at a time, as often as it takes
-TIMED_SECONDS = 1.5  # of steps of one length, of an evaluation: less says little
+WARMUP_STEPS, TIMED_STEPS = 2, 3
+MIN_TIMED_S = 1.5  # seconds of steps of one length, or of an evaluation
 SAMPLED_CHARACTERS = 200
-MEMORY_INTERVAL_S = 0.01  # between two looks at the memory of the process
+
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Something that a run does so many times."""
+    """One kind of work: how often a run does it, and the seconds that it takes each time."""
 
     count: int
-    seconds: float  # each
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -54,8 +52,8 @@ class Estimate:
     Attributes:
         parameters: their number, by part of the model.
         state_bytes: weights, gradients and the optimizers' averages.
-        peak_bytes: the most that the process (on CUDA: the device) held while it was measured.
-        costs: what the run does, and how long that takes; `start` is what precedes training.
+        peak_bytes: the estimate of all memory: see `training_bytes`.
+        costs: the kinds of work of the run; `start` is what precedes training.
         seconds: the sum of `costs`.
     """
 
@@ -68,29 +66,28 @@ class Estimate:
     seconds: float
 
 
-def estimate(
-    config: Config, corpus: Corpus, clock: Callable[[], float] | None = None
-) -> tuple[Config, Estimate]:
+def estimate(config: Config, corpus: Corpus, clock: Clock | None = None) -> tuple[Config, Estimate]:
     """Measure a short part of a run on a throwaway model, and extrapolate.
 
     Args:
         config: the settings of the run. With `train.minutes`, as many steps are planned as fit.
         corpus: its text.
-        clock: seconds since the command began; default: since this call.
+        clock: returns the seconds since the command began; default: since this call.
 
     Returns:
         The config, with the planned steps, and the estimate.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
-    start_s = clock()
-    computing = computing_with(config.threads, deterministic=config.deterministic)
-    with _watched_memory() as peak, computing:
+    start_s, V = clock(), len(corpus.vocabulary)
+    with computing_with(config.threads, deterministic=config.deterministic):
         with phase("measuring a training step"):
             device = select_device(config.device)
             teacher = load_teacher(config, corpus.vocabulary, device)
-            check_training_memory(config, len(corpus.vocabulary), device, teacher)
-            model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+            check_training_memory(config, V, device, teacher)
+            taught_by = teacher.model.config if teacher else None
+            peak_bytes = sum(training_bytes(config, V, device, taught_by).values()) + LIBRARY_BYTES
+            model = make_model(config.model, V, config.seed).to(device)
             update = build_step(
                 config, model, device, SINGLE, corpus.train, corpus.vocabulary, teacher
             )
@@ -105,15 +102,14 @@ def estimate(
                 save = partial(write_checkpoint, Path(folder), data, update.state_dict())
                 saving_s = _seconds(device, save, clock)
         ready_s = start_s + setup_s + warmup_s
-        pace = Pace(lambda: ready_s)
+        stopwatch = Stopwatch(lambda: ready_s)
         with_each_s = sampled_s * config.train.sample_length + saving_s
-        pace.seconds = {CHARACTER: character_s, EVALUATION: with_each_s, **step_s}
-        config = TimeBudget(config, update, corpus.val, pace.clock, pace=pace).first_plan(config)
-    train, val_characters = config.train, val_units(corpus).ids
-    T, short_T = config.model.T, window_length(0, config)
-    short_part = short_steps(config) / train.steps if short_T != T else 0.0
-    mean_s = short_part * step_s[short_T] + (1 - short_part) * step_s[T]
-    evaluated = set(steps_due(train.eval_every, train))
+        stopwatch.seconds = {CHARACTER: character_s, EVALUATION: with_each_s, **step_s}
+        config = TimeBudget(config, corpus.val, stopwatch).first_plan(config)
+    train, schedule, val_characters = config.train, Schedule(config), val_units(corpus).ids
+    short_part = schedule.short_steps / schedule.steps if schedule.short_T != schedule.T else 0.0
+    mean_s = short_part * step_s[schedule.short_T] + (1 - short_part) * step_s[schedule.T]
+    evaluated = set(schedule.steps_due(train.eval_every))
     saved = evaluated | set(_checkpoint_steps(config, mean_s))
     part = min(train.eval_characters or val_characters, val_characters)
     whole_at_end = val_characters if part < val_characters else 0
@@ -121,7 +117,7 @@ def estimate(
         "start": Cost(1, start_s),
         "setup": Cost(1, setup_s + warmup_s),
         "step": Cost(train.steps, mean_s),
-        # that of step 0 needs no evaluation if the head is zero
+        # step 0 needs no evaluation if the head is zero
         "evaluation": Cost(len(evaluated) - (train.init_from is None), character_s * part),
         "last evaluation": Cost(1, character_s * whole_at_end),
         "sample": Cost(len(evaluated), sampled_s * train.sample_length),
@@ -134,14 +130,14 @@ def estimate(
         precision=str(update.precision).removeprefix("torch."),
         parameters=parameters,
         state_bytes=4 * 2 * sum(parameters.values()) + update.state_bytes(),
-        peak_bytes=_peak_on_device(device) or peak[0],
+        peak_bytes=int(peak_bytes),
         costs={name: cost for name, cost in costs.items() if cost.count and cost.seconds},
         seconds=sum(cost.count * cost.seconds for cost in costs.values()),
     )
 
 
 def _time_steps(
-    update: Update, config: Config, clock: Callable[[], float]
+    update: Update, config: Config, clock: Clock
 ) -> tuple[float, dict[int | str, float]]:
     """Return how much longer the first steps take, and the seconds of a later step by its T."""
 
@@ -150,14 +146,14 @@ def _time_steps(
         update.read([update(step) for step in range(first, first + count)])
         return clock() - began
 
-    extra_s, step_s = 0.0, dict[int | str, float]()
-    for first in (config.train.steps, 0):  # windows of T, then short ones
-        T = window_length(first, config)
+    schedule, extra_s, step_s = Schedule(config), 0.0, dict[int | str, float]()
+    for first in (schedule.steps, 0):  # long windows, then short ones
+        T = schedule.shape(first)[1]
         if T in step_s:
             break
         warmup_s = seconds(first, WARMUP_STEPS)
         done, taken_s = 0, 0.0
-        while taken_s < TIMED_SECONDS:
+        while taken_s < MIN_TIMED_S:
             taken_s += seconds(first + WARMUP_STEPS + done, TIMED_STEPS)
             done += TIMED_STEPS
         step_s[T] = taken_s / done
@@ -166,25 +162,23 @@ def _time_steps(
 
 
 def _time_evaluation(
-    model: LanguageModel, corpus: Corpus, device: torch.device, clock: Callable[[], float]
+    model: LanguageModel, corpus: Corpus, device: torch.device, clock: Clock
 ) -> float:
     """Return the seconds that an evaluation takes for a character of the val split."""
-    characters, taken = max(EVAL_CHARACTERS, model.config.T) * torch.get_num_threads(), 0.0
+    characters = max(EVAL_CHARACTERS, model.config.T) * torch.get_num_threads()
     evaluate(model, corpus.val, characters=characters)  # warm up
     while True:
         scored: list[int] = []
         score = partial(
             evaluate, model, corpus.val, characters=characters, on_progress=scored.append
         )
-        taken = _seconds(device, score, clock)
-        if taken >= TIMED_SECONDS or characters >= len(corpus.val):
-            return taken / sum(scored)
+        taken_s = _seconds(device, score, clock)
+        if taken_s >= MIN_TIMED_S or characters >= len(corpus.val):
+            return taken_s / sum(scored)
         characters *= 4
 
 
-def _time_sample(
-    model: LanguageModel, corpus: Corpus, device: torch.device, clock: Callable[[], float]
-) -> float:
+def _time_sample(model: LanguageModel, corpus: Corpus, device: torch.device, clock: Clock) -> float:
     """Return the seconds that a sample takes.
 
     Raises:
@@ -207,31 +201,9 @@ def _checkpoint_steps(config: Config, seconds_per_step: float) -> range:
     return range(0, steps, every)
 
 
-def _seconds(device: torch.device, work: Callable[[], object], clock: Callable[[], float]) -> float:
+def _seconds(device: torch.device, work: Callable[[], object], clock: Clock) -> float:
     began = clock()
     work()
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
     return clock() - began
-
-
-def _peak_on_device(device: torch.device) -> int:
-    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else 0
-
-
-@contextmanager
-def _watched_memory() -> Iterator[list[int]]:
-    """Sample the memory that the process holds in a thread; yield a list with its peak in bytes."""
-    process, ended, peak = psutil.Process(), threading.Event(), [0]
-
-    def watch() -> None:
-        while not ended.wait(MEMORY_INTERVAL_S):
-            peak[0] = max(peak[0], process.memory_info().rss)
-
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        ended.set()
-        thread.join()

@@ -1,7 +1,7 @@
-"""A run taken up again from its last intact checkpoint."""
+"""Continue a run from its last intact checkpoint."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,73 +10,118 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from gpt.config.schema import Config, TrainConfig
+from gpt.config.schema import Config
 from gpt.distributed.ranks import Ranks
 from gpt.errors import CheckpointError, UsageError, counted
 from gpt.files import from_here
-from gpt.runs.format import CheckpointData
+from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model, load_weights
-from gpt.text.corpus import Corpus
 from gpt.training.build_step import build_step
 from gpt.training.ensemble_step import Update
+from gpt.training.evaluator import Progress
 from gpt.training.gradients import threads_each
-from gpt.training.progress import Progress
-from gpt.training.schedule import learning_rate, rewarm_factor
+from gpt.training.run_context import RunContext
+from gpt.training.schedule import Schedule
 from gpt.training.teacher import Teacher
+from gpt.training.time_budget import Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
+
+OLD_PROGRESS = ("rewarm_step", "rewarm_rate")  # keys of older versions, without an effect now
 
 
 @dataclass(frozen=True)
 class RunState:
-    """A run in memory: the updates made so far, the model and optimizers, the evaluations."""
+    """A run in memory.
 
+    Attributes:
+        config: the settings to train with.
+        step: the number of steps done.
+        saved_config: the settings of the checkpoint; None for a new run.
+    """
+
+    config: Config
     step: int
     update: Update
+    schedule: Schedule
+    budget: TimeBudget
     progress: Progress
-    config: Config | None = None  # that it was saved with; of a new run, None
+    saved_config: Config | None = None
 
 
 def resume_from(
-    config: Config,
-    corpus: Corpus,
-    run: Path,
+    context: RunContext,
     device: torch.device,
     teacher: Teacher | None,
-    ranks: Ranks,
-    *,
-    adds_minutes: bool = False,
+    clock: Callable[[], float],
+    extend: bool,
 ) -> RunState:
-    """Return the state to resume training from, with this config.
+    """Load the last checkpoint of a run to train it with `context.config`.
 
-    With `adds_minutes`, the run is finished, and `train.minutes` is its time from here on: the
-    caller plans further steps.
+    Args:
+        context: the settings, text and folder of the run.
+        device: the device to train on.
+        teacher: the model of `train.distill`, if that is set.
+        clock: returns the seconds since the command began.
+        extend: whether the run is finished and `train.minutes` is the time for further steps.
 
     Raises:
-        CheckpointError: no checkpoint is intact, or the last is of something else.
+        CheckpointError: no checkpoint is intact, or the last one is of another model.
         ConfigError: the config changes what would make it another run.
         UsageError: the text or the teacher differs, or the run is finished.
     """
-    data, state = ranks.broadcast(recover, run)
-    run = from_here(run)  # from now on it is only named in messages
-    with _state_of_this_model(run, data):
-        progress = Progress(**state.numbers["progress"])
-        _check_can_resume(data, config, progress, state.numbers["text_sha256"], corpus, run)
-        if not adds_minutes:
-            _check_has_steps(data, config, progress, run)
-        _check_teacher(teacher, state.numbers.get("teacher_sha256"), config, run)
-        _change_schedule(data, config.train, progress)
+    config, corpus, ranks = context.config, context.corpus, context.ranks
+    data, state = ranks.broadcast(recover, context.folder)
+    with _fitting_state(context.folder, data):
+        progress = _progress_of(state)
+        _check_can_resume(context, data, progress, state.numbers, teacher)
+        if not extend and data.step >= config.train.steps and progress.pending is None:
+            raise UsageError(
+                f"{context.name} is finished: it is at step {data.step} of {config.train.steps}. "
+                f"To train for longer, add N minutes with --minutes N, or steps with --set "
+                f"train.steps={2 * data.step}"
+            )
         model = load_model(data, device)
         update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
         update.load_state_dict(state)
         _warn_of_other_digits(update, config, ranks, state.numbers)
-    return RunState(data.step, update, progress, data.config)
+    if extend and config.train.minutes is not None:
+        minutes = progress.elapsed_s / 60 + config.train.minutes
+        train = config.train.model_copy(update={"minutes": minutes})
+        config = config.model_copy(update={"train": train})
+    stopwatch, schedule = Stopwatch(clock), Schedule(config)
+    schedule.scale = progress.scale
+    if config.train.minutes is not None:
+        stopwatch.probe(update, corpus.val, config, ranks)
+    budget = TimeBudget(config, corpus.val, stopwatch, progress.elapsed_s)
+    resumed = RunState(config, data.step, update, schedule, budget, progress, data.config)
+    _change_plan(context, resumed, extend)
+    update.follow(schedule)
+    return resumed
+
+
+def roll_back(context: RunContext, update: Update) -> tuple[int, Progress]:
+    """Load the last intact checkpoint of a run into its model and optimizers, in place.
+
+    Raises:
+        CheckpointError: no checkpoint is intact.
+    """
+    data, state = context.ranks.broadcast(recover, context.folder)
+    with _fitting_state(context.folder, data):
+        load_weights(update.model, data)
+        update.load_state_dict(state)
+        return data.step, _progress_of(state)
+
+
+def _progress_of(state: TrainingState) -> Progress:
+    saved = state.numbers["progress"]
+    return Progress(**{key: value for key, value in saved.items() if key not in OLD_PROGRESS})
 
 
 @contextmanager
-def _state_of_this_model(run: Path, data: CheckpointData) -> Iterator[None]:
-    """Raises CheckpointError where a training state does not fit what it is loaded into."""
+def _fitting_state(folder: Path, data: CheckpointData) -> Iterator[None]:
+    """Raise CheckpointError if a training state does not fit the model it is loaded into."""
     try:
         yield
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -85,54 +130,43 @@ def _state_of_this_model(run: Path, data: CheckpointData) -> Iterator[None]:
             first = error.errors()[0]
             reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise CheckpointError(
-            f"{run}/checkpoints/step-{data.step}: its training state is not of this model "
-            f"({reason}); start a new run"
+            f"{from_here(folder)}/checkpoints/step-{data.step}: its training state is not of this "
+            f"model ({reason}); start a new run"
         ) from error
 
 
 def _check_can_resume(
+    context: RunContext,
     data: CheckpointData,
-    config: Config,
     progress: Progress,
-    text_sha256: str,
-    corpus: Corpus,
-    run: Path,
+    saved: dict[str, Any],
+    teacher: Teacher | None,
 ) -> None:
+    """Raise UsageError or ConfigError if the checkpoint is of another run or had enough steps."""
+    config, name = context.config, context.name
     check_resumable(data.config, config)
-    if text_sha256 != corpus.sha256:
+    if saved["text_sha256"] != context.corpus.sha256:
         raise UsageError(
-            f"{corpus.name} is not the text that {run} began with, or it has changed since; "
-            f"bring the old text back, or start a new run"
+            f"{context.corpus.name} is not the text that {name} began with, or it has changed "
+            f"since; bring the old text back, or start a new run"
         )
     if progress.ended and (reason := progress.early_stop(config.train)):
         raise UsageError(
-            f"{run} is finished: at step {data.step}, {reason}; to train for longer, add: "
+            f"{name} is finished: at step {data.step}, {reason}; to train for longer, add: "
             f"--set train.stop_at_val_loss=null --set train.patience=null"
         )
-
-
-def _check_has_steps(data: CheckpointData, config: Config, progress: Progress, run: Path) -> None:
-    if data.step >= config.train.steps and progress.pending is None:
+    if saved.get("teacher_sha256") != (teacher and teacher.sha256):
         raise UsageError(
-            f"{run} is finished: it is at step {data.step} of {config.train.steps}. To train for "
-            f"longer, add N minutes with --minutes N, or steps with "
-            f"--set train.steps={2 * data.step}"
-        )
-
-
-def _check_teacher(teacher: Teacher | None, sha256: str | None, config: Config, run: Path) -> None:
-    if sha256 != (teacher and teacher.sha256):
-        raise UsageError(
-            f"train.distill {config.train.distill or 'null'} is not what {run} began with, or its "
+            f"train.distill {config.train.distill or 'null'} is not what {name} began with, or its "
             f"best checkpoint has changed since; bring the old one back, or start a new run"
         )
 
 
 def _warn_of_other_digits(
-    update: Update, config: Config, ranks: Ranks, numbers: dict[str, Any]
+    update: Update, config: Config, ranks: Ranks, saved: dict[str, Any]
 ) -> None:
-    """Say what differs here from where the checkpoint was written, and changes the last digits."""
-    now, before = torch.get_num_threads(), numbers["threads"]
+    """Warn if the number of threads or the precision differs, which changes the last digits."""
+    now, before = torch.get_num_threads(), saved["threads"]
     each_now, each_before = (threads_each(n, config, update.device, ranks) for n in (now, before))
     if update.device.type == "cpu" and each_now != each_before:
         log.warning(
@@ -141,55 +175,55 @@ def _warn_of_other_digits(
             *(now, before, before),
         )
     precision = str(update.precision).removeprefix("torch.")
-    if precision != numbers["precision"]:
+    if precision != saved["precision"]:
         log.warning(
             "precision: computing in %s, where the run had %s: train.precision auto follows "
             "the chip; its losses will differ a little",
-            *(precision, numbers["precision"]),
+            *(precision, saved["precision"]),
         )
 
 
-def _change_schedule(data: CheckpointData, config: TrainConfig, progress: Progress) -> None:
-    """Where the schedule changes, keep the rate it had, and say from what to what it goes."""
-    step, old = data.step, data.config.train
-    if not step or (old.steps, old.rewarm_steps) == (config.steps, config.rewarm_steps):
-        return
-    before = progress.rewarm_rate
-    if step != progress.rewarm_step:  # else no step was made since the last change
-        before = learning_rate(step - 1, old) * schedule_factor(step - 1, old, progress)
-    progress.rewarm_step, progress.rewarm_rate = step, before
-    if old.steps != config.steps:
-        advice = (
-            f"over {counted(config.rewarm_steps, 'step')} (train.rewarm_steps)"
-            if config.rewarm_steps
-            else "at once; --set train.rewarm_steps=N takes N steps for it"
-        )
-        log.warning(
-            "train.steps changes from %d to %d, and with it the schedule: from step %d to %d the "
-            "learning rate goes from %.3g to %.3g, %s",
-            *(old.steps, config.steps, step, step + max(1, config.rewarm_steps)),
-            before * progress.scale,
-            learning_rate(step + max(0, config.rewarm_steps - 1), config) * progress.scale,
-            advice,
-        )
-
-
-def schedule_factor(step: int, config: TrainConfig, progress: Progress) -> float:
-    """What the schedule's learning rate of a step is multiplied by, rollbacks apart."""
-    if progress.rewarm_step is None:
-        return 1.0
-    return rewarm_factor(step, config, progress.rewarm_step, progress.rewarm_rate)
-
-
-def roll_back(run: Path, update: Update, ranks: Ranks) -> tuple[int, Progress]:
-    """Load the last intact checkpoint of a run into its model and optimizers, in place.
+def _change_plan(context: RunContext, state: RunState, extend: bool) -> None:
+    """Log a new number of steps or minutes; plan further steps for a finished run.
 
     Raises:
-        CheckpointError: no checkpoint is intact.
+        UsageError: there is no time for a step.
     """
-    data, state = ranks.broadcast(recover, run)
-    run = from_here(run)  # from now on it is only named in messages
-    with _state_of_this_model(run, data):
-        load_weights(update.model, data)
-        update.load_state_dict(state)
-        return data.step, Progress(**state.numbers["progress"])
+    assert state.saved_config is not None
+    schedule, budget, step = state.schedule, state.budget, state.step
+    given, before = context.config.train.minutes, state.saved_config.train
+    schedule_before = Schedule(state.saved_config)
+    schedule_before.scale = schedule.scale
+    last_rate = schedule_before.lr(step - 1)
+    if step and before.steps != schedule.steps:
+        log.warning(
+            "train.steps changes from %d to %d: from step %d to %d the learning rate goes from "
+            "%.3g to %.3g, at once",
+            *(before.steps, schedule.steps, step, step + 1, last_rate, schedule.lr(step)),
+        )
+    if given is None or state.config.train.minutes == before.minutes:
+        return
+    if not extend:
+        used = state.progress.elapsed_s / 60
+        if budget.remaining_s <= 0:
+            raise UsageError(
+                f"{context.name}: train.minutes of a run that is not finished is the time of the "
+                f"whole run. It has used {used:.2g} minutes; expected more than that and the start "
+                f"of this command, got {given:g}. Use --minutes with a larger number, or leave it "
+                f"out"
+            )
+        log.info(
+            "%s is not finished: --minutes %g is the time of the whole run, which has used %.2g",
+            *(context.name, given, used),
+        )
+    elif step >= before.steps:
+        end = context.ranks.broadcast(budget.later_phase, schedule, step)
+        schedule.replan(step, end)
+        rise = schedule.rise_steps(step, end)
+        log.info(
+            "%s is finished: training for %g more minutes, about %s; the learning rate goes "
+            "from %.2g to %.2g in %s, then down again",
+            *(context.name, given, counted(end - step, "more step"), last_rate),
+            *(schedule.lr(min(step + rise, end) - 1), counted(rise, "step")),
+        )
+    budget.check_soon(schedule, step)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import gpt.training.trainer
+import gpt.training.checkpointer
 from faults.operations import FAILED, fail_at
 from faults.tally import Tally
 from faults.work import Work, bits, differences, ended, hash_of, remove, stderr, tiny, told
@@ -34,7 +34,7 @@ def _log_what_is_written(log: Path) -> None:
             file.write(f"{data.step} {hash_of(data)}\n")
         write_checkpoint(run, data, state, keep=keep)
 
-    mock.patch.object(gpt.training.trainer, "write_checkpoint", noted).start()
+    mock.patch.object(gpt.training.checkpointer, "write_checkpoint", noted).start()
 
 
 def beside_a_writer(work: Work, reads: int) -> Tally:

@@ -19,12 +19,12 @@ from gpt.errors import GPTError, UsageError
 from gpt.runs.format import CheckpointData, has_checkpoint
 from gpt.runs.read import read_checkpoint, read_index, read_to_resume
 from gpt.text.corpus import Corpus
-from gpt.training.trainer import train
+from gpt.training.start import Mode, train
 
 # A fork server that has imported all modules starts a process in moments. It has none of autograd's
 # threads, which do not survive a fork.
 PROCESSES = multiprocessing.get_context("forkserver")
-LOADED = ["gpt.training.trainer", "gpt.cli.main", "filelock", "torch._dynamo", "matplotlib.pyplot"]
+LOADED = ["gpt.training.start", "gpt.cli.main", "filelock", "torch._dynamo", "matplotlib.pyplot"]
 PROCESSES.set_forkserver_preload([*LOADED, "hypothesis.strategies", "unittest.mock"])
 HANGS_S = 300  # seconds until a process is killed
 Before = Callable[[], object]
@@ -66,7 +66,7 @@ class Work:
     corpus: Corpus
 
     def start(
-        self, config: Config, run: Path, before: Before | None = None, *, again: str = ""
+        self, config: Config, run: Path, before: Before | None = None, *, again: Mode = "new"
     ) -> ForkServerProcess:
         """Call `before` and train in another process.
 
@@ -77,7 +77,7 @@ class Work:
         return process
 
     def train(
-        self, config: Config, run: Path, before: Before | None = None, *, again: str = ""
+        self, config: Config, run: Path, before: Before | None = None, *, again: Mode = "new"
     ) -> int:
         """Train in another process; return its exit code, negative after a signal."""
         return ended(self.start(config, run, before, again=again))
@@ -93,20 +93,20 @@ def _train(
     corpus: Corpus,
     run: Path,
     before: Before | None,
-    again: str,
+    again: Mode,
 ) -> None:
     tqdm.set_lock(threading.RLock())  # tqdm's own are semaphores, which a kill leaves behind
     os.dup2(os.open(log_of(run), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
     if before:
         before()
     try:
-        train(config, corpus, run, resume=again == "resume", overwrite=again == "overwrite")
+        train(config, corpus, run, again)
     except UsageError as error:
         if "is finished" not in str(error):  # it was killed after its last checkpoint
             raise
 
 
-def resume_or_overwrite(run: Path) -> str:
+def resume_or_overwrite(run: Path) -> Mode:
     """Return how to continue a killed run: overwrite it if nothing was saved."""
     return "resume" if has_checkpoint(run) else "overwrite"
 

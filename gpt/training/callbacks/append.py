@@ -9,10 +9,10 @@ log = logging.getLogger(__name__)
 
 
 class AppendOnlyFile:
-    """Appends to a file, made if there is none.
+    """Appends to a file, which is created if it does not exist.
 
-    What cannot be written, on a full disk say, is kept and written once there is room. A failure
-    is logged, once until a write succeeds again, and ends no run.
+    Content that cannot be written, on a full disk for example, is kept and written once there is
+    room. A failure is logged, once until a write succeeds again, and does not end the run.
     """
 
     def __init__(self, path: Path) -> None:
@@ -23,16 +23,16 @@ class AppendOnlyFile:
         self._failed = False
 
     def write(self, content: bytes) -> None:
-        """Write the content, after what could not be written before."""
+        """Write `content`, after the content of earlier writes that failed."""
         self._unwritten += content
         try:
             if self._file is None:
                 self._file = self._path.open("ab", buffering=0)
                 self._size = self._path.stat().st_size
-            os.ftruncate(self._file.fileno(), self._size)  # no part of a write that failed
-            rest = memoryview(self._unwritten)
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            os.ftruncate(self._file.fileno(), self._size)  # removes a part of a failed write
+            remaining = memoryview(self._unwritten)
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
         except OSError as error:
             self._warn(error)
         else:
@@ -48,7 +48,7 @@ class AppendOnlyFile:
             self._warn(error)
 
     def close(self) -> None:
-        """Close the file; what is still unwritten is lost."""
+        """Close the file; unwritten content is lost."""
         if self._file is not None:
             self._file.close()
 

@@ -1,0 +1,151 @@
+"""The progress bar: one line of the terminal, whatever its width; a widget in a notebook."""
+
+import logging
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tqdm import tqdm
+from tqdm.utils import disp_len, disp_trim
+
+from gpt.text.display import visible
+from gpt.training.callbacks.callback import Callback, Evaluation
+
+log = logging.getLogger(__name__)
+
+MIN_BAR_COLUMNS = 8  # with the strokes at its ends
+SAMPLE_LINES = 3  # shown in the terminal at each evaluation
+MAX_SAMPLE_COLUMNS = 100
+SHOWN_METRICS = {  # most important first
+    "val_loss": "val",
+    "val_loss_per_character": "val per character",
+    "val_loss_part": "part of val",
+    "train_loss": "train",
+}
+
+
+class ProgressBar(Callback):
+    """Shows the steps, the newest losses and the pace; logs evaluations and samples."""
+
+    def __init__(self, steps: int, done: int) -> None:
+        self._bar = training_bar(steps, done)
+        self._latest: dict[str, float] = {}
+
+    def on_step(self, step: int) -> None:
+        """Advance the bar."""
+        self._bar.update()
+
+    def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
+        """Set the bar's total."""
+        self._bar.total = steps
+
+    def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
+        """Show the newest values; log them after an evaluation."""
+        self._latest |= metrics
+        latest = self._latest
+        shown = [
+            f"{name} {latest[key]:.4f}" for key, name in SHOWN_METRICS.items() if key in latest
+        ]
+        name = "val_loss" if "val_loss" in metrics else "val_loss_part"
+        if members := [metrics[key] for key in metrics if key.startswith(f"{name}_member_")]:
+            shown.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
+        if pace := latest.get("chars_per_s"):
+            shown.append(f"{tqdm.format_sizeof(pace)} chars/s")
+        self._bar.set_postfix_str(", ".join(shown), refresh=False)
+        if name in metrics:
+            log.info("step %d: %s", step, ", ".join(shown))
+
+    def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
+        """Log a warning, and the first lines of the sample."""
+        if evaluation.warning:
+            log.warning("%s", evaluation.warning)
+        if evaluation.sample is None:
+            return
+        width = min(shutil.get_terminal_size().columns, MAX_SAMPLE_COLUMNS)
+        lines = visible(evaluation.sample).expandtabs().strip("\n").split("\n")[:SAMPLE_LINES]
+        shown = [disp_trim(f"  {line}", width) for line in lines]
+        log.info("sample at step %d:" + len(shown) * "\n%s", step, *shown)
+
+    def close(self) -> None:
+        """Close the bar."""
+        self._bar.close()
+
+
+class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
+    """A tqdm that drops whole fields, the least important first, until its line fits.
+
+    The postfix is a list of fields, separated by `, `, the most important first. The first of them
+    and the remaining time are dropped last.
+    """
+
+    monitor_interval = 0  # no thread: every update checks the clock (miniters=1)
+
+    @staticmethod
+    def status_printer(file: Any) -> Callable[[str], None]:
+        """Return a function that overwrites the line and clears what is behind and below it."""
+
+        def write(line: str) -> None:
+            file.write(f"\r{line}\x1b[J")
+            file.flush()
+
+        return write
+
+    def __str__(self) -> str:
+        """Return the line, at most one column narrower than the terminal."""
+        state = self.format_dict
+        n, total, elapsed = state["n"], state["total"], state["elapsed"]
+        rate = state["rate"] or (n - state["initial"]) / max(elapsed, 1e-9)
+        remaining = self.format_interval((total - n) / rate) if rate else "?"
+        count = [self.format_sizeof(x) if state["unit_scale"] else str(x) for x in (n, total)]
+        first, _, others = (state["postfix"] or "").partition(", ")
+        second, _, others = others.partition(", ")
+        fields = {  # from left to right
+            "name": state["prefix"].removesuffix(": "),
+            "percent": f"{n / total:4.0%}",
+            "bar": " " * MIN_BAR_COLUMNS,
+            "count": f"{'/'.join(count)}",
+            "time": f"{self.format_interval(elapsed)}<{remaining}",
+            "first": first,
+            "second": second,
+            "others": others,
+        }
+        fields = {name: field for name, field in fields.items() if field}
+        width = (state["ncols"] or 80) - 1
+        for name in ("others", "bar", "percent", "second", "count", "name", "time"):
+            if disp_len("  ".join(fields.values())) > width:
+                fields.pop(name, None)
+        if "bar" in fields:
+            columns = MIN_BAR_COLUMNS + width - disp_len("  ".join(fields.values()))
+            fields["bar"] = self.format_meter(
+                n, total, elapsed, ncols=columns, ascii=self.ascii, bar_format="|{bar}|"
+            )
+        return disp_trim("  ".join(fields.values()), width)
+
+
+def training_bar(total: int, initial: int) -> "tqdm[Any]":
+    """Return a bar over the steps of a run."""
+    return _bar(total=total, initial=initial)
+
+
+@contextmanager
+def evaluation_bar(total: int, *, hidden: bool = False) -> Iterator[Callable[[int], object]]:
+    """Show a bar over `total` characters if they take more than a second; yield `advance`."""
+    if hidden:
+        yield lambda characters: None
+        return
+    with _bar(
+        total=total, desc="evaluating", unit="char", unit_scale=True, delay=1, leave=False
+    ) as bar:
+        yield bar.update
+
+
+def _bar(**options: Any) -> "tqdm[Any]":
+    """Return a widget in a notebook; elsewhere a line on stderr, if that is a terminal."""
+    if "ipykernel" in sys.modules:
+        from tqdm.auto import tqdm as notebook_bar
+
+        return notebook_bar(**options)
+    disable = None if sys.stderr else True  # pythonw has no stderr
+    return TerminalBar(**options, disable=disable, dynamic_ncols=True, miniters=1)

@@ -1,0 +1,73 @@
+"""metrics.jsonl: one JSON object per line, in the order of the steps."""
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpt.errors import counted
+from gpt.files import write_atomically
+from gpt.training.callbacks.append import AppendOnlyFile
+from gpt.training.callbacks.callback import Callback
+
+log = logging.getLogger(__name__)
+
+MAX_LINE_BYTES = 2**16  # longer lines are read in parts, which are dropped
+
+
+class MetricsFile(Callback):
+    """Records metrics, plans and notices in `metrics.jsonl`.
+
+    Args:
+        path: the file.
+        resumed_at: the step of the checkpoint that the run continues from, if it does. Records of
+            later steps are dropped, so that no step is recorded twice.
+        pending: whether the metrics of that step are dropped, too: its evaluation is repeated.
+    """
+
+    def __init__(self, path: Path, resumed_at: int | None, *, pending: bool = False) -> None:
+        if resumed_at is not None and path.exists():
+            write_atomically(path, _records_until(path, resumed_at, pending))
+        self._file = AppendOnlyFile(path)
+
+    def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
+        """Write the metrics of a step."""
+        self._write(step, elapsed_s, metrics)
+
+    def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
+        """Write the new number of steps."""
+        self._write(step, elapsed_s, {"event": f"{counted(steps, 'step')} planned"})
+
+    def on_notice(self, step: int, elapsed_s: float, text: str) -> None:
+        """Write a message."""
+        self._write(step, elapsed_s, {"event": text})
+
+    def before_checkpoint(self) -> None:
+        """Flush the records to the disk."""
+        self._file.sync()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def _write(self, step: int, elapsed_s: float, content: Mapping[str, Any]) -> None:
+        record = {"step": step, "elapsed_s": round(elapsed_s, 3), **content}
+        self._file.write(json.dumps(record).encode() + b"\n")
+
+
+def _records_until(path: Path, step: int, pending: bool) -> Iterator[bytes]:
+    """Yield the intact lines up to `step`, without a rollback to `step`, which is noted again.
+
+    The file is read line by line, as that of a long run may be large.
+    """
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            try:
+                record = json.loads(line)
+                event = record.get("event", "")
+                comes_again = event.startswith("rolled back") or (pending and not event)
+                if record["step"] < step or (record["step"] == step and not comes_again):
+                    yield line.rstrip(b"\n") + b"\n"
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                log.warning("%s: left out a damaged line: %.60r", path, line)

@@ -1,0 +1,128 @@
+"""Checkpoints of a run: when to write them, what they contain, and advice if that fails."""
+
+import math
+import shlex
+from collections.abc import Callable
+from dataclasses import asdict
+
+import numpy as np
+import torch
+
+from gpt.config.yaml import to_yaml
+from gpt.errors import TrainingError, Unreadable, command
+from gpt.evaluation.loss import val_units
+from gpt.files import write_atomically
+from gpt.runs.format import CheckpointData, TrainingState
+from gpt.runs.lock import finish_overwrite
+from gpt.runs.weights import weights_of
+from gpt.runs.write import write_checkpoint
+from gpt.training.ensemble_step import Update
+from gpt.training.evaluator import Diverged, Progress
+from gpt.training.run_context import RunContext
+from gpt.training.schedule import Schedule
+
+
+class Checkpointer:
+    """Writes the checkpoints of a run, on rank 0.
+
+    Args:
+        context: the settings, text and folder of the run.
+        update: its model and optimizers.
+        schedule: its plans, which the stored config contains.
+        check_in_place: raises TrainingError if the folder was moved.
+        clock: returns seconds.
+        saved_at_step: the step of the newest checkpoint; None if there is none.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        update: Update,
+        schedule: Schedule,
+        check_in_place: Callable[[], None],
+        clock: Callable[[], float],
+        saved_at_step: int | None,
+    ) -> None:
+        self.context, self.update, self.schedule = context, update, schedule
+        self.check_in_place, self.clock = check_in_place, clock
+        self.saved_at_step, self.saved_at = saved_at_step, clock()
+
+    def is_due_by_clock(self) -> bool:
+        """Return whether `train.checkpoint_every` minutes have passed; never for a period in steps.
+
+        The first checkpoint is due at once.
+        """
+        every = self.context.config.train.checkpoint_every
+        if isinstance(every, int):
+            return False
+        minutes = float(every.removesuffix(" min"))
+        return self.saved_at_step is None or self.clock() - self.saved_at >= 60 * minutes
+
+    def save(self, step: int, progress: Progress, finished: bool) -> None:
+        """Write a checkpoint of `step`; every rank calls this.
+
+        Raises:
+            Diverged: a weight is NaN or infinite.
+            TrainingError: the folder was moved, or the disk is full.
+        """
+        if not self.context.ranks.broadcast(self._write, step, progress, finished):
+            raise Diverged(f"step {step}: weights are NaN or infinite")
+        self.saved_at_step, self.saved_at = step, self.clock()
+
+    def _write(self, step: int, progress: Progress, finished: bool) -> bool:
+        """Write the checkpoint on rank 0; return False if a weight is NaN or infinite."""
+        context, weights = self.context, weights_of(self.update.model)
+        if not all(np.isfinite(array).all() for array in weights.values()):
+            return False
+        config = self.schedule.stored(context.config)
+        data = CheckpointData(
+            step=step,
+            config=config,
+            vocabulary=context.corpus.vocabulary,
+            weights=weights,
+            val_loss=progress.val_loss,
+            best_step=progress.best_step if progress.best_loss < math.inf else None,
+            finished=finished,
+        )
+        self.check_in_place()
+        if finished and config.train.minutes is not None:  # config.yaml repeats the run exactly
+            train = config.train.model_copy(update={"minutes": None})
+            repeated = config.model_copy(update={"train": train})
+            write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
+        try:
+            keep = config.train.keep_checkpoints
+            write_checkpoint(context.folder, data, self._state(progress), keep=keep)
+        except (OSError, Unreadable) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise TrainingError(
+                f"cannot save step {step} in {context.name} ({reason}); {self._advice()}"
+            ) from error
+        finish_overwrite(context.folder)
+        return True
+
+    def _state(self, progress: Progress) -> TrainingState:
+        """Return what training resumes with beside the weights."""
+        state = self.update.state_dict()
+        # JSON has no infinity, the value of losses before the first evaluation
+        known = {key: value for key, value in asdict(progress).items() if value != math.inf}
+        numbers = state.numbers | {
+            "threads": torch.get_num_threads(),
+            "precision": str(self.update.precision).removeprefix("torch."),
+            "progress": known,
+            "text_sha256": self.context.corpus.sha256,
+        }
+        if progress.val_loss is not None:
+            units = val_units(self.context.corpus)
+            numbers["bits_per_byte"] = units.bits_per_byte(progress.val_loss)
+        if teacher := self.update.teacher:
+            numbers["teacher_sha256"] = teacher.sha256
+        return TrainingState(state.tensors, numbers)
+
+    def _advice(self) -> str:
+        if self.saved_at_step is not None:
+            resume = command("train", "--resume", self.context.name)
+            return f"its checkpoints are as they were. When there is room, resume with: {resume}"
+        return (
+            f"it has no checkpoint yet. When there is room, start it again with --overwrite "
+            f"--run-dir {shlex.quote(self.context.name)}, or choose another --run-dir"
+        )

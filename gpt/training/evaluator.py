@@ -1,0 +1,209 @@
+"""Scores on the val split: the newest, the best so far, and early stopping."""
+
+import math
+from dataclasses import replace
+from typing import Annotated
+
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
+from pydantic.dataclasses import dataclass
+
+from gpt.config.schema import TrainConfig
+from gpt.evaluation.attention_weights import attend
+from gpt.evaluation.loss import evaluate_each, scored_val, val_units
+from gpt.model.ensemble import LanguageModel, members_of
+from gpt.runs.read import read_checkpoint
+from gpt.runs.weights import load_weights
+from gpt.sampling.generate import generate_text
+from gpt.status import phase
+from gpt.text.batches import to_torch
+from gpt.training.callbacks.bar import evaluation_bar
+from gpt.training.callbacks.callback import Evaluation
+from gpt.training.run_context import RunContext
+from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch
+
+OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best before a warning
+
+ATTENTION_CHARACTERS = 32  # characters of the val split whose attention is drawn
+
+Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s)$")]
+
+
+class Diverged(Exception):
+    """The loss or a weight is NaN or infinite. The message says where."""
+
+
+@dataclass(config=ConfigDict(strict=True, extra="forbid"))  # it is read from a file
+class Progress:
+    """What a run carries from step to step beside its weights; saved with each checkpoint.
+
+    The losses are on the val split or, with `train.eval_characters`, on a part of it.
+    """
+
+    loss: float = math.inf  # of the newest evaluation after step 0
+    best_loss: float = math.inf
+    best_step: NonNegativeInt = 0
+    val_loss: float | None = None  # of the current weights, if they were evaluated
+    since_best: NonNegativeInt = 0  # evaluations in a row without a new best
+    pending: dict[Metric, float] | None = None  # metrics of a step that is still to be evaluated
+    ended: bool = False  # early, by a target or by patience
+    skipped_in_a_row: NonNegativeInt = 0  # steps
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the learning rates: see Schedule
+    elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
+
+    def add(self, step: int, loss: float) -> bool:
+        """Add an evaluation; return whether it is the best so far."""
+        self.loss, is_best = loss, loss < self.best_loss
+        if is_best:
+            self.best_loss, self.best_step, self.since_best = loss, step, 0
+        else:
+            self.since_best += 1
+        return is_best
+
+    def early_stop(self, train: TrainConfig) -> str:
+        """Return the reason to stop before the last step, or an empty string."""
+        target, patience = train.stop_at_val_loss, train.patience
+        if target is not None and self.loss <= target:
+            return f"val loss {self.loss:.4f} is at train.stop_at_val_loss {target}"
+        if patience is not None and self.since_best >= patience:
+            return (
+                f"the val loss has not improved since step {self.best_step}, which is the "
+                f"checkpoint that `gpt sample` uses (train.patience {patience})"
+            )
+        return ""
+
+
+class Evaluator:
+    """Scores a model on the val split, and decides when training ends.
+
+    Attributes:
+        progress: updated by each complete evaluation.
+        is_best: whether this step's evaluation is the best so far.
+        reason_to_stop: why training ends at this step; empty while it goes on.
+        best_val_loss: val loss of the best checkpoint on the whole split, known at the end.
+    """
+
+    def __init__(
+        self, context: RunContext, model: LanguageModel, stopwatch: Stopwatch, progress: Progress
+    ) -> None:
+        self.context, self.model, self.stopwatch = context, model, stopwatch
+        self.val, self.units = scored_val(context.corpus), val_units(context.corpus)
+        self.restart(progress)
+
+    def restart(self, progress: Progress) -> None:
+        """Continue from `progress`, at the start or after a rollback."""
+        self.progress = progress
+        self.is_best, self.reason_to_stop, self.best_val_loss = False, "", math.inf
+
+    def evaluate(self, step: int, is_last: bool) -> dict[str, float]:
+        """Score the model after `step` steps, and update the attributes.
+
+        Returns:
+            `val_loss`, and for an ensemble `val_loss_member_1` and so on. With
+            `train.eval_characters`, `val_loss_part` in its place, and both at the end. With bytes
+            also `val_loss_per_character`.
+
+        Raises:
+            Stopped: a stop was requested; the attributes are as they were.
+            Diverged: a loss is NaN or infinite.
+        """
+        train = self.context.config.train
+        part = train.eval_characters
+        if part is None or part >= self.units.ids:
+            losses = self._score(step, "val_loss")
+        else:
+            losses = self._score(step, "val_loss_part", part)
+        progress, is_best = replace(self.progress, pending=None), False
+        if step or train.init_from is not None:  # else the model is untrained
+            is_best = progress.add(step, next(iter(losses.values())))
+            early = progress.early_stop(train)
+            progress.ended = bool(early)
+            reason, best_val_loss = (
+                early or ("all steps done" if is_last else ""),
+                progress.best_loss,
+            )
+            if reason and "val_loss" not in losses:
+                losses |= self._score(step, "val_loss")
+                best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
+            self.reason_to_stop, self.best_val_loss = reason, best_val_loss
+        progress.val_loss = losses.get("val_loss")
+        self.progress, self.is_best = progress, is_best
+        if self.context.corpus.vocabulary.is_bytes and "val_loss" in losses:
+            losses["val_loss_per_character"] = self.units.per_character(losses["val_loss"])
+        return losses
+
+    def describe(self, step: int, losses: dict[str, float]) -> Evaluation:
+        """Return the evaluation of `step` with a sample and attention weights."""
+        config, corpus = self.context.config, self.context.corpus
+        sample = None
+        if config.train.sample_length:
+            sample = generate_text(
+                self.model,
+                corpus.vocabulary,
+                length=config.train.sample_length,
+                rules=config.sample,
+                seed=config.seed,
+                step=step,
+            )
+        excerpt = to_torch(corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
+        text = corpus.vocabulary.names_of(excerpt.tolist())
+        attention = attend(self.model, excerpt)
+        return Evaluation(losses, self.is_best, self._warning(), sample, attention, text)
+
+    def final_scores(self) -> dict[str, float]:
+        """Return the val loss of the last and the best weights, and the best in bits per byte."""
+        assert self.progress.val_loss is not None
+        return {
+            "val_loss": self.progress.val_loss,
+            "best_val_loss": self.best_val_loss,
+            "bits_per_byte": self.units.bits_per_byte(self.best_val_loss),
+        }
+
+    def _warning(self) -> str:
+        """Return a warning if the val loss has risen for `OVERFIT_EVALUATIONS` evaluations."""
+        progress = self.progress
+        if progress.since_best != OVERFIT_EVALUATIONS or progress.loss <= progress.best_loss:
+            return ""
+        cause = (
+            "the model overfits"
+            if progress.loss < math.log(len(self.context.corpus.vocabulary))  # loss of guessing
+            else "training diverges, try a lower train.learning_rate"
+        )
+        return (
+            f"val loss has risen since step {progress.best_step} ({progress.best_loss:.4f} "
+            f"then, {progress.loss:.4f} now): {cause}; that step stays the best checkpoint"
+        )
+
+    def _score(self, step: int, name: str, characters: int | None = None) -> dict[str, float]:
+        """Return the loss on the val split, or on `characters` of it, as `name`."""
+        vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
+        is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
+        if is_untrained and vocabulary.unknown_id is None:  # every id is equally likely
+            return {name: math.log(len(vocabulary))}
+        total = self.units.ids if characters is None else characters
+        self.stopwatch.lap(EVALUATION, 0)
+        with phase("evaluating"), evaluation_bar(total, hidden=ranks.rank > 0) as advance:
+            loss, *of_members = evaluate_each(
+                self.model,
+                self.val,
+                vocabulary,
+                characters=characters,
+                should_stop=self.context.should_stop,
+                on_progress=advance,
+                ranks=ranks,
+            )
+        self.stopwatch.lap(CHARACTER, total)
+        if not math.isfinite(loss):
+            raise Diverged(f"step {step}: the val loss is {loss}")
+        members = {f"{name}_member_{m}": each for m, each in enumerate(of_members, start=1)}
+        return {name: loss} | members
+
+    def _score_best(self, step: int) -> float:
+        """Return the val loss of the best checkpoint, whose weights are loaded temporarily."""
+        self.model.zero_grad(set_to_none=True)  # makes room for the copy
+        weights = {name: weight.clone() for name, weight in self.model.state_dict().items()}
+        try:
+            best = self.context.ranks.broadcast(read_checkpoint, self.context.folder, "best")
+            load_weights(self.model, best)
+            return self._score(step, "val_loss")["val_loss"]
+        finally:
+            self.model.load_state_dict(weights)

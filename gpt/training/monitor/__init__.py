@@ -1,1 +1,0 @@
-"""What people watch: the bar, metrics.jsonl, TensorBoard."""

@@ -1,0 +1,183 @@
+"""Start a new run, or resume one, and train it to its end."""
+
+import logging
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from gpt.config.schema import Config
+from gpt.config.yaml import to_yaml
+from gpt.device import computing_with, select_device
+from gpt.distributed.ddp import select_own_device, select_own_threads
+from gpt.distributed.launch import remember
+from gpt.distributed.ranks import SINGLE, Ranks
+from gpt.errors import Interrupted
+from gpt.files import write_atomically
+from gpt.runs.folder import check_free, make_folder, make_numbered
+from gpt.runs.lock import check_plain, locked, set_aside
+from gpt.runs.provenance import note_start
+from gpt.status import phase
+from gpt.text.corpus import Corpus
+from gpt.text.standard_input import store_standard_input
+from gpt.training.build_step import build_step
+from gpt.training.evaluator import Diverged, Progress
+from gpt.training.init_from import initial_model
+from gpt.training.memory_estimate import check_training_memory
+from gpt.training.outcome import Outcome
+from gpt.training.resume import RunState, resume_from
+from gpt.training.run_context import RunContext
+from gpt.training.schedule import Schedule
+from gpt.training.teacher import Teacher, load_teacher
+from gpt.training.time_budget import Stopwatch, TimeBudget
+from gpt.training.trainer import Trainer
+
+log = logging.getLogger(__name__)
+
+Mode = Literal["new", "numbered", "overwrite", "resume", "extend"]
+"""How to use the run's folder.
+
+    new        it must be free
+    numbered   use the first free one of RUN, RUN-2, RUN-3, ...
+    overwrite  replace the run in it. That is deleted with the first checkpoint of the new run, and
+               restored if there is none.
+    resume     continue the run in it from its last checkpoint
+    extend     the same; the run is finished, and `train.minutes` is the time for further steps
+"""
+Provenance = dict[str, str | int]
+
+
+def train(
+    config: Config,
+    corpus: Corpus,
+    run: Path,
+    mode: Mode = "new",
+    *,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
+    clock: Callable[[], float] | None = None,
+    ranks: Ranks = SINGLE,
+) -> Outcome:
+    """Train a model on a corpus in a run folder.
+
+    The weights after step N depend on the config, the text and the run in `train.init_from`, and
+    with `train.minutes` on the plans that `clock` leads to. They do not depend on logging,
+    evaluation, checkpoints or resumes. (On CUDA, some kernels add in any order, so two runs agree
+    up to rounding. A resume with other `train.steps` has another schedule.)
+
+    A step whose loss or gradient is NaN or infinite is skipped; in an ensemble, by that member.
+    After a few in a row the run rolls back to its last checkpoint and continues with half the
+    learning rates, a few times at most.
+
+    All ranks call this function with the same arguments. Their number changes only the order in
+    which floats are added, and the dropout masks.
+
+    Args:
+        config: the settings of the run.
+        corpus: its text.
+        run: the folder of the run.
+        mode: how to use the folder.
+        should_stop: see `gpt.api.train`.
+        on_event: see `gpt.api.train`; called on rank 0.
+        clock: returns the seconds since the command began; default: since this call.
+        ranks: the processes that train the model together.
+
+    Raises:
+        Interrupted: `should_stop` returned True. If training had begun, the state is saved.
+        TrainingError: the loss stays NaN or infinite, or memory or the disk is full.
+        UsageError: the folder is in use, or the run to resume has a new text or no steps left.
+        CheckpointError, ConfigError, DeviceError: see `initial_model`, `load_teacher`,
+            `resume_from`, `select_device`, `compile_model`.
+    """
+    began = time.perf_counter()
+    clock = clock or (lambda: time.perf_counter() - began)
+    device = select_own_device(select_device(config.device), ranks)
+    ranks.check_batch(config.train.batch_size)
+    context = RunContext(config, corpus, run.absolute(), ranks, should_stop)
+    threads, state, source = select_own_threads(config.threads, ranks), None, Provenance()
+    with computing_with(threads, deterministic=config.deterministic):
+        with phase("preparing the training"):
+            teacher = load_teacher(config, corpus.vocabulary, device)
+            check_training_memory(config, len(corpus.vocabulary), device, teacher, ranks)
+            if mode in ("resume", "extend"):
+                ranks.broadcast(check_plain, context.folder)
+            else:
+                state, source = _new_state(context, device, teacher, clock)
+                folder = ranks.broadcast(_make_folder, context.folder, mode)  # cannot fail later
+                context = replace(context, folder=folder)
+        with (
+            locked(context.folder) if ranks.rank == 0 else nullcontext(lambda: None)
+        ) as check_in_place:
+            if state is None:
+                with phase("loading the checkpoint"):
+                    state = resume_from(context, device, teacher, clock, mode == "extend")
+            else:
+                ranks.broadcast(set_aside, context.folder)
+            context = replace(context, config=state.config)
+            ranks.broadcast(_record_start, context, state, source)
+            log.info("%s: %s; writing %s", corpus.name, corpus.summary(), context.name)
+            remember(run=str(context.folder))
+            outcome = _fit(Trainer(context, state, check_in_place, on_event))
+            remember(outcome=asdict(outcome))
+            return outcome
+
+
+def _new_state(
+    context: RunContext,
+    device: torch.device,
+    teacher: Teacher | None,
+    clock: Callable[[], float],
+) -> tuple[RunState, Provenance]:
+    """Return the state of a new run at step 0, and where its weights come from."""
+    config, corpus, ranks = context.config, context.corpus, context.ranks
+    model, source = initial_model(config, corpus.vocabulary, device)
+    update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
+    stopwatch = Stopwatch(clock)
+    if config.train.minutes is not None:
+        stopwatch.probe(update, corpus.val, config, ranks)
+    budget = TimeBudget(config, corpus.val, stopwatch)
+    config = ranks.broadcast(budget.first_plan, config)
+    schedule = Schedule(config)
+    update.follow(schedule)
+    if ranks.any(context.should_stop()):
+        raise Interrupted("stopped before training began; nothing is saved")
+    if ranks.rank == 0:
+        budget.log_first_plan(schedule.steps)
+    return RunState(config, 0, update, schedule, budget, Progress()), source
+
+
+def _make_folder(folder: Path, mode: Mode) -> Path:
+    """Make the folder of a new run; return its path."""
+    if mode == "numbered":
+        folder = make_numbered(folder)
+    check_free(folder, overwrite=mode == "overwrite")
+    make_folder(folder)
+    return folder
+
+
+def _record_start(context: RunContext, state: RunState, source: Provenance) -> None:
+    """Write the config and the provenance of a run that starts or resumes."""
+    config = state.schedule.stored(context.config)
+    write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])
+    store_standard_input(context.corpus.standard_input, context.folder)
+    computed: Provenance = {
+        "device": str(state.update.device),
+        "precision": str(state.update.precision).removeprefix("torch."),
+        "threads": torch.get_num_threads(),
+        "ranks": context.ranks.size,
+        **source,
+    }
+    note_start(context.folder, config, context.corpus.sha256, state.step, computed)
+
+
+def _fit(trainer: Trainer) -> Outcome:
+    """Train to the end; return to the last checkpoint each time that training diverges."""
+    while True:
+        try:
+            return trainer.fit()
+        except Diverged as error:
+            trainer.roll_back(str(error))
