@@ -315,7 +315,9 @@ def test_lines_or_what_a_separator_divides_can_be_held_out(
 
 
 def test_a_separator_of_nothing_divides_nothing() -> None:
-    with pytest.raises(ConfigError, match=r"data\.separator: expected the text between two docu"):
+    with pytest.raises(
+        ConfigError, match=r"data\.separator: expected a text, as data\.documents is separator"
+    ):
         load_config(None, ["data.separator=''", "data.documents=separator"])
 
 

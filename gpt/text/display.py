@@ -11,9 +11,9 @@ BLUE, RED = 33, 160  # colour numbers (of 256) that stand out on white and on bl
 
 
 def visible(text: str) -> str:
-    """Escape control and direction characters, so that a terminal obeys none.
+    r"""Escape control and direction characters, so that a terminal obeys none.
 
-    ESC becomes `\\x1b`, a right-to-left override `\\u202e`. New lines and tabs stay.
+    ESC becomes `\x1b`, a right-to-left override `\u202e`. New lines and tabs stay.
     """
     return "".join(map(_visible, text))
 
@@ -27,9 +27,9 @@ def _visible(c: str) -> str:
 
 
 def symbol(c: str) -> str:
-    """Return a sign that shows a character on its own: `a`, `↵`, `␣`, `\\x1b`, `\\u200b`.
+    r"""Return a sign that shows a character on its own: `a`, `↵`, `␣`, `\x1b`, `\u200b`.
 
-    An accent is set on a dotted circle. The name of a non-ASCII byte, `\\xe3`, is returned as it
+    An accent is set on a dotted circle. The name of a non-ASCII byte, `\xe3`, is returned as it
     is.
     """
     if len(c) > 1:
@@ -41,7 +41,7 @@ def symbol(c: str) -> str:
 
 
 def escaped(c: str) -> str:
-    """Return the character as Python spells it in ASCII: `\\x1b`, `\\u202e`."""
+    r"""Return the character as Python spells it in ASCII: `\x1b`, `\u202e`."""
     return c.encode("unicode_escape").decode()
 
 

@@ -1,4 +1,4 @@
-"""The files in a folder and those below it, in a stable order, each real file once."""
+"""Find files in folders and by globs, in a stable order, each file once."""
 
 import errno
 import glob
@@ -11,19 +11,19 @@ from gpt.errors import TextError
 from gpt.text.documents import Skipped
 from gpt.text.reading import in_message
 
-OF_A_RUN = {"config.yaml", "checkpoints"}  # names of which each run's folder has both
-OF_A_SWEEP = "sweep.json"  # a name that each sweep's folder has
+IN_A_RUN = {"config.yaml", "checkpoints"}  # the folder of a run has both
+IN_A_SWEEP = "sweep.json"  # the folder of a sweep has it
 
 
 def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
-    """Yield the files in a folder and in those below it that `globs` include, or the file itself.
+    """Yield the files in a folder and below it that `globs` include, or the file itself.
 
-    Sorted by their paths, part by part. Hidden names are left out, links are followed, and what
-    was found before by another path is skipped, so that a loop of links ends; and so are runs,
-    which grow.
+    They are sorted by their paths, part by part. Hidden names are left out, and links are followed.
+    A file or folder that was found by another path is skipped, so that a loop of links ends. Runs
+    are skipped because they grow.
 
     Raises:
-        TextError: a folder or file cannot be looked at.
+        TextError: a folder or file cannot be read.
     """
     seen = set[tuple[int, int]]()
     pending, depth = [start], len(start.parts)
@@ -37,12 +37,13 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
                 continue
             seen.add(identity)
             if stat.S_ISDIR(status.st_mode):
-                below = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
-                names = {entry.name for entry in below}
-                if names >= OF_A_RUN or OF_A_SWEEP in names:
+                names = sorted(
+                    each.name for each in path.iterdir() if not each.name.startswith(".")
+                )
+                if {*names} >= IN_A_RUN or IN_A_SWEEP in names:
                     yield Skipped(in_message(path), "run")
                 else:
-                    pending += sorted(below, key=lambda entry: entry.name, reverse=True)
+                    pending += [path / name for name in reversed(names)]
             elif not stat.S_ISREG(status.st_mode):
                 yield Skipped(in_message(path), "pipe or device")
             elif path == start or is_included(path.parts[depth:], globs):
@@ -56,22 +57,26 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
 
 
 def find_matches(pattern: str) -> list[Path]:
-    """What a glob matches, sorted as in a folder; `**` matches folders below one another."""
+    """Return the paths that a glob matches, sorted as in a folder; `**` matches any folders."""
     found = glob.iglob(pattern, recursive=True)  # noqa: PTH207 (Path's takes no absolute pattern)
     return sorted(map(Path, found), key=lambda path: path.parts)
 
 
 def is_glob(name: str) -> bool:
-    """Whether it can match several names."""
+    """Return whether the name contains wildcards."""
     return glob.has_magic(name)
 
 
 def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
-    """Return whether a path is read: it matches a glob, if there are any, and none that excludes.
+    """Return whether a path matches a glob, if there are any, and no glob that excludes it.
 
-    As in a .gitignore: a glob with a slash is for the path, one without for the last name in it,
-    `**` stands for any number of folders, and one that ends in a slash for what is in a folder.
-    One that begins with `!` excludes files, and folders with what is in them.
+    As in a .gitignore, a glob with a slash matches the path, one without a slash matches the last
+    name in it, `**` matches any number of folders, and one that ends in a slash matches everything
+    in a folder. A glob that begins with `!` excludes files, and folders with their content.
+
+    Args:
+        parts: the parts of the path.
+        globs: the globs.
     """
     including = [_parts(glob) for glob in globs if not glob.startswith("!")]
     return not is_excluded(parts, globs) and (
@@ -80,7 +85,7 @@ def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
 
 
 def is_excluded(parts: Sequence[str], globs: Iterable[str]) -> bool:
-    """Return whether a glob that begins with `!` matches a path or a folder that it is in."""
+    """Return whether a glob that begins with `!` matches a path or a folder that contains it."""
     excluding = [_parts(glob[1:]) for glob in globs if glob.startswith("!")]
     return any(
         _matches(parts[:end], each) for each in excluding for end in range(1, len(parts) + 1)

@@ -1,4 +1,4 @@
-"""Formats that are not plain text, known by their first bytes, and how to turn them into text."""
+"""Recognise formats that are not plain text, and advise how to convert them."""
 
 import re
 import shlex
@@ -20,8 +20,8 @@ class Format:
     """A format that is not plain text.
 
     Attributes:
-        name: as messages call it.
-        how: how to convert it to text, a command with {file} or a sentence; "" if it has no text.
+        name: its name in messages.
+        how: how to convert it to text: a command with {file}, or a sentence; "" if it has no text.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Format:
 
 EPUB, DOCX, ODT = Format("EPUB", PANDOC), Format("DOCX", PANDOC), Format("ODT", PANDOC)
 XLSX, ODS = Format("XLSX", SPREADSHEET), Format("ODS", SPREADSHEET)
-IN_ZIP = {  # parts of the first bytes or of the members' names
+IN_ZIP = {  # by bytes of a .zip that the first kilobytes or the names of members contain
     b"application/epub+zip": EPUB,
     b"META-INF/container.xml": EPUB,
     b"OEBPS/": EPUB,
@@ -59,7 +59,7 @@ IN_ZIP = {  # parts of the first bytes or of the members' names
     b"Index/Document.iwa": Format("Pages", "export it as text from Pages"),
 }
 BY_SUFFIX = {".epub": EPUB, ".docx": DOCX, ".odt": ODT, ".xlsx": XLSX, ".ods": ODS}
-MAGIC: dict[tuple[int, bytes], Format] = {
+BINARY_MAGIC: dict[tuple[int, bytes], Format] = {  # by offset and bytes
     (0, b"%PDF-"): Format("PDF", "pdftotext {file} {text}"),
     (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"): Format("Word or Excel 97 (OLE)", OFFICE),
     (60, b"BOOKMOBI"): Format("MOBI", "ebook-convert {file} {text}"),
@@ -135,9 +135,13 @@ def binary_format(head: bytes, name: str, members: Iterable[str] = ()) -> Format
         parts = head + "\n".join(members).encode(errors="replace")
         found = next((format for part, format in IN_ZIP.items() if part in parts), None)
         return found or BY_SUFFIX.get(PurePath(name).suffix.lower())
-    found = next((each for (at, magic), each in MAGIC.items() if head.startswith(magic, at)), None)
+    found = next(
+        (each for (at, magic), each in BINARY_MAGIC.items() if head.startswith(magic, at)), None
+    )
     may_be_text = b"\0" not in head and not head.startswith((b"%PDF-1.", b"%!PS-"))
-    return None if may_be_text and is_utf8_start(head) else found  # a text may begin like MAGIC
+    return (
+        None if may_be_text and is_utf8_start(head) else found
+    )  # a text may begin like one of these
 
 
 def markup_notice(head: bytes, suffix: str) -> str:

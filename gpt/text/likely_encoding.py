@@ -16,13 +16,13 @@ from gpt.text.utf8 import is_utf8_start
 
 MIN_SCORE = 0.35  # mean score per non-ASCII character for an encoding to be considered
 MIN_CJK_BYTES = 100  # sample size from which a CJK guess is certain
-MIN_WIDE = 8  # characters; fewer could be valid UTF-16 or UTF-32 by chance
+MIN_WIDE_CHARACTERS = 8  # sample size from which UTF-16 or UTF-32 is no coincidence
 CJK_PAGES = {0x30, *range(0x4E, 0xA0), *range(0xAC, 0xD8), 0xFF}  # high bytes of UTF-16
 CLEAR_SCORE, CLEAR_LEAD, CLEAR_LETTERS = 0.5, 0.04, 20  # minimum of each for a certain guess
-FEW_LEAD = 0.3  # the lead needed with fewer letters than CLEAR_LETTERS
-MULTIBYTE_SCORE = 0.55  # a single-byte encoding that scores higher is preferred to a CJK one
-MAX_GUESSES = 3
-EXCERPT = 24  # characters that a message quotes
+DOUBTFUL_LEAD = 0.3  # minimum lead with fewer letters than CLEAR_LETTERS
+MULTIBYTE_SCORE = 0.55  # a single-byte encoding with a higher score is preferred to a CJK one
+MAX_GUESSES = 3  # number of candidate encodings in a message
+EXCERPT_CHARACTERS = 24  # number of characters that a message quotes
 ASCII_LETTERS = string.ascii_letters.encode()
 
 MULTIBYTE = ("cp932", "euc_jp", "gb18030", "big5", "cp949")
@@ -47,9 +47,9 @@ ALPHABETS = (
     "יוהלאמרבתשנםעדקחפכטגןצסזךףץ", "اليمونرتبةعدسفهكقحجذشطىصخءضغئثزأإظآپچژگکیؤ",
     "านรอกเงมยลวดทสตะปบคหแจพชขใไโผซถธศษณญฟภฉฮฐฏฎฑฒฆฌฤำ่้ีิัู็ืึ์ุๆ",
 )  # fmt: skip
-# Those of Western Europe, for a text in several of its languages, and the encodings it may be in.
+# The non-ASCII letters of Western Europe, for a text in several of its languages.
 WESTERN = dict.fromkeys("éèêëàâäáãåæçîïíìñôöóòõøœùûüúßÿ", 0.7)
-WESTERN_ENCODINGS = ("cp1252", "cp850", "mac_roman")
+WESTERN_ENCODINGS = ("cp1252", "cp850", "mac_roman")  # encodings that have all of them
 TYPOGRAPHIC = "¿¡«»“”„‘’‚–—…•·°§№©®€£\xa0´`"
 _ALPHABETS = [
     {c: 1 - 0.6 * rank / len(letters) for rank, c in reversed([*enumerate(letters)])}
@@ -86,12 +86,12 @@ def likely_encoding(sample: bytes) -> Guess | None:
     if not ranked:
         western = [each for each in WESTERN_ENCODINGS if _western(triples, each) > MIN_SCORE]
         return Guess(tuple(western), clear=False) if western else None
-    few = sum(byte >= 0x80 for byte in sample) < CLEAR_LETTERS
-    lead = FEW_LEAD if few else CLEAR_LEAD
+    is_doubtful = sum(byte >= 0x80 for byte in sample) < CLEAR_LETTERS
+    lead = DOUBTFUL_LEAD if is_doubtful else CLEAR_LEAD
     near = [encoding for score, encoding in ranked if score > best - lead]
-    if few:  # too few letters to rank by: take the more common encoding
+    if is_doubtful:  # too few letters to rank by: take the more common encoding
         near.sort(key=SINGLE_BYTE.index)
-    clear = len(near) == 1 and best >= CLEAR_SCORE and not few
+    clear = len(near) == 1 and best >= CLEAR_SCORE and not is_doubtful
     return Guess(tuple(near[:MAX_GUESSES]), clear)
 
 
@@ -115,6 +115,7 @@ def _triples(sample: bytes) -> Counter[bytes]:
 
 
 def _western(triples: Mapping[bytes, int], encoding: str) -> float:
+    """Return the score of an encoding for a text in several languages of Western Europe."""
     try:
         return _score(triples, encoding, [WESTERN])
     except UnicodeDecodeError:
@@ -126,6 +127,7 @@ def _score(
     encoding: str,
     alphabets: Sequence[Mapping[str, float]] = _ALPHABETS,
 ) -> float:
+    """Return the mean score of the non-ASCII characters, by the alphabet that fits best."""
     counts = Counter[tuple[str, float]]()  # by (letter, weight); "" stands for a symbol
     for triple, count in triples.items():
         before, c, after = [*triple.decode(encoding)]
@@ -144,6 +146,7 @@ def _score(
 
 
 def _fit(counts: Mapping[tuple[str, float], int], alphabet: Mapping[str, float]) -> float:
+    """Return the sum of the scores of letters and symbols, counted with their weights."""
     latin = min(alphabet) < "\u0370"  # Latin words mix ASCII and non-ASCII letters
     total = 0.0
     for (letter, weight), count in counts.items():
@@ -169,7 +172,7 @@ def likely_wide(sample: bytes, *, zeros: bool = True) -> str | None:
             text = codecs.getincrementaldecoder(encoding)().decode(sample)
         except UnicodeDecodeError:
             continue
-        if len(text) < MIN_WIDE or any(map(_never_in_text, text)):
+        if len(text) < MIN_WIDE_CHARACTERS or any(map(_never_in_text, text)):
             continue
         pages = Counter(ord(c) >> 8 for c in text)
         ascii_only = pages.pop(0, 0)
@@ -196,16 +199,15 @@ def _likely_multibyte(sample: bytes) -> str | None:
     return best.encoding if best else None
 
 
-def excerpt(sample: bytes, encoding: str) -> str:
+def described(sample: bytes, guess: Guess) -> str:
+    """Return `it looks like cp866 ("Мы жили")`, or all candidates after `perhaps it is`."""
+    read = [f'{name} ("{_excerpt(sample, name)}")' for name in guess.encodings]
+    return f"{'it looks like' if guess.clear else 'perhaps it is'} {' or '.join(read)}"
+
+
+def _excerpt(sample: bytes, encoding: str) -> str:
     """Return the first non-ASCII words of `sample`, decoded by `encoding`."""
     text = sample.decode(encoding, "replace")
     first = next((i for i, c in enumerate(text) if c >= "\x80"), 0)
-    line = text[text.rfind("\n", 0, first) + 1 :].partition("\n")[0]
-    start = text[:first].rpartition("\n")[2].rfind(" ") + 1
-    return line[start:][:EXCERPT].strip()
-
-
-def described(sample: bytes, guess: Guess) -> str:
-    """Return `it looks like cp866 ("Мы жили")`, or all candidates after `perhaps it is`."""
-    read = [f'{name} ("{excerpt(sample, name)}")' for name in guess.encodings]
-    return f"{'it looks like' if guess.clear else 'perhaps it is'} {' or '.join(read)}"
+    start = max(text.rfind(c, 0, first) for c in "\n ") + 1
+    return text[start:].partition("\n")[0][:EXCERPT_CHARACTERS].strip()

@@ -1,15 +1,15 @@
-"""A random permutation of 0 to n - 1 of which any part can be read without making the rest."""
+"""A random permutation of 0 to n - 1 of which any part can be computed without the others."""
 
 import numpy as np
 from numpy.typing import NDArray
 
 
 def shuffled(positions: NDArray[np.int_], n: int, source: np.random.Generator) -> NDArray[np.int_]:
-    """The numbers at these positions of a random permutation of 0 to n - 1, in constant memory.
+    """Return the numbers at these positions of a random permutation of 0 to `n` - 1.
 
-    A Feistel network permutes the numbers of an even count of bits; results of n or more are
-    permuted again ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite
-    domains", sections 3 and 4).
+    Takes constant memory. A Feistel network permutes the numbers of an even count of bits; results
+    of n or more are permuted again ("cycle walking": Black and Rogaway 2002, "Ciphers with
+    arbitrary finite domains", sections 3 and 4).
     """
     half = np.uint64(max((n - 1).bit_length() + 1, 2) // 2)
     keys = source.integers(2**64, size=6, dtype=np.uint64)

@@ -52,9 +52,9 @@ def standard_input(folder: Path | None = None) -> Path:
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy the file `text` into the folder of a run or sweep, unless it has one; return the copy.
+    """Copy `text` into the folder of a run or sweep, unless it has one; return the copy.
 
-    Does nothing if `text` is None: no text of the run came from standard input.
+    `text` is the file that holds standard input, or None: then nothing is done.
     """
     if text is None:
         return None

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from gpt.errors import CheckpointError
 from gpt.text.utf8 import ASCII, CONTINUATION, character_count, non_ascii
 
-CODE_POINTS = 0x110000  # Unicode ends at U+10FFFF
-MASKED = -1  # in place of an id: a token whose embedding is zero (dropped out, or padding)
+CODE_POINTS = 0x110000  # number of Unicode's code points: they end at U+10FFFF
+MASKED = -1  # replaces an id whose embedding is to be zero (dropped out, or padding)
 REPLACEMENT = "\ufffd"  # the name of the unknown id
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
@@ -23,8 +23,8 @@ class Vocabulary:
 
     Args:
         characters: sorted and distinct; an id is an index into them.
-        unknown: how many further characters of the text share one more id, the last, which is
-            never sampled; 0 = there is no such id.
+        unknown: the number of further characters of the text, which share the last id. It is never
+            sampled. Without such characters there is no such id.
         is_bytes: an id is a byte instead; there are 256, and no characters.
     """
 
@@ -34,7 +34,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, text: str) -> "Vocabulary":
-        """The sorted distinct characters of the text."""
+        """Return the vocabulary of the characters of `text`."""
         return cls("".join(sorted(set(text))))
 
     def __len__(self) -> int:
@@ -42,12 +42,12 @@ class Vocabulary:
 
     @property
     def unknown_id(self) -> int | None:
-        """The id of every character outside, if there is one."""
+        """The id that further characters share, if there is one."""
         return len(self.characters) if self.unknown else None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """What each id is called where it stands alone: `a`; of bytes beyond ASCII `\\xe3`."""
+        r"""The name of each id: its character, or byte; a non-ASCII byte is named `\xe3`."""
         if self.is_bytes:
             return tuple(chr(i) if i < 0x80 else f"\\x{i:02x}" for i in range(256))
         return (*self.characters, *[REPLACEMENT][: len(self) - len(self.characters)])
@@ -63,9 +63,10 @@ class Vocabulary:
         return np.min_scalar_type(max(len(self) - 1, 0))
 
     def encode(self, text: str) -> Ids:
-        """Ids of the characters, (len(text),); of bytes, as many as its UTF-8 has.
+        """Return one id for each character of `text`, or for each byte of its UTF-8.
 
-        Raises KeyError for a character outside, if there is no id for it.
+        Raises:
+            KeyError: a character has no id.
         """
         if self.is_bytes:
             if outside := self.outside(text):
@@ -77,31 +78,34 @@ class Vocabulary:
         return ids.astype(self.dtype)
 
     def encode_utf8(self, chunk: bytes) -> Ids:
-        """Ids of strict UTF-8, in fewer passes than `encode`: ASCII is never decoded.
+        """Return the ids of strict UTF-8, faster than `encode`: ASCII is never decoded.
 
-        Raises KeyError for a character outside, if there is no id for it.
+        Raises:
+            KeyError: a character has no id.
         """
         if self.is_bytes:
             return np.frombuffer(chunk, np.uint8)
-        if len(self) > self._other:
+        other = int(
+            np.iinfo(self.dtype).max
+        )  # marks characters that their first byte does not show
+        if len(self) > other:
             return self.encode(chunk.decode())
-        ids: Ids  # of each character by its first byte
-        if self.dtype == np.uint8:
-            ids = np.frombuffer(
-                chunk.translate(self._first_bytes.tobytes(), CONTINUATION), np.uint8
-            )
+        ids: Ids
+        if self.dtype == np.uint8:  # one pass
+            table = self._by_first_byte.tobytes()
+            ids = np.frombuffer(chunk.translate(table, CONTINUATION), np.uint8)
         else:
-            ids = self._first_bytes[np.frombuffer(chunk.translate(None, CONTINUATION), np.uint8)]
+            ids = self._by_first_byte[np.frombuffer(chunk.translate(None, CONTINUATION), np.uint8)]
         others, places = non_ascii(chunk)
         if others:
             ids = ids.copy()
             ids[places] = self.encode(others.decode())
-        if ids.size and ids.max() == self._other:
-            return self.encode(chunk.decode())  # says which is outside
+        if ids.size and ids.max() == other:
+            return self.encode(chunk.decode())  # raises the right error
         return ids
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text with these ids; where bytes are no UTF-8, U+FFFD."""
+        """Return the text of `ids`, with U+FFFD for bytes that are not UTF-8."""
         if self.is_bytes:
             return bytes(ids).decode(errors="replace")
         places = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.intp)
@@ -109,23 +113,23 @@ class Vocabulary:
         return chosen.tobytes().decode("utf-32-le", "surrogatepass")
 
     def names_of(self, ids: Iterable[int]) -> list[str]:
-        """The name of each of these ids."""
+        """Return the name of each id."""
         return [self.names[i] for i in ids]
 
     def outside(self, text: str) -> str:
-        """The characters of the text that have no id of their own, each once, in their order."""
+        """Return the distinct characters of `text` that have no id of their own, in its order."""
         if self.is_bytes:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
         return "".join(c for c in dict.fromkeys(text) if c not in self._known)
 
     def extended(self, characters: str) -> "Vocabulary":
-        """The same with an id for each of these characters as well; bytes have all of them."""
+        """Return a vocabulary that also has these characters. Bytes have all of them already."""
         if self.is_bytes:
             return self
         return Vocabulary("".join(sorted({*self.characters, *characters})), self.unknown)
 
     def to_json(self) -> str:
-        """The content of a checkpoint's vocabulary.json."""
+        """Return the content of a checkpoint's vocabulary.json."""
         if self.is_bytes:
             return json.dumps({"bytes": True}) + "\n"
         unknown = {"unknown": self.unknown} if self.unknown else {}
@@ -133,20 +137,21 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, content: str) -> "Vocabulary":
-        """Raises CheckpointError unless the content is what `to_json` writes."""
+        """Parse what `to_json` writes. Raises CheckpointError for anything else."""
         try:
             match json.loads(content):
-                case {"bytes": True, **rest} if not rest:
+                case {"bytes": True, **others} if not others:
                     return BYTES
-                case {"characters": str(characters), "unknown": int(unknown), **rest}:
+                case {"characters": str(characters), "unknown": int(unknown), **others}:
                     if unknown is True or not 0 < unknown <= CODE_POINTS:
                         raise ValueError
-                case {"characters": str(characters), **rest}:
+                case {"characters": str(characters), **others}:
                     unknown = 0
                 case _:
                     raise ValueError
             characters.encode()  # raises ValueError for surrogates: no text can have them
-            if rest or not characters or (np.diff(code_points(characters).astype(int)) <= 0).any():
+            codes = code_points(characters).astype(int)
+            if others or not characters or (np.diff(codes) <= 0).any():
                 raise ValueError
         except (ValueError, RecursionError):
             raise CheckpointError(
@@ -167,15 +172,10 @@ class Vocabulary:
         table[code_points(self.characters)] = np.arange(len(self.characters))
         return table
 
-    @property
-    def _other(self) -> int:
-        """What stands for an id that is not known by a character's first byte."""
-        return int(np.iinfo(self.dtype).max)
-
     @cached_property
-    def _first_bytes(self) -> Ids:
-        """(256,): the id of each ASCII character, by its byte; `_other` for all else."""
-        table = np.full(256, self._other, self.dtype)
+    def _by_first_byte(self) -> Ids:
+        """The id of each ASCII character by its byte, (256,); the largest integer for all else."""
+        table = np.full(256, np.iinfo(self.dtype).max, self.dtype)
         ids = self._table[: len(ASCII)]
         table[: len(ASCII)][ids < len(self)] = ids[ids < len(self)]
         return table
@@ -185,20 +185,22 @@ BYTES = Vocabulary("", is_bytes=True)
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
-    """The number of each character, (len(text),)."""
+    """Return the code point of each character, (len(text),)."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
 
 
 class CharacterCounts:
-    """How often each character occurs in chunks of strict UTF-8, or, faster, only whether it does.
+    """Counts the characters in chunks of strict UTF-8.
 
-    Args:
-        exact: whether to count them; else a character that occurs counts as one or more.
+    Attributes:
+        total: the number of characters.
+        counts: the count of each code point.
     """
 
     def __init__(self, *, exact: bool = False) -> None:
+        """Count how often each character occurs if `exact`, else only whether it does (faster)."""
         self.exact = exact
-        self.total = 0  # characters
+        self.total = 0
         self.counts = np.zeros(CODE_POINTS, np.int64)
         self._seen = b""  # ASCII characters
 
@@ -208,7 +210,7 @@ class CharacterCounts:
             ascii_counts = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256)[: len(ASCII)]
             self.counts[: len(ASCII)] += ascii_counts
         if new := chunk.translate(None, ASCII if self.exact else self._seen):
-            codes = code_points(new.decode(errors="replace"))  # of raw bytes, nobody asks for them
+            codes = code_points(new.decode(errors="replace"))  # raw bytes may be invalid
             if self.exact:
                 times = np.bincount(codes)
                 self.counts[: len(times)] += times
@@ -217,15 +219,16 @@ class CharacterCounts:
                 self._seen = bytes(np.flatnonzero(self.counts[: len(ASCII)]).astype(np.uint8))
         self.total += character_count(chunk)
 
-    def vocabulary(self, most: int | None = None) -> Vocabulary:
-        """The characters counted; with `most`, the most frequent, and an id for the others.
+    def vocabulary(self, limit: int | None = None) -> Vocabulary:
+        """Return the vocabulary of the characters counted, with at most `limit` ids.
 
-        That id is one of the `most`; characters equally frequent are in the order of Unicode.
+        If there are more, the rarest characters share one of the ids. Among characters equally
+        frequent, those with the smaller code point keep their own.
         """
         found = np.flatnonzero(self.counts)
         unknown = 0
-        if most is not None and len(found) > most:
-            unknown = len(found) - (most - 1)
+        if limit is not None and len(found) > limit:
+            unknown = len(found) - (limit - 1)
             by_count = found[np.argsort(-self.counts[found], kind="stable")]
-            found = np.sort(by_count[: most - 1])
+            found = np.sort(by_count[: limit - 1])
         return Vocabulary("".join(map(chr, found)), unknown)
