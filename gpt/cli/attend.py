@@ -68,7 +68,7 @@ def attend(
     run_option: RunOption = None,
     debug: DebugFlag = False,
 ) -> None:
-    """Show what each head attends to, and its effect on the predictions."""
+    """Show what each head attends to, and what it contributes."""
     from gpt.inspection.output import check_out, write_out
 
     run = one_run(run, run_option)

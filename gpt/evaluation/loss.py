@@ -1,11 +1,13 @@
-"""Validation loss: one number that anyone can recompute."""
+"""Validation loss: one number that anyone can recompute.
+
+B: batch, T: characters of a window, V: distinct characters.
+"""
 
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,21 +21,36 @@ from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
-EVAL_LOGITS = 2**22  # at a time, per thread: of 32 MB, malloc would take new memory each time
+# Logits of one forward pass, per thread. malloc maps blocks above 32 MB anew each time.
+EVAL_LOGITS = 2**22
 
 
 class Stopped(Exception):
-    """An evaluation was asked to stop before its end."""
+    """An evaluation was stopped before its end."""
 
 
 def evaluate(
-    model: LanguageModel, ids: Ids, vocabulary: Vocabulary | None = None, **options: Any
+    model: LanguageModel,
+    ids: Ids,
+    vocabulary: Vocabulary | None = None,
+    *,
+    characters: int | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[int], object] = lambda characters: None,
 ) -> float:
-    """Mean nats per id of `ids` (a character, or a byte), each but the first scored exactly once.
+    """Return the mean nats per id of `ids`, each but the first scored once.
 
-    Of an ensemble, that of its members' mean probabilities. For the options see `evaluate_each`.
+    The loss of an ensemble is that of the mean probabilities of its members. For the arguments see
+    `evaluate_each`.
     """
-    return evaluate_each(model, ids, vocabulary, **options)[0]
+    return evaluate_each(
+        model,
+        ids,
+        vocabulary,
+        characters=characters,
+        should_stop=should_stop,
+        on_progress=on_progress,
+    )[0]
 
 
 def evaluate_each(
@@ -46,83 +63,82 @@ def evaluate_each(
     on_progress: Callable[[int], object] = lambda characters: None,
     ranks: Ranks = SINGLE,
 ) -> list[float]:
-    """The loss of the model, see `evaluate`, and then of each member, if it is an ensemble.
+    """Return the loss of `model`, followed by the loss of each member of an ensemble.
 
-    The text is cut into consecutive windows of T ids (the last may be shorter), and each id is
-    predicted from those before it in its window. Nothing random in it; in float32, whatever the
-    model was trained in.
+    Cut `ids` into consecutive windows of T (the last may be shorter). Predict each id from those
+    before it in its window, in float32. Nothing is random. On a CPU each thread scores its own
+    windows.
 
-    Characters that share the unknown id of the `vocabulary`, k of them, are equally likely once it
-    is predicted: each costs -log(p / k).
-
-    With `characters`, about so many of them are scored: some of those windows, evenly spread.
-
-    `should_stop` is asked before each window, from any thread; `on_progress` is called in this
-    thread with the number of characters scored since its last call.
-
-    On a CPU each thread scores windows of its own, as in training, and so does each of the
-    `ranks`, all of which are to call this.
+    Args:
+        model: the model, which is set to evaluation mode.
+        ids: characters or bytes, at least two.
+        vocabulary: if k of its characters share the unknown id of probability p, each of them
+            costs -log(p / k).
+        characters: about the number of ids to score, in evenly spread windows; all by default.
+        should_stop: called before each window, in any thread.
+        on_progress: called in this thread with the number of ids scored since the last call.
+        ranks: the ranks that divide the windows; each of them has to call this function.
 
     Raises:
-        Stopped: `should_stop` returned True before the last window, on any rank.
+        Stopped: `should_stop` returned True on any rank.
     """
     device = next(model.parameters()).device
+    members = members_of(model)
     model.eval()
 
     @torch.inference_mode()
     def score(window: tuple[Tensor, Tensor]) -> tuple[list[float], int]:
         if should_stop():
             raise Stopped
-        x, y = (part.to(device) for part in window)
-        shared = unknown_cost(y, vocabulary)
-        logits = [member(x) for member in members_of(model)]
+        x, y = (part.to(device) for part in window)  # (B, T)
+        unknown = unknown_cost(y, vocabulary)
+        logits = [member(x) for member in members]  # each (B, T, V)
         if len(logits) > 1:
             logits.insert(0, mean_prediction(logits))
-        losses = [cross_entropy(each, y, reduction="sum").item() + shared for each in logits]
+        losses = [cross_entropy(each, y, reduction="sum").item() + unknown for each in logits]
         return losses, y.numel()
 
-    T, K = model.config.T, len(members_of(model))
-    totals, scored, stopped = np.zeros(K + (K > 1)), 0, False
-    windows = scored_windows(ids, T, characters)
-    windows = _divided(windows, EVAL_LOGITS // members_of(model)[0].head.out_features)
-    mine = islice(windows, ranks.rank, None, ranks.size)
+    totals, scored, stopped = np.zeros(len(members) + (len(members) > 1)), 0, False
+    windows = scored_windows(ids, model.config.T, characters)
+    windows = _split_windows(windows, EVAL_LOGITS // members[0].head.out_features)
+    own_windows = islice(windows, ranks.rank, None, ranks.size)
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
     try:
-        while some := list(islice(mine, 4 * threads)):
+        while some := list(islice(own_windows, 4 * threads)):
             for losses, count in (pool.map if device.type == "cpu" else map)(score, some):
                 totals, scored = totals + losses, scored + count
                 on_progress(ranks.size * count)
     except Stopped:
         stopped = True
-    except BaseException:  # a second Ctrl-C waits for nobody
+    except BaseException:  # a second Ctrl-C does not wait for the threads
         pool.shutdown(wait=False, cancel_futures=True)
         raise
-    pool.shutdown(cancel_futures=True)  # no thread is still setting its number of threads
+    pool.shutdown(cancel_futures=True)  # wait until no thread is setting its number of threads
     numbers = [*totals.tolist(), float(scored), float(stopped)]
-    *sums, characters_scored, stops = ranks.sum(numbers, patient=True)
+    *sums, total_scored, stops = ranks.sum(numbers, patient=True)
     if stops:
         raise Stopped
-    return [each / characters_scored for each in sums]
+    return [each / total_scored for each in sums]
 
 
-def _divided(
+def _split_windows(
     windows: Iterator[tuple[Tensor, Tensor]], characters: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Windows x and y (B, T), with fewer of them at once where these are more characters."""
+    """Split batches of windows x and y (B, T) that have more than `characters` characters."""
     for x, y in windows:
-        at_once = max(1, characters // x.shape[1])
-        yield from zip(torch.split(x, at_once), torch.split(y, at_once), strict=True)
+        B = max(1, characters // x.shape[1])
+        yield from zip(torch.split(x, B), torch.split(y, B), strict=True)
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """What each id costs beside its own prediction, in nats: log k if k characters share it."""
+    """Return the nats that each id costs besides its prediction: log k if k characters share it."""
     shares = torch.eq(ids, -1 if vocabulary.unknown_id is None else vocabulary.unknown_id)
     return shares * math.log(max(vocabulary.unknown, 1))
 
 
 def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
-    """The sum of `unknown_costs`."""
+    """Return the sum of `unknown_costs`."""
     if vocabulary is None or vocabulary.unknown_id is None:
         return 0.0
     return unknown_costs(ids, vocabulary).sum().item()
@@ -130,38 +146,44 @@ def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
 
 @dataclass(frozen=True)
 class Units:
-    """The ids that are scored, and the characters and bytes of UTF-8 that they stand for."""
+    """Numbers of scored ids, and of the characters and UTF-8 bytes that they stand for.
+
+    They make the losses of models of characters and of bytes comparable.
+    """
 
     ids: int
     characters: int
     bytes: int
 
     def per_character(self, loss: float) -> float:
-        """A loss in nats per id, in nats per character."""
+        """Convert nats per id to nats per character."""
         return loss * (self.ids / self.characters)
 
     def bits_per_byte(self, loss: float) -> float:
-        """A loss in nats per id, in bits per byte of UTF-8."""
+        """Convert nats per id to bits per byte of UTF-8."""
         return loss * (self.ids / self.bytes) / math.log(2)
 
 
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
-    """The ids of a text to evaluate on: all, but of bytes from the first character's last on."""
+    """Return the ids of `text` to evaluate, so that each character but the first is scored.
+
+    The first id is not scored. Therefore bytes begin with the last byte of the first character.
+    """
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
 def units_of(text: str, vocabulary: Vocabulary) -> Units:
-    """Those of a text of at least two characters."""
+    """Return the units of a `text` of at least two characters."""
     ids = len(scored_ids(text, vocabulary)) - 1
     return Units(ids, len(text) - 1, len(text[1:].encode()))
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """The ids of the val split to evaluate on, see `scored_ids`."""
+    """Return the ids of the val split to evaluate, see `scored_ids`."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 
 def val_units(corpus: Corpus) -> Units:
-    """Those of the val split."""
+    """Return the units of the val split."""
     ids = len(scored_val(corpus)) - 1
     return Units(ids, corpus.val_characters - 1, corpus.val_bytes - corpus.val_first_bytes)
