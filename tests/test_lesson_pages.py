@@ -21,20 +21,19 @@ from gpt.lessons import (
     LESSONS,
     averaging,
     block,
-    dropout,
+    dropout_by_hand,
     head,
     heads,
-    model,
     normalization,
     positions,
     recipe,
     scaling,
     six_words,
-    training,
+    textbook,
+    three_models,
 )
-from gpt.lessons.build import build_page
 from gpt.lessons.head import attend
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page, build_page
 from gpt.lessons.render import render
 from gpt.lessons.trained import Trained, trained_model
 from gpt.model.transformer import GPT
@@ -73,7 +72,7 @@ def trained(run: Path) -> Trained:
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lesson `training` trains for moments; test_lessons_model.py has it train in full."""
-    monkeypatch.setattr(training, "STEPS", 3)
+    monkeypatch.setattr(three_models, "STEPS", 3)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 708, SEED])  # 708 once shuffled into the same order
@@ -236,7 +235,9 @@ def test_the_exercise_of_heads(change: Callable[..., ModuleType]) -> None:
 
 
 def test_the_exercise_of_dropout(change: Callable[..., ModuleType]) -> None:
-    changed = change(dropout, "return drop(x, self.p) / (1 - self.p)", "return drop(x, self.p)")
+    changed = change(
+        dropout_by_hand, "return drop(x, self.p) / (1 - self.p)", "return drop(x, self.p)"
+    )
     page = explained(changed)
     assert failing(page) == [
         "mean of 4,000 draws = x",
@@ -283,8 +284,8 @@ def test_the_exercise_of_block(change: Callable[..., ModuleType]) -> None:
 
 
 def test_the_exercise_of_model(change: Callable[..., ModuleType]) -> None:
-    changed = change(model, "    for layer in block.stack(model):\n        x = layer(x)\n", "")
-    ids, gpt = model.example(SEED)
+    changed = change(textbook, "    for layer in block.stack(model):\n        x = layer(x)\n", "")
+    ids, gpt = textbook.example(SEED)
     other = torch.cat([(ids[:, :1] + 1) % 11, ids[:, 1:]], dim=1)
     assert changed.textbook(gpt, ids)[:, -1].equal(changed.textbook(gpt, other)[:, -1])
     moved = (gpt(ids) - gpt(other))[:, -1].abs().max()
@@ -298,8 +299,8 @@ def test_the_exercise_of_training(
     change: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The answer gave the bigram's loss for one that is a little larger."""
-    changed = change(training, "        x = x + self.head(x)[0]\n", "")  # its STEPS are all
-    monkeypatch.setattr(training, "STEPS", changed.STEPS)
+    changed = change(three_models, "        x = x + self.head(x)[0]\n", "")  # its STEPS are all
+    monkeypatch.setattr(three_models, "STEPS", changed.STEPS)
     losses = next(p["values"] for p in explained(changed).parts if "nats" in p.get("table", ""))
     bigram, without_head = losses[0][1], losses[1][1]
     assert f"To the bigram's, {bigram:.4f}" in answer_of("training")

@@ -5,9 +5,15 @@ import math
 import pytest
 import torch
 
-from gpt.lessons import dropout, head
+from gpt.lessons import dropout_by_hand, head
 from gpt.lessons.build import build_page
-from gpt.lessons.dropout import Dropout, HeadsWithDropout, drop, errors_of_mean, loss_with
+from gpt.lessons.dropout_by_hand import (
+    HeadsWithDropout,
+    ScaledDropout,
+    drop,
+    errors_of_mean,
+    loss_with,
+)
 from gpt.lessons.heads import FusedHeads
 from gpt.lessons.trained import trained_model
 from gpt.model.transformer import GPT, cross_entropy
@@ -30,7 +36,7 @@ def test_each_number_is_zero_with_probability_p_or_larger_by_its_inverse(p: floa
     """As many are zero as the binomial distribution allows, within five standard errors."""
     torch.manual_seed(1)
     x = torch.randn(7, 11)
-    draws = Dropout(p)(x.expand(DRAWS, 7, 11))
+    draws = ScaledDropout(p)(x.expand(DRAWS, 7, 11))
     kept = draws != 0
     torch.testing.assert_close(draws[kept], (x / (1 - p)).expand_as(draws)[kept])
     share = 1 - kept.float().mean(0)
@@ -42,7 +48,7 @@ def test_the_mean_over_many_draws_is_the_weight_without_dropout() -> None:
     torch.manual_seed(1)
     x, one = head.example(SEED)
     weights = one(x)[1][0].detach()
-    draws = Dropout(0.3)(weights.expand(DRAWS, 8, 8))
+    draws = ScaledDropout(0.3)(weights.expand(DRAWS, 8, 8))
     assert errors_of_mean(draws, weights, 0.3).abs().max() <= 5
     error = weights * math.sqrt(0.3 / 0.7 / DRAWS)
     assert ((draws.mean(0) - weights).abs() <= 5 * error + 1e-7).all()
@@ -53,10 +59,10 @@ def test_the_mean_over_many_draws_is_the_weight_without_dropout() -> None:
 def test_dropout_is_torchs_with_the_same_draws_and_nothing_in_evaluation() -> None:
     x = torch.randn(7, 11)
     torch.manual_seed(3)
-    ours = Dropout(0.3)(x)
+    ours = ScaledDropout(0.3)(x)
     torch.manual_seed(3)
     torch.testing.assert_close(ours, torch.nn.Dropout(0.3)(x))
-    assert Dropout(0.3).eval()(x).equal(x)
+    assert ScaledDropout(0.3).eval()(x).equal(x)
 
 
 def test_heads_with_dropout_are_the_heads_without_it_on_average_and_in_evaluation() -> None:
@@ -73,7 +79,7 @@ def test_heads_with_dropout_are_the_heads_without_it_on_average_and_in_evaluatio
 
 def test_production_in_training_drops_what_the_heads_by_hand_drop() -> None:
     """Attention weights first, then the output, from one seed."""
-    x, attention, by_hand = dropout.example(SEED)
+    x, attention, by_hand = dropout_by_hand.example(SEED)
     for seed in (1, 2, 3):
         outputs = []
         for part in (attention, by_hand):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons import block, model, positions, recipe, training
+from gpt.lessons import block, positions, recipe, textbook, three_models
 from gpt.lessons.build import build_page
 from gpt.lessons.trained import Trained, trained_model
 from gpt.model.attention import CausalSelfAttention
@@ -143,19 +143,19 @@ def test_a_block_by_hand_equals_the_production_block(
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_textbook_equals_the_production_model(bias: bool) -> None:
     sizes = {"T": 11, "C": 29, "n_layer": 3, "n_head": 5, "head_size": 14, "value_size": 17}
-    config = ModelConfig.model_validate(sizes | model.TEXTBOOK | {"qkv_bias": bias})
+    config = ModelConfig.model_validate(sizes | textbook.TEXTBOOK | {"qkv_bias": bias})
     production = shaken(GPT(config, 37))
     ids = torch.randint(37, (3, 7))
     torch.testing.assert_close(
-        model.textbook(production, ids), production(ids), rtol=1e-3, atol=1e-3
+        textbook.textbook(production, ids), production(ids), rtol=1e-3, atol=1e-3
     )
 
 
 def test_classic_is_the_textbook_and_the_default_is_not() -> None:
-    _, classic = model.example(SEED)
-    assert model.is_textbook(classic.config)
+    _, classic = textbook.example(SEED)
+    assert textbook.is_textbook(classic.config)
     assert (classic.config.T, classic.config.C, classic.config.n_layer) == (64, 128, 4)
-    assert not model.is_textbook(ModelConfig())
+    assert not textbook.is_textbook(ModelConfig())
 
 
 def test_the_model_lesson_tells_nothing_of_the_recipe() -> None:
@@ -168,11 +168,11 @@ def test_a_trained_model_that_is_no_textbook_says_so() -> None:
     said = str(build_page("model", SEED, untrained(activation="relu2")).parts)
     assert "drawn is no textbook GPT" in said
     assert "model.activation is relu2" in said
-    changed = model.TEXTBOOK | {"key_offset": True}
+    changed = textbook.TEXTBOOK | {"key_offset": True}
     assert "no textbook GPT" in str(build_page("model", SEED, untrained(**changed)).parts)
-    textbook = build_page("model", SEED, untrained(**model.TEXTBOOK))
-    assert "no textbook GPT" not in str(textbook.parts)
-    assert textbook.holds
+    page = build_page("model", SEED, untrained(**textbook.TEXTBOOK))
+    assert "no textbook GPT" not in str(page.parts)
+    assert page.holds
 
 
 # --- recipe ---
@@ -290,7 +290,7 @@ def test_each_part_more_learns_more() -> None:
 
 
 def test_training_on_a_text_of_ones_own(gpt: Gpt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "STEPS", 40)
+    monkeypatch.setattr(three_models, "STEPS", 40)
     Path("mine.txt").write_text("so it goes. " * 50, "utf-8")
     code, out, _ = gpt("explain", "training", "--text", "mine.txt")
     assert (code, "mine.txt: 600 characters, 8 of them" in " ".join(out.split())) == (0, True)
@@ -311,7 +311,7 @@ def test_the_counted_bigram_has_the_frequencies(ids: list[int]) -> None:
     counts = np.full((5, 5), 0.01)
     for a, b in pairwise(ids):
         counts[a, b] += 1
-    predicted = training.count_bigrams(np.array(ids, np.uint8), 5)(torch.arange(5)).softmax(-1)
+    predicted = three_models.count_bigrams(np.array(ids, np.uint8), 5)(torch.arange(5)).softmax(-1)
     expected = torch.from_numpy(counts / counts.sum(1, keepdims=True)).float()
     torch.testing.assert_close(predicted, expected, rtol=1e-4, atol=1e-6)
 
@@ -320,7 +320,7 @@ def test_the_counted_bigram_has_the_frequencies(ids: list[int]) -> None:
 def test_loss_by_context_is_of_the_same_characters() -> None:
     trained = untrained(n_layer=1)
     ids = trained.ids[0]  # 17 of them: contexts of 1, 2, 4 and 8
-    losses = training.loss_by_context(trained.model, ids)
+    losses = three_models.loss_by_context(trained.model, ids)
     assert [*losses] == [1, 2, 4, 8]
     for context, loss in losses.items():
         of_each = []
@@ -328,4 +328,4 @@ def test_loss_by_context_is_of_the_same_characters() -> None:
             logits = trained.model(ids[None, t - context : t])[0, -1]
             of_each.append(-logits.log_softmax(-1)[ids[t]].item())
         assert loss == pytest.approx(sum(of_each) / len(of_each), rel=1e-4)
-    assert training.loss_by_context(trained.model, ids[:1]) == {}
+    assert three_models.loss_by_context(trained.model, ids[:1]) == {}

@@ -23,7 +23,7 @@ from gpt.config.schema import SampleConfig
 from gpt.config.yaml import to_yaml
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate
-from gpt.lessons import LESSONS, training
+from gpt.lessons import LESSONS, three_models
 from gpt.lessons.build import build_page
 from gpt.lessons.trained import trained_model
 from gpt.model.transformer import GPT
@@ -414,7 +414,7 @@ def test_the_projector_names_each_id(folder: Path) -> None:
 def test_every_lesson_holds_in_a_model_of_any_vocabulary(
     folder: Path, kind: str, text: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "STEPS", 3)
+    monkeypatch.setattr(three_models, "STEPS", 3)
     model = load(folder, kind)
     trained = trained_model("run", model.module, model.vocabulary, 3, text)
     count = 13 if text is None else 5 if kind == "bytes" else 3

@@ -1,13 +1,13 @@
 """The past, averaged: the simplest way for a position to use the characters before it.
 
-Three ways to one result. The third is attention already, with scores that are all zero.
+The lesson reaches one result in three ways. The third is attention already, with scores of zero.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page, names
 from gpt.lessons.trained import Trained
 
 
@@ -21,7 +21,7 @@ def by_loop(x: Tensor) -> Tensor:
 
 
 def by_matmul(x: Tensor) -> Tensor:
-    """The same by one product with a (T, T) matrix: a triangle of ones, each row over its sum."""
+    """Average by one product with a (T, T) matrix: a triangle of ones, each row over its sum."""
     T = x.shape[1]
     weights = torch.tril(torch.ones(T, T))
     weights = weights / weights.sum(dim=1, keepdim=True)
@@ -29,18 +29,18 @@ def by_matmul(x: Tensor) -> Tensor:
 
 
 def by_softmax(x: Tensor) -> Tensor:
-    """The same with weights from a softmax of scores: zero for the past, -inf for the future."""
+    """Average by weights from a softmax of scores: zero for the past, -inf for the future."""
     return causal_softmax(torch.zeros(x.shape[1], x.shape[1])) @ x
 
 
 def causal_softmax(scores: Tensor) -> Tensor:
-    """(..., T, T) scores -> weights: each row a softmax over its past alone."""
+    """(..., T, T) scores -> weights: each row is a softmax over its past."""
     future = torch.tril(torch.ones(scores.shape[-2:])) == 0
     return F.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
 
 
 def example(seed: int) -> Tensor:
-    """(B, T, C) = (4, 8, 2) of noise."""
+    """Draw noise of shape (B, T, C) = (4, 8, 2)."""
     torch.manual_seed(seed)
     return torch.randn(4, 8, 2)
 
@@ -49,78 +49,65 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     x = example(seed)
     B, T, C = x.shape
-    positions = [f"t={t}" for t in range(T)]
-    page.paragraph(
-        f"""A text is a **sequence** of **tokens**; here a token is a character. To predict the next
-        one, each position may use the tokens up to it, and none after it: the model is **causal**.
-        The simplest way is to average the past. Here is a **batch** of B = {B} sequences of T =
-        {T} tokens, each token a vector of C = {C} **channels**, of noise; this is the first
-        sequence, and its averages."""
-    )
+    page.paragraph(f"""A text is a **sequence** of **tokens**; here a token is a character. To
+        predict the next token, each position may use the tokens up to it, and none after it: the
+        model is **causal**. The simplest way is to average the past. Here is a **batch** of B = {B}
+        sequences of T = {T} tokens. Each token is a vector of C = {C} **channels**, filled with
+        noise. This is the first sequence, and its averages.""")
     page.source(by_loop)
     page.table(
         "each position's vector x, and the mean of the vectors up to it",
         torch.cat([x[0], by_loop(x)[0]], dim=1),
-        positions,
+        names("t", T),
         ["x", "x", "mean", "mean"],
     )
-    page.paragraph(
-        """A loop over positions is slow. The same averages are one matrix product: a lower
-        triangular matrix of ones adds up the past, and each row divided by its sum averages it."""
-    )
+    page.paragraph("""A loop over positions is slow. One matrix product computes the same averages.
+        A lower triangular matrix of ones adds up the past. If each of its rows is divided by its
+        sum, it averages the past.""")
     page.source(by_matmul)
-    page.table("torch.tril(torch.ones(T, T))", torch.ones(T, T).tril().long(), positions, positions)
+    page.by_position("torch.tril(torch.ones(T, T))", torch.ones(T, T).tril().long())
     page.check("loop = triangular matrix product", by_loop(x), by_matmul(x))
-    page.paragraph(
-        """The third way begins with **scores**: how much each query position (row) wants of each
-        key position (column); here all are zero. The **causal mask** sets those of the future to
-        -inf. **Softmax** makes each row positive with a sum of 1, exp(score) over the row's sum of
-        them; exp(-inf) is 0, so the future weighs nothing."""
-    )
+    page.paragraph("""The third way begins with **scores**. A score says how relevant a key position
+        (column) is to a query position (row); here all scores are zero. The **causal mask** sets
+        the scores of the future to -inf. **Softmax** takes exp(score) and divides it by the sum of
+        its row, so each row becomes positive with a sum of 1. Since exp(-inf) is 0, the future has
+        weight 0.""")
     page.source(causal_softmax, by_softmax)
     scores, future = torch.zeros(T, T), torch.ones(T, T).triu(1) == 1
-    page.table(
+    page.by_position(
         "the masked scores, before softmax: query position (row), key position (column)",
         scores.masked_fill(future, float("-inf")),
-        positions,
-        positions,
     )
-    page.table(
-        "the attention weights: softmax of each row",
-        causal_softmax(scores),
-        positions,
-        positions,
-        future,
-    )
+    weights = causal_softmax(scores)
+    page.by_position("the attention weights: softmax of each row", weights, future)
     page.check("loop = masked softmax", by_loop(x), by_softmax(x))
-    page.paragraph(
-        """These **attention weights** are equal because the scores are. Let the scores depend on
-        the tokens, and each position attends to some of the past more than to the rest. That is
-        **attention**, and the next lesson."""
-    )
+    page.paragraph("""These **attention weights** are equal because the scores are equal. If the
+        scores depend on the tokens, each position attends to some of the past more than to the
+        rest. That is **attention**, the next lesson.""")
     if trained is not None:
-        rows, columns = trained.names()
-        distances = []
-        for _, q, k, v in trained.heads():
-            mean = causal_softmax(torch.zeros(q.shape[-2], q.shape[-2])) @ v
-            out = causal_softmax(q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5) @ v
-            distances.append((out - mean).norm(dim=(-2, -1)) / mean.norm(dim=(-2, -1)))
-        trained.introduce(page)
-        page.table(
-            "distance of each head's output from the average of its values, relative to that",
-            torch.cat(distances),
-            rows,
-            columns,
-        )
+        _explain_trained(page, trained)
     suffix = x[0].flip(0).cumsum(0).flip(0) / torch.arange(T, 0, -1).unsqueeze(1)
+    first, last = (", ".join(f"{value:.4f}" for value in row) for row in suffix[[0, -1]])
     page.exercise(
         """In `by_matmul` write `torch.triu` in place of `torch.tril`. What are rows t=0 and t=7 of
         the first sequence now, and which check fails?""",
-        f"""Each row averages the future: t=0 is the mean of all eight vectors, {_vector(suffix[0])}
-        (what t=7 was), and t=7 is its own vector, {_vector(suffix[-1])}. The check "loop =
-        triangular matrix product" fails: a mask turned the wrong way is a common mistake.""",
+        f"""Each row averages the future: t=0 is the mean of all eight vectors, ({first}), which
+        t=7 was before, and t=7 is its own vector, ({last}). The check "loop = triangular matrix
+        product" fails. A mask turned the wrong way is a common mistake.""",
     )
 
 
-def _vector(row: Tensor) -> str:
-    return f"({', '.join(f'{value:.4f}' for value in row)})"
+def _explain_trained(page: Page, trained: Trained) -> None:
+    """Compare each head of a trained model with the average of its values."""
+    distances = []
+    for _, q, k, v in trained.heads():
+        mean = causal_softmax(torch.zeros(q.shape[-2], q.shape[-2])) @ v
+        out = causal_softmax(q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5) @ v
+        distances.append((out - mean).norm(dim=(-2, -1)) / mean.norm(dim=(-2, -1)))
+    trained.introduce(page)
+    page.table(
+        "distance of each head's output from the average of its values, relative to that",
+        torch.cat(distances),
+        trained.layers,
+        trained.columns,
+    )

@@ -1,7 +1,7 @@
 """The block: what is repeated to make a deep model.
 
-The residual stream runs through all blocks; attention and MLP each take a normalised copy of it as
-input, and add their output to it.
+The residual stream runs through all blocks. Attention and MLP each read a normalised copy of it,
+and add their output to it.
 """
 
 import math
@@ -12,12 +12,11 @@ from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.lessons import heads, normalization
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT, Block
 
-Step = Callable[[Tensor], Tensor]
-"""(B, T, C) -> (B, T, C)."""
+Step = Callable[[Tensor], Tensor]  # (B, T, C) -> (B, T, C)
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -31,7 +30,7 @@ def relu2(x: Tensor) -> Tensor:
     return x.clamp(min=0) ** 2
 
 
-class MLP:
+class FeedForward:
     """A multilayer perceptron of two linear layers, at each position separately."""
 
     def __init__(self, expand: Step, projection: Step, activation: Step = gelu) -> None:
@@ -58,18 +57,18 @@ class PreNormBlock:
 
 
 def take_apart(block: Block) -> PreNormBlock:
-    """The production model's block by the lessons' forms, with its weights."""
+    """Build the production model's block from the lessons' forms, with its weights."""
     activation = {"gelu": gelu, "relu2": relu2}[block.mlp.activation]
     return PreNormBlock(
         normalization.take_apart(block.attention_norm),
         heads.take_apart(block.attention),
         normalization.take_apart(block.mlp_norm),
-        MLP(block.mlp.expand, block.mlp.projection, activation),
+        FeedForward(block.mlp.expand, block.mlp.projection, activation),
     )
 
 
 def stack(model: GPT) -> list[PreNormBlock]:
-    """All of a production model's blocks."""
+    """Return all blocks of a production model."""
     return [take_apart(block) for block in model.blocks if isinstance(block, Block)]
 
 
@@ -80,10 +79,10 @@ def deep(
     residual: bool,
     norm: str = "none",
 ) -> list[float]:
-    """The standard deviation of the stream after each of many layers (C, C) with GELU.
+    """Return the standard deviation of the stream after each of many layers (C, C) with GELU.
 
-    And at last the norm of the gradient, at the input, of the output's first channel. `norm` says
-    where LayerNorm stands: "none", "before" each layer, or "after" each addition.
+    The last number is the norm of the gradient, at the input, of the output's first channel. `norm`
+    says where LayerNorm stands: "none", "before" each layer, or "after" each addition.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []
@@ -98,25 +97,27 @@ def deep(
     return [*deviations, float(gradient.norm())]
 
 
+def textbook_block(T: int, C: int) -> Block:
+    """Return the textbook's block, of 4 heads, with new weights."""
+    form = {"positions": "learned", "qk_norm": False, "activation": "gelu", "ngram": 1}
+    return Block(ModelConfig.model_validate({"T": T, "C": C, "n_head": 4} | form))
+
+
 def example(seed: int) -> tuple[Tensor, Block]:
-    """Noise (2, 8, 16), and the textbook's block, of 4 heads."""
+    """Draw noise (2, 8, 16), and a block."""
     torch.manual_seed(seed)
-    config = ModelConfig(
-        T=8, C=16, n_head=4, positions="learned", qk_norm=False, activation="gelu", ngram=1
-    )
-    return torch.randn(2, 8, 16), Block(config).eval()
+    return torch.randn(2, 8, 16), textbook_block(T=8, C=16).eval()
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     x, block = example(seed)
     layers = [torch.randn(16, 16) / 4 for _ in range(12)]
-    page.paragraph(
-        """Attention moves information between positions. A **multilayer perceptron** (MLP, also
-        feed-forward network) then computes on each position separately: up to 4 C channels, an
-        **activation**, and back to C. Both make up a **block**, and blocks are stacked. Each reads
-        a normalised copy of the **residual stream** and adds its output to it:"""
-    )
+    page.paragraph("""Attention moves information between positions. A **multilayer perceptron**
+        (MLP, also feed-forward network) then computes on each position separately: up to 4 C
+        channels, an **activation**, and back to C. Together they are a **block**, and blocks are
+        stacked. Each part reads a normalised copy of the **residual stream** and adds its output to
+        it:""")
     page.drawing(
         "the residual stream through one block",
         [
@@ -126,20 +127,17 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         ],
     )
     page.paragraph("The block (PreNormBlock), and its MLP:")
-    page.source(PreNormBlock.__call__, MLP.__call__)
-    page.paragraph(
-        """Without an activation the MLP's two linear layers would be one. **GELU**
+    page.source(PreNormBlock.__call__, FeedForward.__call__)
+    page.paragraph("""Without an activation the MLP's two linear layers would be one. **GELU**
         (arXiv:1606.08415) is 0 for very negative numbers, x for very positive ones, and smooth
-        between:"""
-    )
+        between:""")
     page.source(gelu)
     page.check("the lesson's block = the production model's", take_apart(block)(x), block(x))
-    page.paragraph(
-        """Why the detour? Through many random layers activations vanish, and gradients with them. A
-        **residual connection** adds each output to the stream instead of replacing it (ResNet,
-        arXiv:1512.03385); LayerNorm before each layer (**pre-LN**, arXiv:2002.04745) keeps what is
-        added at one size. Twelve layers, at the start of training:"""
-    )
+    page.paragraph("""Why are outputs added? Through many random layers activations vanish, and
+        gradients with them. A **residual connection** adds each output to the stream instead of
+        replacing it (ResNet, arXiv:1512.03385). LayerNorm before each layer (**pre-LN**,
+        arXiv:2002.04745) keeps what is added at one size. Here are twelve layers, at the start of
+        training:""")
     page.source(deep)
     shown = [0, 2, 5, 8, 11, 12]
     table = [
@@ -153,28 +151,26 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         ["plain layers", "residual", "residual, pre-LN"],
         [*(f"layer {i + 1}" for i in shown[:-1]), "gradient"],
     )
-    page.paragraph(
-        """Plain, both vanish; with residual connections alone both grow exponentially, since each
-        layer adds in proportion to its input; with LayerNorm each layer adds about the same."""
-    )
+    page.paragraph("""With plain layers both vanish. With residual connections alone both grow
+        exponentially, since each layer adds in proportion to its input. With LayerNorm each layer
+        adds about the same.""")
     if trained is not None:
-        explain_trained(page, trained)
+        _explain_trained(page, trained)
     pre, post = (deep(x, layers, residual=True, norm=norm) for norm in ("before", "after"))
     page.exercise(
         """In `explain` (gpt/lessons/block.py) the third call of deep has norm="before". Write
         "after": LayerNorm after each addition, as in the transformer of 2017 (post-LN). What is
         then the standard deviation after 12 layers?""",
-        f"""{post[-2]:.4f}, as after every layer: the stream itself is normalised. No path from the
-        output to the input is left without a LayerNorm, and in this example the gradient that
-        reaches the input is {post[-1]:.4f}, against {pre[-1]:.4f} with pre-LN. Post-LN needs warmup
-        of the learning rate; pre-LN can do without (arXiv:2002.04745).""",
+        f"""{post[-2]:.4f}, as after every layer: the stream itself is normalised. Every path from
+        the output to the input now has a LayerNorm, and in this example the gradient that reaches
+        the input is {post[-1]:.4f}, against {pre[-1]:.4f} with pre-LN. Post-LN needs warmup of the
+        learning rate; pre-LN can do without (arXiv:2002.04745).""",
     )
 
 
-def explain_trained(page: Page, trained: Trained) -> None:
-    """What each part of a trained model's blocks adds to the residual stream."""
+def _explain_trained(page: Page, trained: Trained) -> None:
+    """Show what each part of a trained model's blocks adds to the residual stream."""
     trained.introduce(page)
-    rows, _ = trained.names()
     norms = []
     for layer, x in zip(trained.blocks, trained.streams, strict=True):
         attended = layer.attention(layer.attention_norm(x))
@@ -183,11 +179,8 @@ def explain_trained(page: Page, trained: Trained) -> None:
     page.table(
         "mean norm of the residual stream, and of what each part adds to it",
         torch.tensor(norms),
-        rows,
+        trained.layers,
         ["stream", "attention", "MLP"],
     )
-    page.check(
-        "the lesson's block = its last block, with its weights",
-        take_apart(layer)(x),
-        layer(x),
-    )
+    claim = "the lesson's block = its last block, with its weights"
+    page.check(claim, take_apart(layer)(x), layer(x))

@@ -1,19 +1,21 @@
 """Multi-head attention: several heads in parallel, their outputs concatenated and projected.
 
-B batch, T time, C channels, H heads, hs head_size, vs value_size; H * hs need not be C. Which keys
-a query may attend to is the mask's matter: masks.py.
+Shapes: B batch, T time, C channels, H heads, hs head_size, vs value_size; H * hs need not be C.
+Which keys a query may attend to is decided by the mask: masks.py.
 """
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
 from gpt.lessons import masks
 from gpt.lessons.head import Head
-from gpt.lessons.page import Page
-from gpt.lessons.scaling import entropy
+from gpt.lessons.lesson_page import Page
+from gpt.lessons.scaling import entropy, max_entropy
 from gpt.lessons.trained import Trained
 from gpt.model.attention import CausalSelfAttention
+from gpt.model.key_offset import offset_keys
 
 
 class ListOfHeads(nn.Module):
@@ -33,8 +35,8 @@ class ListOfHeads(nn.Module):
 class FusedHeads(nn.Module):
     """The better form: the queries, keys and values of all heads from one matrix product.
 
-    The mask is a buffer: made once, for T positions, moved with the model from device to device,
-    and cropped to the t that came in.
+    The mask is a buffer. It is made once, for T positions, and moves with the model from device to
+    device. It is cropped to the t positions of the input.
     """
 
     future: Tensor
@@ -74,36 +76,46 @@ class FusedHeads(nn.Module):
         return out
 
 
+class ProductionHead(Head):
+    """A head with the additions of the lesson `recipe` that a production attention uses."""
+
+    def __init__(self, attention: CausalSelfAttention) -> None:
+        C, H = attention.qkv.in_features, attention.n_head
+        q_size, _, v_size = (size // H for size in attention.sizes)
+        super().__init__(C, q_size, v_size, bias=attention.qkv.bias is not None)
+        self.qk_norm, self.key_offset = attention.qk_norm, attention.key_offset
+        self.rotary, self.attention_scale = attention.rotary, attention.scale * q_size**0.5
+
+    def adjust(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Normalise, rotate, offset and scale queries and keys, if the attention does so."""
+        if self.qk_norm:
+            q, k = F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:])
+        if self.rotary is not None:
+            q, k = self.rotary(q), self.rotary(k)
+        if self.key_offset:
+            k = offset_keys(k)
+        return self.attention_scale * q, k
+
+
 def take_apart(attention: CausalSelfAttention) -> ListOfHeads:
-    """The heads of the production model's attention, one by one, with its weights."""
-    C = attention.qkv.in_features
-    q_size, _, v_size = (size // attention.n_head for size in attention.sizes)
-    biased = attention.qkv.bias is not None
-    heads = [
-        Head(
-            *(C, q_size, v_size),
-            bias=biased,
-            qk_norm=attention.qk_norm,
-            attention_scale=attention.scale * q_size**0.5,
-            rotary=attention.rotary,
-            key_offset=attention.key_offset,
-        )
-        for _ in range(attention.n_head)
-    ]
-    parts = [
-        part for name in ("query", "key", "value") for part in (getattr(h, name) for h in heads)
-    ]
+    """Return the heads of a production attention one by one, with its weights."""
+    heads: list[Head] = [ProductionHead(attention) for _ in range(attention.n_head)]
+    parts = [getattr(head, name) for name in ("query", "key", "value") for head in heads]
     sizes = [part.out_features for part in parts]
-    for part, rows in zip(parts, torch.split(attention.qkv.weight, sizes), strict=True):
-        part.weight.data.copy_(rows)
-    if biased:
-        for part, rows in zip(parts, torch.split(attention.qkv.bias, sizes), strict=True):
-            part.bias.data.copy_(rows)
+    for name, tensor in attention.qkv.named_parameters():  # the weight, and the bias if it has one
+        for part, rows in zip(parts, torch.split(tensor, sizes), strict=True):
+            part.get_parameter(name).data.copy_(rows)
     return ListOfHeads(heads, attention.projection)
 
 
+def copy_weights(attention: CausalSelfAttention, fused: FusedHeads) -> None:
+    """Copy the weights of a production attention to `fused`."""
+    fused.qkv.load_state_dict(attention.qkv.state_dict())
+    fused.projection.load_state_dict(attention.projection.state_dict())
+
+
 def as_torchs(fused: FusedHeads) -> nn.MultiheadAttention:
-    """torch's layer with copies of the weights; it has hs = vs = C / H only."""
+    """Return torch's layer with copies of the weights; it requires hs = vs = C / H."""
     theirs = nn.MultiheadAttention(fused.projection.out_features, fused.n_head, batch_first=True)
     theirs.load_state_dict(
         {
@@ -116,48 +128,42 @@ def as_torchs(fused: FusedHeads) -> nn.MultiheadAttention:
     return theirs
 
 
-def example(seed: int) -> tuple[Tensor, CausalSelfAttention]:
-    """Noise (2, 16, 16), and the notebook's shapes: 8 heads of size 32, 256 channels from 16."""
+def example(seed: int, **settings: float) -> tuple[Tensor, CausalSelfAttention]:
+    """Draw noise (2, 16, 16), and 8 heads of size 32, 256 channels from 16, as in the notebook."""
     torch.manual_seed(seed)
-    sizes = ModelConfig(
-        T=16, C=16, n_head=8, head_size=32, value_size=24, positions="learned", qk_norm=False
-    )
-    return torch.randn(2, 16, 16), CausalSelfAttention(sizes).eval()
+    sizes = {"T": 16, "C": 16, "n_head": 8, "head_size": 32, "value_size": 24}
+    form = {"positions": "learned", "qk_norm": False}
+    config = ModelConfig.model_validate(sizes | form | settings)
+    return torch.randn(2, 16, 16), CausalSelfAttention(config)
 
 
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     x, attention = example(seed)
     fused = FusedHeads(16, 8, 32, 24, T=16)
-    fused.qkv.load_state_dict(attention.qkv.state_dict())
-    fused.projection.load_state_dict(attention.projection.state_dict())
-    page.paragraph(
-        """One head has one attention pattern at each position. Predicting text needs several at
-        once: the vowel before, the start of the word, the speaker. **Multi-head attention** has
-        many heads, each with its own queries, keys and values; their outputs are concatenated and
-        projected back to the C channels."""
-    )
+    copy_weights(attention.eval(), fused)
+    page.paragraph("""One head has one attention pattern at each position. Predicting text needs
+        several at once: the vowel before, the start of the word, the speaker. **Multi-head
+        attention** has many heads, each with its own queries, keys and values. Their outputs are
+        concatenated and projected back to the C channels.""")
     page.formula("multi-head attention", "concat(head_1, ..., head_H) W_O")
     page.formula("head_h", "softmax(Q_h K_h^T / sqrt(d_k)) V_h")
     page.source(ListOfHeads.forward)
-    page.paragraph(
-        """A list computes one head after the other. All their queries, keys and values can come
-        from one matrix product instead, with the heads as one more dimension of the tensor:"""
-    )
+    page.paragraph("""A list computes one head after the other. One matrix product can compute all
+        their queries, keys and values instead, with the heads as one more dimension of the
+        tensor:""")
     page.source(FusedHeads.__init__, FusedHeads.split, FusedHeads.weigh, FusedHeads.join)
-    page.paragraph(
-        """Here 8 heads have keys of size 32 and values of size 24, from 16 channels: neither size
-        needs to be C / H, the usual choice, and the only one of torch's own layer."""
-    )
+    page.paragraph("""Here 8 heads have keys of size 32 and values of size 24, from 16 channels.
+        Neither size needs to be C / H, which is the usual choice and the only one that torch's own
+        layer allows.""")
     page.check("a list of 8 heads = one fused product", take_apart(attention)(x), fused(x))
     page.check("one fused product = the production model's attention", fused(x), attention(x))
     usual = FusedHeads(16, 8, 2, 2, T=16)
     theirs, _ = as_torchs(usual)(x, x, x, attn_mask=usual.future)
     page.check("with 8 heads of size 2, also torch's nn.MultiheadAttention", usual(x), theirs)
-    page.paragraph(
-        """Even untrained, the heads attend differently. The entropy of their weights, and the most
-        that it can be: log2 of the number of keys, which is 1 to 16, averaged."""
-    )
+    page.paragraph("""Even untrained, the heads attend differently. The table shows the entropy of
+        their weights. A query with n keys has at most log2(n) bits, and `maximum` is the mean of
+        log2(n) over n = 1 to 16.""")
     page.table(
         "entropy of each head's attention weights (bits), averaged over query positions",
         _entropies(attention.explicit(x)[1]),
@@ -165,50 +171,55 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     masks.explain_masks(page, fused, x)
     if trained is not None:
-        rows, columns = trained.names()
-        attentions = [block.attention for block in trained.blocks]
-        table = [
-            _entropies(attention.explicit(inputs)[1])
-            for attention, inputs in zip(attentions, trained.inputs, strict=True)
-        ]
-        last_changed = trained.ids.clone()
-        last_changed[:, -1] = (last_changed[:, -1] + 1) % len(trained.vocabulary)
-        before, after = trained.model(trained.ids), trained.model(last_changed)
-        after[:, -1] = before[:, -1]  # this one may change
-        trained.introduce(page)
-        page.table(
-            "entropy of each head's attention weights (bits)",
-            torch.stack(table),
-            rows,
-            [*columns, "maximum"],
-        )
-        page.paragraph(
-            "A head near 0 bits attends to one character; with many bits it averages over many."
-        )
-        page.check(
-            "a list of its heads = the production model's attention",
-            take_apart(attentions[-1])(trained.inputs[-1]),
-            attentions[-1](trained.inputs[-1]),
-        )
-        page.check("causality: with another last character, all logits before it", after, before)
+        _explain_trained(page, trained)
     _set_exercise(page, fused, take_apart(attention), x)
+
+
+def _explain_trained(page: Page, trained: Trained) -> None:
+    attentions = [block.attention for block in trained.blocks]
+    table = [
+        _entropies(attention.explicit(inputs)[1])
+        for attention, inputs in zip(attentions, trained.inputs, strict=True)
+    ]
+    changed = trained.ids.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % len(trained.vocabulary)
+    before, after = trained.model(trained.ids), trained.model(changed)
+    after[:, -1] = before[:, -1]  # these logits may change
+    trained.introduce(page)
+    page.table(
+        "entropy of each head's attention weights (bits)",
+        torch.stack(table),
+        trained.layers,
+        [*trained.columns, "maximum"],
+    )
+    page.paragraph(
+        "A head near 0 bits attends to one character; with many bits it averages over many."
+    )
+    apart, whole = (
+        take_apart(attentions[-1])(trained.inputs[-1]),
+        attentions[-1](trained.inputs[-1]),
+    )
+    page.check("a list of its heads = the production model's attention", apart, whole)
+    page.check("causality: with another last character, all logits before it", after, before)
 
 
 def _entropies(weights: Tensor) -> Tensor:
     """(B, H, T, T) -> (H + 1,) bits: each head's mean entropy, and the mean of the maxima."""
-    maximum = torch.arange(1, weights.shape[-1] + 1).log2().mean()
-    return torch.cat([entropy(weights).mean((0, 2)), maximum[None]])
+    maximum = torch.tensor([max_entropy(weights.shape[-1])])
+    return torch.cat([entropy(weights).mean((0, 2)), maximum])
 
 
 def _set_exercise(page: Page, fused: FusedHeads, apart: ListOfHeads, x: Tensor) -> None:
     def mixed(x: Tensor) -> Tensor:
-        """The fused heads with the exercise's mistake."""
+        """Compute the fused heads with the exercise's mistake."""
         q, k, v = fused.split(x)
         out: Tensor = fused.projection((fused.weigh(q, k) @ v).reshape(*x.shape[:2], -1))
         return out
 
     difference = float((mixed(x) - apart(x)).abs().max())
-    leak = float(masks.influence(mixed, x[:, :6]).triu(1).max())  # as the check
+    leak = float(
+        masks.influence(mixed, x[:, :6]).triu(1).max()
+    )  # as the check "nor in the 8 heads"
     page.exercise(
         """In FusedHeads.join, replace `y.transpose(1, 2).flatten(2)` by
         `y.reshape(y.shape[0], y.shape[2], -1)`. The shape stays (B, t, H * vs). Which checks fail?
@@ -216,6 +227,6 @@ def _set_exercise(page: Page, fused: FusedHeads, apart: ListOfHeads, x: Tensor) 
         f"""A row of H * vs numbers is now one head at several positions instead of all heads at
         one. All five checks of the fused product fail. It differs from the list of heads by
         {difference:.4f}, and it is not causal: an early row holds numbers of later positions, and
-        an output changes by up to {leak:.4f} with an input after it. That the shape is right says
+        an output changes by up to {leak:.4f} with an input after it. So a right shape proves
         nothing.""",
     )

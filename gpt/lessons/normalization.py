@@ -1,16 +1,18 @@
 """Normalisation: bring numbers to mean 0 and variance 1, over the batch or over the channels.
 
-BatchNorm (arXiv:1502.03167) normalises the columns, over the examples of a batch; so the output
-for an example depends on the others, and running statistics replace theirs in evaluation mode.
-LayerNorm (arXiv:1607.06450) normalises the rows, over the channels of one example; it needs
-neither. `correction` 1 is the unbiased variance of the notebooks, 0 that of torch's layers.
+BatchNorm (arXiv:1502.03167) normalises each column, over the examples of a batch. The output for
+an example then depends on the others, and evaluation uses running statistics instead. LayerNorm
+(arXiv:1607.06450) normalises each row, over the channels of one example, and needs neither.
+`correction` 1 is the unbiased variance of the notebooks, 0 that of torch's layers.
 """
 
 import torch
 from torch import Tensor, nn
 
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
+
+FORMS = ["x", "BatchNorm", "LayerNorm"]  # rows of the tables
 
 
 class BatchNorm:
@@ -37,7 +39,7 @@ class BatchNorm:
         self.running_var = (1 - self.momentum) * self.running_var + self.momentum * var
 
     def parameters(self) -> list[Tensor]:
-        """What the optimizer trains; the running statistics are only measured."""
+        """Return what the optimizer trains; the running statistics are only measured."""
         return [self.gamma, self.beta]
 
 
@@ -55,12 +57,12 @@ class LayerNorm:
         return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
 
     def parameters(self) -> list[Tensor]:
-        """What the optimizer trains."""
+        """Return what the optimizer trains."""
         return [self.gamma, self.beta]
 
 
 def take_apart(norm: nn.LayerNorm) -> LayerNorm:
-    """The production model's LayerNorm by hand, with its weights."""
+    """Return the production model's LayerNorm by hand, with its weights."""
     by_hand = LayerNorm(norm.normalized_shape[0], eps=norm.eps, correction=0)
     by_hand.gamma, by_hand.beta = norm.weight, norm.bias
     return by_hand
@@ -72,7 +74,7 @@ def statistics(x: Tensor) -> list[Tensor]:
 
 
 def example(seed: int) -> Tensor:
-    """(B, C) = (32, 100) of noise."""
+    """Draw noise of shape (B, C) = (32, 100)."""
     torch.manual_seed(seed)
     return torch.randn(32, 100)
 
@@ -80,81 +82,72 @@ def example(seed: int) -> Tensor:
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     x = example(seed)
-    batch_norm, layer_norm = BatchNorm(100), LayerNorm(100)
-    by_batch, by_layer = batch_norm(x), layer_norm(x)
-    page.paragraph(
-        """Activations drift through many layers: too large, too small, off centre. To
-        **normalise** is to subtract the mean and to divide by the standard deviation. The question
-        is over which numbers to take the two. Here are 32 examples (rows) of 100 channels
-        (columns). **BatchNorm** normalises each column: a channel, over all examples."""
-    )
+    layer_norm = LayerNorm(100)
+    by_batch, by_layer = BatchNorm(100)(x), layer_norm(x)
+    page.paragraph("""Activations drift through many layers: they become too large, too small, or
+        off centre. To **normalise** is to subtract the mean and to divide by the standard
+        deviation. The question is over which numbers to take the two. Here are 32 examples (rows)
+        of 100 channels (columns). **BatchNorm** normalises each column: a channel, over all
+        examples.""")
     page.source(BatchNorm.__call__)
     page.paragraph("**LayerNorm** normalises each row: an example, over its channels.")
     page.source(LayerNorm.__call__)
     page.table(
         "mean and standard deviation of column 0 (a channel) and of row 0 (an example)",
         torch.tensor([statistics(t) for t in (x, by_batch, by_layer)]),
-        ["x", "BatchNorm", "LayerNorm"],
+        FORMS,
         ["column: mean", "std", "row: mean", "std"],
     )
-    page.table(
-        "the first numbers of row 0",
-        torch.stack([t[0, :6] for t in (x, by_batch, by_layer)]),
-        ["x", "BatchNorm", "LayerNorm"],
-        [f"channel {c}" for c in range(6)],
-    )
-    page.paragraph(
-        """A language model uses LayerNorm: an example must not depend on which others are in its
-        batch, nor a position on those after it. (Many newer models use RMSNorm, arXiv:1910.07467:
-        LayerNorm without the mean and without beta.)"""
-    )
+    first = torch.stack([t[0, :6] for t in (x, by_batch, by_layer)])
+    page.table("the first numbers of row 0", first, FORMS, [f"channel {c}" for c in range(6)])
+    page.paragraph("""A language model uses LayerNorm: an example must not depend on the others in
+        its batch, nor a position on those after it. (Many newer models use RMSNorm,
+        arXiv:1910.07467: LayerNorm without the mean and without beta.)""")
     page.check("LayerNorm of row 0 alone = of row 0 in its batch", layer_norm(x[:1]), by_layer[:1])
     page.check_differ(
         "BatchNorm of two rows alone and in their batch", BatchNorm(100)(x[:2]), by_batch[:2]
     )
     _explain_parameters(page, x)
     _explain_running_statistics(page)
-    page.paragraph(
-        """The notebooks divide by the unbiased standard deviation (`correction` 1), torch's layers
-        by the biased (0). With that, both are torch's:"""
-    )
+    page.paragraph("""The notebooks divide by the unbiased standard deviation (`correction` 1),
+        torch's layers by the biased one (0). With that, both are torch's:""")
     ours, theirs = BatchNorm(100, correction=0), nn.BatchNorm1d(100)
     page.check("BatchNorm by hand = torch's, in training", ours(x), theirs(x))
     ours.training = False
     page.check("in evaluation, by the running statistics", ours(x), theirs.eval()(x))
-    page.check("LayerNorm by hand = torch's", LayerNorm(100, correction=0)(x), nn.LayerNorm(100)(x))
+    biased = LayerNorm(100, correction=0)(x)
+    page.check("LayerNorm by hand = torch's", biased, nn.LayerNorm(100)(x))
     if trained is not None:
-        trained.introduce(page)
-        rows, _ = trained.names()
-        pairs = zip(trained.streams, trained.inputs, strict=True)
-        page.table(
-            "the residual stream before each attention, and after its LayerNorm",
-            torch.tensor([[s.mean(), s.std(), n.mean(), n.std()] for s, n in pairs]),
-            rows,
-            ["mean", "std", "norm: mean", "std"],
-        )
-        page.check(
-            "LayerNorm by hand = the production model's",
-            take_apart(trained.blocks[-1].attention_norm)(trained.streams[-1]),
-            trained.inputs[-1],
-        )
-    biased = float(LayerNorm(100, correction=0)(x)[0].std())
+        _explain_trained(page, trained)
     page.exercise(
         """In LayerNorm.__init__ let `correction` be 0 by default. In the first table, what becomes
         of the last number, the standard deviation of row 0?""",
-        f"""{biased:.4f} = sqrt(100 / 99): x is divided by the biased standard deviation, the root
-        of the sum of squares over 100, and `std` in the table is the unbiased one, over 99.""",
+        f"""{float(biased[0].std()):.4f} = sqrt(100 / 99): x is divided by the biased standard
+        deviation, the root of the sum of squares over 100, and `std` in the table is the unbiased
+        one, over 99.""",
     )
+
+
+def _explain_trained(page: Page, trained: Trained) -> None:
+    trained.introduce(page)
+    pairs = zip(trained.streams, trained.inputs, strict=True)
+    page.table(
+        "the residual stream before each attention, and after its LayerNorm",
+        torch.tensor([[s.mean(), s.std(), n.mean(), n.std()] for s, n in pairs]),
+        trained.layers,
+        ["mean", "std", "norm: mean", "std"],
+    )
+    by_hand = take_apart(trained.blocks[-1].attention_norm)(trained.streams[-1])
+    page.check("LayerNorm by hand = the production model's", by_hand, trained.inputs[-1])
 
 
 def _explain_parameters(page: Page, x: Tensor) -> None:
     scaled = LayerNorm(100)
     scaled.gamma, scaled.beta = torch.full((100,), 2.0), torch.full((100,), 3.0)
-    page.paragraph(
-        """Perhaps mean 0 and variance 1 are not what the next layer needs. So each channel is
-        multiplied by **gamma** and **beta** is added: `parameters()`, one number a channel each,
-        that training may change; at first they are 1 and 0. With gamma 2 and beta 3:"""
-    )
+    page.paragraph("""The next layer may need another mean and variance than 0 and 1. So each
+        channel is multiplied by **gamma**, and **beta** is added. These are `parameters()`, one
+        number a channel each, that training may change; at first they are 1 and 0. With gamma 2 and
+        beta 3:""")
     page.table(
         "LayerNorm with gamma 2 and beta 3",
         torch.stack([scaled(x)[0].mean(), scaled(x)[0].std()]),
@@ -164,20 +157,13 @@ def _explain_parameters(page: Page, x: Tensor) -> None:
         torch.tensor(sum(p.numel() for p in norm.parameters()))
         for norm in (scaled, BatchNorm(100), nn.LayerNorm(100), nn.BatchNorm1d(100))
     ]
-    page.check(
-        f"{counts[0]} parameters in either = as many as in torch's",
-        torch.stack(counts[:2]),
-        torch.stack(counts[2:]),
-    )
-    page.paragraph(
-        """The small **eps**, 1e-5, is added to the variance, so that a row of equal numbers, of
-        variance 0, is not divided by zero:"""
-    )
-    page.table(
-        "100 times the number 7, first four of the output",
-        torch.stack([LayerNorm(100, eps=eps)(torch.full((100,), 7.0))[:4] for eps in (0.0, 1e-5)]),
-        ["eps 0", "eps 1e-5"],
-    )
+    claim = f"{counts[0]} parameters in either = as many as in torch's"
+    page.check(claim, torch.stack(counts[:2]), torch.stack(counts[2:]))
+    page.paragraph("""The small number **eps**, 1e-5, is added to the variance. A row of equal
+        numbers has variance 0, and eps prevents a division by zero:""")
+    equal = [LayerNorm(100, eps=eps)(torch.full((100,), 7.0))[:4] for eps in (0.0, 1e-5)]
+    caption = "100 times the number 7, first four of the output"
+    page.table(caption, torch.stack(equal), ["eps 0", "eps 1e-5"])
 
 
 def _explain_running_statistics(page: Page) -> None:
@@ -188,12 +174,10 @@ def _explain_running_statistics(page: Page) -> None:
         if batch in (1, 10, 100):
             rows[f"after {batch}"] = [norm.running_mean[0], norm.running_var[0]]
     rows["truth"] = [torch.tensor(2.0), torch.tensor(9.0)]
-    page.paragraph(
-        """In evaluation there may be but one example, and its column has no variance. So BatchNorm
-        keeps **running statistics** in training: after each batch a tenth (`momentum`) of the way
-        from the old mean and variance to those of the batch. In evaluation it divides by these.
-        They are not parameters: no gradient changes them. Batches of mean 2 and variance 9:"""
-    )
+    page.paragraph("""Evaluation may have a single example, whose columns have no variance. So
+        BatchNorm keeps **running statistics** in training. Each batch moves the old mean and
+        variance a tenth (`momentum`) of the way to its own. Evaluation uses these. They are not
+        parameters: no gradient changes them. With batches of mean 2 and variance 9:""")
     page.table(
         "running statistics of column 0, after so many batches",
         torch.tensor(list(rows.values())),

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from gpt.lessons.head import Head
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT, Block
 from gpt.text.display import symbol
 
 
 def add_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Embeddings (B, T, C) + positions (T or more, C), a vector for each position."""
+    """Add a vector for each position: embeddings (B, T, C) + positions (T or more, C)."""
     return x + positions[: x.shape[1]]
 
 
@@ -32,9 +32,10 @@ def sinusoids(T: int, C: int) -> Tensor:
 
 
 def permute_past(T: int, kept: int, seed: int) -> Tensor:
-    """An order of T positions that permutes all but the last `kept`, and never leaves them all.
+    """Return an order of T positions that permutes all but the last `kept`, and changes it.
 
-    Raises ValueError for a past of fewer than two positions, which has one order only.
+    Raises:
+        ValueError: fewer than two positions can be permuted, so there is one order only.
     """
     if kept + 2 > T:
         raise ValueError(f"expected at least {kept + 2} positions, got {T}")
@@ -46,7 +47,7 @@ def permute_past(T: int, kept: int, seed: int) -> Tensor:
 
 
 def without_positions(model: GPT) -> GPT:
-    """A copy of a model without positions, and without the key offset, which tells order too."""
+    """Copy a model without positions, and without the key offset, which also shows the order."""
     model = copy.deepcopy(model)
     model.position_embedding = None
     for block in model.blocks:
@@ -56,7 +57,7 @@ def without_positions(model: GPT) -> GPT:
 
 
 def predict(model: GPT, x: Tensor) -> Tensor:
-    """Embeddings without positions (1, T, C) -> probabilities of the character after them (V,)."""
+    """Embeddings without positions (1, T, C) -> probabilities of the next character (V,)."""
     if model.position_embedding is not None:
         x = add_positions(x, model.position_embedding.weight)
     for block in model.blocks:
@@ -66,7 +67,7 @@ def predict(model: GPT, x: Tensor) -> Tensor:
 
 
 def example(seed: int) -> tuple[Tensor, Head, Tensor]:
-    """Noise (1, 8, 16), a head of size 6, and positions (8, 16)."""
+    """Draw noise (1, 8, 16), a head of size 6, and positions (8, 16)."""
     torch.manual_seed(seed)
     return torch.randn(1, 8, 16), Head(16, 6), torch.randn(8, 16)
 
@@ -75,12 +76,15 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     x, head, learned = example(seed)
     permuted = x[:, permute_past(8, 1, seed)]
-    page.paragraph(
-        """A head computes its weights from what the characters are, not from where they are: to
-        attention the past is a **set**, not a **sequence**. With the past in another order, the
-        output at the last position is the same. Without the causal mask attention is **permutation
-        equivariant**: permuted inputs give the same outputs, permuted alike."""
-    )
+
+    def last_outputs(positions: Tensor) -> list[Tensor]:
+        """Return the last output with the past in order, and with the past permuted."""
+        return [head(add_positions(version, positions))[0][:, -1] for version in (x, permuted)]
+
+    page.paragraph("""A head computes its weights from what the characters are, not from where they
+        are: to attention the past is a **set**, not a **sequence**. If the past is in another
+        order, the output at the last position is the same. Without the causal mask attention is
+        **permutation equivariant**: permuted inputs give the same outputs, permuted alike.""")
     page.check(
         "the last output, without positions: past in order = past permuted",
         head(x)[0][:, -1],
@@ -88,89 +92,69 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     encoder = Head(16, 6, causal=False)
     order = torch.randperm(8)
-    page.check(
-        "no causal mask: outputs of permuted inputs = permuted outputs",
-        encoder(x[:, order])[0],
-        encoder(x)[0][:, order],
-    )
-    page.paragraph(
-        """But 'dog bites man' is not 'man bites dog'. So each position gets a vector of its own, a
-        **position embedding**, which is added to the token embedding. In GPT-2 and in this
-        project's `classic` it is learned, as the token embedding is: a table of T rows."""
-    )
+    claim = "no causal mask: outputs of permuted inputs = permuted outputs"
+    page.check(claim, encoder(x[:, order])[0], encoder(x)[0][:, order])
+    page.paragraph("""But 'dog bites man' is not 'man bites dog'. So each position gets a vector of
+        its own, a **position embedding**, which is added to the token embedding. In GPT-2 and in
+        this project's `classic` it is learned, like the token embedding: a table of T rows.""")
     page.source(add_positions)
-    page.check_differ(
-        "the last output, with positions: past in order, past permuted",
-        head(add_positions(x, learned))[0][:, -1],
-        head(add_positions(permuted, learned))[0][:, -1],
-    )
-    page.paragraph(
-        """The first transformer had **sinusoidal** positions, which need no training: each pair of
-        channels is a clock hand, the first the fastest. The dot product of two such vectors depends
-        only on how far apart they are:"""
-    )
+    claim = "the last output, with positions: past in order, past permuted"
+    page.check_differ(claim, *last_outputs(learned))
+    page.paragraph("""The first transformer had **sinusoidal** positions, which need no training.
+        Each pair of channels is a clock hand, and the first is the fastest. The dot product of two
+        such vectors depends only on how far apart they are:""")
     page.source(sinusoids)
     fixed = sinusoids(8, 16)
     products = fixed @ fixed.T  # (T, T)
-    names = [f"t={t}" for t in range(8)]
-    page.table("dot products of sinusoidal positions", products, names, names)
+    page.by_position("dot products of sinusoidal positions", products)
     page.check("equal products at equal distance", products[1:, 1:], products[:-1, :-1])
-    page.paragraph(
-        """Both are **absolute**: they say where a character is. **Relative** positions say how far
-        apart a query and a key are; the rotary ones, which most models now use, are in the lesson
-        recipe."""
-    )
+    page.paragraph("""Both are **absolute**: they say where a character is. **Relative** positions
+        say how far apart a query and a key are. Most models now use rotary positions, which are in
+        the lesson recipe.""")
     if trained is not None:
-        explain_trained(page, seed, trained)
-    outputs = [head(add_positions(version, learned[:1]))[0][:, -1] for version in (x, permuted)]
+        trained.introduce(page)
+        _explain_trained(page, seed, trained)
+    in_order, out_of_order = last_outputs(learned[:1])
     page.exercise(
         """In add_positions write positions[:1] for positions[: x.shape[1]]: the same vector at
         every position. Does the order of the past matter to the last output?""",
         f"""No: past in order and past permuted differ by
-        {float((outputs[0] - outputs[1]).abs().max()):.0e}, which is rounding, so the check that
-        they differ fails. A vector that is the same everywhere says nothing of where a character
+        {float((in_order - out_of_order).abs().max()):.0e}, which is rounding, so the check that
+        they differ fails. A vector that is the same everywhere does not say where a character
         is.""",
     )
 
 
-def explain_trained(page: Page, seed: int, trained: Trained) -> None:
+def _explain_trained(page: Page, seed: int, trained: Trained) -> None:
     """Permute the past of a trained model, with its positions and without."""
     model, T = trained.model, trained.ids.shape[1]
     kept = model.config.ngram
     if kept + 2 > T:
-        trained.introduce(page)
-        page.paragraph(
-            f"""That is too short a text to permute its past: the last {kept} stay, and at least two
-            before them, so {kept + 2} in all, are needed for another order."""
-        )
+        page.paragraph(f"""This text is too short to permute its past. It needs {kept + 2}
+            characters: the last {kept} keep their places, and another order needs at least two
+            before them.""")
         return
     bare = without_positions(model)
     x = bare.embed(trained.ids)  # (1, T, C)
     permuted = x[:, permute_past(T, kept, seed)]
-    with_positions, without = (
-        torch.stack([predict(m, x), predict(m, permuted)]) for m in (model, bare)
-    )
-    trained.introduce(page)
+    predictions = [torch.stack([predict(m, x), predict(m, permuted)]) for m in (model, bare)]
+    last = "the last one stays" if kept == 1 else f"the last {kept} stay"
     page.paragraph(
-        f"""Permuted are the embeddings of the first {T - kept} characters{
-            f", each with those before it that its n-gram embedding sums, and the last {kept} stay"
-            if kept > 1
-            else ""
-        }: what changes is the order alone. Then the same with the model's
-        {model.config.positions} positions taken away{
-            ", and the key offset, which tells order too," if model.config.key_offset else ""
-        }."""
+        f"The embeddings of the first {T - kept} characters are permuted, and {last}."
+        + " Each embedding includes the n-gram rows of the characters before it." * (kept > 1)
+        + f" So only the order changes. Then the same without the model's {model.config.positions}"
+        " positions" + ", and without the key offset" * model.config.key_offset + "."
     )
-    likely = with_positions[0].topk(min(6, with_positions.shape[1])).indices
+    likely = predictions[0][0].topk(min(6, predictions[0].shape[1])).indices
     page.table(
         "predicted probability of the next character",
-        torch.cat([with_positions, without])[:, likely],
+        torch.cat(predictions)[:, likely],
         ["past in order", "past permuted", "no positions: in order", "no positions: permuted"],
         [symbol(trained.vocabulary.names[i]) for i in likely],
     )
     page.table(
         "total variation: half the sum of |difference|, from 0 (the same) to 1",
-        [float((a - b).abs().sum() / 2) for a, b in (with_positions, without)],
+        [float((a - b).abs().sum() / 2) for a, b in predictions],
         columns=["with positions", "without"],
     )
     page.check(
@@ -179,8 +163,7 @@ def explain_trained(page: Page, seed: int, trained: Trained) -> None:
         bare.blocks[0](permuted)[:, -1],
     )
     if len(trained.blocks) > 1:
-        page.paragraph(
-            """From layer 2 on the order shows even without positions: the causal mask gives each
-            character a past of its own, and so layer 1 another output, from which layer 2 learns
-            where it is. Decoders can be trained with no positions at all (arXiv:2203.16634)."""
-        )
+        page.paragraph("""From layer 2 on the order matters even without positions. The causal mask
+            gives each character a past of its own, so the outputs of layer 1 depend on the place,
+            and layer 2 can use that. Decoders can be trained with no positions at all
+            (arXiv:2203.16634).""")

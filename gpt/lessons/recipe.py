@@ -1,6 +1,6 @@
 """The recipe: what this project adds to the textbook GPT, and what each addition brings.
 
-Every figure of val loss is from scripts/experiments.md. B batch, T time, C channels, hs head_size,
+Every val loss is from scripts/experiments.md. Shapes: B batch, T time, C channels, hs head_size,
 V vocabulary size.
 """
 
@@ -15,9 +15,10 @@ from gpt.config.load import load_config
 from gpt.config.schema import ModelConfig
 from gpt.lessons import block, normalization
 from gpt.lessons.averaging import causal_softmax
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page
 from gpt.lessons.positions import add_positions
 from gpt.lessons.scaling import entropy, max_entropy, scaled_scores
+from gpt.lessons.textbook import draw_zeros
 from gpt.lessons.trained import Trained
 from gpt.model.key_offset import offset_keys
 from gpt.model.rotary import Rotary
@@ -28,8 +29,8 @@ from gpt.text.vocabulary import MASKED
 from gpt.training.optimizer import orthogonalise
 from gpt.training.schedule import Schedule
 
-ALL_OF_THEM = 1.863
-LEAVE_ONE_OUT = {  # shakespeare_fast without the part (with another): val loss, mean of 3 seeds
+ALL_OF_THEM = 1.863  # val loss of shakespeare_fast
+LEAVE_ONE_OUT = {  # val loss of shakespeare_fast without the part (with another), of 3 seeds
     "rotary positions (learned)": 1.938,
     "QK norm and its scale 1.5": 1.858,
     "n-gram embeddings": 2.018,
@@ -51,10 +52,11 @@ TRIED = {  # val loss without the part and with it, each pair of one size and le
     "windows in passes": (1.962, 1.935),
     "token dropout 0.1": (1.962, 1.928),
 }
+FACTORS = (1, 10, 100)  # by which queries are multiplied
 
 
 def rotate(x: Tensor) -> Tensor:
-    """(..., T, hs) -> the same, rotated by position (RoFormer, arXiv:2104.09864, section 3.2.2).
+    """Rotate (..., T, hs) by position (RoFormer, arXiv:2104.09864, section 3.2.2).
 
     Channels i and i + hs/2 are one complex number, which is multiplied by e^(i t 10000^(-2i/hs)).
     """
@@ -67,14 +69,14 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def normalised_scores(q: Tensor, k: Tensor, scale: float = 1.0) -> Tensor:
-    """(..., T, hs) twice -> scores (..., T, T), at most scale * sqrt(hs); see `attention_scale`."""
+    """(..., T, hs) twice -> scores (..., T, T), at most scale * sqrt(hs)."""
     q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
     k = F.layer_norm(k, k.shape[-1:])
     return scale * scaled_scores(q, k)
 
 
 def offset_by_one(k: Tensor) -> Tensor:
-    """(..., T, hs) -> the same, but half of the channels are those of the character before."""
+    """Take half of the channels of keys (..., T, hs) from the character before."""
     hs = k.shape[-1]
     # the pairs that rotary positions rotate least
     half = [i for i in range(hs) if i % (hs // 2) >= hs // 4]
@@ -111,8 +113,21 @@ def by_hand(model: GPT, ids: Tensor) -> Tensor:
     return x @ weights["head.weight"].T  # (B, T, V)
 
 
+def embedding_tables(model: GPT) -> list[Tensor]:
+    """Return the tables (V, C) of a character, and of the first, second, ... before it."""
+    weights: dict[str, Tensor] = model.state_dict()
+    keys = ["token_embedding", *(f"ngram_embeddings.{i}" for i in range(model.config.ngram - 1))]
+    return [weights[f"{key}.weight"] for key in keys]
+
+
+def queries_and_keys(seed: int) -> tuple[Tensor, Tensor]:
+    """Draw 8 queries and 8 keys of head_size 16, (1, 8, 16) each."""
+    q, k = torch.randn(2, 1, 8, 16, generator=torch.Generator().manual_seed(seed))
+    return q, k
+
+
 def example(seed: int) -> tuple[Tensor, GPT]:
-    """Ids (2, 8) of 11 characters, and a new model of quickstart."""
+    """Draw ids (2, 8) of 11 characters, and a new model of quickstart."""
     torch.manual_seed(seed)
     return torch.randint(11, (2, 8)), GPT(load_config("quickstart").model, 11).eval()
 
@@ -120,21 +135,20 @@ def example(seed: int) -> tuple[Tensor, GPT]:
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     ids, model = example(seed)
-    page.paragraph(
-        """The textbook GPT, config classic, learns slowly; this project's other configs add what
-        follows. 7, 8 and 10 are off by default: `gpt train my.txt` sets 8, and 7 and 10 where they
-        pay. What each part brings is at the end, measured. Most are settings: try without them, on
-        your own text."""
-    )
-    explain_model(page, seed, ids, model)
-    explain_training(page, ids, model)
-    explain_key_offset(page, seed)
-    page.paragraph(
-        """What each brings: the val loss (nats per character) on tinyshakespeare. First the config
-        shakespeare_fast, 140 steps of 1,024 characters, with one part left out: means of three
-        seeds, each with and without. So short a run shows what helps at once. QK norm does not, and
-        squared ReLU and short windows hardly, though these save time."""
-    )
+    page.paragraph("""The textbook GPT, config classic, learns slowly. This project's other configs
+        add the ten parts below. Parts 7, 8 and 10 are off by default: `gpt train my.txt` sets 8,
+        and sets 7 and 10 if they pay. The tables at the end show what each part brings. Most are
+        settings: try without them, on your own text.""")
+    _explain_attention(page, seed)
+    _explain_layers(page, ids, model)
+    _explain_muon(page, ids, model)
+    _explain_batches(page, ids, model)
+    _explain_key_offset(page, seed)
+    page.paragraph("""What does each part bring? The tables show the val loss (nats per character)
+        on tinyshakespeare. The first has the config shakespeare_fast, 140 steps of 1,024
+        characters, with one part left out. Losses are means of three seeds. Such a short run shows
+        what helps at once. QK norm does not, and squared ReLU and short windows hardly do, though
+        these two save time.""")
     page.table(
         "val loss without the part (with what is in parentheses instead); "
         f"with all of them it is {ALL_OF_THEM:.3f}",
@@ -142,119 +156,94 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         [*LEAVE_ONE_OUT],
         ["without", "it brings"],
     )
-    page.paragraph(
-        """And what was measured as it was tried, on the same text, with other sizes and lengths:
-        one run each, so that 0.01 says little. scripts/experiments.md has them all, with what did
-        not help."""
-    )
-    page.table(
-        "val loss without and with the part",
-        torch.tensor([*TRIED.values()]),
-        [*TRIED],
-        ["without", "with"],
-    )
+    page.paragraph("""The second table has what was measured when each part was tried, on the same
+        text, with other sizes and lengths. Each is one run, so a difference of 0.01 says little.
+        scripts/experiments.md has all experiments, also those that did not help.""")
+    tried = torch.tensor([*TRIED.values()])
+    page.table("val loss without and with the part", tried, [*TRIED], ["without", "with"])
     if trained is not None:
-        explain_trained(page, trained)
+        _explain_trained(page, trained)
     page.exercise(
         """In normalised_scores delete the line that normalises q. Which scores has the table's row
         'with QK norm' then, and what becomes of the attention weights?""",
-        unnormalised_queries(seed),
+        _unnormalised_queries(seed),
     )
 
 
-def explain_model(page: Page, seed: int, ids: Tensor, model: GPT) -> None:
-    """What is computed differently: positions, scores, embeddings, activation, first weights."""
-    config = model.config
-    page.paragraph(
-        """1. **Rotary positions** (RoPE; arXiv:2104.09864, section 3.2.2; model.positions). Nothing
-        is added to the embedding. Each query and key is rotated, pair of channels by pair,
-        by an angle proportional to its position, so that their dot product depends on the distance
-        between the two alone."""
-    )
+def _explain_attention(page: Page, seed: int) -> None:
+    """Explain rotary positions and QK norm."""
+    page.paragraph("""1. **Rotary positions** (RoPE; arXiv:2104.09864, section 3.2.2;
+        model.positions). Nothing is added to the embedding. Each query and key is rotated, pair of
+        channels by pair, by an angle proportional to its position. Their dot product then depends
+        on the distance between the two alone.""")
     page.source(rotate)
     q, k = torch.randn(2, 1, 1, 6).expand(2, 1, 8, 6)  # the same query and key at 8 positions
     scores = (rotate(q) @ rotate(k).transpose(-2, -1))[0]  # (T, T)
-    names = [f"t={t}" for t in range(8)]
-    page.table("scores of one query with one key, at every pair of positions", scores, names, names)
+    page.by_position("scores of one query with one key, at every pair of positions", scores)
     page.check("equal scores at equal distance", scores[1:, 1:], scores[:-1, :-1])
     rotary = Rotary(ModelConfig(T=8, C=6, n_head=1))
     page.check("these lines = the production model's rotary positions", rotate(q), rotary(q))
-    page.paragraph(
-        """2. **QK norm** (arXiv:2302.05442, section 2; model.qk_norm). Queries and keys are
-        normalised to mean 0 and variance 1, so their length is sqrt(hs) and no score exceeds
-        attention_scale * sqrt(hs): attention cannot become one-hot because weights grow, which has
-        made larger models diverge. attention_scale, 1 by default, multiplies all scores and so
-        raises this bound: with 1.5 attention can be sharper."""
-    )
+    page.paragraph("""2. **QK norm** (arXiv:2302.05442, section 2; model.qk_norm). Queries and keys
+        are normalised to mean 0 and variance 1. Their length is then sqrt(hs), and no score exceeds
+        attention_scale * sqrt(hs). So attention cannot become one-hot because weights grow, which
+        has made larger models diverge. attention_scale, 1 by default, multiplies all scores and so
+        raises this bound: with 1.5 attention can be sharper.""")
     page.source(normalised_scores)
     q, k = queries_and_keys(seed)
+    forms = scaled_scores, normalised_scores
+    largest = [[form(factor * q, k).abs().max() for factor in FACTORS] for form in forms]
     page.table(
         "the largest |score| of 8 queries and keys, hs 16; at most 4 with QK norm",
-        torch.stack(
-            [
-                torch.stack([scores_of(factor * q, k).abs().max() for factor in (1, 10, 100)])
-                for scores_of in (scaled_scores, normalised_scores)
-            ]
-        ),
+        torch.tensor(largest),
         ["without", "with QK norm"],
         ["queries", "10 x", "100 x"],
     )
-    page.paragraph(
-        """3. **n-gram embeddings** (model.ngram). Beside its own row, a position sums rows of the
-        characters just before it, from a table for each distance: 'q' after 'e' differs from 'q'
-        after a space before any attention. It is the first layer of a neural n-gram model (Bengio
-        et al. 2003, JMLR 3, section 2), or a causal convolution over one-hot characters."""
-    )
+
+
+def _explain_layers(page: Page, ids: Tensor, model: GPT) -> None:
+    """Explain n-gram embeddings, squared ReLU and the initialisation."""
+    page.paragraph("""3. **n-gram embeddings** (model.ngram). Besides its own row, a position sums
+        rows of the characters just before it, from a table for each distance. 'q' after 'e' differs
+        from 'q' after a space before any attention. It is the first layer of a neural n-gram model
+        (Bengio et al. 2003, JMLR 3, section 2), or a causal convolution over one-hot
+        characters.""")
     page.source(ngram_embedding)
     tables = embedding_tables(model)
     one_hot = F.one_hot(ids, 11).float().transpose(1, 2)  # (B, V, T)
     kernel = torch.stack(tables[::-1], dim=-1).transpose(0, 1)  # (C, V, ngram)
-    convolved = F.conv1d(F.pad(one_hot, (config.ngram - 1, 0)), kernel).transpose(1, 2)
+    convolved = F.conv1d(F.pad(one_hot, (len(tables) - 1, 0)), kernel).transpose(1, 2)
     embedded = ngram_embedding(ids, tables)
     page.check("these lines = the production model's embedding", embedded, model.embed(ids))
     page.check("these lines = torch's convolution of one-hot characters", embedded, convolved)
-    page.paragraph(
-        """4. **Squared ReLU** (Primer, arXiv:2109.08668; model.activation) in the MLP:
-        no exponential to compute, and exactly zero for all that is negative."""
-    )
+    page.paragraph("""4. **Squared ReLU** (Primer, arXiv:2109.08668; model.activation) in the MLP:
+        no exponential to compute, and exactly zero for all negative numbers.""")
     page.formula("squared ReLU", "max(x, 0)^2")
     x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
-    page.table(
-        "activations",
-        torch.stack([x, block.gelu(x), block.relu2(x)]),
-        ["x", "GELU", "squared ReLU"],
-    )
+    values = torch.stack([x, block.gelu(x), block.relu2(x)])
+    page.table("activations", values, ["x", "GELU", "squared ReLU"])
     page.check("squared ReLU = the production model's", block.relu2(x), relu2(x))
-    page.paragraph(
-        """5. **Zero initialisation** (as arXiv:1706.02677, section 5.1, does with residual blocks).
-        What a block adds to the residual stream begins at zero, and so does the head: a new model
-        is its embedding, it predicts each character alike, and each part learns how much to add.
-        Embeddings and layers are drawn so that the stream, and what layers make of it, has variance
-        1/2."""
-    )
-    page.check(
-        "a new model's first block: its output = its input", model.blocks[0](embedded), embedded
-    )
+    page.paragraph("""5. **Zero initialisation** (as arXiv:1706.02677, section 5.1, does with
+        residual blocks). What a block adds to the residual stream begins at zero, and so does the
+        head. A new model is its embedding and predicts each character alike, and each part learns
+        how much to add. Embeddings and layers are drawn so that the stream, and what layers make of
+        it, has variance 1/2.""")
+    first = model.blocks[0](embedded)
+    page.check("a new model's first block: its output = its input", first, embedded)
     loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
     page.check("a new model's loss = ln V", loss, torch.tensor(math.log(11)))
-    for parameter in model.parameters():
-        if not parameter.any():
-            torch.nn.init.normal_(parameter, std=0.02)
+    draw_zeros(model)
     page.paragraph("All five together, with every weight drawn, in the shape of quickstart:")
     page.source(by_hand)
     page.check("the model by hand = the production model", by_hand(model, ids), model(ids))
 
 
-def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
-    """What is trained differently: the optimizer, and what a batch is."""
-    page.paragraph(
-        """6. **Muon** (Jordan et al. 2024, kellerjordan.github.io/posts/muon; train.optimizer) for
-        the matrices in blocks, AdamW for the rest. A gradient's few large directions would drown
-        the others. Muon keeps the directions and makes them equally long: of the gradient's running
-        mean, U S V^T, it takes U V^T. Not by this decomposition, which is slow, but nearly, by
-        polynomials (as in Polar Express, arXiv:2505.16932); then all neurons are made to move alike
-        (NorMuon, arXiv:2510.05491)."""
-    )
+def _explain_muon(page: Page, ids: Tensor, model: GPT) -> None:
+    page.paragraph("""6. **Muon** (Jordan et al. 2024, kellerjordan.github.io/posts/muon;
+        train.optimizer) trains the matrices in blocks, AdamW the rest. A gradient's few large
+        directions would drown the others. Muon keeps the directions and makes them equally long: if
+        the gradient's running mean is U S V^T, the step is U V^T. The decomposition is slow, so
+        Muon computes nearly the same by polynomials (as in Polar Express, arXiv:2505.16932). Then
+        all neurons are made to move alike (NorMuon, arXiv:2510.05491).""")
     page.source(by_svd)
     weight = model.blocks[0].get_parameter("mlp.expand.weight")
     with torch.enable_grad():
@@ -262,30 +251,25 @@ def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
         (gradient,) = torch.autograd.grad(loss, weight)
     orthogonal = orthogonalise(gradient[None])[0]
     u, values, vh = torch.linalg.svd(gradient, full_matrices=False)
-    shown = [0, 1, 3, 7, 11]
+    rows = [values / values[0], *map(torch.linalg.svdvals, (orthogonal, by_svd(gradient)))]
     page.table(
         "singular values of the first MLP's gradient, relative to the largest, and made equal",
-        torch.stack(
-            [
-                values[shown] / values[0],
-                torch.linalg.svdvals(orthogonal)[shown],
-                torch.linalg.svdvals(by_svd(gradient))[shown],
-            ]
-        ),
+        torch.stack(rows)[:, [0, 1, 3, 7, 11]],
         ["gradient", "Muon", "U V^T"],
         ["largest", "2nd", "4th", "8th", "12th"],
     )
     turned = u.T @ orthogonal @ vh.T
-    page.check(
-        "the directions are kept: U^T (Muon's) V = its diagonal", turned, turned.diag().diag()
-    )
-    page.paragraph(
-        """7. **Token dropout** (word dropout, arXiv:1511.06349; model.character_dropout): some of a
-        batch's input characters are dropped, others in each step, so that no single one is relied
-        on. A dropped character adds no row to the embedding of its own position, nor, as one before
-        them, to those after it; its own position keeps the rows of the characters before it. It
-        helps against overfitting, where a text is read many times."""
-    )
+    claim = "the directions are kept: U^T (Muon's) V = its diagonal"
+    page.check(claim, turned, turned.diag().diag())
+
+
+def _explain_batches(page: Page, ids: Tensor, model: GPT) -> None:
+    """Explain token dropout, short windows and epochs."""
+    page.paragraph("""7. **Token dropout** (word dropout, arXiv:1511.06349;
+        model.character_dropout). Some of a batch's input characters are dropped, others in each
+        step, so that no single one is relied on. A dropped character adds no row to the embedding
+        of its own position, and none to those after it. Its own position keeps the rows of the
+        characters before it. It helps against overfitting, if a text is read many times.""")
     dropped = ids.clone()
     dropped[:, 3] = MASKED
     change = torch.zeros_like(model.embed(ids))  # (B, T, C)
@@ -298,12 +282,10 @@ def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
     )
     config = load_config("quickstart")
     schedule = Schedule(config)
-    page.paragraph(
-        f"""8. **Short windows first** (sequence length warmup, arXiv:2108.06084;
+    page.paragraph(f"""8. **Short windows first** (sequence length warmup, arXiv:2108.06084;
         train.first_window). Most of what there is to learn needs little context, and in short
         windows attention costs less. In quickstart the first {schedule.short_steps} of
-        {config.train.steps} steps have windows of {config.train.first_window} characters:"""
-    )
+        {config.train.steps} steps have windows of {config.train.first_window} characters:""")
     steps = [0, schedule.short_steps - 1, schedule.short_steps, schedule.steps - 1]
     shapes = [schedule.shape(step) for step in steps]
     page.table(
@@ -312,11 +294,9 @@ def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
         ["B", "T", "characters"],
         [f"step {step}" for step in steps],
     )
-    page.paragraph(
-        """9. **Epochs**: windows are not drawn anywhere in the text; every pass over it has each
-        character at most once, and all but fewer than 2 T of them, in an order of its own. A pass
-        over 1,009 characters is 62 windows of T = 16:"""
-    )
+    page.paragraph("""9. **Epochs**. Windows are not drawn anywhere in the text. Every pass over it
+        uses each character at most once, and all but fewer than 2 T of them, in an order of its
+        own. A pass over 1,009 characters is 62 windows of T = 16:""")
     text = np.arange(1009, dtype=np.uint16)
     drawn = torch.cat([batch(text, 2, 16, seed=0, step=step)[0] for step in range(31)])  # (62, T)
     page.check(
@@ -327,19 +307,16 @@ def explain_training(page: Page, ids: Tensor, model: GPT) -> None:
     )
 
 
-def explain_key_offset(page: Page, seed: int) -> None:
-    """How a head finds what followed the last time."""
-    page.paragraph(
-        """10. **Partial key offset** (modded-nanogpt, pull request 169; model.key_offset). What
-        followed 'Rom' the last time is a good guess after this 'Rom'. The head that looks it up is
-        called an induction head (arXiv:2209.11895). In the textbook GPT it takes two layers: the
-        first tells each character what stands before it, and a query of the second matches that.
-        With n-gram embeddings (3) one layer can learn it, but late, or never. With half of each
-        key's channels offset by one character it is learned early: on Python's own source code two
-        layers of 128 channels came to val loss 1.057 and 1.047 in 3 million characters (two seeds),
-        without it to 1.223 and 1.216. On prose, which repeats itself less, it changes nothing at
-        this length."""
-    )
+def _explain_key_offset(page: Page, seed: int) -> None:
+    page.paragraph("""10. **Partial key offset** (modded-nanogpt, pull request 169;
+        model.key_offset). What followed 'Rom' the last time is a good guess after this 'Rom'. A
+        head that looks it up is called an induction head (arXiv:2209.11895). In the textbook GPT it
+        takes two layers. The first layer tells each character what stands before it, and a query of
+        the second matches that. With n-gram embeddings (3) one layer can learn it, but late, or
+        never. If half of each key's channels are offset by one character, it is learned early. On
+        Python's own source code two layers of 128 channels came to val loss 1.057 and 1.047 in 3
+        million characters (two seeds), without it to 1.223 and 1.216. On prose, which repeats
+        itself less, it changes nothing at this length.""")
     page.source(offset_by_one)
     text, hs = "romeo rom", 24
     letters = sorted(set(text))
@@ -354,67 +331,45 @@ def explain_key_offset(page: Page, seed: int) -> None:
         [f"t={t} {symbol(letter)}" for t, letter in enumerate(text)],
     )
     _, noise = queries_and_keys(seed)
-    page.check(
-        "these lines = the production model's keys", offset_by_one(noise), offset_keys(noise)
-    )
+    claim = "these lines = the production model's keys"
+    page.check(claim, offset_by_one(noise), offset_keys(noise))
 
 
-def queries_and_keys(seed: int) -> tuple[Tensor, Tensor]:
-    """Noise: 8 queries and 8 keys of head_size 16, (1, 8, 16) each."""
-    q, k = torch.randn(2, 1, 8, 16, generator=torch.Generator().manual_seed(seed))
-    return q, k
-
-
-def unnormalised_queries(seed: int) -> str:
-    """The answer to the exercise, computed."""
+def _unnormalised_queries(seed: int) -> str:
+    """Compute the answer to the exercise."""
     q, k = queries_and_keys(seed)
     k = F.layer_norm(k, k.shape[-1:])
-    scores = [scaled_scores(factor * q, k) for factor in (1, 10, 100)]
-    largest = ", ".join(f"{float(of_one.abs().max()):.4f}" for of_one in scores)
-    bits = [float(entropy(causal_softmax(of_one)).mean()) for of_one in scores]
+    scores = [scaled_scores(factor * q, k) for factor in FACTORS]
+    largest = ", ".join(f"{float(s.abs().max()):.4f}" for s in scores)
+    bits = [float(entropy(causal_softmax(s)).mean()) for s in scores]
     return f"""{largest}: they grow with the queries, and nothing bounds them. The attention weights
         become sharp: their mean entropy falls from {bits[0]:.2f} to {bits[1]:.2f} and
         {bits[2]:.2f} of at most {max_entropy(8):.2f} bits, and with it the gradient, as the lesson
         scaling shows."""
 
 
-def embedding_tables(model: GPT) -> list[Tensor]:
-    """The tables (V, C) of a character, and of the first, second, ... before it."""
-    weights: dict[str, Tensor] = model.state_dict()
-    names = ["token_embedding", *(f"ngram_embeddings.{i}" for i in range(model.config.ngram - 1))]
-    return [weights[f"{name}.weight"] for name in names]
-
-
-def explain_trained(page: Page, trained: Trained) -> None:
-    """The parts of the recipe in a trained model."""
+def _explain_trained(page: Page, trained: Trained) -> None:
     model, config = trained.model, trained.model.config
     trained.introduce(page)
-    tables = embedding_tables(model)
     page.table(
         "mean norm of the embeddings of this text's characters, and of those before each",
-        [float(table[trained.ids[0]].norm(dim=-1).mean()) for table in tables],
+        [float(t[trained.ids[0]].norm(dim=-1).mean()) for t in embedding_tables(model)],
         columns=["its own", *(f"{i} before" for i in range(1, config.ngram))],
     )
-    rows, _ = trained.names()
-    largest, zeros = [], []
-    for (_, q, k, _), layer, x in zip(
-        trained.heads(), trained.blocks, trained.streams, strict=True
-    ):
-        largest.append(float(scaled_scores(q, k).tril().abs().max()))
+    largest = [scaled_scores(q, k).tril().abs().max() for _, q, k, _ in trained.heads()]
+    negative = []
+    for layer, x in zip(trained.blocks, trained.streams, strict=True):
         x = x + layer.attention(layer.attention_norm(x))
         hidden = layer.mlp.expand(layer.mlp_norm(x))
-        zeros.append(float((hidden <= 0).float().mean()))
+        negative.append((hidden <= 0).float().mean())
     bound = config.attention_scale * config.head_size**0.5
     limit = f"at most {bound:.4f}" if config.qk_norm else "no QK norm"
     becomes = "; squared ReLU makes them zero" if config.activation == "relu2" else ""
     page.table(
         f"largest |score| ({limit}), and share of the MLP's channels that are negative{becomes}",
-        torch.tensor([largest, zeros]).T,
-        rows,
+        torch.tensor([largest, negative]).T,
+        trained.layers,
         ["score", "negative"],
     )
-    page.check(
-        "the model by hand = the trained model",
-        by_hand(model, trained.ids),
-        model(trained.ids),
-    )
+    computed = by_hand(model, trained.ids)
+    page.check("the model by hand = the trained model", computed, model(trained.ids))

@@ -5,23 +5,26 @@ import re
 import textwrap
 from typing import Any
 
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page
 from gpt.text.display import bold, shaded, visible
 
 Part = dict[str, Any]
 
 
 def render(page: Page, width: int, *, colour: bool = False, answer: bool = False) -> str:
-    """The page as text of at most `width` columns; a wider table is split.
+    """Return the page as text; all text of a trained model is escaped for the terminal.
 
-    With `colour` terms are bold and cells shaded by their value. A trained model's characters are
-    shown as a terminal can safely show them.
+    Args:
+        page: the page.
+        width: the columns of the terminal; a wider table is split.
+        colour: show terms in bold, and shade cells by their values.
+        answer: show the answer to the exercise.
     """
     heading = textwrap.wrap(f"{page.name}: {page.title}", width)
     blocks = ["\n".join([*heading, "=" * max(map(len, heading))])]
     for before, part in zip([{}, *page.parts], page.parts, strict=False):
         block = _render(part, width, colour, answer)
-        if "check" in before and "check" in part:  # checks stand together
+        if "check" in before and "check" in part:  # no empty line between checks
             blocks[-1] += f"\n{block}"
         else:
             blocks.append(block)
@@ -45,8 +48,9 @@ def _render(part: Part, width: int, colour: bool, answer: bool) -> str:
     if "exercise" in part:
         text = f"Exercise: {part['exercise']}"
         shown = f"Answer: {part['answer']}" if answer else "The answer: the same with --answer."
-        terms = ["Exercise", "Answer"] * colour
-        return "\n".join([_paragraph(text, width, terms), _paragraph(shown, width, terms)])
+        return "\n".join(
+            _paragraph(line, width, ["Exercise", "Answer"] * colour) for line in (text, shown)
+        )
     return "\n".join([_fill(part["table"], width), _cells(part, width, colour)])
 
 
@@ -64,15 +68,13 @@ def _paragraph(text: str, width: int, terms: list[str]) -> str:
 
 
 def _code_line(line: str, width: int) -> str:
-    """A line of code, indented by 4; one that does not fit is continued below, further in."""
+    """Indent a line of code by 4; continue a longer one below it, further in."""
     margin = 4 + len(line) - len(line.lstrip())
-    return textwrap.fill(
-        line.strip(),
-        width,
-        initial_indent=" " * margin,
-        subsequent_indent=" " * (margin + 8),
-        break_on_hyphens=False,
+    first, further = " " * margin, " " * (margin + 8)
+    wrapper = textwrap.TextWrapper(
+        width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
     )
+    return wrapper.fill(line.strip())
 
 
 def _outcome(part: Part) -> str:
@@ -81,43 +83,41 @@ def _outcome(part: Part) -> str:
     if part["relation"] == "equal":
         size = f"{difference:.1g}".replace("e-0", "e-")
         return f"{'equal' if part['holds'] else 'NOT equal'}: max |difference| {size}"
-    if part["relation"] != "differ":
-        return f"{'' if part['holds'] else 'NOT '}{part['relation']}: at most {difference:.1f}"
-    return f"{'differ' if part['holds'] else 'do NOT differ: only'} by {difference:.2g}"
+    if part["relation"] == "differ":
+        return f"{'differ' if part['holds'] else 'do NOT differ: only'} by {difference:.2g}"
+    return f"{'' if part['holds'] else 'NOT '}{part['relation']}: at most {difference:.1f}"
 
 
 def _cell(value: float | str | None) -> str:
-    if value is None:
-        return ""
     if isinstance(value, float):
         text = f"{value:.4f}"
         return text.lstrip("-") if float(text) == 0 else text
-    return value if isinstance(value, str) else f"{value:,}"
+    return f"{value:,}" if isinstance(value, int) else value or ""
 
 
 def _cells(part: Part, width: int, colour: bool) -> str:
-    """The table's rows, in blocks of columns side by side that fit the width."""
+    """Return the rows of a table, in blocks of as many columns as fit the width."""
     values, columns = part["values"], [visible(name) for name in part["columns"]]
     texts = [[_cell(value) for value in row] for row in values]
-    names = [visible(name) for name in part["rows"]] or [""] * len(values)
-    margin = max(map(len, names)) + 2
+    rows = [visible(name) for name in part["rows"]] or [""] * len(values)
+    margin = max(map(len, rows)) + 2
     cell = max(8, *(len(text) + 1 for line in [columns, *texts] for text in line))
     total, fit = len(texts[0]), max(1, (width - margin) // cell)
-    beside = math.ceil(total / math.ceil(total / fit))  # columns in a block; blocks alike
+    step = math.ceil(total / math.ceil(total / fit))  # columns of a block: blocks of equal size
     numbers = [abs(value) for row in values for value in row if isinstance(value, float)]
     largest = max(numbers, default=0.0)
+    shade = colour and total * len(values) > 1 and largest > 0
 
     def show(value: float | str | None, text: str) -> str:
-        text = text.rjust(cell)
-        shade = colour and isinstance(value, float) and total * len(values) > 1 and largest > 0
-        return shaded(text, value / largest) if shade else text  # type: ignore[operator]
+        number = shade and isinstance(value, float)
+        return shaded(text.rjust(cell), value / largest) if number else text.rjust(cell)  # type: ignore[operator]
 
     blocks = []
-    for start in range(0, total, beside):
-        lines = [" " * margin + "".join(c.rjust(cell) for c in columns[start : start + beside])]
-        lines = lines if columns else []
-        for name, row, line in zip(names, values, texts, strict=True):
-            shown = map(show, row[start : start + beside], line[start : start + beside])
-            lines.append(f"{name:<{margin}}{''.join(shown)}".rstrip())
+    for start in range(0, total, step):
+        block = slice(start, start + step)
+        lines = [" " * margin + "".join(c.rjust(cell) for c in columns[block])] if columns else []
+        for name, row, line in zip(rows, values, texts, strict=True):
+            cells = "".join(map(show, row[block], line[block]))
+            lines.append(f"{name:<{margin}}{cells}".rstrip())
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

@@ -1,8 +1,8 @@
 """Why scores are divided by the square root of head_size.
 
-A query times a key is a sum of head_size products. Of unit variance each, they have a sum of
-variance head_size, and the softmax of such large scores is nearly one-hot, with gradients that
-vanish ("Attention Is All You Need", arXiv:1706.03762, section 3.2.1, footnote 4).
+A query times a key is a sum of head_size products. If each has unit variance, the sum has variance
+head_size. The softmax of such large scores is nearly one-hot, and its gradients vanish
+("Attention Is All You Need", arXiv:1706.03762, section 3.2.1, footnote 4).
 """
 
 import math
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gpt.lessons import head
 from gpt.lessons.averaging import causal_softmax
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 
 
@@ -23,13 +23,13 @@ def raw_scores(q: Tensor, k: Tensor) -> Tensor:
 
 
 def scaled_scores(q: Tensor, k: Tensor) -> Tensor:
-    """The same divided by sqrt(hs): the variance stays that of a single product."""
+    """Divide the scores by sqrt(hs): the variance stays that of a single product."""
     scores: Tensor = raw_scores(q, k) * q.shape[-1] ** -0.5
     return scores
 
 
 def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, float]:
-    """Variance of q.k over pairs of unit Gaussian vectors: as it is, and divided by the root."""
+    """Measure the variance of q.k over unit Gaussian vectors: as it is, and divided by the root."""
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, pairs, dimension, generator=generator)
     products = (q * k).sum(dim=-1)
@@ -43,7 +43,7 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 def max_entropy(T: int) -> float:
-    """The largest mean entropy of T causal rows, in bits: log2 of each row's length, 1 to T."""
+    """Return the largest mean entropy of T causal rows, in bits: log2 of each row's length."""
     return float(torch.arange(1, T + 1).log2().mean())
 
 
@@ -54,7 +54,7 @@ def jacobian(scores: Tensor) -> Tensor:
 
 
 def example(seed: int) -> tuple[Tensor, Tensor]:
-    """Queries and keys (4, 8, 16) of noise, drawn after the tensors of the lesson `head`."""
+    """Draw queries and keys (4, 8, 16) of noise, after the tensors of the lesson `head`."""
     x, _ = head.example(seed)
     B, T, _ = x.shape
     return torch.randn(B, T, 16), torch.randn(B, T, 16)
@@ -63,20 +63,16 @@ def example(seed: int) -> tuple[Tensor, Tensor]:
 def explain(page: Page, seed: int, trained: Trained | None) -> None:
     """Write the page."""
     q, k = example(seed)
-    page.paragraph(
-        """The score of a query and a key is their **dot product**: the sum of head_size products.
-        Here queries and keys are noise of variance 1, with head_size 16; the variance of the sum is
-        about 16, and that of the sum divided by sqrt(16) is about 1."""
-    )
+    page.paragraph("""The score of a query and a key is their **dot product**: the sum of head_size
+        products. Here queries and keys are noise of variance 1, with head_size 16. The variance of
+        the sum is about 16. The variance of the sum divided by sqrt(16) is about 1.""")
     page.source(raw_scores, scaled_scores)
     variances = [q.var(), k.var(), raw_scores(q, k).var(), scaled_scores(q, k).var()]
-    names = ["q", "k", "q.k", "scaled"]
-    page.table("variance", torch.stack(variances), columns=names)
+    page.table("variance", torch.stack(variances), columns=["q", "k", "q.k", "scaled"])
     dimensions = [5, 16, 100, 400]
-    measured = [variance_of_products(d, 1000, seed) for d in dimensions]
     page.table(
         "variance of q.k over 1,000 pairs, by dimension",
-        torch.tensor(measured).T,
+        torch.tensor([variance_of_products(d, 1000, seed) for d in dimensions]).T,
         ["q.k", "q.k / sqrt(dimension)"],
         [str(d) for d in dimensions],
     )
@@ -87,24 +83,20 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
     factors = [1, 8, 32]
-    page.paragraph(
-        """Why it matters: softmax is diffuse only while its scores are small; large ones make it
-        nearly **one-hot**, all weight on the largest. The same five scores, times 1, 8 and 32:"""
-    )
+    page.paragraph("""Why does it matter? Softmax is diffuse only while its scores are small. Large
+        scores make it nearly **one-hot**: all weight goes to the largest. Here are the same five
+        scores, times 1, 8 and 32:""")
     rows = ["scores", *[f"{factor} x scores" for factor in factors[1:]]]
     weights = torch.stack([(n * scores).softmax(-1) for n in factors])
     page.table("softmax", weights, rows)
-    page.paragraph(
-        f"""Their **entropy** is how undecided they are: 0 bits if one of them is 1, log2(n) if all
-        n are equal, here log2(5) = {math.log2(5):.4f} at most:"""
-    )
+    page.paragraph(f"""The **entropy** of the weights says how undecided they are. It is 0 bits if
+        one weight is 1. It is log2(n) if all n weights are equal, here log2(5) = {math.log2(5):.4f}
+        bits:""")
     page.table("entropy of the weights (bits)", entropy(weights), columns=rows)
-    page.paragraph(
-        """And a sharp softmax does not learn. The gradient of a score is that of the weights times
-        softmax's **Jacobian**, diag(w) - w w^T, how each weight w changes with each score; where w
-        is nearly one-hot it is nearly 0. So a head has to begin diffuse: at initialisation with
-        scores of variance 1, to become as sharp as it is useful by training."""
-    )
+    page.paragraph("""A sharp softmax does not learn. The gradient of the scores is that of the
+        weights times softmax's **Jacobian**, diag(w) - w w^T, which says how each weight w changes
+        with each score. If w is nearly one-hot, the Jacobian is nearly 0. So a head has to begin
+        diffuse, with scores of variance 1, and becomes as sharp as is useful by training.""")
     page.source(jacobian)
     norms = torch.stack([jacobian(n * scores).norm() for n in factors])
     page.table("norm of softmax's Jacobian", norms, columns=rows)
@@ -118,19 +110,16 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         q, of q.k and of the scaled scores?""",
         f"""A variance grows with the square: four times each, {(2 * q).var():.4f}, {raw:.4f} and
         {scaled:.4f}; that of k stays. Dividing by sqrt(head_size) makes up for the head's size, not
-        for large queries; that is what QK norm is for, in the lesson `recipe`.""",
+        for large queries. QK norm does that, in the lesson `recipe`.""",
     )
 
 
 def _explain_trained(page: Page, trained: Trained) -> None:
-    rows, columns = trained.names()
     trained.introduce(page)
     T = trained.ids.shape[1]
     largest = max_entropy(T)
-    page.paragraph(
-        f"""The entropy of the attention weights is the mean over rows of 1 to {T} keys, which is
-        {largest:.4f} bits at most."""
-    )
+    page.paragraph(f"""The entropy of the attention weights is the mean over rows of 1 to {T} keys,
+        which is {largest:.4f} bits at most.""")
     for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
         variances, bits = [], []
         for _, queries, keys, _ in trained.heads():
@@ -138,12 +127,9 @@ def _explain_trained(page: Page, trained: Trained) -> None:
             past = torch.tril(torch.ones_like(layer[0])) == 1
             variances.append(layer[:, past].var(dim=-1, correction=0))
             bits.append(entropy(causal_softmax(layer)).mean(dim=-1))
-        page.table(
-            f"variance of the scores, {form} the scale", torch.stack(variances), rows, columns
-        )
-        page.table(
+        captions = (
+            f"variance of the scores, {form} the scale",
             f"entropy of the attention weights, in bits of at most {largest:.4f}, {form} the scale",
-            torch.stack(bits),
-            rows,
-            columns,
         )
+        for caption, values in zip(captions, (variances, bits), strict=True):
+            page.table(caption, torch.stack(values), trained.layers, trained.columns)

@@ -1,16 +1,16 @@
-"""One head in figures, for six words: the first half of the lesson `head`.
+"""One head in numbers, for six words: the first half of the lesson `head`.
 
-The words and their vectors are those of Raschka, "Build a Large Language Model (From Scratch)",
-chapter 3; so are the two seeds, and so are the figures.
+The words, their vectors, the two seeds and all numbers are those of Raschka, "Build a Large
+Language Model (From Scratch)", chapter 3.
 """
 
 import torch
 from torch import Tensor, nn
 
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page
 
 WORDS = ["Your", "journey", "starts", "with", "one", "step"]
-SIDES = ["query", "query", "key", "key", "value", "value"]  # columns of the matrices together
+SIDES = ["query", "query", "key", "key", "value", "value"]  # columns of the three matrices
 X = torch.tensor(  # (6, 3): a vector for each word
     [
         [0.43, 0.15, 0.89],
@@ -21,11 +21,11 @@ X = torch.tensor(  # (6, 3): a vector for each word
         [0.05, 0.80, 0.55],
     ]
 )
-PARAMETER_SEED, LINEAR_SEED = 123, 789  # of the two forms
+PARAMETER_SEED, LINEAR_SEED = 123, 789  # of the matrices, and of the linear layers
 
 
 class ParameterHead(nn.Module):
-    """The naive form: three matrices that are multiplied by hand; no bias, no mask."""
+    """The naive form: three matrices that are multiplied by hand, without bias or mask."""
 
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__()
@@ -42,30 +42,27 @@ class ParameterHead(nn.Module):
 
 
 def by_parameters() -> ParameterHead:
-    """The first form, from 3 channels to 2, with the weights of its seed."""
+    """Draw the naive form, from 3 channels to 2, with its seed."""
     torch.manual_seed(PARAMETER_SEED)
     return ParameterHead(3, 2)
 
 
 def explain(page: Page, head: ParameterHead) -> None:
-    """Write the part of the page about one query, then all, then why the head is a module."""
+    """Write the part of the page about one query, all queries, and why the head is a module."""
     matrices = torch.cat([head.query, head.key, head.value], dim=1)
     q, k, v = X @ head.query, X @ head.key, X @ head.value
     scores = q @ k.T  # (6, 6)
     context, weights = head(X)
-    page.paragraph(
-        f"""In figures, small enough for a calculator: six words with vectors of 3 numbers, no mask
-        yet. (A token here is a word.) Three matrices of 3 x 2, drawn with seed {PARAMETER_SEED},
-        make queries, keys and values of 2 numbers: d_in = 3, d_out = d_k = 2."""
-    )
+    page.paragraph(f"""Here are numbers small enough for a calculator: six words with vectors of 3
+        numbers, and no mask yet. (A token here is a word.) Three matrices of 3 x 2, drawn with seed
+        {PARAMETER_SEED}, make queries, keys and values of 2 numbers: d_in = 3, d_out = d_k = 2.""")
     page.table("x: a vector for each word", X, WORDS)
     page.table("the three matrices", matrices, columns=SIDES)
     page.table("x @ the matrices: Q, K, V", torch.cat([q, k, v], dim=1), WORDS, SIDES)
-    page.paragraph(
-        """What does the second word attend to? Its query times each key gives its scores; divided
-        by sqrt(2), softmax makes weights of them; and the sum of all values, each times its
-        weight, is its **context vector**."""
-    )
+    page.paragraph("""What does the second word attend to? Its scores are its query times each key.
+        The scores are divided by sqrt(2), and softmax turns them into weights. Each value is
+        multiplied by its weight, and the sum of these products is the word's **context
+        vector**.""")
     page.table(
         "the query of 'journey' (row 2 of Q) and each word's key",
         torch.stack([scores[1], scores[1] / 2**0.5, weights[1]]),
@@ -73,7 +70,7 @@ def explain(page: Page, head: ParameterHead) -> None:
         WORDS,
     )
     page.table("the context vector of 'journey'", context[1])
-    page.paragraph("All six at once are the same lines, with matrices:")
+    page.paragraph("The same lines, with matrices, compute all six at once:")
     page.source(ParameterHead)
     page.table("scores Q K^T: query (row), key (column)", scores, WORDS, WORDS)
     page.table("attention weights: softmax(Q K^T / sqrt(d_k))", weights, WORDS, WORDS)
@@ -95,15 +92,14 @@ def _explain_parameters(page: Page, head: ParameterHead) -> None:
         gradients.append(parameter.grad)
         parameter.sub_(0.1 * parameter.grad)
     listed = ", ".join(f"{name} {tuple(p.shape)}" for name, p in one.named_parameters())
-    page.paragraph(
-        f"""Why `nn.Module` and `nn.Parameter`? A matrix that is an `nn.Parameter` has
-        `requires_grad`, so that `backward()` leaves the gradient of a loss in its `.grad`. The
-        module that it is set on lists it in `parameters()`, which is what an optimizer is given,
-        and in `state_dict()`, which is what a checkpoint holds: here {listed}. x is a plain tensor:
-        fixed, in no list, without a gradient. In a model x is trained too: each vector is a row of
-        an **embedding** table, one more parameter. The gradients of a loss, the sum of the squared
-        outputs, and that loss before and after w -= 0.1 * w.grad for each parameter w:"""
-    )
+    page.paragraph(f"""Why `nn.Module` and `nn.Parameter`? A matrix that is an `nn.Parameter` has
+        `requires_grad`, so `backward()` stores the gradient of a loss in its `.grad`. The module
+        lists its parameters in `parameters()`, which is passed to an optimizer, and in
+        `state_dict()`, which a checkpoint stores: here {listed}. x is a plain tensor: it is fixed,
+        is in no list and has no gradient. In a model x is trained too: each vector is a row of an
+        **embedding** table, which is one more parameter. Here are the gradients of a loss, the sum
+        of the squared outputs. Below is that loss before and after w -= 0.1 * w.grad for each
+        parameter w.""")
     page.table(".grad of each parameter", torch.cat(gradients, dim=1), columns=SIDES)
     losses = torch.stack([loss.detach(), one(X)[0].square().sum()])
     page.table("the loss", losses, columns=["before", "after"])

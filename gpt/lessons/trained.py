@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gpt.errors import UsageError
 from gpt.evaluation.attention_weights import blocks_of, run_with_streams
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page
 from gpt.model.attention import CausalSelfAttention
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT, Block
@@ -17,27 +17,25 @@ from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
-MAX_CHARACTERS = 256  # of a text in a lesson: a stranger's model.T may be any size
+MAX_CHARACTERS = 256  # characters of a lesson's text; model.T of someone else's run may be huge
+QUOTED_CHARACTERS = 40  # characters of the text that the introduction quotes
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, a text of T characters, and the residual stream before each block, (1, T, C).
-
-    Of a model of bytes, T is their number.
-    """
+    """A model, a text of T characters (or bytes), and what the model computes on it."""
 
     name: str
     model: GPT
     vocabulary: Vocabulary
     text: str
     generated: bool
-    ids: Tensor
-    streams: list[Tensor]
+    ids: Tensor  # (1, T)
+    streams: list[Tensor]  # the residual stream before each block, (1, T, C)
 
     @property
     def characters(self) -> list[str]:
-        """What each of the T ids is called."""
+        """The names of the T ids."""
         return self.vocabulary.names_of(self.ids[0].tolist())
 
     @property
@@ -51,23 +49,30 @@ class Trained:
         return [block.attention_norm(x) for block, x in zip(self.blocks, self.streams, strict=True)]
 
     def heads(self) -> Iterator[tuple[CausalSelfAttention, Tensor, Tensor, Tensor]]:
-        """For each layer: its attention, queries and keys (1, H, T, hs) and values (1, H, T, vs).
+        """Yield each layer's attention, queries and keys (1, H, T, hs), and values (1, H, T, vs).
 
-        The queries are times `attention_scale`: the scores are q k / sqrt(hs), as in the lessons.
+        The queries are multiplied by `attention_scale`, so that the scores are q k / sqrt(hs), as
+        in the lessons.
         """
         for block, x in zip(self.blocks, self.inputs, strict=True):
             q, k, v = block.attention.heads(x)
             yield block.attention, self.model.config.attention_scale * q, k, v
 
-    def names(self) -> tuple[list[str], list[str]]:
-        """Labels of a table with a row for each layer and a column for each head."""
-        config = self.model.config
-        rows = [f"layer {layer + 1}" for layer in range(config.n_layer)]
-        return rows, [f"head {head + 1}" for head in range(config.n_head)]
+    @property
+    def layers(self) -> list[str]:
+        """The rows of a table with a row for each layer."""
+        return [f"layer {layer + 1}" for layer in range(self.model.config.n_layer)]
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of a table with a column for each head."""
+        return [f"head {head + 1}" for head in range(self.model.config.n_head)]
 
     def introduce(self, page: Page) -> None:
         """Add a sentence that introduces the model and the text."""
-        quoted = self.text if len(self.text) <= 40 else f"{self.text[:40]}..."
+        quoted = self.text
+        if len(quoted) > QUOTED_CHARACTERS:
+            quoted = f"{quoted[:QUOTED_CHARACTERS]}..."
         origin = "that it generated" if self.generated else "of yours"
         page.verbatim(
             f"The same in the trained model {self.name}, on {len(self.characters)} "
@@ -79,10 +84,14 @@ class Trained:
 def trained_model(
     name: str, model: LanguageModel, vocabulary: Vocabulary, seed: int, text: str | None = None
 ) -> Trained:
-    """Record the residual stream before each block on a text, by default one that is generated.
+    """Run a model on a text, and record the residual stream before each block.
 
-    The text has at most T characters (of a model of bytes: bytes), and at most `MAX_CHARACTERS`.
-    Of an ensemble, the lessons look into the first member, and its name says so.
+    Args:
+        name: the name of the run.
+        model: the trained model; if it is an ensemble, its first member is used.
+        vocabulary: the model's vocabulary.
+        seed: the seed of a generated text.
+        text: at most T characters (or bytes), and at most `MAX_CHARACTERS`; default: generate one.
 
     Raises:
         UsageError: the text is empty, too long, or has characters outside the vocabulary.
@@ -102,5 +111,5 @@ def trained_model(
     if not 0 < len(ids) <= longest:
         raise UsageError(f"--text: expected 1 to {longest} {vocabulary.unit}s, got {len(ids)}")
     _, streams = run_with_streams(first, ids)
-    before_blocks = streams[:-1]  # the last is the head's
+    before_blocks = streams[:-1]  # the last one is the input of the model's head
     return Trained(name, first, vocabulary, text, generated, ids[None], before_blocks)

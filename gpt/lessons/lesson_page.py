@@ -14,13 +14,15 @@ from torch import Tensor
 
 from gpt.text.display import first_columns
 
-DRAWING_WIDTH = 76  # columns
-TERM = re.compile(r"\*\*(.+?)\*\*")  # **causal mask**: a word of the field at its first use
+DRAWING_WIDTH = 76  # columns of the terminal
+MAX_STANDARD_ERRORS = 5  # how far a mean over random draws may be from its expectation
+MIN_DIFFERENCE = 1e-3  # between tensors that are claimed to differ
+TERM = re.compile(r"\*\*(.+?)\*\*")  # **causal mask**: a technical term where it is first used
 
 
 @dataclass
 class Page:
-    """A lesson's parts in order: plain data, for a terminal (`render.render`) or as JSON."""
+    """The parts of a lesson in order: plain data, for a terminal (`render.render`) or as JSON."""
 
     name: str
     title: str
@@ -29,34 +31,39 @@ class Page:
     parts: list[dict[str, Any]] = field(default_factory=list)
 
     def paragraph(self, text: str) -> None:
-        """Add a paragraph; a **term** between double asterisks is bold where the terminal can."""
+        """Add a paragraph; a **term** between double asterisks is shown in bold."""
         text = " ".join(text.split())
         self.parts.append({"paragraph": TERM.sub(r"\1", text), "terms": TERM.findall(text)})
 
     def verbatim(self, text: str) -> None:
-        """Add a paragraph that quotes a text: its asterisks and spaces are its own."""
+        """Add a paragraph whose asterisks and spaces are shown as they are."""
         self.parts.append({"paragraph": text, "terms": []})
 
     def formula(self, name: str, text: str) -> None:
-        """Add a formula under its name."""
+        """Add a formula with its name."""
         self.parts.append({"formula": name, "text": text})
 
     def source(self, *steps: Callable[..., Any]) -> None:
-        """Add the source of functions or classes, without docstrings and notes to mypy."""
+        """Add the source of functions or classes, without docstrings and comments for mypy."""
         code = "\n\n".join(map(_without_docstrings, steps))
         self.parts.append({"source": [step.__qualname__ for step in steps], "code": code})
 
     def table(
         self,
         caption: str,
-        values: Tensor | Sequence[float],
+        values: Tensor | Sequence[float] | Sequence[Sequence[float]],
         rows: Sequence[str] = (),
         columns: Sequence[str] = (),
         mask: Tensor | None = None,
     ) -> None:
-        """Add a tensor (rows, columns) or (columns,), shown to four digits.
+        """Add a table, shown to four digits.
 
-        Cells where the boolean mask, of the same shape, is True stay blank: the future.
+        Args:
+            caption: what the numbers are.
+            values: (rows, columns) or (columns,).
+            rows: the names of the rows.
+            columns: the names of the columns.
+            mask: boolean, of the same shape; cells where it is True stay blank.
         """
         tensor = torch.as_tensor(values).detach()
         hidden = torch.zeros_like(tensor, dtype=torch.bool) if mask is None else mask
@@ -68,6 +75,10 @@ class Page:
         self.parts.append(
             {"table": caption, "rows": list(rows), "columns": list(columns), "values": cells}
         )
+
+    def by_position(self, caption: str, values: Tensor, mask: Tensor | None = None) -> None:
+        """Add a table (T, T) with a row for each query position, a column for each key position."""
+        self.table(caption, values, names("t", len(values)), names("t", len(values)), mask)
 
     def drawing(self, caption: str, lines: Sequence[str]) -> None:
         """Add a drawing made of characters; its lines are cut, never wrapped."""
@@ -83,46 +94,40 @@ class Page:
     def check_differ(self, claim: str, left: Tensor, right: Tensor) -> None:
         """Claim that two tensors differ, and check it."""
         difference = float((left - right).detach().abs().max())
-        self._add_check(claim, "differ", difference > 1e-3, difference)
+        self._add_check(claim, "differ", difference > MIN_DIFFERENCE, difference)
 
     def check_mean(self, claim: str, errors: Tensor) -> None:
-        """Claim that means equal what they should; errors, in standard errors, are at most 5."""
+        """Claim that means have their expected values; `errors` is in standard errors."""
         largest = float(errors.detach().abs().max())
-        self._add_check(claim, "within 5 standard errors", largest <= 5, largest)
+        holds = largest <= MAX_STANDARD_ERRORS
+        self._add_check(claim, f"within {MAX_STANDARD_ERRORS} standard errors", holds, largest)
 
     def exercise(self, task: str, answer: str) -> None:
-        """Add the lesson's exercise: change a line, predict, run again. `--answer` shows both."""
+        """Add the exercise: change a line, predict what happens, run the lesson again."""
         self.parts.append({"exercise": " ".join(task.split()), "answer": " ".join(answer.split())})
 
     @property
     def holds(self) -> bool:
-        """Whether every check on the page came out as claimed."""
+        """Whether every check on the page succeeded."""
         return all(part.get("holds", True) for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The page as plain data."""
-        return {
-            "lesson": self.name,
-            "title": self.title,
-            "file": self.file,
-            "next": self.next,
-            "holds": self.holds,
-            "parts": self.parts,
-        }
+        """Return the page as plain data."""
+        head = {"lesson": self.name, "title": self.title, "file": self.file, "next": self.next}
+        return head | {"holds": self.holds, "parts": self.parts}
 
     def _add_check(self, claim: str, relation: str, holds: bool, difference: float) -> None:
-        self.parts.append(
-            {
-                "check": claim,
-                "relation": relation,
-                "holds": holds,
-                "largest_difference": _json_number(difference),
-            }
-        )
+        result = {"holds": holds, "largest_difference": _json_number(difference)}
+        self.parts.append({"check": claim, "relation": relation} | result)
+
+
+def names(letter: str, count: int) -> list[str]:
+    """Return `t=0`, `t=1` and so on, to name the rows or columns of a table."""
+    return [f"{letter}={i}" for i in range(count)]
 
 
 def _json_number(value: float) -> float | str:
-    """JSON has no -inf, which masked scores hold: it is written as text."""
+    """Return infinity and NaN as text: masked scores are -inf, which JSON cannot express."""
     return value if math.isfinite(value) else str(value)
 
 
@@ -132,8 +137,6 @@ def _without_docstrings(step: Callable[..., Any]) -> str:
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
             first, last = node.body[0].lineno, node.body[0].end_lineno or 0
-            for line in range(first - 1, last):
-                lines[line] = "\0"
-            if lines[last : last + 1] == [""]:
-                lines[last] = "\0"
+            last += lines[last : last + 1] == [""]
+            lines[first - 1 : last] = ["\0"] * (last - first + 1)
     return "\n".join(line for line in lines if line != "\0")

@@ -1,6 +1,6 @@
 """Training: where the weights come from. Three models, each with one part more, trained live.
 
-B batch, T time, C channels, V vocabulary size.
+Shapes: B batch, T time, C channels, V vocabulary size.
 """
 
 import math
@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gpt.config.schema import ModelConfig
 from gpt.device import computing_with
 from gpt.errors import TextError
+from gpt.lessons.block import textbook_block
 from gpt.lessons.head import Head
-from gpt.lessons.page import Page
+from gpt.lessons.lesson_page import Page
 from gpt.lessons.positions import add_positions
 from gpt.lessons.trained import Trained
-from gpt.model.transformer import Block, cross_entropy
+from gpt.model.transformer import cross_entropy
 from gpt.text.batches import batch, spread_windows, to_torch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
@@ -24,11 +24,13 @@ from gpt.text.vocabulary import Ids
 from gpt.training.optimizer import AdamW
 
 T, C, BATCH_SIZE, STEPS = 16, 64, 32, 300
-SCORED_CHARACTERS = 8192  # of the val split
-COUNTED_CHARACTERS = 2**22  # at once
-SAMPLE_CHARACTERS = 64
+BIGRAM_RATE, RATE = 0.1, 0.01  # learning rates
+SCORED_CHARACTERS = 8192  # characters of the val split whose loss is measured
+COUNTED_CHARACTERS = 2**22  # characters counted at once
+SAMPLE_CHARACTERS = 64  # characters of a sample
+MAX_VOCABULARY = 4096  # characters; a bigram's table has the square of this many numbers
+MAX_CONTEXT = 64  # characters, the longest context in the table of losses
 LINE_ENDS = {ord("\n"): "↵", ord("\t"): "⇥"}
-LARGEST_VOCABULARY = 4096  # a bigram's table has its square of numbers
 
 
 class Bigram(nn.Module):
@@ -64,11 +66,8 @@ class OneBlock(nn.Module):
 
     def __init__(self, V: int) -> None:
         super().__init__()
-        config = ModelConfig(
-            T=T, C=C, n_head=4, positions="learned", qk_norm=False, activation="gelu", ngram=1
-        )
         self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(T, C)
-        self.block, self.norm = Block(config), nn.LayerNorm(C)
+        self.block, self.norm = textbook_block(T, C), nn.LayerNorm(C)
         self.output = nn.Parameter(torch.zeros(V, C))
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -90,14 +89,14 @@ def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, ids: Ids) -> float:
-    """Mean nats per character of about `SCORED_CHARACTERS`, evenly spread, in windows of T."""
+    """Return mean nats per character of about `SCORED_CHARACTERS`, in evenly spread windows."""
     windows = spread_windows(ids, T, SCORED_CHARACTERS)
     losses = [cross_entropy(model(x), y, reduction="none") for x, y in windows]
     return float(torch.cat(losses).mean())
 
 
 def sample(model: nn.Module, first: int, seed: int) -> list[int]:
-    """`SAMPLE_CHARACTERS` ids after the first, each drawn from the model's prediction."""
+    """Draw `SAMPLE_CHARACTERS` ids after the first, each from the model's prediction."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.tensor([[first]])
     for _ in range(SAMPLE_CHARACTERS):
@@ -107,7 +106,7 @@ def sample(model: nn.Module, first: int, seed: int) -> list[int]:
 
 
 def count_bigrams(ids: Ids, V: int) -> Bigram:
-    """The best bigram, without training: logits from how often each character follows each.
+    """Return the best bigram: logits from how often each character follows each, no training.
 
     A hundredth is added to each count, so that no pair is impossible.
     """
@@ -121,7 +120,7 @@ def count_bigrams(ids: Ids, V: int) -> Bigram:
 
 
 def load(source: str) -> Corpus:
-    """The text of that name or path.
+    """Load the text of that name or path.
 
     Raises:
         TextError: it cannot be read, is too short or has too many distinct characters.
@@ -132,124 +131,119 @@ def load(source: str) -> Corpus:
             f"{source}: expected at least {10 * T + 10} characters (90 % are train, 10 % val), "
             f"got {len(corpus.ids)}; use a longer text"
         )
-    if len(corpus.vocabulary) > LARGEST_VOCABULARY:
+    if len(corpus.vocabulary) > MAX_VOCABULARY:
         raise TextError(
-            f"{source}: expected at most {LARGEST_VOCABULARY:,} distinct characters, got "
+            f"{source}: expected at most {MAX_VOCABULARY:,} distinct characters, got "
             f"{len(corpus.vocabulary):,}; use another text"
         )
     return corpus
+
+
+def train(model: nn.Module, corpus: Corpus, rate: float, seed: int) -> list[float]:
+    """Train a model; return its loss before and after, and the perplexity after."""
+    before = evaluate(model, corpus.val)
+    with torch.enable_grad():
+        fit(model, corpus.train, rate, seed)
+    after = evaluate(model, corpus.val)
+    return [before, after, math.exp(after)]
+
+
+def compare(corpus: Corpus, seed: int) -> tuple[Tensor, list[list[int]]]:
+    """Train the three models, and the one head once more with fixed token embeddings.
+
+    Returns:
+        What `train` returns for the four, (4, 3); samples of an untrained model and of the three.
+    """
+    V, first = len(corpus.vocabulary), int(corpus.val[0])
+    losses, samples = [], []
+    for kind, rate in ((Bigram, BIGRAM_RATE), (OneHead, RATE), (OneBlock, RATE)):
+        torch.manual_seed(seed)
+        model = kind(V)
+        untrained = sample(model, first, seed)
+        losses.append(train(model, corpus, rate, seed))
+        samples.append(sample(model, first, seed))
+    torch.manual_seed(seed)
+    fixed = OneHead(V)
+    fixed.tokens.weight.requires_grad_(False)
+    losses.append(train(fixed, corpus, RATE, seed))
+    return torch.tensor(losses), [untrained, *samples]
 
 
 def explain(page: Page, seed: int, trained: Trained | None, source: str = "python-docs") -> None:
     """Write the page; the models are trained on the text of that name or path."""
     corpus = load(source)
     V = len(corpus.vocabulary)
-    page.paragraph(
-        f"""Where do the weights come from? They begin random, and are moved step by step, each a
-        little way down the gradient of the loss. The text here is {source}:
+    page.paragraph(f"""Where do the weights come from? They begin random. Each step of training
+        moves them a little way down the gradient of the loss. The text here is {source}:
         {len(corpus.ids):,} characters, {V} of them distinct. Its first 90 % are the **train split**
-        and its last 10 % the **val split**, which no step sees: the loss there says what was
-        learned, not what was memorised. A **batch** is B = {BATCH_SIZE} windows of T = {T}
-        characters; its targets are the same windows one character later, so each window is T
-        examples at once."""
-    )
+        and its last 10 % the **val split**. No step sees the val split: the loss there says what
+        was learned, not what was memorised. A **batch** is B = {BATCH_SIZE} windows of T = {T}
+        characters. Its targets are the same windows one character later, so each window is T
+        examples at once.""")
     page.source(fit)
-    page.paragraph(
-        """**AdamW** (arXiv:1711.05101) divides each weight's mean gradient by its usual size, so
-        that every weight moves by about the **learning rate**. Three models are trained, each with
-        a part more. A **bigram** model predicts from one character, by a table:"""
-    )
+    page.paragraph("""**AdamW** (arXiv:1711.05101) divides each weight's mean gradient by its usual
+        size, so that every weight moves by about the **learning rate**. Three models are trained,
+        each with one part more. A **bigram** model predicts from one character, by a table:""")
     page.source(Bigram.forward)
     page.paragraph("One head of attention, on token and position embeddings:")
     page.source(OneHead.forward)
     page.paragraph("One block of the textbook in its place:")
     page.source(OneBlock.forward)
-    page.paragraph(
-        """And the one head once more with its token embeddings fixed, as random as they begin: how
-        much is it worth that they are trained?"""
-    )
-    names = ["bigram", "one head", "one block"]
-    models = [Bigram, OneHead, OneBlock]
-    first, losses, samples = int(corpus.val[0]), [], []
-    with computing_with(1):  # models so small that threads would only wait for each other
-        for kind, rate in zip(models, (0.1, 0.01, 0.01), strict=True):
-            torch.manual_seed(seed)
-            model = kind(V)
-            before = evaluate(model, corpus.val)
-            untrained = sample(model, first, seed)
-            with torch.enable_grad():
-                fit(model, corpus.train, rate, seed)
-            after = evaluate(model, corpus.val)
-            losses.append([before, after, math.exp(after)])
-            samples.append(sample(model, first, seed))
-        torch.manual_seed(seed)
-        fixed, again = OneHead(V), Bigram(V)
-        fixed.tokens.weight.requires_grad_(False)
-        before = evaluate(fixed, corpus.val)
-        with torch.enable_grad():
-            fit(fixed, corpus.train, 0.01, seed)
-            fit(again, corpus.train, 0.1, seed)
-        after = evaluate(fixed, corpus.val)
-        losses.append([before, after, math.exp(after)])
+    page.paragraph("""The one head is trained once more with its token embeddings fixed, as random
+        as they begin. What is training them worth?""")
+    with computing_with(1):  # in models so small, threads would only wait for each other
+        losses, samples = compare(corpus, seed)
         counted = evaluate(count_bigrams(corpus.train, V), corpus.val)
-        repeated = evaluate(again, corpus.val)
+        torch.manual_seed(seed)
+        repeated = torch.tensor(train(Bigram(V), corpus, BIGRAM_RATE, seed)[1])
+    models = ["bigram", "one head", "one block"]
     page.table(
         f"nats per character of the val split (about {SCORED_CHARACTERS:,} of its characters), "
         f"before and after {STEPS} steps, and perplexity",
-        torch.tensor(losses),
-        [*names, "one head, tokens fixed"],
+        losses,
+        [*models, "one head, tokens fixed"],
         ["before", "after", "perplexity"],
     )
     page.drawing(
         "untrained, and trained: each character drawn from the prediction after those before it",
         [
             f"{name:<11}{corpus.vocabulary.decode(ids).translate(LINE_ENDS)}"
-            for name, ids in zip(["untrained", *names], [untrained, *samples], strict=True)
+            for name, ids in zip(["untrained", *models], samples, strict=True)
         ],
     )
-    page.paragraph(
-        f"""Untrained, all begin at ln V = {math.log(V):.4f}: each of the {V} characters is equally
-        likely. The best bigram needs no gradient: count how often each character follows each.
-        Counted it has a loss of {counted:.4f}; {STEPS} steps come to {losses[0][1]:.4f}. What
-        is better than that comes from **context**: attention reaches the characters before."""
-    )
+    page.paragraph(f"""Untrained, all begin at ln V = {math.log(V):.4f}: each of the {V} characters
+        is equally likely. The best bigram needs no gradient: count how often each character follows
+        each. Counted it has a loss of {counted:.4f}; {STEPS} steps come to {losses[0, 1]:.4f}. What
+        is better than that comes from **context**: attention uses the characters before.""")
     page.check_differ(
         "one head's loss with trained token embeddings, and with fixed random ones",
-        torch.tensor(losses[1][1]),
-        torch.tensor(losses[3][1]),
+        losses[1, 1],
+        losses[3, 1],
     )
-    page.check(
-        "every draw follows from the seed: the bigram's loss = that of the same trained again",
-        torch.tensor(losses[0][1]),
-        torch.tensor(repeated),
-        0.0,
-    )
-    page.paragraph(
-        """`gpt train` does the same with more layers, more steps and a faster recipe: the lesson
-        recipe. Its loop is gpt/training/trainer.py, a step gpt/training/step.py."""
-    )
+    claim = "every draw follows from the seed: the bigram's loss = that of the same trained again"
+    page.check(claim, losses[0, 1], repeated, 0.0)
+    page.paragraph("""`gpt train` does the same with more layers, more steps and a faster recipe:
+        the lesson recipe. Its loop is gpt/training/trainer.py, a step gpt/training/step.py.""")
     if trained is not None:
-        explain_trained(page, trained)
+        _explain_trained(page, trained)
     page.exercise(
         """In OneHead.forward leave out the line x = x + self.head(x)[0]. Which loss of the table
         does training come close to then?""",
-        f"""To the bigram's, {losses[0][1]:.4f}: a prediction depends on one character again, and on
-        its position in the window, which tells nothing, as windows begin anywhere; to learn to
-        ignore it makes it a little worse.""",
+        f"""To the bigram's, {losses[0, 1]:.4f}. A prediction depends on one character again, and on
+        its position in the window, which is no help, since windows begin anywhere. Learning to
+        ignore it makes the loss a little worse.""",
     )
 
 
-def explain_trained(page: Page, trained: Trained) -> None:
-    """A trained model's loss by how many characters it sees."""
+def _explain_trained(page: Page, trained: Trained) -> None:
+    """Show a trained model's loss by how many characters it sees."""
     losses = loss_by_context(trained.model, trained.ids[0])
     trained.introduce(page)
     if not losses:
         page.paragraph("One character has none after it to predict: give at least two.")
         return
-    page.paragraph(
-        """What context brings: the loss of the text's later characters, if the model sees only so
-        many before each. With 1 it is a bigram model."""
-    )
+    page.paragraph("""What context brings: the loss of the text's later characters, if the model
+        sees only this many characters up to each. With 1 it is a bigram model.""")
     page.table(
         "loss (nats per character) by number of characters that it sees",
         [*losses.values()],
@@ -258,11 +252,11 @@ def explain_trained(page: Page, trained: Trained) -> None:
 
 
 def loss_by_context(model: nn.Module, ids: Tensor) -> dict[int, float]:
-    """ids (N,) -> mean nats per character by context, for 1, 2, 4 up to N / 2 and 64 characters.
+    """Return mean nats per character of ids (N,) by context: 1, 2, 4 up to N / 2 characters.
 
-    All are of the same characters, those after the longest context.
+    All losses are of the same characters, those after the longest context.
     """
-    longest = min(len(ids) // 2, 64)
+    longest = min(len(ids) // 2, MAX_CONTEXT)
     if not longest:
         return {}
     powers = range(longest.bit_length())
