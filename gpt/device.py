@@ -1,4 +1,4 @@
-"""Where a run computes: device, precision, compiler; and torch's random draws."""
+"""Where and how torch computes: device, precision, threads, modes, compiler and random draws."""
 
 import logging
 import os
@@ -19,10 +19,10 @@ log = logging.getLogger(__name__)
 
 
 def select_device(name: str) -> torch.device:
-    """The device called `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
+    """Return the device `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
 
     Raises:
-        DeviceError: this machine, or this build of torch, has no such device.
+        DeviceError: this machine, or this build of torch, does not have it.
     """
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
@@ -44,10 +44,11 @@ def select_device(name: str) -> torch.device:
 
 
 def select_precision(name: str, device: torch.device) -> torch.dtype:
-    """The format of matrix products; weights stay float32 (mixed precision, arXiv:1710.03740).
+    """Return the dtype of matrix products; weights stay float32 (arXiv:1710.03740).
 
-    `auto` is bfloat16 where the chip multiplies it, and else float32; on CUDA, float16. (A CPU
-    without it computes bfloat16 five times slower than float32: scripts/bench.py peak.)
+    `auto` is bfloat16 if the chip multiplies it. Otherwise it is float16 on CUDA, and float32
+    elsewhere. A CPU without bfloat16 computes it five times slower than float32 (scripts/bench.py
+    peak).
     """
     if name != "auto":
         return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
@@ -57,7 +58,7 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether the chip multiplies bfloat16 itself, and so faster than float32."""
+    """Return whether the chip multiplies bfloat16 itself, and so faster than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     able = torch.cpu.get_capabilities()
@@ -68,12 +69,12 @@ _setting_threads = Lock()
 
 
 def set_threads_here(count: int) -> None:
-    """Let torch compute with so many threads in this thread, and in no other.
+    """Set the number of torch's threads in this thread only.
 
-    torch.set_num_threads also decides what threads started later begin with. That is set back by a
-    thread made for it, as the number of the thread that sets it changes, too.
+    torch.set_num_threads also changes the default of threads that start later. A new thread sets it
+    back, because setting it here would change this thread, too.
     """
-    if torch.get_num_threads() == count:  # and what this thread begins with is decided by now
+    if torch.get_num_threads() == count:  # this call also fixes the number of this thread
         return
     with _setting_threads, ThreadPoolExecutor(1) as new_thread:
         default = new_thread.submit(torch.get_num_threads).result()
@@ -83,17 +84,17 @@ def set_threads_here(count: int) -> None:
 
 @contextmanager
 def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterator[None]:
-    """Compute with `threads` threads, in `default_modes`, in this thread alone.
+    """Set torch's threads and modes in this thread for the body of a `with` statement.
 
     Args:
-        threads: the number of threads, or `auto` for as many as torch uses already.
-        deterministic: whether CUDA adds in a fixed order.
+        threads: the number of threads; `auto` leaves it as it is.
+        deterministic: use only CUDA kernels that add in a fixed order.
     """
     before = torch.get_num_threads()
     if isinstance(threads, int):
         set_threads_here(threads)
     try:
-        with default_modes(), _repeating_exactly() if deterministic else nullcontext():
+        with default_modes(), _deterministic() if deterministic else nullcontext():
             yield
     finally:
         set_threads_here(before)
@@ -101,26 +102,27 @@ def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterat
 
 @contextmanager
 def default_modes() -> Iterator[None]:
-    """Compute as in a new thread, whatever modes of torch the caller has set in this one.
+    """Set torch's modes to those of a new thread, whatever the caller has set.
 
-    Gradients are recorded, new tensors are on the CPU by default, and autocast is off.
+    Gradients are recorded, new tensors are on the CPU, and autocast is off.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # else it would slow each call
+        if torch.get_default_device().type != "cpu":  # otherwise it would only slow each call
             stack.enter_context(torch.device("cpu"))
         for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):  # whose cache would keep weights of old steps
+            if torch.is_autocast_enabled(kind):  # its cache would keep weights of old steps
                 stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
         yield
 
 
 @contextmanager
-def _repeating_exactly() -> Iterator[None]:
-    """On CUDA, use only kernels that add in a fixed order (and fail where there is none)."""
-    variable = "CUBLAS_WORKSPACE_CONFIG"  # torch insists on it, and CUDA reads it as it starts
-    not_set = {variable, "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()  # torch sets the second
+def _deterministic() -> Iterator[None]:
+    """On CUDA, use only kernels that add in a fixed order; fail where there is none."""
+    variable = "CUBLAS_WORKSPACE_CONFIG"  # torch requires it, and CUDA reads it when it starts
+    # torch sets the second variable
+    not_set = {variable, "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     os.environ.setdefault(variable, ":4096:8")
@@ -134,20 +136,20 @@ def _repeating_exactly() -> Iterator[None]:
 
 
 def move(ids: Tensor, device: torch.device) -> Tensor:
-    """A CPU tensor on `device`; CUDA copies it while it computes, which takes pinned memory."""
+    """Copy a CPU tensor to `device`; CUDA copies from pinned memory while it computes."""
     if device.type == "cuda":
         return ids.pin_memory().to(device, non_blocking=True)
     return ids.to(device)
 
 
 def free_cached_memory(device: torch.device) -> None:
-    """Give the memory that torch keeps for later back to the device."""
+    """Return the memory that torch keeps for later to the device."""
     if device.type != "cpu":
         torch.accelerator.empty_cache()
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[object]:
-    """The context in which a forward pass computes in `precision`."""
+    """Return a context in which a forward pass computes its products in `precision`."""
     if precision == torch.float32:
         return nullcontext()
     return torch.autocast(device.type, dtype=precision)
@@ -156,15 +158,19 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
 def compile_model(
     model: nn.Module, mode: str, device: torch.device, rehearse: Callable[[Any], object]
 ) -> Any:
-    """The model, compiled if `mode` says so: `on`, `off`, or `auto` (on CUDA, where it works).
+    """Return the model, compiled by torch.compile if `mode` says so.
 
-    A compiler fails only when it is first used, so `rehearse` is called with the compiled model
-    and is to put batches of each shape through it, forward and backward, just as training will; an
-    error of our own that it raises, such as of memory, says nothing about the compiler. `auto`
-    leaves a CPU alone: compiling takes longer there than it saves in a run of minutes.
+    Args:
+        model: the model.
+        mode: `on`, `off`, or `auto`, which compiles on CUDA if that works. On a CPU, compiling
+            takes longer than it saves in a run of minutes.
+        device: where the model is.
+        rehearse: computes batches of each shape with the model that it is given, forward and
+            backward, because a compiler fails only when it is used.
 
     Raises:
         DeviceError: `on`, and the compiler does not work here.
+        GPTError: `rehearse` raised it, such as for lack of memory.
     """
     if mode == "off" or (mode == "auto" and device.type != "cuda"):
         return model
@@ -173,7 +179,7 @@ def compile_model(
         rehearse(compiled)
     except GPTError:
         raise
-    except Exception as error:  # a compiler can fail in any way: no g++, this Python, this chip
+    except Exception as error:  # anything can fail: no g++, this Python, this chip
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         if mode == "on":
             raise DeviceError(
@@ -188,9 +194,9 @@ def compile_model(
 
 
 class SkipInitialization(TorchFunctionMode):
-    """Make modules without drawing their weights, which torch does from its global generator.
+    """Mode in which modules are made without drawing their weights from the global generator.
 
-    On `meta`, drawing even imports torch's compiler.
+    On the device `meta`, drawing would even import torch's compiler.
     """
 
     def __torch_function__(
@@ -200,12 +206,12 @@ class SkipInitialization(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call `func` unless it fills a tensor."""
+        """Call `func` unless it is one of torch.nn.init, which fill a tensor."""
         named = kwargs or {}
         draws = getattr(func, "__module__", None) == "torch.nn.init"
         return named["tensor"] if draws else func(*args, **named)
 
 
 def generator(seed: int, purpose: str, step: int) -> torch.Generator:
-    """A generator seeded by `derive_seed`; it draws on the CPU, the same for any device."""
+    """Return a generator for one purpose and step. It draws on the CPU, for any device."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, step))

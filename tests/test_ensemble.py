@@ -28,7 +28,6 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
 from gpt.training.build_step import build_step
-from gpt.training.ensemble_step import Turns
 from gpt.training.start import train
 from gpt.training.step import TrainStep
 from tests.conftest import load, metrics_of, small
@@ -187,20 +186,6 @@ def test_after_three_nan_steps_of_a_member_all_roll_back(
     assert "rolled back from step 8" in rolled_back[0]
     records = [r for r in metrics_of(Path("r")) if "train_loss" in r]
     assert [r["step"] for r in records] == list(range(1, 12))
-
-
-def test_queues_take_turns_and_each_keeps_its_order() -> None:
-    """With more members than threads, the last ones once waited for all steps of the first."""
-    done: list[tuple[int, int]] = []
-    turns = Turns(queues=5, threads=1, threads_each=1)
-    futures = [
-        turns.submit(queue, lambda work=(queue, i): done.append(work))
-        for i in range(7)
-        for queue in range(5)
-    ]
-    for future in futures:
-        future.result()
-    assert done == [(queue, i) for i in range(7) for queue in range(5)]
 
 
 def test_an_error_in_a_member_is_raised_where_its_results_are_read(

@@ -100,15 +100,14 @@ def told_and_taken(program: str, *arguments: str) -> tuple[float, int]:
         ({"T": 128, "C": 128, "n_layer": 2}, "bf16", 7001),
     ],
 )
-def test_training_takes_no_more_than_its_estimate(
+def test_training_takes_what_was_estimated_within_a_factor_of_one_and_a_half(
     sizes: dict[str, Any], precision: str, V: int
 ) -> None:
     """What evaluation takes was left out, as if malloc gave it what training had freed."""
     tree = {"device": "cpu", "model": sizes}
     tree |= {"train": {"batch_size": 32, "precision": precision}}
     estimate, taken = told_and_taken(TRAINED, Config.model_validate(tree).model_dump_json(), str(V))
-    assert taken <= estimate + 1e8, "what is loaded meanwhile"
-    assert estimate <= 4 * taken
+    assert estimate / 1.5 <= taken <= 1.5 * estimate
 
 
 def test_more_than_is_free_is_refused_with_its_larger_parts() -> None:

@@ -122,26 +122,6 @@ def test_muon_leaves_alone_what_has_no_gradient_yet() -> None:
     assert p.equal(before)
 
 
-def test_a_parameter_without_a_gradient_is_left_alone_and_the_others_keep_their_state() -> None:
-    """AdamW once gave each gradient the state of the parameter before it; Muon failed."""
-    shapes = [(5, 3), (7, 2), (11, 3)]
-    for make in (
-        lambda ps: AdamW(ps, 0.3, (0.8, 0.95), weight_decay=0.2),
-        lambda ps: Muon(ps, [[2, 3], [7], [11]][-len(ps) :], 0.3, weight_decay=0.2),
-    ):
-        some, alone = ([torch.nn.Parameter(drawn(*shape)) for shape in shapes] for _ in "ab")
-        first, others = make(some), make(alone[1:])
-        for step in range(3):
-            for p, q in zip(some[1:], alone[1:], strict=True):
-                p.grad = q.grad = drawn(*p.shape, seed=step)
-            first.step(0.7)
-            others.step(0.7)
-        assert some[0].equal(drawn(5, 3))
-        for p, q in zip(some[1:], alone[1:], strict=True):
-            torch.testing.assert_close(p, q)
-        make(alone).step(0.7)
-
-
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_each_parameter_has_one_optimizer(optimizer: str) -> None:
     model = tiny()

@@ -129,7 +129,8 @@ def estimate(config: Config, corpus: Corpus, clock: Clock | None = None) -> tupl
         device=str(device),
         precision=str(update.precision).removeprefix("torch."),
         parameters=parameters,
-        state_bytes=4 * 2 * sum(parameters.values()) + update.state_bytes(),
+        state_bytes=4 * 2 * sum(parameters.values())
+        + sum(array.nbytes for array in update.state_dict().tensors.values()),
         peak_bytes=int(peak_bytes),
         costs={name: cost for name, cost in costs.items() if cost.count and cost.seconds},
         seconds=sum(cost.count * cost.seconds for cost in costs.values()),

@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from threading import Lock
 
 import torch
 
@@ -41,7 +40,9 @@ class EnsembleStep:
         self.model, self.members, self.side_by_side = model, members, side_by_side
         self.device, self.precision = members[0].device, members[0].precision
         self.teacher = members[0].teacher
-        self.turns = Turns(len(members), threads, threads_each)
+        self.pool = ThreadPoolExecutor(
+            min(threads, len(members)), initializer=set_threads_here, initargs=(threads_each,)
+        )
         self.running: deque[list[Future[None]]] = deque()  # for each step, a future of each member
 
     def __call__(self, step: int, scale: float = 1.0) -> Result:
@@ -83,7 +84,16 @@ class EnsembleStep:
         return self.members[0].read(results)
 
     def _start(self, work: list[Callable[[], None]]) -> None:
-        self.running.append([self.turns.submit(m, each) for m, each in enumerate(work)])
+        """Run the work of each member in the pool, after what this member does already."""
+
+        def run(each: Callable[[], None], before: list[Future[None]]) -> None:
+            wait(before)
+            each()
+
+        earlier = self.running[-1] if self.running else []
+        self.running.append(
+            [self.pool.submit(run, each, earlier[m : m + 1]) for m, each in enumerate(work)]
+        )
 
     def _wait(self, unfinished_steps: int = 0) -> None:
         """Wait until at most `unfinished_steps` are running. Raises what a member raised."""
@@ -92,10 +102,6 @@ class EnsembleStep:
             wait(oldest)
             for future in oldest:
                 future.result()
-
-    def state_bytes(self) -> int:
-        """Return the bytes of all optimizers' running means."""
-        return sum(member.state_bytes() for member in self.members)
 
     def state_dict(self) -> TrainingState:
         """Return the members' states; the names of member m's tensors start with `m.`."""
@@ -117,41 +123,6 @@ class EnsembleStep:
             self.members, by_member, state.numbers["members"], strict=True
         ):
             member.load_state_dict(TrainingState(tensors, numbers))
-
-
-class Turns:
-    """Queues of work on a few threads: each queue in its order, and the queues in turn.
-
-    Each thread computes with `threads_each` of torch's threads.
-    """
-
-    def __init__(self, queues: int, threads: int, threads_each: int) -> None:
-        self.queues: list[deque[tuple[Future[None], Callable[[], None]]]]
-        self.queues = [deque() for _ in range(queues)]  # the first item of each is running
-        self.lock = Lock()
-        self.pool = ThreadPoolExecutor(
-            min(threads, queues), initializer=set_threads_here, initargs=(threads_each,)
-        )
-
-    def submit(self, queue: int, work: Callable[[], None]) -> Future[None]:
-        """Run `work` after the earlier items of its queue. The future raises what it raises."""
-        future = Future[None]()
-        with self.lock:
-            self.queues[queue].append((future, work))
-            if len(self.queues[queue]) == 1:
-                self.pool.submit(self._run_first, queue)
-        return future
-
-    def _run_first(self, queue: int) -> None:
-        future, work = self.queues[queue][0]
-        try:
-            future.set_result(work())
-        except BaseException as error:
-            future.set_exception(error)
-        with self.lock:
-            self.queues[queue].popleft()
-            if self.queues[queue]:
-                self.pool.submit(self._run_first, queue)
 
 
 Update = TrainStep | EnsembleStep

@@ -3,6 +3,7 @@
 import torch
 
 from gpt.config.schema import Config, ModelConfig
+from gpt.device import select_precision
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.evaluation.loss import EVAL_LOGITS
 from gpt.memory import check_memory
@@ -67,12 +68,17 @@ def training_bytes(
     if on_cpu:
         windows = windows_at_once(windows, model.T, model.C, workers)
     fused = teacher is None and fuses_head(config, V, device, ranks)
+    bf16 = select_precision(train.precision, device) == torch.bfloat16
     each = _activation_bytes(model, model.n_layer + 1, 0 if fused else 4 * V)
+    if bf16:
+        each *= 0.75  # measured: products are bfloat16, everything else float32
+        if on_cpu and model.T <= 512:  # see CausalSelfAttention.forward
+            each += 2 * model.n_head * model.T * (model.n_layer + 1)
     if teacher is not None:
         each += _activation_bytes(teacher, 1, 4 * V)
     head = 6 * max(LOGITS_AT_ONCE, V) + FLOAT_BYTES * V * model.C if fused else 0
     scored = max(min(EVAL_CHARACTERS, EVAL_LOGITS // V), model.T)
-    evaluation = scored * _activation_bytes(model, 1, (4 if K == 1 else 7 + K) * V)
+    evaluation = scored * _activation_bytes(model, 1, (2 + K) * V)
     if on_cpu:
         evaluation *= torch.get_num_threads()
     training = members * (windows * model.T * each + workers * head)

@@ -217,11 +217,6 @@ class TrainStep:
             f"characters at once ({reason:.150}); use {advice}"
         )
 
-    def state_bytes(self) -> int:
-        """Return the bytes of the optimizers' running means."""
-        lists = (tensors for each in self.optimizers for tensors in each.state.values())
-        return sum(tensor.nbytes for tensors in lists for tensor in tensors)
-
     def state_dict(self) -> TrainingState:
         """Return the optimizers' state and, in float16, the scale of the gradients."""
         tensors = {
