@@ -52,11 +52,7 @@ def sample(
     ] = None,
     until_stop: Annotated[
         bool,
-        typer.Option(
-            "--until-stop",
-            help="Ignore sample.length: a sample ends only before a --stop, or at --length if that "
-            "is given.",
-        ),
+        typer.Option("--until-stop", help="End at --stop or --length, not at sample.length."),
     ] = False,
     ban: Annotated[
         str, typer.Option(metavar="CHARACTERS", help="Never sample any of these characters.")
@@ -69,32 +65,18 @@ def sample(
     ] = "---",
     temperature: Annotated[
         float | None,
-        typer.Option(
-            metavar="X",
-            min=0,
-            help="Above 1: more random, below: more predictable, 0: always the likeliest.",
-        ),
+        typer.Option(metavar="X", min=0, help="Above 1: more random; 0: always the likeliest."),
     ] = None,
     top_k: Annotated[
         int | None, typer.Option(metavar="K", min=1, help="Keep only the K likeliest characters.")
     ] = None,
     top_p: Annotated[
         float | None,
-        typer.Option(
-            metavar="X",
-            min=0,
-            max=1,
-            help="Keep only the likeliest characters whose probabilities sum to X.",
-        ),
+        typer.Option(metavar="X", min=0, max=1, help="Keep the likeliest of total probability X."),
     ] = None,
     min_p: Annotated[
         float | None,
-        typer.Option(
-            metavar="X",
-            min=0,
-            max=1,
-            help="Drop characters less likely than X times the most likely one.",
-        ),
+        typer.Option(metavar="X", min=0, max=1, help="Drop those below X times the likeliest."),
     ] = None,
     presence_penalty: Annotated[
         float | None,
@@ -117,7 +99,7 @@ def sample(
     seed: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=0, help="The same seed repeats a text; default a new text each time."
+            metavar="N", min=0, help="Repeat the text of this seed; default a random seed."
         ),
     ] = None,
     device: AnyDevice = "auto",
