@@ -140,16 +140,15 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         training:""")
     page.source(deep)
     shown = [0, 2, 5, 8, 11, 12]
-    table = [
-        deep(x, layers, residual=False),
-        deep(x, layers, residual=True),
-        deep(x, layers, residual=True, norm="before"),
-    ]
+    rows = {
+        "plain layers": deep(x, layers, residual=False),
+        "residual": deep(x, layers, residual=True),
+        "residual, pre-LN": deep(x, layers, residual=True, norm="before"),
+    }
     page.table(
         "standard deviation of the stream, and the gradient that reaches the input",
-        torch.tensor(table)[:, shown],
-        ["plain layers", "residual", "residual, pre-LN"],
-        [*(f"layer {i + 1}" for i in shown[:-1]), "gradient"],
+        {name: torch.tensor(row)[shown] for name, row in rows.items()},
+        columns=[*(f"layer {i + 1}" for i in shown[:-1]), "gradient"],
     )
     page.paragraph("""With plain layers both vanish. With residual connections alone both grow
         exponentially, since each layer adds in proportion to its input. With LayerNorm each layer

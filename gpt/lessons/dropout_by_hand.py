@@ -101,8 +101,9 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     unscaled = drop(numbers.expand(DRAWS, 8), 0.5).mean(0)
     page.table(
         f"dropout with p = .5 of eight numbers: three draws, and means of {DRAWS:,}",
-        torch.stack([numbers, *draws[:3], draws.mean(0), unscaled]),
-        ["x", "draw 1", "draw 2", "draw 3", "mean", "mean, unscaled"],
+        {"x": numbers}
+        | {f"draw {i + 1}": draws[i] for i in range(3)}
+        | {"mean": draws.mean(0), "mean, unscaled": unscaled},
     )
     page.check_mean(f"mean of {DRAWS:,} draws = x", errors_of_mean(draws, numbers, 0.5))
     page.check("in evaluation it changes nothing", half.eval()(numbers), numbers)
@@ -112,12 +113,12 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     page.check("by hand = torch's, where both draw from one seed", ours, F.dropout(x, 0.3))
     page.paragraph("""The price is noise: a number x gets the standard deviation |x| sqrt(p / (1 -
         p)). So p is small, .1 or .2, and 0 for a model that is small compared with its text:""")
-    deviations = [ScaledDropout(p)(torch.ones(DRAWS)).std() for p in PS]
+    measured = torch.stack([ScaledDropout(p)(torch.ones(DRAWS)).std() for p in PS])
+    expected = torch.tensor([math.sqrt(p / (1 - p)) for p in PS])
     page.table(
         f"standard deviation of a number 1 over {DRAWS:,} draws, by p",
-        torch.tensor([deviations, [math.sqrt(p / (1 - p)) for p in PS]]),
-        ["measured", "sqrt(p / (1 - p))"],
-        [f"p = {p}" for p in PS],
+        {"measured": measured, "sqrt(p / (1 - p))": expected},
+        columns=[f"p = {p}" for p in PS],
     )
     _explain_weights(page, seed)
     page.paragraph("""Some GPTs drop attention weights. Here, `model.dropout` applies to the

@@ -183,8 +183,8 @@ def _explain_causal(page: Page, seed: int) -> None:
     page.paragraph(f"""What is averaged? Without values it would be x itself: weights @ x, with all
         its {C} channels. The value layer chooses what to pass on, in 16 channels. It is linear, so
         it gives the same result before averaging and after.""")
-    ends = torch.stack([(weights @ x)[0, -1, :6], output[0, -1, :6]])
-    page.table("output at t=7, its first 6 channels", ends, ["weights @ x", "weights @ V"])
+    ends = {"weights @ x": (weights @ x)[0, -1, :6], "weights @ V": output[0, -1, :6]}
+    page.table("output at t=7, its first 6 channels", ends)
     page.check("weights @ V = the values of weights @ x", output, head.value(weights @ x))
     uniform = Head(32, 16)
     uniform.load_state_dict(head.state_dict())

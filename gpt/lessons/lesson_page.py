@@ -5,7 +5,7 @@ import inspect
 import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,7 +51,7 @@ class Page:
     def table(
         self,
         caption: str,
-        values: Tensor | Sequence[float] | Sequence[Sequence[float]],
+        values: Tensor | Sequence[float] | Mapping[str, Tensor],
         rows: Sequence[str] = (),
         columns: Sequence[str] = (),
         mask: Tensor | None = None,
@@ -60,11 +60,13 @@ class Page:
 
         Args:
             caption: what the numbers are.
-            values: (rows, columns) or (columns,).
+            values: (rows, columns) or (columns,), or the rows (columns,) by their names.
             rows: the names of the rows.
             columns: the names of the columns.
             mask: boolean, of the same shape; cells where it is True stay blank.
         """
+        if isinstance(values, Mapping):
+            rows, values = list(values), torch.stack(list(values.values()))
         tensor = torch.as_tensor(values).detach()
         hidden = torch.zeros_like(tensor, dtype=torch.bool) if mask is None else mask
         shape = (-1, tensor.shape[-1])

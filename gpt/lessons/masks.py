@@ -80,12 +80,9 @@ def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
     plain, added = attend(q, k, v, causal=True), attend_added(q, k, v, additive(causal(6)))
     page.check("a boolean mask = an additive mask", plain[0], added[0])
     nothing = torch.zeros(4, dtype=torch.bool)
-    masked = [torch.zeros(4).masked_fill(~nothing, float("-inf")), additive(nothing)]
-    page.table(
-        "attention weights where everything is masked",
-        torch.stack([scores.softmax(-1) for scores in masked]),
-        ["-inf", "-3.4e38"],
-    )
+    infinite = torch.zeros(4).masked_fill(~nothing, float("-inf"))
+    rows = {"-inf": infinite.softmax(-1), "-3.4e38": additive(nothing).softmax(-1)}
+    page.table("attention weights where everything is masked", rows)
     _explain_inversion(page, one, fused, x)
     _explain_arrangements(page)
     page.check(

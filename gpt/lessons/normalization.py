@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 
-FORMS = ["x", "BatchNorm", "LayerNorm"]  # rows of the tables
-
 
 class BatchNorm:
     """(B, C) -> (B, C): each column to mean 0 and variance 1, then scaled and shifted."""
@@ -92,14 +90,14 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     page.source(BatchNorm.__call__)
     page.paragraph("**LayerNorm** normalises each row: an example, over its channels.")
     page.source(LayerNorm.__call__)
+    forms = {"x": x, "BatchNorm": by_batch, "LayerNorm": by_layer}
     page.table(
         "mean and standard deviation of column 0 (a channel) and of row 0 (an example)",
-        torch.tensor([statistics(t) for t in (x, by_batch, by_layer)]),
-        FORMS,
-        ["column: mean", "std", "row: mean", "std"],
+        {name: torch.stack(statistics(form)) for name, form in forms.items()},
+        columns=["column: mean", "std", "row: mean", "std"],
     )
-    first = torch.stack([t[0, :6] for t in (x, by_batch, by_layer)])
-    page.table("the first numbers of row 0", first, FORMS, [f"channel {c}" for c in range(6)])
+    first = {name: form[0, :6] for name, form in forms.items()}
+    page.table("the first numbers of row 0", first, columns=[f"channel {c}" for c in range(6)])
     page.paragraph("""A language model uses LayerNorm: an example must not depend on the others in
         its batch, nor a position on those after it. (Many newer models use RMSNorm,
         arXiv:1910.07467: LayerNorm without the mean and without beta.)""")
@@ -161,9 +159,10 @@ def _explain_parameters(page: Page, x: Tensor) -> None:
     page.check(claim, torch.stack(counts[:2]), torch.stack(counts[2:]))
     page.paragraph("""The small number **eps**, 1e-5, is added to the variance. A row of equal
         numbers has variance 0, and eps prevents a division by zero:""")
-    equal = [LayerNorm(100, eps=eps)(torch.full((100,), 7.0))[:4] for eps in (0.0, 1e-5)]
-    caption = "100 times the number 7, first four of the output"
-    page.table(caption, torch.stack(equal), ["eps 0", "eps 1e-5"])
+    sevens = torch.full((100,), 7.0)
+    norms = {"eps 0": LayerNorm(100, eps=0.0), "eps 1e-5": LayerNorm(100, eps=1e-5)}
+    rows = {name: norm(sevens)[:4] for name, norm in norms.items()}
+    page.table("100 times the number 7, first four of the output", rows)
 
 
 def _explain_running_statistics(page: Page) -> None:
@@ -172,17 +171,13 @@ def _explain_running_statistics(page: Page) -> None:
         x = 2 + 3 * torch.randn(32, 100)
         norm(x)
         if batch in (1, 10, 100):
-            rows[f"after {batch}"] = [norm.running_mean[0], norm.running_var[0]]
-    rows["truth"] = [torch.tensor(2.0), torch.tensor(9.0)]
+            rows[f"after {batch}"] = torch.stack([norm.running_mean[0], norm.running_var[0]])
+    rows["truth"] = torch.tensor([2.0, 9.0])
     page.paragraph("""Evaluation may have a single example, whose columns have no variance. So
         BatchNorm keeps **running statistics** in training. Each batch moves the old mean and
         variance a tenth (`momentum`) of the way to its own. Evaluation uses these. They are not
         parameters: no gradient changes them. With batches of mean 2 and variance 9:""")
-    page.table(
-        "running statistics of column 0, after so many batches",
-        torch.tensor(list(rows.values())),
-        list(rows),
-        ["mean", "variance"],
-    )
+    caption = "running statistics of column 0, after so many batches"
+    page.table(caption, rows, columns=["mean", "variance"])
     norm.training = False
     page.check("in evaluation an example alone = the same in its batch", norm(x[:1]), norm(x)[:1])

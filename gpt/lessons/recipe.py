@@ -190,13 +190,14 @@ def _explain_attention(page: Page, seed: int) -> None:
         raises this bound: with 1.5 attention can be sharper.""")
     page.source(normalised_scores)
     q, k = queries_and_keys(seed)
-    forms = scaled_scores, normalised_scores
-    largest = [[form(factor * q, k).abs().max() for factor in FACTORS] for form in forms]
+    forms = {"without": scaled_scores, "with QK norm": normalised_scores}
     page.table(
         "the largest |score| of 8 queries and keys, hs 16; at most 4 with QK norm",
-        torch.tensor(largest),
-        ["without", "with QK norm"],
-        ["queries", "10 x", "100 x"],
+        {
+            name: torch.stack([form(factor * q, k).abs().max() for factor in FACTORS])
+            for name, form in forms.items()
+        },
+        columns=["queries", "10 x", "100 x"],
     )
 
 
@@ -219,8 +220,7 @@ def _explain_layers(page: Page, ids: Tensor, model: GPT) -> None:
         no exponential to compute, and exactly zero for all negative numbers.""")
     page.formula("squared ReLU", "max(x, 0)^2")
     x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
-    values = torch.stack([x, block.gelu(x), block.relu2(x)])
-    page.table("activations", values, ["x", "GELU", "squared ReLU"])
+    page.table("activations", {"x": x, "GELU": block.gelu(x), "squared ReLU": block.relu2(x)})
     page.check("squared ReLU = the production model's", block.relu2(x), relu2(x))
     page.paragraph("""5. **Zero initialisation** (as arXiv:1706.02677, section 5.1, does with
         residual blocks). What a block adds to the residual stream begins at zero, and so does the
@@ -251,12 +251,15 @@ def _explain_muon(page: Page, ids: Tensor, model: GPT) -> None:
         (gradient,) = torch.autograd.grad(loss, weight)
     orthogonal = orthogonalise(gradient[None])[0]
     u, values, vh = torch.linalg.svd(gradient, full_matrices=False)
-    rows = [values / values[0], *map(torch.linalg.svdvals, (orthogonal, by_svd(gradient)))]
+    rows = {
+        "gradient": values / values[0],
+        "Muon": torch.linalg.svdvals(orthogonal),
+        "U V^T": torch.linalg.svdvals(by_svd(gradient)),
+    }
     page.table(
         "singular values of the first MLP's gradient, relative to the largest, and made equal",
-        torch.stack(rows)[:, [0, 1, 3, 7, 11]],
-        ["gradient", "Muon", "U V^T"],
-        ["largest", "2nd", "4th", "8th", "12th"],
+        {name: row[[0, 1, 3, 7, 11]] for name, row in rows.items()},
+        columns=["largest", "2nd", "4th", "8th", "12th"],
     )
     turned = u.T @ orthogonal @ vh.T
     claim = "the directions are kept: U^T (Muon's) V = its diagonal"

@@ -65,9 +65,8 @@ def explain(page: Page, head: ParameterHead) -> None:
         vector**.""")
     page.table(
         "the query of 'journey' (row 2 of Q) and each word's key",
-        torch.stack([scores[1], scores[1] / 2**0.5, weights[1]]),
-        ["score", "/ sqrt(2)", "weight"],
-        WORDS,
+        {"score": scores[1], "/ sqrt(2)": scores[1] / 2**0.5, "weight": weights[1]},
+        columns=WORDS,
     )
     page.table("the context vector of 'journey'", context[1])
     page.paragraph("The same lines, with matrices, compute all six at once:")

@@ -92,23 +92,36 @@ def engine_of(model: "LanguageModel", B: int) -> Engine:
 
 
 def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[str, int]:
-    """Bound the bytes that B texts take, by part; `ids`: of a prompt and its sample, if known."""
+    """Return an upper bound of the memory that sampling takes, in bytes by part.
+
+    Args:
+        model: the shapes of the model.
+        V: the vocabulary size.
+        B: the number of texts.
+        ids: the ids of a prompt and its sample together; None: unknown.
+    """
     K, H = model.ensemble, model.n_head
     T = model.T if ids is None else min(model.T, max(ids, FIRST_ROOM))
     sizes = H * (model.head_size + model.value_size)  # numbers of a layer's keys and values
-    prefilled = B + min(B * T, PREFILL_CHARACTERS + T)
+    at_once = B + min(B * T, PREFILL_CHARACTERS + T)  # characters computed together
     scores = min(SCORES_NUMBERS + K * H * T, K * B * H * T * T)
     numbers = {
-        "weights": 3 * parameter_count(model, V) + 4 * model.T * model.head_size,  # and rotations
+        # as read, stacked by member, and prepared by the engine; the angles of rotary positions
+        "weights": 3 * parameter_count(model, V) + 4 * model.T * model.head_size,
+        # caches grow to twice their size, and are copied as they grow
         "keys and values": 2 * B * min(model.T, 2 * T) * K * model.n_layer * sizes,
-        "activations": K * prefilled * (14 * model.C + 6 * sizes) + 4 * scores,
+        # the stream, the MLP's 4 C channels, queries, keys and values, each with temporary copies
+        "activations": K * at_once * (14 * model.C + 6 * sizes) + 4 * scores,
+        # the float64 copies of the sampling rules, and each member's logits
         "logits": B * (10 + 3 * K) * V,
     }
-    samples = B * (SAMPLE_BYTES + TEXT_BYTES * (ids or 0)) if B > 1 else 0  # one is shown at once
+    # a single sample is shown at once; of several, all but the first wait
+    samples = B * (SAMPLE_BYTES + TEXT_BYTES * (ids or 0)) if B > 1 else 0
     return {part: FLOAT_BYTES * count for part, count in numbers.items()} | {"samples": samples}
 
 
 def _select(checkpoint: CheckpointData, device: str, B: int, length: int | None) -> str:
+    """Return the device to use; see `open_engine`."""
     characters = B * (UNKNOWN_LENGTH if length is None else length)
     small = characters * sum(array.nbytes for array in checkpoint.weights.values()) < CPU_BYTES
     gpu = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
