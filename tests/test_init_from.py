@@ -19,7 +19,7 @@ from gpt.config.load import load_config
 from gpt.config.train_config import MUON_RATIO
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.model.ensemble import make_model, members_of
-from gpt.recipe.passes import most_steps
+from gpt.recipe.chooser import steps_before_overfitting
 from gpt.runs.fine_tuning import RATE_FACTOR
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import weights_of
@@ -237,7 +237,7 @@ def test_the_limit_of_fine_tuning_is_a_few_passes_over_the_text(runs: Callable[.
     """Bug: it was as many steps as the old run had, of a text of any length."""
     Path("new.txt").write_text(NEW * 40, "utf-8")
     corpus = load_corpus(open_source("new.txt"))
-    steps = most_steps(small(train__steps=10**6), corpus)
+    steps = steps_before_overfitting(small(train__steps=10**6), corpus)
     assert 1 < steps * 6 * 13 / len(corpus.train) < 20
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import UsageError, shown
+from gpt.errors import UsageError, counted, shown
 from gpt.status import phase
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
-DEFAULT_MINUTES = 5.0  # if the config is chosen for the text
+DEFAULT_MINUTES = 5.0  # training time if the config is chosen for the text
 
 Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
 Text = str | Path
@@ -90,15 +90,12 @@ def resolve(
 
     Args:
         config, text, settings, minutes: see `gpt.train`.
-        plans_again: whether `minutes` replace the plans of the config, too.
+        plans_again: whether `minutes` also replaces the plans of the config.
         init_from, inherit: see `load_config`.
-
-    Returns:
-        The validated config.
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
-        UsageError: the settings have both minutes and steps, or `text` is an empty list.
+        UsageError: the settings have both minutes and steps, or `text` names no text.
     """
     from gpt.config.load import keys_set_by, load_config
 
@@ -109,29 +106,25 @@ def resolve(
     if "train.steps" in given and "train.plans" not in given:
         if "train.minutes" in given:
             raise UsageError(
-                "expected either --minutes or train.steps, got both: as many steps as fit into "
-                "the minutes are trained"
+                "expected either --minutes or train.steps, got both; leave out train.steps to "
+                "train as many steps as fit into the minutes"
             )
         changes += ["train.minutes=null", "train.plans=null"]
         changes += [] if "train.max_steps" in given else ["train.max_steps=null"]
     texts = [text] if isinstance(text, str | Path) else text
+    expected = "text: expected the name of a text, or a list of names, got"
     if not isinstance(texts, list | tuple | None) or not all(
         isinstance(name, str | Path) for name in texts or ()
     ):
-        raise UsageError(
-            f"text: expected the name of a text, or a list of names, got {shown(repr(text))}"
-        )
+        raise UsageError(f"{expected} {shown(repr(text))}")
     if texts is not None and not texts:
-        raise UsageError(
-            "text: expected the name of a text, or a list of names, got an empty list; leave text "
-            "out to read data.source"
-        )
+        raise UsageError(f"{expected} an empty list; leave text out to read data.source")
     names = None if texts is None else [str(name) for name in texts]
     return load_config(config, changes, names, init_from=init_from, inherit=inherit)
 
 
 def as_changes(settings: Settings) -> "list[Override]":
-    """Return the settings as overrides: those of a mapping keep their values."""
+    """Return the settings as a list of overrides; values of a mapping keep their types."""
     if isinstance(settings, Mapping):
         return [(str(key), _plain(value)) for key, value in settings.items()]
     if isinstance(settings, str):
@@ -145,7 +138,7 @@ def as_changes(settings: Settings) -> "list[Override]":
 
 
 def _plain(value: Any) -> Any:
-    """Return a value without numpy's and torch's types and without paths, as a config has them."""
+    """Convert numpy and torch values, and paths, to the plain types of a config."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
@@ -167,14 +160,14 @@ def since_now() -> Callable[[], float]:
 
 
 def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
-    """Return the default name of a run's folder.
+    """Return the default name of a run's folder: `neko` for `texts/neko.txt`.
 
     Args:
         config, text: see `gpt.train`.
 
     Returns:
-        The name of the first text without its folder and suffix (`neko` for `texts/neko.txt`),
-        without a text that of the config, and `run` without either.
+        The name of the first text without its folder and suffix; without a text that of the config,
+        and `run` without either.
     """
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
@@ -183,23 +176,16 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
     return re.sub(r"[^\w.-]+", "-", Path(named).stem).strip("-.") or "run"
 
 
-def read_text(
-    config: "Config",
-    resumed: "Vocabulary | None" = None,
-    folder: Path | None = None,
-    ranks: Ranks = SINGLE,
-) -> "Corpus":
-    """Return the text of a config.
+def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
+    """Return whether the open settings of a new run are chosen for its text and time.
 
     Args:
-        config: names the text.
-        resumed: the vocabulary of the run that is resumed, if one is.
-        folder: the run or sweep that may have stored its standard input.
-        ranks: the processes that read the text together.
+        given: the argument `config` of the caller.
+        settled: the resolved config.
     """
-    corpus = prepared(config, open_sources(config.data, folder, ranks), resumed, ranks)
-    corpus.check_fits(config.model.T)
-    return corpus
+    train = settled.train
+    is_decided = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
+    return given is None and not is_decided
 
 
 def ready(
@@ -212,7 +198,7 @@ def ready(
     costs: bool = True,
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
-    """Return the config to train by, with the text for which its open settings are chosen.
+    """Return the config to train with, and its text.
 
     Args:
         given: the argument `config` of the caller.
@@ -234,40 +220,30 @@ def ready(
 def _without_overfitting(
     given: "Config | str | Path | None", settled: "Config", settings: Settings, corpus: "Corpus"
 ) -> "Config":
-    """Limit how long a run is fine-tuned, unless `given` or `settings` set that."""
+    """Limit how long a run is fine-tuned, unless `given` or `settings` do that."""
     from gpt.config.load import keys_given, load_config
-    from gpt.errors import counted
-    from gpt.recipe.passes import most_steps
+    from gpt.recipe.chooser import steps_before_overfitting
 
     keys, train = keys_given(given, as_changes(settings)), settled.train
     if train.minutes is None and {"train.steps", "train.plans"} & keys:
         return settled
-    steps = most_steps(settled, corpus)
-    changes: dict[str, Any]
+    steps = steps_before_overfitting(settled, corpus)
     if "train.warmup_steps" in keys:
         steps = max(steps, train.warmup_steps)
+    changes: dict[str, Any] = {"train.max_steps": steps, "train.patience": PATIENCE}
     if train.minutes is None:
-        changes = {"train.steps": min(steps, train.steps), "train.eval_every": "10 %"}
-    else:
-        changes = {"train.max_steps": steps}
-    changes = {k: v for k, v in (changes | {"train.patience": PATIENCE}).items() if k not in keys}
-    settled = load_config(settled, [f"{key}={value}" for key, value in changes.items()])
+        del changes["train.max_steps"]
+        changes |= {"train.steps": min(steps, train.steps), "train.eval_every": "10 %"}
+    changes = {key: value for key, value in changes.items() if key not in keys}
+    settled = load_config(settled, [*changes.items()])
     limit = settled.train.max_steps if train.minutes else settled.train.steps
     if limit is not None:
         passes = limit * train.batch_size * settled.model.T / len(corpus.train)
         log.info(
-            "fine-tuning for at most %s, %.2g passes over the text, as a longer run would overfit; "
-            "--set train.steps=N changes that",
-            *(counted(limit, "step"), passes),
+            f"fine-tuning for at most {counted(limit, 'step')}, {passes:.2g} passes over the text, "
+            f"as a longer run would overfit; --set train.steps=N changes that"
         )
     return settled
-
-
-def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
-    """Return whether the settings of a new run are to be chosen for its text and time."""
-    train = settled.train
-    says_how = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
-    return given is None and not says_how
 
 
 def chosen(
@@ -284,7 +260,7 @@ def chosen(
         config: its explicit settings are kept.
         clock: returns the seconds used so far.
         should_stop: see `gpt.api.train`.
-        costs: log the expected memory and time, too.
+        costs: also log the expected memory and time.
         ranks: see `read_text`.
 
     Raises:
@@ -292,8 +268,15 @@ def chosen(
     """
     sources = open_sources(config.data, ranks=ranks)
     corpus = prepared(config, sources, ranks=ranks)
-    minutes = config.train.minutes or DEFAULT_MINUTES
-    best = ranks.broadcast(_planned, corpus, minutes, config, clock, should_stop)
+
+    def make_plan() -> "Plan":
+        with phase("loading PyTorch"):
+            from gpt.recipe.plan import plan
+
+        minutes = config.train.minutes or DEFAULT_MINUTES
+        return plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
+
+    best = ranks.broadcast(make_plan)
     for line in best.describe(costs=costs):
         log.info(line)
     if best.config.data != config.data:
@@ -301,17 +284,23 @@ def chosen(
     return best.config, corpus
 
 
-def _planned(
-    corpus: "Corpus",
-    minutes: float,
+def read_text(
     config: "Config",
-    clock: Callable[[], float],
-    should_stop: Callable[[], bool],
-) -> "Plan":
-    with phase("loading PyTorch"):
-        from gpt.recipe.plan import plan
+    resumed: "Vocabulary | None" = None,
+    folder: Path | None = None,
+    ranks: Ranks = SINGLE,
+) -> "Corpus":
+    """Return the text of a config.
 
-    return plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
+    Args:
+        config: names the text.
+        resumed: the vocabulary of the run that is resumed, if one is.
+        folder: the run or sweep that may have stored its standard input.
+        ranks: the processes that read the text together.
+    """
+    corpus = prepared(config, open_sources(config.data, folder, ranks), resumed, ranks)
+    corpus.check_fits(config.model.T)
+    return corpus
 
 
 def open_sources(
@@ -321,8 +310,7 @@ def open_sources(
 
     Args:
         data: names the texts, and says how to read them.
-        folder: the run or sweep that may have stored its standard input.
-        ranks: the processes that read the text together.
+        folder, ranks: see `read_text`.
     """
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
@@ -347,8 +335,7 @@ def prepared(
     Args:
         config: how to read the text, and the run whose vocabulary to use, if any.
         sources: the text, and the val text if it is a separate one.
-        resumed: the vocabulary of the run that is resumed, if one is.
-        ranks: the processes that read the text together.
+        resumed, ranks: see `read_text`.
 
     Raises:
         TextError: the text cannot be read.
@@ -360,13 +347,11 @@ def prepared(
     vocabulary = None
     if (run := fine_tuned or named) is not None:
         vocabulary = resumed or _summary(run).vocabulary
-    source, val_source = (*sources, None)[:2]
-    assert source is not None
     with ranks.first_on_each_machine():
         return load_corpus(
-            source,
+            sources[0],
             data,
-            val_source=val_source,
+            val_source=sources[1] if len(sources) > 1 else None,
             vocabulary=vocabulary,
             extends=fine_tuned is not None,
             seed=config.seed,

@@ -40,7 +40,7 @@ def sweep(
 ) -> "Sweep":
     """Train a run for each combination of several values, and compare their val losses.
 
-    If the folder holds the same sweep already, it is resumed: finished runs are not trained again.
+    If the folder already holds the same sweep, it is resumed: finished runs are not trained again.
     A run that fails does not end the others.
 
     Args:
@@ -50,10 +50,12 @@ def sweep(
         settings: see `train`; a key that takes one value may have a list of values, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
         seeds: the number of seeds to train each combination with; the first is the config's.
-        jobs: the number of runs to train at the same time, as processes. With `threads: auto`, the
-            first call divides the threads of torch among this number of runs.
+        jobs: the number of runs to train at the same time. With more than one, each is trained by
+            a command `gpt train`. With `threads: auto`, the first call divides the threads of
+            torch among this number of runs.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`.
-        on_event: see `train`; each event also has `run`, the name of its run.
+        on_event: see `train`; each event also has `run`, the name of its run. With several `jobs`,
+            the events are of `kind` "begun", "ended" and "failed".
 
     Returns:
         The combinations, the lowest mean val loss (nats per character) first, each with its runs.
@@ -66,37 +68,35 @@ def sweep(
     from gpt.recipe.grid import asked_settings, check_different, combinations, names_of, with_seeds
     from gpt.runs.find import RUNS
 
-    if jobs is not None and jobs < 1:
-        raise UsageError(f"expected at least one job, got {jobs}")
-    if seeds is not None and seeds < 1:
-        raise UsageError(f"expected at least one seed, got {seeds}")
+    for count, noun in ((jobs, "job"), (seeds, "seed")):
+        if count is not None and count < 1:
+            raise UsageError(f"expected at least one {noun}, got {count}")
 
     def resolved(changes: Settings) -> "Config":
         return resolve_new(config, text, changes, minutes, init_from, in_sweep=True)
 
     combined = combinations(as_changes(settings))
     combined = with_seeds(combined, resolved(combined[0].changes).seed, seeds)
-    configs = [resolved(each.changes) for each in combined]
-    names = names_of(combined)
-    opens = [is_open(config, one) for one in configs]
-    settings_of = [
-        asked_settings(one, is_open=left) for one, left in zip(configs, opens, strict=True)
-    ]
-    check_different(dict(zip(names, settings_of, strict=True)))
-
+    configs = {
+        name: resolved(each.changes)
+        for name, each in zip(names_of(combined), combined, strict=True)
+    }
+    opens = {name: is_open(config, one) for name, one in configs.items()}
+    check_different(
+        {name: asked_settings(one, is_open=opens[name]) for name, one in configs.items()}
+    )
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
         from gpt.recipe.sweep_plan import AskedRun
 
-    asked = [
-        AskedRun(name, each.values, one, left)
-        for name, each, one, left in zip(names, combined, configs, opens, strict=True)
-    ]
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
-        asked,
+        [
+            AskedRun(name, each.values, one, opens[name])
+            for (name, one), each in zip(configs.items(), combined, strict=True)
+        ],
         choose=lambda one: chosen(one, since_now(), should_stop or never)[0],
-        load=lambda one, vocabulary: read_text(one, vocabulary),
+        load=read_text,
         jobs=jobs,
         overwrite=overwrite,
         should_stop=should_stop or never,
@@ -105,13 +105,10 @@ def sweep(
 
 
 def is_sweep(settings: Settings) -> bool:
-    """Check whether these settings are of a sweep.
+    """Return whether these settings are of a sweep: a key that takes one value has several.
 
     Args:
         settings: see `sweep`.
-
-    Returns:
-        Whether a key that takes one value has several.
 
     Raises:
         ConfigError: a setting is not `section.key=value`.
@@ -128,7 +125,7 @@ def resume_sweep(
     should_stop: Callable[[], bool] | None = None,
     on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Sweep":
-    """Train the runs of a sweep that are not finished, and compare all; see `sweep`.
+    """Train the runs of a sweep that are not finished, and compare all.
 
     Args:
         folder: the folder of the sweep, or its name under `runs/`.

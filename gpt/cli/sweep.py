@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def print_sweep(sweep: "Sweep", as_json: bool) -> None:
-    """The combinations by their mean val loss, and the runs that failed. Exits with 1 for those."""
+    """Print the combinations by their mean val loss, and the runs that failed; if any, exit 1."""
     if as_json:
         typer.echo(json.dumps(asdict(sweep)))
     else:
@@ -32,29 +32,27 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
 
 
 def _table(results: "list[SweepResult]") -> str:
-    """A row for each combination: its values, mean and standard error, and the loss of each run.
+    """Return a row for each combination: its values, mean, standard error, and each run's loss.
 
-    The losses are left out where the terminal has no room for them.
+    The losses of the runs are left out if the terminal is too narrow.
     """
-    keys = [*results[0].values]
-    heading = [*(key.rpartition(".")[2] for key in keys), "mean val loss", "standard error"]
-    rows = [[*heading, *(f"seed {run.seed}" for run in results[0].runs)]]
-    for result in results:
-        known = [_number(result.mean), _number(result.standard_error)]
-        losses = [_number(run.val_loss, "failed") for run in result.runs]
-        rows.append([*result.values.values(), *known, *losses])
-    if len(_line(rows[0], _widths(rows))) > terminal_width():
-        rows = [row[: len(heading)] for row in rows]
-    return "\n".join(_line(row, _widths(rows)) for row in rows)
+    from gpt.inspection.tables import render_table
+
+    seeds = [f"seed {run.seed}" for run in results[0].runs]
+    keys = [key.rpartition(".")[2] for key in results[0].values]
+    rows = [
+        [
+            *result.values.values(),
+            _number(result.mean),
+            _number(result.standard_error),
+            *(_number(run.val_loss, "failed") for run in result.runs),
+        ]
+        for result in results
+    ]
+    heading = [*keys, "mean val loss", "standard error", *seeds]
+    width = terminal_width()
+    return render_table(heading, rows, "r" * len(heading), width=width, drop=seeds[::-1])
 
 
 def _number(value: float | None, otherwise: str = "-") -> str:
     return otherwise if value is None else f"{value:.4f}"
-
-
-def _widths(rows: list[list[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def _line(row: list[str], widths: list[int]) -> str:
-    return "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))

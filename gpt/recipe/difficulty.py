@@ -1,4 +1,4 @@
-"""How hard a text is to predict: what a small model, the pilot, learns of it in a moment."""
+"""Measure how hard a text is to predict, by a small model that is trained briefly: the pilot."""
 
 import math
 from collections.abc import Callable
@@ -9,34 +9,35 @@ from gpt.device import computing_with, select_device
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model, members_of
-from gpt.recipe.repetition import SCORED, context_of, repeated_loss, repeated_part
+from gpt.recipe.repetition import MAX_SCORED_IDS, context_of, repeated_loss, repeated_part
 from gpt.recipe.settings import Choice, settings_for
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import check_training_memory
 
-LAYERS, C = 2, 64
-FEWEST_CHARACTERS, MOST_CHARACTERS = 100_000, 800_000  # that the pilot sees
-CHARACTERS_A_MINUTE = 400_000  # of the time that there is
-MOST_PASSES = 4  # over the text: one that overfits says little
-FIRST_PART = 4  # of the pilot, as a part of all its steps
-PILOT_EVALUATIONS = 2  # after that part and at the end
-LAST_STEPS = 20  # whose train loss counts
+PILOT_LAYERS, PILOT_C = 2, 64
+MIN_PILOT_CHARACTERS, MAX_PILOT_CHARACTERS = 100_000, 800_000
+PILOT_CHARACTERS_PER_MINUTE = 400_000  # of the minutes that the user gives
+MAX_PILOT_PASSES = 4  # over the text; a pilot that overfits says little
+FIRST_PART = 4  # the pilot is evaluated after this part of its steps (a quarter), and at the end
+PILOT_EVALUATIONS = 2
+LAST_STEPS = 20  # steps whose mean is the train loss
 
 
 @dataclass(frozen=True)
 class Difficulty:
-    """A text, to the law of `law.py`: val losses of the pilot, in nats per id.
+    """The results of the pilot on a text. Losses are val losses in nats per id.
 
     Attributes:
-        pilot_loss: at its end.
-        pilot_gain: by how much that of ids which are not repeated is below the one after the first
-            quarter of its steps.
-        pilot_gap: by how much `pilot_loss` is above the train loss.
-        pilot_characters: what it sees.
-        repeated_part: of val, if the text repeats itself, see repetition.py; else 0.
-        pilot_repeated: what that part of the ids adds to `pilot_loss`.
+        train_ids: number of ids of the train split.
+        V: size of the vocabulary.
+        pilot_loss: loss at the end.
+        pilot_gain: decrease since the first quarter of the steps, of ids that are not repeated.
+        pilot_gap: `pilot_loss` minus the train loss.
+        pilot_characters: number of characters that the pilot saw.
+        repeated_part: fraction of val that is repeated (repetition.py), if the text repeats itself.
+        pilot_repeated: contribution of that fraction to `pilot_loss`.
     """
 
     train_ids: int
@@ -50,8 +51,8 @@ class Difficulty:
 
 
 def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:
-    """The config of a pilot that sees so many characters."""
-    return settings_for(Choice(LAYERS, C, characters), T, repeats=repeats)
+    """Return the config of a pilot that sees `characters`; see `settings_for`."""
+    return settings_for(Choice(PILOT_LAYERS, PILOT_C, characters), T, repeats=repeats)
 
 
 def measure_difficulty(
@@ -65,18 +66,24 @@ def measure_difficulty(
     repeats: bool = False,
     affordable: float = math.inf,
 ) -> Difficulty:
-    """Train the pilot on windows of T, as `base` computes, in a small part of these minutes.
+    """Train the pilot, and measure its losses.
 
-    Where they train slowly, it is to see no more characters than are `affordable`, but for
-    FEWEST_CHARACTERS. `before_each` is called before each step; what it raises ends the pilot.
-    Losses are those of `val`, by default the corpus's. If the text `repeats` itself, the pilot is
-    one for such texts, see `settings_for`.
+    Args:
+        corpus: the text.
+        T: the context length.
+        base: sets the device and the threads.
+        minutes: the time of the run; the pilot takes a small part of it.
+        before_each: called before each step. An exception that it raises ends the pilot.
+        val: the ids to score; default: those of `corpus`.
+        repeats: the text repeats itself; see `settings_for`.
+        affordable: the largest number of characters to see, if above MIN_PILOT_CHARACTERS.
 
-    Raises OutOfMemory if there is none for it, as for a vocabulary of a million characters.
+    Raises:
+        OutOfMemory: there is not enough memory, as for a vocabulary of a million characters.
     """
-    most = min(MOST_CHARACTERS, CHARACTERS_A_MINUTE * minutes, affordable)
-    characters = max(FEWEST_CHARACTERS, min(most, MOST_PASSES * len(corpus.train)))
-    characters = max(FIRST_PART * T, round(characters))
+    most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, affordable)
+    most = min(most, MAX_PILOT_PASSES * len(corpus.train))
+    characters = max(FIRST_PART * T, round(max(MIN_PILOT_CHARACTERS, most)))
     config = pilot_config(characters, T, repeats=repeats)
     device = select_device(base.device)
     val = corpus.val if val is None else val
@@ -91,10 +98,10 @@ def measure_difficulty(
             before_each()
             results.append(update(step))
             if step + 1 in (steps // FIRST_PART, steps):
-                val_loss = evaluate(model, val, corpus.vocabulary, characters=SCORED)
+                loss = evaluate(model, val, corpus.vocabulary, characters=MAX_SCORED_IDS)
                 pilot = members_of(model)[0]
                 repeated = repeated_loss(pilot, val, corpus.vocabulary, context) if repeats else 0.0
-                val_losses.append((val_loss, repeated))
+                val_losses.append((loss, repeated))
         train_losses = [loss for [[loss], _] in update.read(results[-LAST_STEPS:])]
     (first, repeated_first), (last, repeated_last) = val_losses
     return Difficulty(

@@ -22,7 +22,13 @@ scripts/law/fit.py fits the coefficients; scripts/experiments.md reports the acc
 import math
 from dataclasses import dataclass
 
-from gpt.recipe.difficulty import LAYERS, MOST_CHARACTERS, MOST_PASSES, C, Difficulty
+from gpt.recipe.difficulty import (
+    MAX_PILOT_CHARACTERS,
+    MAX_PILOT_PASSES,
+    PILOT_C,
+    PILOT_LAYERS,
+    Difficulty,
+)
 from gpt.recipe.settings import Choice
 
 
@@ -56,7 +62,7 @@ class Coefficients:
 COEFFICIENTS = Coefficients()
 SHORTEST_TEXT = 18_000  # characters of the shortest train split in the fit
 SMALLEST_C = 48
-USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # nats: the pilot's gain and gap on typical texts
+USUAL_LOSS, USUAL_GAIN, USUAL_GAP = 1.8, 0.3, 0.1  # nats per id: the pilot's on typical prose
 MAX_LOST = 0.5  # largest share of the gain from characters that a small model loses
 MIN_GAIN = 0.1  # nats; a pilot that gains less says nothing about the slope
 MAX_GAP = 1.0  # nats; larger gaps, as between different scripts, are cut to this
@@ -85,7 +91,7 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
     """Return the predicted val loss of a run, in nats per id: at least 0."""
     if text.V == 1:
         return 0.0
-    pilot = Choice(LAYERS, C, text.pilot_characters)
+    pilot = Choice(PILOT_LAYERS, PILOT_C, text.pilot_characters)
     of_pilot = excess(pilot, text, fitted, MAX_OVERFIT * text.pilot_loss)
     loss = text.pilot_loss + excess(choice, text, fitted) - of_pilot
     loss += of_repeated(choice, text, fitted) - text.pilot_repeated
@@ -100,7 +106,7 @@ def excess(
 ) -> float:
     """Return the loss above the entropy of the text, in nats per id."""
     U, passes = text.train_ids, choice.characters / text.train_ids
-    depth, width = choice.n_layer / LAYERS, choice.C / C
+    depth, width = choice.n_layer / PILOT_LAYERS, choice.C / PILOT_C
     again = AGAIN * (depth * width**2) ** -fitted.again_size
     seen = U * again * -math.expm1(-passes / again) / SEEN
     a = fitted.saturates
@@ -125,7 +131,7 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
 
     Heads learn to copy in a long run, or with a wide model. Then the loss falls to `copied`.
     """
-    longer, wider = choice.characters / text.pilot_characters, choice.C / C
+    longer, wider = choice.characters / text.pilot_characters, choice.C / PILOT_C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)
     better = min(1.0, (longer * wider) ** -fitted.more_copied)
     found = longer**fitted.found_longer * wider**FOUND_WIDER
@@ -172,7 +178,7 @@ def uncertainty(
         text: the results of the pilot.
         fitted: the coefficients of the law.
     """
-    shorter = min(MOST_CHARACTERS, MOST_PASSES * text.train_ids) / text.pilot_characters
+    shorter = min(MAX_PILOT_CHARACTERS, MAX_PILOT_PASSES * text.train_ids) / text.pilot_characters
     relative = UNCERTAINTY * max(1.0, shorter) ** SHORT_PILOT
     relative *= 1 + EACH_OUTSIDE * outside(val_loss, choice, text)
     unfound = text.pilot_repeated - fitted.copied * text.repeated_part

@@ -10,33 +10,34 @@ from gpt.config.schema import MAX_COUNT, Config
 from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
 from gpt.model.transformer import LARGE_VOCABULARY
-from gpt.recipe.chooser import Chooser, longest
+from gpt.recipe.chooser import Chooser, longest_run
 from gpt.recipe.difficulty import (
-    MOST_CHARACTERS,
+    MAX_PILOT_CHARACTERS,
     PILOT_EVALUATIONS,
     Difficulty,
     measure_difficulty,
     pilot_config,
 )
 from gpt.recipe.law import uncertainty, why_unknown
-from gpt.recipe.repetition import SCORED, repeats_much
+from gpt.recipe.repetition import MAX_SCORED_IDS, repeats_much
 from gpt.recipe.settings import Choice, context_length
-from gpt.recipe.speed import MEMBERS, Speed, measure_paces, threads_of_members, with_members
+from gpt.recipe.speed import MEMBERS, Pace, Speed, measure_paces, threads_of_members, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.splits import train_characters
+from gpt.text.vocabulary import Ids
 
 FIRST_MEASURED = ((2, 64), (2, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: a first guess, to choose the batch to measure with
 LONGEST_GUESS = 10**11  # characters; batches are not larger for longer runs
 MAX_MEASURED = 4  # number of configs
 MAX_ELAPSED_FRACTION = 0.5  # of the time, after which no further config is measured
-PILOT = 0.05  # largest fraction of the remaining time for the pilot
-PILOT_LONGER = 0.15  # the same for repetitive texts, large vocabularies and LARGE_TEXT
+PILOT_FRACTION = 0.05  # largest fraction of the remaining time for the pilot
+LONG_PILOT_FRACTION = 0.15  # the same for repetitive texts, large vocabularies and LARGE_TEXT
 LARGE_TEXT = 4_000_000  # ids of train
-FASTER = 10  # largest speed-up over the measured pace to allow for
-MARGIN = 0.02  # fraction of the time to keep free
-MIN_MEASURED_MEMBERS = 3  # for fewer members, measuring takes as long as it saves: BESIDE is used
+MAX_SPEED_UP = 10  # largest speed-up over the measured pace to allow for
+FREE_FRACTION = 0.02  # of the time, kept free
+MIN_MEASURED_MEMBERS = 3  # for fewer members, measuring takes longer than it saves
 MIN_PLAN_FRACTION = 0.1  # of the time; a plan has at least this much left
 
 
@@ -130,59 +131,31 @@ def plan(
             raise Interrupted("stopped before training began; nothing is written")
 
     began, base = time.perf_counter(), base or Config()
+    takes_time = speed is None
+    limit_s = (1 - FREE_FRACTION) * 60 * minutes
+
+    def used_s() -> float:
+        return elapsed_s + (time.perf_counter() - began if takes_time else 0.0)
+
+    def remaining_s() -> float:
+        return max(limit_s - used_s(), MIN_PLAN_FRACTION * limit_s)
+
     T = context_length(min(len(corpus.train), len(corpus.val)))
     T = base.model.T if "T" in base.model.model_fields_set else T
     corpus.check_fits(T)
     if repeats is None:
         with phase("measuring how much the text repeats itself"):
             repeats = repeats_much(corpus, T)
-    V = text.V if text else len(corpus.vocabulary)
-    is_measured = speed is None
-    if speed is None:
-        threads = threads_of_members(base)
-        fixed = "ensemble" in base.model.model_fields_set
-        members = base.model.ensemble if fixed else max(MEMBERS)
-        measure = partial(measure_paces, corpus=corpus, before_each=check_stop)
-        speed = Speed(V, measure, threads, at_once=min(threads, members))
+    speed = speed or _new_speed(corpus, base, check_stop)
     chooser = Chooser(corpus, speed, base, T, minutes, repeats)
-    limit_s = (1 - MARGIN) * 60 * minutes
-    characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
-    small, usual = (
-        with_members(chooser.near(Choice(n_layer, C, characters)), 1)
-        for n_layer, C in FIRST_MEASURED
-    )
-    computing = {"device": base.device, "threads": base.threads}
-    pilot = pilot_config(MOST_CHARACTERS, T, repeats=chooser.offsets_keys)
-    pilot = pilot.model_copy(update=computing)
-    first = [*dict.fromkeys((small, usual))]  # one, if `base` sets the shape
-    together = with_members(usual, speed.at_once)
-    if speed.at_once >= MIN_MEASURED_MEMBERS and chooser.has_room(together):
-        first.append(together)
-    with phase("measuring the training speed"):
-        of_pilot = speed.learn(*first, others=[] if text else [pilot])
-
-    def used_s() -> float:
-        return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
-
-    def remaining_s() -> float:
-        return max(limit_s - used_s(), MIN_PLAN_FRACTION * limit_s)
+    usual, pilot_pace = _measure_first(chooser, limit_s, with_pilot=text is None)
 
     val_fraction, val_characters = chooser.val_fraction(remaining_s(), usual), corpus.val_characters
     if val_fraction is not None:  # predict the loss of the smaller val split
         val_characters = corpus.characters - train_characters(corpus.characters, val_fraction)
     val = corpus.last(val_characters)
     if text is None:
-        repeats = chooser.offsets_keys
-        [pace] = of_pilot
-        scorings = PILOT_EVALUATIONS * (2 if repeats else 1)  # repeated ids are scored separately
-        evaluated_s = scorings * min(SCORED, len(val)) * pace.evaluation_s
-        is_large = V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
-        part = PILOT_LONGER if repeats or is_large else PILOT
-        affordable = (part * remaining_s() - evaluated_s) / pace.train_s
-        with phase("training a small test model, to see how hard the text is to predict"):
-            text = measure_difficulty(
-                corpus, T, base, minutes, check_stop, val, repeats=repeats, affordable=affordable
-            )
+        text = _measure_text(chooser, val, pilot_pace, remaining_s(), check_stop)
     while True:
         with phase("choosing the model and its settings"):
             run = chooser.best(text, remaining_s(), len(val))
@@ -192,15 +165,16 @@ def plan(
             break
         with phase("measuring the training speed of the chosen model"):
             speed.learn(with_members(config, 1))
-    per_character, train = len(val) / val_characters, config.train
+
+    ids_per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * T
-    overfits = max(train.steps, longest(run.choice, text) // in_step)
-    if overfits < min(FASTER * train.steps, train.max_steps or MAX_COUNT):
-        config = load_config(config, [f"train.max_steps={overfits}"])
+    overfits = max(train.steps, longest_run(run.choice, text) // in_step)
+    if overfits < min(MAX_SPEED_UP * train.steps, train.max_steps or MAX_COUNT):
+        config = load_config(config, [("train.max_steps", overfits)])
     return Plan(
         config=config,
-        val_loss=per_character * run.val_loss,
-        uncertainty=per_character * uncertainty(run.val_loss, run.choice, text),
+        val_loss=ids_per_character * run.val_loss,
+        uncertainty=ids_per_character * uncertainty(run.val_loss, run.choice, text),
         unknown=why_unknown(run.choice, text, corpus.vocabulary.unit),
         parameters=parameter_count(config.model, text.V),
         unit=corpus.vocabulary.unit,
@@ -209,3 +183,64 @@ def plan(
         seconds=used_s() + run.seconds,
         ends_early=run.ends_early,
     )
+
+
+def _new_speed(corpus: Corpus, base: Config, check_stop: Callable[[], None]) -> Speed:
+    """Return a Speed without measurements."""
+    threads = threads_of_members(base)
+    is_set = "ensemble" in base.model.model_fields_set
+    members = base.model.ensemble if is_set else max(MEMBERS)
+    measure = partial(measure_paces, corpus=corpus, before_each=check_stop)
+    return Speed(len(corpus.vocabulary), measure, threads, at_once=min(threads, members))
+
+
+def _measure_first(
+    chooser: Chooser, limit_s: float, *, with_pilot: bool
+) -> tuple[Config, Pace | None]:
+    """Measure the pace of a small and a usual model, of several members together, and of the pilot.
+
+    Returns the config of the usual model, and the pace of the pilot if `with_pilot` is set.
+    """
+    speed, base = chooser.speed, chooser.base
+    characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
+    small, usual = (
+        with_members(chooser.near(Choice(n_layer, C, characters)), 1)
+        for n_layer, C in FIRST_MEASURED
+    )
+    configs = [*dict.fromkeys((small, usual))]  # they are equal if `base` sets the shape
+    together = with_members(usual, speed.at_once)
+    if speed.at_once >= MIN_MEASURED_MEMBERS and chooser.has_room(together):
+        configs.append(together)
+    pilot = pilot_config(MAX_PILOT_CHARACTERS, chooser.T, repeats=chooser.offsets_keys)
+    pilot = pilot.model_copy(update={"device": base.device, "threads": base.threads})
+    with phase("measuring the training speed"):
+        paces = speed.learn(*configs, others=[pilot] if with_pilot else [])
+    return usual, paces[0] if paces else None
+
+
+def _measure_text(
+    chooser: Chooser,
+    val: Ids,
+    pace: Pace | None,
+    remaining_s: float,
+    check_stop: Callable[[], None],
+) -> Difficulty:
+    """Train the pilot for a small part of the remaining time; see `measure_difficulty`."""
+    assert pace is not None
+    corpus, repeats = chooser.corpus, chooser.offsets_keys
+    scorings = PILOT_EVALUATIONS * (2 if repeats else 1)  # repeated ids are scored separately
+    evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s
+    is_large = chooser.speed.V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
+    fraction = LONG_PILOT_FRACTION if repeats or is_large else PILOT_FRACTION
+    affordable = (fraction * remaining_s - evaluation_s) / pace.train_s
+    with phase("training a small test model, to see how hard the text is to predict"):
+        return measure_difficulty(
+            corpus,
+            chooser.T,
+            chooser.base,
+            chooser.minutes,
+            check_stop,
+            val,
+            repeats=repeats,
+            affordable=affordable,
+        )

@@ -1,4 +1,8 @@
-"""Whether a text repeats itself, as code does: what a model gains by looking up the last time."""
+"""Measure how much a text repeats itself, as code does: a model gains by copying what came before.
+
+An id is repeated if the ids before it occurred earlier in its window, and it followed them the last
+time. An induction head predicts these ids (arXiv:2209.11895, "prefix matching").
+"""
 
 import math
 
@@ -11,49 +15,53 @@ from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
-CONTEXT = 4  # characters: what followed as many the last time is repeated
-BY_CHANCE = 64  # windows: more, if in fewer the same would come again by chance alone
-LEAST_ENTROPY = 1e-3  # nats: of a text of one character it is 0
-SCORED = 60_000  # ids of val at most, evenly spread: of the pilot, too
-MUCH = 0.2  # of all ids: prose has 0.00 to 0.16, documentation and code 0.28 to 0.38
+CONTEXT_CHARACTERS = 4  # length of the context that must occur again
+CHANCE_WINDOWS = 64  # windows in which a context occurs again by chance, at most once
+MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
+MAX_SCORED_IDS = 60_000  # of val, evenly spread; also for the pilot
+MUCH_REPEATED = 0.2  # fraction of ids; prose has 0.00 to 0.16, documentation and code 0.28 to 0.38
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Whether in windows of T so much of val follows a context as it did the last time there."""
-    return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH
+    """Return whether more than MUCH_REPEATED of val is repeated, in windows of T."""
+    return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Ids after which one is repeated if it followed as many the last time: CONTEXT characters.
+    """Return the number of ids that must occur again before a repeated id.
 
-    More of them, up to half a window, where ids vary so little that by chance alone any context
-    comes again within windows of T: n ids have about exp(n H) contexts, with H their entropy.
+    These are CONTEXT_CHARACTERS characters; more, up to half a window, if ids vary so little that
+    contexts occur again by chance: n ids have about exp(n H) contexts, where H is their entropy.
     """
     per_character = len(corpus.val) / corpus.val_characters
-    ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, SCORED)])
+    ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
     p = ids.bincount().double() / len(ids)  # (V,)
     entropy = float(torch.special.entr(p).sum())
-    rare = math.log(BY_CHANCE * T) / max(entropy, LEAST_ENTROPY)
+    rare = math.log(CHANCE_WINDOWS * T) / max(entropy, MIN_ENTROPY)
     longest = max(1, T // 2)
-    return min(max(round(CONTEXT * per_character), math.ceil(rare)), longest)
+    return min(max(round(CONTEXT_CHARACTERS * per_character), math.ceil(rare)), longest)
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
-    """Of the ids scored, those that follow so many as they did the last time, in a window.
-
-    It is what an induction head gets right (arXiv:2209.11895, "prefix matching").
-    """
-    found = [repeated(x, y, context) for x, y in scored_windows(ids, T, SCORED)]
+    """Return the fraction of `ids` that are repeated after `context` ids, in windows of T."""
+    found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
 
 
 @torch.inference_mode()
 def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) -> float:
-    """What the ids that `repeated_part` counts add to the val loss: in nats per id, of all."""
+    """Return what repeated ids contribute to the val loss: their nats, over the number of all ids.
+
+    Args:
+        model: the model to evaluate.
+        ids: the val split.
+        vocabulary: the vocabulary of `ids`.
+        context: see `repeated_part`.
+    """
     device = next(model.parameters()).device
     total, scored = 0.0, 0
     model.eval()
-    for x, y in scored_windows(ids, model.config.T, SCORED):
+    for x, y in scored_windows(ids, model.config.T, MAX_SCORED_IDS):
         found = repeated(x, y, context)
         hidden = model.hidden(x.to(device))[found.to(device)]  # (n, C)
         logits, targets = model.head(hidden), y[found].to(device)  # (n, V), (n,)
@@ -64,12 +72,12 @@ def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) ->
 
 
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
-    """(B, T) ids and those that follow -> (B, T) bool: which do so as the last time."""
+    """Return which of the targets `y` (B, T) of the inputs `x` (B, T) are repeated, as booleans."""
     found = torch.zeros(y.shape, dtype=torch.bool)
-    for b, (before, after) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
+    for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
         followed: dict[tuple[int, ...], int] = {}
-        for t in range(context - 1, len(before)):
-            last = tuple(before[t + 1 - context : t + 1])
-            found[b, t] = followed.get(last) == after[t]
-            followed[last] = after[t]
+        for t in range(context - 1, len(inputs)):
+            last = tuple(inputs[t + 1 - context : t + 1])
+            found[b, t] = followed.get(last) == targets[t]
+            followed[last] = targets[t]
     return found

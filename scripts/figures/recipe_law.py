@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from law.fit import Point, read_points
 from law.texts import HELD_OUT
 
-from gpt.recipe.difficulty import LAYERS, C
+from gpt.recipe.difficulty import PILOT_C, PILOT_LAYERS
 from gpt.recipe.law import predict
 from gpt.recipe.settings import Choice
 
@@ -29,12 +29,12 @@ def draw(points: dict[str, list[Point]], out: Path) -> None:
         difficulty = runs[0][1]
         if difficulty.pilot_loss < 3:  # the others need another scale
             seen = np.geomspace(difficulty.pilot_characters, 1e7, 50)
-            shape = [Choice(LAYERS, C, round(D)) for D in seen]
+            shape = [Choice(PILOT_LAYERS, PILOT_C, round(D)) for D in seen]
             left.plot(seen, [predict(choice, difficulty) for choice in shape], color=color, lw=1)
             same = [
                 (choice.characters, loss)
                 for choice, _, loss in runs
-                if choice == Choice(LAYERS, C, choice.characters)
+                if choice == Choice(PILOT_LAYERS, PILOT_C, choice.characters)
             ]
             left.plot([D for D, _ in same], [loss for _, loss in same],
                       marker, color=color, label=text, ms=4)  # fmt: skip
