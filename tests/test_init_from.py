@@ -225,7 +225,7 @@ def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bug: it made as many steps as the run it began with; the val loss doubled on the way."""
-    monkeypatch.setattr("gpt.recipe.passes.longest", lambda choice, text: 41 * 6 * 13 + 5)
+    monkeypatch.setattr("gpt.recipe.chooser.longest_run", lambda choice, text: 41 * 6 * 13 + 5)
     Path("new.txt").write_text(NEW, "utf-8")
     run = runs(train__steps=60)
     settled = resolve_new(None, "new.txt", settings, minutes, run)
