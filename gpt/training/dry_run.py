@@ -12,7 +12,6 @@ import torch
 from gpt.config.schema import Config
 from gpt.device import computing_with, select_device
 from gpt.distributed.ranks import SINGLE
-from gpt.errors import CheckpointError, TrainingError
 from gpt.evaluation.loss import evaluate, val_units
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.transformer import count_parameters
@@ -30,8 +29,9 @@ from gpt.training.schedule import Schedule
 from gpt.training.teacher import load_teacher
 from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch, TimeBudget
 
-WARMUP_STEPS, TIMED_STEPS = 2, 3
-MIN_TIMED_S = 1.5  # seconds of steps of one length, or of an evaluation
+STEPS_AT_ONCE = 3  # steps before their results are read, as those of an ensemble overlap
+MIN_TIMED_S = 1.5  # seconds of steps of one length, or of evaluations
+MAX_TIMED = 999  # repetitions
 SAMPLED_CHARACTERS = 200
 
 Clock = Callable[[], float]
@@ -81,130 +81,101 @@ def estimate(config: Config, corpus: Corpus, clock: Clock | None = None) -> tupl
     clock = clock or (lambda: time.perf_counter() - began)
     start_s, V = clock(), len(corpus.vocabulary)
     with computing_with(config.threads, deterministic=config.deterministic):
+        device = select_device(config.device)
         with phase("measuring a training step"):
-            device = select_device(config.device)
             teacher = load_teacher(config, corpus.vocabulary, device)
             check_training_memory(config, V, device, teacher)
-            taught_by = teacher.model.config if teacher else None
-            peak_bytes = sum(training_bytes(config, V, device, taught_by).values()) + LIBRARY_BYTES
+            distilled = teacher.model.config if teacher else None
+            memory = training_bytes(config, V, device, distilled) | {"libraries": LIBRARY_BYTES}
             model = make_model(config.model, V, config.seed).to(device)
             update = build_step(
                 config, model, device, SINGLE, corpus.train, corpus.vocabulary, teacher
             )
             setup_s = clock() - start_s
-            warmup_s, step_s = _time_steps(update, config, clock)
-        with phase("measuring an evaluation"):
-            character_s = _time_evaluation(model, corpus, device, clock)
-        with phase("measuring a sample and a checkpoint"):
-            sampled_s = _time_sample(model, corpus, device, clock) / SAMPLED_CHARACTERS
+            step_s = _step_seconds(update, Schedule(config), clock)
+        with phase("measuring an evaluation, a sample and a checkpoint"):
+            character_s = _character_seconds(model, corpus, clock)
+            sample = partial(
+                generate_text, model, corpus.vocabulary, length=SAMPLED_CHARACTERS, seed=0
+            )
+            sampled_s = _seconds(lambda _: sample(), clock, most=1) / SAMPLED_CHARACTERS
             with tempfile.TemporaryDirectory() as folder:
                 data = CheckpointData(0, config, corpus.vocabulary, weights_of(model))
                 save = partial(write_checkpoint, Path(folder), data, update.state_dict())
-                saving_s = _seconds(device, save, clock)
-        ready_s = start_s + setup_s + warmup_s
-        stopwatch = Stopwatch(lambda: ready_s)
+                saving_s = _seconds(lambda _: save(), clock, most=1)
+        stopwatch = Stopwatch(lambda: start_s + setup_s)
         with_each_s = sampled_s * config.train.sample_length + saving_s
         stopwatch.seconds = {CHARACTER: character_s, EVALUATION: with_each_s, **step_s}
         config = TimeBudget(config, corpus.val, stopwatch).first_plan(config)
     train, schedule, val_characters = config.train, Schedule(config), val_units(corpus).ids
     short_part = schedule.short_steps / schedule.steps if schedule.short_T != schedule.T else 0.0
     mean_s = short_part * step_s[schedule.short_T] + (1 - short_part) * step_s[schedule.T]
-    evaluated = set(schedule.steps_due(train.eval_every))
-    saved = evaluated | set(_checkpoint_steps(config, mean_s))
+    evaluated, every = set(schedule.steps_due(train.eval_every)), train.checkpoint_every
+    if isinstance(every, str):
+        every = max(1, int(60 * float(every.removesuffix(" min")) / mean_s))
+    saved = evaluated | set(range(0, schedule.steps, every))
     part = min(train.eval_characters or val_characters, val_characters)
-    whole_at_end = val_characters if part < val_characters else 0
     costs = {
         "start": Cost(1, start_s),
-        "setup": Cost(1, setup_s + warmup_s),
+        "setup": Cost(1, setup_s),
         "step": Cost(train.steps, mean_s),
         # step 0 needs no evaluation if the head is zero
         "evaluation": Cost(len(evaluated) - (train.init_from is None), character_s * part),
-        "last evaluation": Cost(1, character_s * whole_at_end),
+        "last evaluation": Cost(part < val_characters, character_s * val_characters),
         "sample": Cost(len(evaluated), sampled_s * train.sample_length),
         "last sample": Cost(1, sampled_s * config.sample.length),
         "checkpoint": Cost(len(saved), saving_s),
     }
-    parameters = count_parameters(model)
+    parameters, averages = count_parameters(model), update.state_dict().tensors
     return config, Estimate(
         device=str(device),
         precision=str(update.precision).removeprefix("torch."),
         parameters=parameters,
-        state_bytes=4 * 2 * sum(parameters.values())
-        + sum(array.nbytes for array in update.state_dict().tensors.values()),
-        peak_bytes=int(peak_bytes),
+        state_bytes=4 * 2 * sum(parameters.values()) + sum(a.nbytes for a in averages.values()),
+        peak_bytes=int(sum(memory.values())),
         costs={name: cost for name, cost in costs.items() if cost.count and cost.seconds},
         seconds=sum(cost.count * cost.seconds for cost in costs.values()),
     )
 
 
-def _time_steps(
-    update: Update, config: Config, clock: Clock
-) -> tuple[float, dict[int | str, float]]:
-    """Return how much longer the first steps take, and the seconds of a later step by its T."""
+def _step_seconds(update: Update, schedule: Schedule, clock: Clock) -> dict[int | str, float]:
+    """Return the seconds of a step by the T of its windows."""
 
-    def seconds(first: int, count: int) -> float:
-        began = clock()
-        update.read([update(step) for step in range(first, first + count)])
-        return clock() - began
+    def train(first: int, round_: int) -> None:
+        steps = range(first + STEPS_AT_ONCE * round_, first + STEPS_AT_ONCE * (round_ + 1))
+        update.read([update(step) for step in steps])
 
-    schedule, extra_s, step_s = Schedule(config), 0.0, dict[int | str, float]()
+    step_s = dict[int | str, float]()
     for first in (schedule.steps, 0):  # long windows, then short ones
         T = schedule.shape(first)[1]
-        if T in step_s:
-            break
-        warmup_s = seconds(first, WARMUP_STEPS)
-        done, taken_s = 0, 0.0
-        while taken_s < MIN_TIMED_S:
-            taken_s += seconds(first + WARMUP_STEPS + done, TIMED_STEPS)
-            done += TIMED_STEPS
-        step_s[T] = taken_s / done
-        extra_s += max(0.0, warmup_s - WARMUP_STEPS * step_s[T])
-    return extra_s, step_s
+        if T not in step_s:
+            step_s[T] = _seconds(partial(train, first), clock) / STEPS_AT_ONCE
+    return step_s
 
 
-def _time_evaluation(
-    model: LanguageModel, corpus: Corpus, device: torch.device, clock: Clock
-) -> float:
-    """Return the seconds that an evaluation takes for a character of the val split."""
+def _character_seconds(model: LanguageModel, corpus: Corpus, clock: Clock) -> float:
+    """Return the seconds that an evaluation takes for a character."""
     characters = max(EVAL_CHARACTERS, model.config.T) * torch.get_num_threads()
-    evaluate(model, corpus.val, characters=characters)  # warm up
-    while True:
+
+    def score(_: int) -> int:
         scored: list[int] = []
-        score = partial(
-            evaluate, model, corpus.val, characters=characters, on_progress=scored.append
-        )
-        taken_s = _seconds(device, score, clock)
-        if taken_s >= MIN_TIMED_S or characters >= len(corpus.val):
-            return taken_s / sum(scored)
-        characters *= 4
+        evaluate(model, corpus.val, characters=characters, on_progress=scored.append)
+        return sum(scored)
+
+    return _seconds(score, clock) / score(0)
 
 
-def _time_sample(model: LanguageModel, corpus: Corpus, device: torch.device, clock: Clock) -> float:
-    """Return the seconds that a sample takes.
+def _seconds(work: Callable[[int], object], clock: Clock, most: int = MAX_TIMED) -> float:
+    """Return the mean seconds of `work(1)`, `work(2)`, ... after `work(0)`, which takes longer.
 
-    Raises:
-        TrainingError: the first steps made the model's logits NaN or infinite.
+    Args:
+        work: returns when its results are computed.
+        clock: returns seconds.
+        most: how often to measure at most.
     """
-    sample = partial(generate_text, model, corpus.vocabulary, length=SAMPLED_CHARACTERS, seed=0)
-    try:
-        return _seconds(device, sample, clock)
-    except CheckpointError:  # its advice is about a run's checkpoints
-        raise TrainingError(
-            "the first steps of this config make the logits NaN or infinite; lower "
-            "train.learning_rate, train.muon_learning_rate or train.weight_decay"
-        ) from None
-
-
-def _checkpoint_steps(config: Config, seconds_per_step: float) -> range:
-    every, steps = config.train.checkpoint_every, config.train.steps
-    if isinstance(every, str):
-        every = max(1, int(60 * float(every.removesuffix(" min")) / seconds_per_step))
-    return range(0, steps, every)
-
-
-def _seconds(device: torch.device, work: Callable[[], object], clock: Clock) -> float:
-    began = clock()
-    work()
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)
-    return clock() - began
+    work(0)
+    began, count = clock(), 0
+    while count < most and (count == 0 or clock() - began < MIN_TIMED_S):
+        count += 1
+        work(count)
+    return (clock() - began) / count

@@ -1,4 +1,4 @@
-"""A trained model made ready for another text: its weights, and rows for new characters.
+"""The model of step 0: new weights, or those of a run to fine-tune.
 
 V is the size of the new vocabulary: the characters of the run to fine-tune and those of the text.
 """
@@ -25,17 +25,18 @@ from gpt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-SHOWN = 20  # new characters
-OLD_MEAN = -1  # in place of an old id: the mean of all old rows, which is put after them
+MAX_LISTED_CHARACTERS = 20
+OLD_MEAN = -1  # stands for the mean of all old rows, which is put after them
 
 
 def initial_model(
     config: Config, vocabulary: Vocabulary, device: torch.device
 ) -> tuple[LanguageModel, dict[str, str | int]]:
-    """The model of step 0, with new weights or those of `train.init_from`; logs what was added.
+    """Return the model of step 0, with new weights or those of `train.init_from`.
 
-    Beside it, for the provenance, where the weights are from: the path of the run, the step of its
-    best checkpoint, and the SHA-256 of its weights' file. Nothing of that run is needed again.
+    Returns:
+        The model, and the source of its weights for the provenance: the path of the run, the step
+        of its best checkpoint, and the SHA-256 of its weights.
 
     Raises:
         UsageError: there is no such run.
@@ -47,7 +48,8 @@ def initial_model(
     run = find_run(config.train.init_from)
     data = read_checkpoint(run)
     check_same_model(data, config)
-    log.info("fine-tuning %s, step %d: %s", run, data.step, _told(data, config.model, vocabulary))
+    characters = _describe_characters(data, config.model, vocabulary)
+    log.info("fine-tuning %s, step %d: %s", run, data.step, characters)
     warn_of_known_val("train.init_from", data.config, config)
     weights = adapted_weights(data, config.model, vocabulary)
     model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)
@@ -59,11 +61,11 @@ def initial_model(
 
 
 def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocabulary) -> Tensors:
-    """The weights of a model with a row for each id of this vocabulary, and of this `model.T`.
+    """Return the weights with a row for each id of `vocabulary`, and for `config.T`.
 
-    Tables of embeddings and the head (V, C) get the rows of `old_rows`: a new character is read
-    like its base, é like e, but is not as likely as that; it is as likely as the mean old one.
-    Position embeddings (T, C) are cut to the first T. All else is as it was.
+    Embeddings (V, C) of a new character are those of its base, such as e for é, so that it is read
+    like its base. Its row of the head (V, C) is the mean row: it is as likely as the mean old
+    character. Position embeddings (T, C) are cut to the first `config.T`.
     """
     old = data.vocabulary
     rows, head_rows = (old_rows(old, vocabulary, by_base=by_base) for by_base in (True, False))
@@ -71,7 +73,7 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
     one_more = parameter_shapes(config, len(vocabulary) + 1)
     weights = Tensors()
     for name, array in data.weights.items():
-        if one_more[name] == shapes[name]:  # it has no row for each id
+        if one_more[name] == shapes[name]:  # its shape does not depend on V
             weights[name] = array[: shapes[name][0]]
         else:
             mean = array.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
@@ -81,10 +83,10 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
 
 
 def old_rows(old: Vocabulary, new: Vocabulary, *, by_base: bool) -> NDArray[np.int64]:
-    """(V,): of each new id the old id whose row it begins with, or OLD_MEAN.
+    """Return for each new id (V,) the old id with its first row, or OLD_MEAN.
 
-    With `by_base`, a new character has that of the base of its compatibility decomposition
-    (Unicode's NFKD), if the old vocabulary has it.
+    With `by_base`, a new character gets the row of the base of its compatibility decomposition
+    (Unicode's NFKD), if the old vocabulary has that.
     """
     if new.is_bytes:
         return np.arange(len(new))
@@ -96,7 +98,7 @@ def old_rows(old: Vocabulary, new: Vocabulary, *, by_base: bool) -> NDArray[np.i
     return np.array(rows if old.unknown_id is None else [*rows, old.unknown_id])
 
 
-def _told(data: CheckpointData, config: ModelConfig, new: Vocabulary) -> str:
+def _describe_characters(data: CheckpointData, config: ModelConfig, new: Vocabulary) -> str:
     """Describe the vocabulary of the run to fine-tune, and the new characters."""
     old, T = data.vocabulary, data.config.model.T
     context = f"; model.T {config.T} in place of {T}" if config.T != T else ""
@@ -104,6 +106,6 @@ def _told(data: CheckpointData, config: ModelConfig, new: Vocabulary) -> str:
     if not added:
         unit = "id" if old.is_bytes else "character"
         return f"its {counted(len(old), unit)}, none new{context}"
-    characters = listed([symbol(c) for c in added], SHOWN, " ")
+    characters = listed([symbol(c) for c in added], MAX_LISTED_CHARACTERS, " ")
     known, new_ones = counted(len(old.characters), "character"), counted(len(added), "new one")
     return f"its {known} and {new_ones} ({characters}){context}"
