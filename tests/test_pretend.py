@@ -173,7 +173,7 @@ def test_an_update_of_a_gradient_that_is_not_finite_is_skipped_on_the_device(
 def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(
     corpus: Corpus, pretend: torch.device, ensemble: int
 ) -> None:
-    changes: dict[str, Any] = {"train__precision": "fp32", "train__histograms": True}
+    changes: dict[str, Any] = {"train__precision": "fp32"}
     changes["model__ensemble"] = ensemble
     train(small(**changes), corpus, Path("cpu"))
     train(small(**changes, device="auto"), corpus, Path("whole"))

@@ -219,10 +219,6 @@ class TrainConfig(Section):
         group="training: fine-tuning",
         affects_choice=True,
     )
-    # REMOVED BELOW: fields that other modules still read
-    rewarm_steps: NonNegativeInt = resumable(0, "steps of linear warmup when the schedule changes")
-    decay: Literal["cosine", "linear"] = inherited("linear", "shape of the decay")
-    histograms: bool = resumable(False, "whether TensorBoard gets histograms")
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:

@@ -179,9 +179,7 @@ class Trainer:
     def agree(self) -> tuple[bool, bool]:
         """Decide what depends on a clock or a signal, in one exchange between the ranks.
 
-        Returns:
-            Whether to stop, and whether `train.checkpoint_every` minutes have passed. A new plan is
-            followed from here on.
+        Follow a new plan; return whether to stop, and whether a checkpoint in minutes is due.
         """
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:
@@ -190,7 +188,9 @@ class Trainer:
                 # at the end the best checkpoint is scored, too, unless it is the last
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
-        stops, dues, end = map(int, self.context.ranks.sum([stop, due, end]))
+        # patient: rank 0 may have drawn a sample and a picture meanwhile
+        sums = self.context.ranks.sum([stop, due, end], patient=True)
+        stops, dues, end = map(int, sums)
         self.furthest_step = max(self.furthest_step, self.step)
         if end:
             self.schedule.replan(self.step, end)

@@ -2,13 +2,14 @@
 
 import json
 import logging
+import os
 from collections.abc import Iterator, Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 from gpt.errors import counted
 from gpt.files import write_atomically
-from gpt.training.callbacks.append import AppendOnlyFile
 from gpt.training.callbacks.callback import Callback
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,57 @@ class MetricsFile(Callback):
     def _write(self, step: int, elapsed_s: float, content: Mapping[str, Any]) -> None:
         record = {"step": step, "elapsed_s": round(elapsed_s, 3), **content}
         self._file.write(json.dumps(record).encode() + b"\n")
+
+
+class AppendOnlyFile:
+    """Appends to a file, which is created if it does not exist.
+
+    Content that cannot be written, on a full disk for example, is kept and written once there is
+    room. A failure is logged, once until a write succeeds again, and does not end the run.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: FileIO | None = None
+        self._size = 0  # bytes of complete writes
+        self._unwritten = b""
+        self._failed = False
+
+    def write(self, content: bytes) -> None:
+        """Write `content`, after the content of earlier writes that failed."""
+        self._unwritten += content
+        try:
+            if self._file is None:
+                self._file = self._path.open("ab", buffering=0)
+                self._size = self._path.stat().st_size
+            os.ftruncate(self._file.fileno(), self._size)  # removes a part of a failed write
+            remaining = memoryview(self._unwritten)
+            while remaining:
+                remaining = remaining[self._file.write(remaining) :]
+        except OSError as error:
+            self._warn(error)
+        else:
+            self._size += len(self._unwritten)
+            self._unwritten, self._failed = b"", False
+
+    def sync(self) -> None:
+        """Flush the file to the disk."""
+        try:
+            if self._file is not None:
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            self._warn(error)
+
+    def close(self) -> None:
+        """Close the file; unwritten content is lost."""
+        if self._file is not None:
+            self._file.close()
+
+    def _warn(self, error: OSError) -> None:
+        if not self._failed:
+            reason = error.strerror or error
+            log.warning("cannot write %s (%s); training continues", self._path, reason)
+        self._failed = True
 
 
 def _records_until(path: Path, step: int, pending: bool) -> Iterator[bytes]:

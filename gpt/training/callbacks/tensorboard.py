@@ -27,8 +27,8 @@ from gpt.config.schema import values
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.status import phase
 from gpt.text.display import symbol, visible
-from gpt.training.callbacks.append import AppendOnlyFile
 from gpt.training.callbacks.callback import Callback, Evaluation
+from gpt.training.callbacks.jsonl import AppendOnlyFile
 from gpt.training.run_context import RunContext
 
 log = logging.getLogger(__name__)
