@@ -15,7 +15,6 @@ from gpt.text.display import visible
 if TYPE_CHECKING:
     from gpt.runs.listing import RunSummary
 
-
 HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
 ALIGN = "llrrrrrrl"
 DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # first column to omit comes first
@@ -83,23 +82,22 @@ def _table(summaries: "list[RunSummary]") -> str:
 
 def _row(run: "RunSummary") -> tuple[str, ...]:
     """Return the cells of `run`; a loss per byte is marked, since the others are per character."""
-    in_sweep = "/" in run.name  # such names differ only at their end
-    loss = "-" if run.val_loss is None else f"{run.val_loss:.4f}"
+    name, text = (
+        f"{name[: MAX_NAME - 1]}…" if len(name) > MAX_NAME else name
+        for name in (run.name, Path(run.text or "-").name)
+    )
+    per_byte = "/byte" if run.unit == "byte" else ""
     return (
-        run.name if in_sweep else _shorten(run.name),
-        _shorten(Path(run.text).name) if run.text else "-",
+        run.name if "/" in run.name else name,  # the names of a sweep's runs differ in their ends
+        text,
         "-" if run.step is None else f"{run.step:,}/{run.steps:,}",
-        f"{loss}/byte" if run.unit == "byte" and run.val_loss is not None else loss,
+        "-" if run.val_loss is None else f"{run.val_loss:.4f}{per_byte}",
         "-" if run.bits_per_byte is None else f"{run.bits_per_byte:.3f}",
         "-" if run.parameters is None else f"{run.parameters:,}",
         f"{run.bytes / 1e6:,.1f} MB",
         _age(run.age_s),
         run.state,
     )
-
-
-def _shorten(name: str) -> str:
-    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
 def _age(seconds: float) -> str:

@@ -55,6 +55,7 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
     actual = p[:-1].gather(1, to_torch(ids[1:])[:, None])  # (T - 1, 1)
     ranks = (p[:-1] > actual).sum(1) + 1
     signs = {name: symbol(name) for name in vocabulary.names}
+    lens = analysis.lens
     tensors = {
         "norms": analysis.value_norms,
         "previous": analysis.previous,
@@ -80,14 +81,12 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
         **{name: _rounded(tensor.tolist()) for name, tensor in tensors.items()},
         "lens": [
             {
-                "next": vocabulary.names_of(predicted.tolist()),
-                "probabilities": _rounded(probabilities.tolist()),
-                "losses": _rounded(losses.tolist()),
+                "next": vocabulary.names_of(predicted),
+                "probabilities": _rounded(probabilities),
+                "losses": _rounded(losses),
             }
             for predicted, probabilities, losses in zip(
-                analysis.lens.predicted,
-                analysis.lens.probabilities,
-                analysis.lens.losses,
+                *(rows.tolist() for rows in (lens.predicted, lens.probabilities, lens.losses)),
                 strict=True,
             )
         ],

@@ -37,16 +37,9 @@ class Section:
 
 def sections_of(report: TextReport) -> list[Section]:
     """Return the sections of `report`; the first has the warnings, if there are any."""
-    sections = [Section("Warnings", notes=report.warnings)] if report.warnings else []
-    return [
-        *sections,
-        _size(report),
-        _characters(report),
-        _suspicious(report),
-        _baselines(report),
-        _duplicates(report),
-        _options(report),
-    ]
+    parts = (_size, _characters, _suspicious, _baselines, _duplicates, _options)
+    warnings = [Section("Warnings", notes=report.warnings)] if report.warnings else []
+    return [*warnings, *(part(report) for part in parts)]
 
 
 def percent(share: float) -> str:
@@ -66,9 +59,8 @@ def _size(report: TextReport) -> Section:
         ("train, val", f"{size.train:,} and {size.val:,} {size.unit}"),
     ]
     rows = [(file.name, file.reason) for file in size.skipped]
-    return Section(
-        "Size", fields, [SectionTable(("", ""), "ll", rows, "skipped", len(rows))] if rows else []
-    )
+    skipped = SectionTable(("", ""), "ll", rows, "skipped", len(rows))
+    return Section("Size", fields, [skipped] if rows else [])
 
 
 def _characters(report: TextReport) -> Section:
@@ -81,7 +73,7 @@ def _characters(report: TextReport) -> Section:
     if report.only_in_val:
         names = [symbol(c) for c in report.only_in_val]
         fields.append(("only in val", listed(names, MAX_ONLY_IN_VAL, " ")))
-    caption = f"{report.rare:,} of {size.distinct:,} occur fewer than {RARE_COUNT} times"
+    caption = f"{report.rare:,} of {size.distinct:,} characters occur fewer than {RARE_COUNT} times"
     return Section("Characters", fields, [_findings(report.rarest, caption, report.rare)])
 
 
@@ -94,15 +86,10 @@ def _suspicious(report: TextReport) -> Section:
 
 
 def _findings(findings: list[Finding], caption: str, total: int) -> SectionTable:
+    signs = [symbol(f.text) if len(f.text) == 1 else f.text for f in findings]
     rows = [
-        (
-            symbol(finding.text) if len(finding.text) == 1 else finding.text,
-            finding.name,
-            f"{finding.count:,}",
-            f"{finding.line:,}",
-            finding.excerpt,
-        )
-        for finding in findings
+        (sign, f.name, f"{f.count:,}", f"{f.line:,}", f.excerpt)
+        for sign, f in zip(signs, findings, strict=True)
     ]
     heading = ("", "", "times", "line", "first place") if rows else ("",) * 5
     return SectionTable(heading, "llrrl", rows, caption, total)
