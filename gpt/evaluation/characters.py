@@ -11,7 +11,7 @@ from gpt.text.vocabulary import Ids, code_points
 
 RARE_COUNT = 10  # occurrences below which a character is rare: too few to learn it
 MAX_FINDINGS = 100  # findings that are returned of one kind
-EXCERPT_BEFORE, EXCERPT_AFTER = 8, 22  # characters that an excerpt shows around a finding
+FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters that an excerpt shows around a finding
 PART_IDS = 2**18  # ids that are searched at once
 SLICE_IDS = 2**20  # ids of a slice, by default
 CONTROL_NAMES = {  # names that the unicodedata module lacks
@@ -120,7 +120,7 @@ class CountedText:
 
     def finding(self, text: str, name: str, count: int, position: int) -> Finding:
         """Return a finding with the line and the excerpt at `position`."""
-        excerpt = self.text(position - EXCERPT_BEFORE, position + len(text) + EXCERPT_AFTER)
+        excerpt = self.text(position - FINDING_BEFORE, position + len(text) + FINDING_AFTER)
         return Finding(text, name, count, position, self.line_of(position), excerpt)
 
     def character_findings(self, ids: list[int]) -> list[Finding]:

@@ -1,9 +1,9 @@
 """Find passages of the val split that also occur in the train split, where a model can memorise.
 
-Only letters and digits are compared, in lower case, so that other spaces, line ends and punctuation
-do not hide a duplicate. Train is cut into blocks of BLOCK letters. Each block is looked up among
-the hashes of val at every offset, as in rsync (Tridgell and Mackerras 1996, "The rsync algorithm").
-Train is therefore read once, and every passage of GUARANTEED letters contains a whole block.
+Only letters and digits are compared, in lower case, so that spaces and punctuation do not hide a
+duplicate. Train is cut into blocks of BLOCK letters. Each block is looked up among the hashes of
+val at every offset, as in rsync (Tridgell and Mackerras 1996). Train is therefore read once, and
+every passage of GUARANTEED letters contains a whole block.
 """
 
 import unicodedata
@@ -19,7 +19,7 @@ from gpt.text.vocabulary import Ids
 
 BLOCK = 40  # letters of a block: about 50 characters of English; hashing needs a multiple of 8
 GUARANTEED = 2 * BLOCK - 1  # letters of the shortest passage that is always found
-MAX_GAP = 2 * BLOCK  # letters between two blocks of one passage, such as a few changed ones
+MAX_LETTER_GAP = 2 * BLOCK  # letters between two blocks of one passage, such as a few changed ones
 MAX_SCANNED_IDS = 2**22  # ids of val that are compared, evenly spread
 TRAIN_PART_IDS = 2**20  # ids of train that are read at once
 REACH_IDS = 2**10  # ids around a block in which its passage may end; the parts overlap by as many
@@ -150,7 +150,7 @@ def _passages(
     if not len(found):
         return
     val_letters, places = letters.of(val), letters.places(val)
-    breaks = np.flatnonzero(np.diff(found) > BLOCK + MAX_GAP) + 1
+    breaks = np.flatnonzero(np.diff(found) > BLOCK + MAX_LETTER_GAP) + 1
     for blocks in np.split(found, breaks):
         first, last = int(blocks[0]), int(blocks[-1])
         train_start, train_last = int(train_starts[first]), int(train_starts[last])

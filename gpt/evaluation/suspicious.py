@@ -28,8 +28,12 @@ CATEGORIES = {  # Unicode's general categories that are rare in clean text
 }
 USUAL = "\n\t \u3000"  # clean characters of these categories
 JOINER = "\u200d"  # joins emoji to one picture
-REPLACED, MOJIBAKE, MIXED = "replacement character", "mojibake", "mixed scripts in a word"
-KINDS = (REPLACED, MOJIBAKE, MIXED, *dict.fromkeys(CATEGORIES.values()))
+REPLACEMENT_CHARACTER, MOJIBAKE, MIXED = (
+    "replacement character",
+    "mojibake",
+    "mixed scripts in a word",
+)
+KINDS = (REPLACEMENT_CHARACTER, MOJIBAKE, MIXED, *dict.fromkeys(CATEGORIES.values()))
 
 # Scripts with spaces between words. Japanese, for example, mixes scripts without spaces.
 SCRIPTS = (
@@ -105,7 +109,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 def kind_of(character: str) -> str | None:
     """Return the one of KINDS that `character` belongs to; None if it is not suspicious."""
     if character == "\ufffd":
-        return REPLACED
+        return REPLACEMENT_CHARACTER
     return None if character in USUAL else CATEGORIES.get(unicodedata.category(character))
 
 

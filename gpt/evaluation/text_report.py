@@ -20,7 +20,7 @@ from gpt.evaluation.baselines import (
 )
 from gpt.evaluation.characters import CountedText, Finding, rare_characters
 from gpt.evaluation.duplicates import find_duplicates
-from gpt.evaluation.suspicious import MOJIBAKE, REPLACED, Suspicion, find_suspicious
+from gpt.evaluation.suspicious import MOJIBAKE, REPLACEMENT_CHARACTER, Suspicion, find_suspicious
 from gpt.evaluation.text_options import Option, compare_options, raw_sample
 from gpt.status import phase
 from gpt.text.corpus import MIN_SPLIT_CHARACTERS, Corpus
@@ -29,12 +29,12 @@ from gpt.text.documents import Skipped, Source, joined_name
 MAX_PASSAGES = 20  # longest duplicate passages that are returned
 DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of the val split
 UNSEEN_SHARE_TO_WARN = 0.001  # fraction of the val split
-ADVICE = {  # for kinds that almost always mean damage
-    REPLACED: "some program could not decode the text; convert the original again",
+DAMAGE_ADVICE = {  # for kinds that almost always mean damage
+    REPLACEMENT_CHARACTER: "some program could not decode the text; convert the original again",
     MOJIBAKE: "the text was decoded in another encoding than its own; convert the original again",
     "unassigned": "not characters of this Python's Unicode; the text may be damaged",
 }
-EXCERPT_CHARACTERS = 200  # characters of a duplicate passage that are returned
+MAX_PASSAGE_EXCERPT = 200  # characters of a duplicate passage that are returned
 
 
 @dataclass(frozen=True)
@@ -84,27 +84,22 @@ class Duplication:
 
 @dataclass(frozen=True)
 class TextReport:
-    """Description of a text. Characters are counted whatever the vocabulary is.
-
-    `entropy` is in bits per character. `frequencies` and `only_in_val` (characters that train
-    lacks) are counts. `options` were measured on `options_characters` characters. `warnings` say
-    what to change before training.
-    """
+    """Description of a text. Characters are counted whatever the vocabulary is."""
 
     text: str
     size: TextSize
-    entropy: float
-    frequencies: dict[str, int]
-    rare: int
+    entropy: float  # bits per character
+    frequencies: dict[str, int]  # count of each character
+    rare: int  # number of rare characters
     rarest: list[Finding]
-    only_in_val: dict[str, int]
+    only_in_val: dict[str, int]  # count of each character that train lacks
     suspicious: list[Suspicion]
     ngrams: list[NgramBaseline]
     compression: Compression
     duplicates: Duplication
     options: list[Option]
-    options_characters: int
-    warnings: list[str]
+    options_characters: int  # size of the sample that the options were measured on
+    warnings: list[str]  # what to change before training
 
 
 def describe_text(
@@ -179,7 +174,7 @@ def _duplication(count: CountedText, text: Corpus) -> Duplication:
     for passage in sorted(found.passages, key=lambda p: p.start - p.end)[:MAX_PASSAGES]:
         start, end = text.train_ids + passage.start, text.train_ids + passage.end
         lines = count.line_of(start), count.line_of(passage.train_start)
-        excerpt = count.text(start, min(end, start + EXCERPT_CHARACTERS))
+        excerpt = count.text(start, min(end, start + MAX_PASSAGE_EXCERPT))
         longest.append(DuplicatePassage(end - start, *lines, excerpt))
     return Duplication(found.share, found.scanned, len(found.passages), longest)
 
@@ -214,5 +209,5 @@ def _warnings(
             f"cannot be predicted ({len(only_in_val):,} distinct); use {', or '.join(ways)}"
         )
     for suspicion in suspicious:
-        if advice := ADVICE.get(suspicion.kind):
+        if advice := DAMAGE_ADVICE.get(suspicion.kind):
             yield f"{suspicion.kind} ({counted(suspicion.count, 'place')}): {advice}"

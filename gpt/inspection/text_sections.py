@@ -15,7 +15,7 @@ MAX_ONLY_IN_VAL = 20  # characters that are shown of those that only val has
 
 
 @dataclass(frozen=True)
-class SectionTable:
+class ReportTable:
     """The first of `total` rows. `align` has an "l" or "r" for each column."""
 
     heading: Sequence[str]
@@ -26,19 +26,19 @@ class SectionTable:
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A heading, followed by labelled values, tables and notes."""
 
     heading: str
     fields: list[tuple[str, str]] = field(default_factory=list)
-    tables: list[SectionTable] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
-def sections_of(report: TextReport) -> list[Section]:
+def sections_of(report: TextReport) -> list[ReportSection]:
     """Return the sections of `report`; the first has the warnings, if there are any."""
     parts = (_size, _characters, _suspicious, _baselines, _duplicates, _options)
-    warnings = [Section("Warnings", notes=report.warnings)] if report.warnings else []
+    warnings = [ReportSection("Warnings", notes=report.warnings)] if report.warnings else []
     return [*warnings, *(part(report) for part in parts)]
 
 
@@ -47,7 +47,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.{1 if share >= 0.01 or not share else 2}f} %"
 
 
-def _size(report: TextReport) -> Section:
+def _size(report: TextReport) -> ReportSection:
     size = report.size
     ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
     unknown = f", one of which {size.unknown:,} characters share" if size.unknown else ""
@@ -59,11 +59,11 @@ def _size(report: TextReport) -> Section:
         ("train, val", f"{size.train:,} and {size.val:,} {size.unit}"),
     ]
     rows = [(file.name, file.reason) for file in size.skipped]
-    skipped = SectionTable(("", ""), "ll", rows, "skipped", len(rows))
-    return Section("Size", fields, [skipped] if rows else [])
+    skipped = ReportTable(("", ""), "ll", rows, "skipped", len(rows))
+    return ReportSection("Size", fields, [skipped] if rows else [])
 
 
-def _characters(report: TextReport) -> Section:
+def _characters(report: TextReport) -> ReportSection:
     size, frequencies = report.size, [*report.frequencies.items()]
     shares = [f"{symbol(c)} {percent(n / size.characters)}" for c, n in frequencies[:MAX_FREQUENT]]
     fields = [
@@ -74,28 +74,30 @@ def _characters(report: TextReport) -> Section:
         names = [symbol(c) for c in report.only_in_val]
         fields.append(("only in val", listed(names, MAX_ONLY_IN_VAL, " ")))
     caption = f"{report.rare:,} of {size.distinct:,} characters occur fewer than {RARE_COUNT} times"
-    return Section("Characters", fields, [_findings(report.rarest, caption, report.rare)])
+    return ReportSection("Characters", fields, [_findings(report.rarest, caption, report.rare)])
 
 
-def _suspicious(report: TextReport) -> Section:
+def _suspicious(report: TextReport) -> ReportSection:
     tables = [
         _findings(each.findings, f"{each.kind}: {counted(each.count, 'place')}", each.distinct)
         for each in report.suspicious
     ]
-    return Section("Suspicious", tables=tables, notes=[] if tables else ["Nothing was found."])
+    return ReportSection(
+        "Suspicious", tables=tables, notes=[] if tables else ["Nothing was found."]
+    )
 
 
-def _findings(findings: list[Finding], caption: str, total: int) -> SectionTable:
+def _findings(findings: list[Finding], caption: str, total: int) -> ReportTable:
     signs = [symbol(f.text) if len(f.text) == 1 else f.text for f in findings]
     rows = [
         (sign, f.name, f"{f.count:,}", f"{f.line:,}", f.excerpt)
         for sign, f in zip(signs, findings, strict=True)
     ]
     heading = ("", "", "times", "line", "first place") if rows else ("",) * 5
-    return SectionTable(heading, "llrrl", rows, caption, total)
+    return ReportTable(heading, "llrrl", rows, caption, total)
 
 
-def _baselines(report: TextReport) -> Section:
+def _baselines(report: TextReport) -> ReportSection:
     rows = [
         (n.model, f"{n.nats_per_character:.4f}", f"{n.bits_per_character:.3f}", f"{n.loss:.4f}")
         for n in report.ngrams
@@ -104,7 +106,7 @@ def _baselines(report: TextReport) -> Section:
         rows.append((name, "", f"{bits:.3f}", ""))
     columns = 3 if report.size.unit == "characters" else 4
     heading = ("", "nats per character", "bits per character", "nats per byte")[:columns]
-    table = SectionTable(heading, "lrrr"[:columns], [row[:columns] for row in rows])
+    table = ReportTable(heading, "lrrr"[:columns], [row[:columns] for row in rows])
     notes = []
     if report.ngrams:
         n = report.ngrams[0]
@@ -116,10 +118,10 @@ def _baselines(report: TextReport) -> Section:
         )
     sample = counted(report.compression.characters, "character")
     notes.append(f"gzip and xz were measured on {sample}, headers included.")
-    return Section("What a model must beat", tables=[table], notes=notes)
+    return ReportSection("What a model must beat", tables=[table], notes=notes)
 
 
-def _duplicates(report: TextReport) -> Section:
+def _duplicates(report: TextReport) -> ReportSection:
     found = report.duplicates
     rows = [
         (f"{p.characters:,}", f"{p.line:,}", f"{p.train_line:,}", p.excerpt) for p in found.longest
@@ -132,14 +134,14 @@ def _duplicates(report: TextReport) -> Section:
         f"Only letters and digits are compared. Passages of {GUARANTEED} or more are always found, "
         f"shorter ones (from {BLOCK}) sometimes."
     )
-    return Section(
+    return ReportSection(
         "In train and in val",
-        tables=[SectionTable(heading, "rrrl", rows, caption, found.passages)] if rows else [],
+        tables=[ReportTable(heading, "rrrl", rows, caption, found.passages)] if rows else [],
         notes=[note if rows else f"Nothing was found. {note}"],
     )
 
 
-def _options(report: TextReport) -> Section:
+def _options(report: TextReport) -> ReportSection:
     current, *others = report.options
     rows = [("current settings", *_effect(current))]
     for option in others:
@@ -148,8 +150,8 @@ def _options(report: TextReport) -> Section:
     notes = ["Length is in ids. The unknown characters share one id."]
     if report.options_characters < report.size.characters:
         notes = [f"{notes[0]} Measured on a sample of {report.options_characters:,} characters."]
-    table = SectionTable(("", "vocabulary", "length", "unknown"), "lrrr", rows)
-    return Section("Other settings", tables=[table], notes=notes)
+    table = ReportTable(("", "vocabulary", "length", "unknown"), "lrrr", rows)
+    return ReportSection("Other settings", tables=[table], notes=notes)
 
 
 def _effect(option: Option) -> tuple[str, str, str]:
