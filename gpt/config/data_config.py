@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from gpt.config.section import (
     MAX_COUNT,
-    Section,
+    ConfigSection,
     Text,
     TextName,
     check_text_name,
@@ -54,7 +54,7 @@ TextNames = Annotated[str | tuple[str, ...], BeforeValidator(_text_names)]
 Globs = Annotated[tuple[Text, ...], BeforeValidator(_globs)]
 
 
-class DataConfig(Section):
+class DataConfig(ConfigSection):
     """The text to train on. A resume compares its hash, so that its location may change."""
 
     source: TextNames = resumable(

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gpt.config.section import Fraction, PositiveFloat, PositiveInt, Section, fixed, inherited
+from gpt.config.section import ConfigSection, Fraction, PositiveFloat, PositiveInt, fixed, inherited
 
 MAX_LAYERS = 1000  # blocks, or n-gram tables; their parameters are listed before a model is read
 MAX_MEMBERS = 64  # models of an ensemble
@@ -14,7 +14,7 @@ MAX_ATTENTION_SCALE = 1000.0  # makes attention one-hot long before; far from ov
 Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 
 
-class ModelConfig(Section):
+class ModelConfig(ConfigSection):
     """The shape of the transformer, on which the stored weights depend."""
 
     T: PositiveInt = inherited(

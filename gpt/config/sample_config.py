@@ -4,13 +4,19 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gpt.config.section import NonNegativeFloat, NonNegativeInt, PositiveInt, Section, resumable
+from gpt.config.section import (
+    ConfigSection,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    resumable,
+)
 
 Probability = Annotated[float, Field(ge=0, le=1)]
 Penalty = Annotated[float, Field(ge=-100, le=100)]  # in logits
 
 
-class SampleConfig(Section):
+class SampleConfig(ConfigSection):
     """How characters are sampled."""
 
     length: NonNegativeInt = resumable(
@@ -33,7 +39,4 @@ class SampleConfig(Section):
     )
     frequency_penalty: Penalty = resumable(
         0.0, "subtracted from a character's logit once for each occurrence among the last 64"
-    )
-    context_after_overflow: PositiveInt | None = resumable(
-        None, "characters of context kept when a text outgrows model.T; null = model.T // 2"
     )

@@ -13,8 +13,8 @@ from gpt.config.model_config import ModelConfig
 from gpt.config.sample_config import SampleConfig
 from gpt.config.section import (
     MAX_COUNT,
+    ConfigSection,
     NonNegativeInt,
-    Section,
     Setting,
     resumable,
     setting,
@@ -37,7 +37,7 @@ def _thread_count(count: object) -> object:
     return count
 
 
-class Config(Section):
+class Config(ConfigSection):
     """All settings of a run."""
 
     device: Annotated[str, AfterValidator(_device_name)] = resumable(
@@ -83,10 +83,10 @@ class Config(Section):
         return unused
 
 
-def _settings(section: type[Section], prefix: str = "") -> Iterator[Setting]:
+def _settings(section: type[ConfigSection], prefix: str = "") -> Iterator[Setting]:
     group = ""
     for name, field in section.model_fields.items():
-        if isinstance(field.default, Section):
+        if isinstance(field.default, ConfigSection):
             yield from _settings(type(field.default), f"{name}.")
             continue
         options: Any = field.json_schema_extra
@@ -135,12 +135,12 @@ def explicit(config: Config) -> dict[str, Any]:
     return flat(config.model_dump(exclude_unset=True))
 
 
-def settled(section: Section) -> dict[str, Any]:
+def settled(section: ConfigSection) -> dict[str, Any]:
     """Return the nested tree of `section` without the unset settings that others determine."""
     tree = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if isinstance(value, Section):
+        if isinstance(value, ConfigSection):
             tree[name] = settled(value)
         elif field.default_factory is None or name in section.model_fields_set:
             tree[name] = value

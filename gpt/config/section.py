@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 MAX_COUNT = 10**9  # largest integer setting, a guard against typing errors
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """Strict (the string "3" is not a number), closed (no unknown keys) and immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)

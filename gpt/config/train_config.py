@@ -9,12 +9,12 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from gpt.config.section import (
     MAX_COUNT,
+    ConfigSection,
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
-    Section,
     TextName,
     inherited,
     is_count,
@@ -69,7 +69,7 @@ LearningRate = Annotated[float, Field(gt=0, le=MAX_RATE)]
 Plans = Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], BeforeValidator(_plans)]
 
 
-class TrainConfig(Section):
+class TrainConfig(ConfigSection):
     """The training loop."""
 
     steps: PositiveInt = resumable(

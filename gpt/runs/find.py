@@ -20,11 +20,7 @@ SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
 
 
 def run_folders() -> list[Path]:
-    """Return the entries of `runs/` and of the sweeps in it; none if it does not exist.
-
-    Raises:
-        Unreadable: it cannot be listed.
-    """
+    """Return the entries of `runs/` and of its sweeps; raise Unreadable if it cannot be listed."""
     try:
         entries = sorted(RUNS.iterdir())
         for sweep in filter(is_sweep, entries[:]):
@@ -107,11 +103,7 @@ def _no_such_run(name: str, expected: str) -> UsageError:
 
 
 def find_run_of_text(names: Sequence[str]) -> Path:
-    """Return the newest run under `runs/` that was trained on the text of these names.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the newest run under `runs/` that was trained on the text of these names."""
     wanted = [_absolute(name) for name in names]
     changed: dict[Path, float] = {}
     for run in run_folders():
@@ -141,10 +133,7 @@ def find_teacher(name: str) -> Path:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """Return the folder of a sweep by its path or its name under `runs/`; None if there is none.
-
-    The default is the sweep that contains the newest run.
-    """
+    """Return the folder of a sweep by path or name, default that of the newest run, or None."""
     if name is None:
         run = find_run(None)
         return run.parent if is_sweep(run.parent) else None
@@ -152,11 +141,7 @@ def find_sweep(name: str | None) -> Path | None:
 
 
 def find_to_delete(name: str) -> Path:
-    """Return the folder of a run or sweep, in any state, by its path or name in `runs/`.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Return the folder of a run or sweep, in any state, by its path or name in `runs/`."""
     for folder in (Path(name), RUNS / name):
         if is_sweep(folder) or is_run(folder):
             return folder

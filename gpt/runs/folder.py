@@ -23,11 +23,7 @@ from gpt.text.standard_input import STORED_INPUT
 
 
 def make_numbered(run: Path) -> Path:
-    """Make `run`, or the first of RUN-2, RUN-3, ... that does not exist; return its path.
-
-    Raises:
-        GPTError: the folder that contains it cannot be made.
-    """
+    """Make `run`, or the first of RUN-2, RUN-3, ... that does not exist; return its path."""
     make_folder(run.parent)
     made, number = run, 1
     while True:
@@ -41,11 +37,7 @@ def make_numbered(run: Path) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, unless they exist.
-
-    Raises:
-        GPTError: the folder can be neither made nor written to.
-    """
+    """Make a folder and its parents; for errors see `check_can_be_made`."""
     check_can_be_made(path)
     path.mkdir(parents=True, exist_ok=True)
 
@@ -66,32 +58,23 @@ def check_can_be_made(path: Path, advice: str = "choose another --run-dir") -> N
 
 
 def check_free(run: Path, *, overwrite: bool) -> None:
-    """Check that a new run can use the folder `run`.
-
-    Raises:
-        UsageError: it is in use; with `overwrite`, it is in use by something else than a run.
-        GPTError: it can be neither made nor written to.
-    """
+    """Raise UsageError or GPTError if a new run cannot use the folder `run`."""
     if not str(run).isprintable():
         raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")
     undo_killed_overwrite(run)
-    if not run.exists() or (
-        run.is_dir() and all(entry.name.startswith(".") for entry in run.iterdir())
-    ):  # hidden entries are our lock and temporary files of killed processes
-        check_can_be_made(run)
-        return
-    if not run.is_dir():
+    if run.exists() and not run.is_dir():
         raise UsageError(f"--run-dir {run}: expected a folder's name, got a file or device")
-    if not overwrite:
-        resume = f"resume it by --resume {shlex.quote(str(run))}, " if has_checkpoint(run) else ""
-        raise UsageError(
-            f"{run} exists; {resume}replace it by --overwrite, or choose another --run-dir"
-        )
-    if not (run / "config.yaml").is_file():
-        raise UsageError(f"{run} is not the folder of a run, so --overwrite leaves it alone")
+    # hidden entries are our lock and temporary files of killed processes
+    if run.exists() and not all(entry.name.startswith(".") for entry in run.iterdir()):
+        if not overwrite:
+            resume = f"resume it by --resume {shlex.quote(str(run))}, "
+            advice = f"{resume if has_checkpoint(run) else ''}replace it by --overwrite"
+            raise UsageError(f"{run} exists; {advice}, or choose another --run-dir")
+        if not (run / "config.yaml").is_file():
+            raise UsageError(f"{run} is not the folder of a run, so --overwrite leaves it alone")
+        if is_running(run):
+            raise in_use(run)
     check_can_be_made(run)
-    if is_running(run):
-        raise in_use(run)
 
 
 def check_keeps(folder: Path, config: Config) -> None:
@@ -111,22 +94,23 @@ def check_keeps(folder: Path, config: Config) -> None:
 
 
 def delete_run(name: str) -> Path:
-    """Delete what a run or the runs of a sweep wrote; return the folder.
-
-    The folder is removed as well, unless it contains other files.
+    """Delete what a run or a sweep wrote, and its folder unless it contains other files.
 
     Args:
         name: the path of the run or sweep, or its name under `runs/`.
 
+    Returns:
+        The folder.
+
     Raises:
         UsageError: there is no such run, or it is being written.
     """
-    run = find_to_delete(name)
-    if is_sweep(run):
-        delete_sweep(run)
+    folder = find_to_delete(name)
+    if is_sweep(folder):
+        delete_sweep(folder)
     else:
-        _delete(run)
-    return run
+        _delete(folder)
+    return folder
 
 
 def delete_sweep(sweep: Path) -> None:

@@ -128,11 +128,7 @@ def step_folder(checkpoints: Path, step: int) -> Path:
 
 
 def steps_in(checkpoints: Path) -> list[int]:
-    """Return the steps of all checkpoints, intact or not, in increasing order.
-
-    Raises:
-        Unreadable: the folder cannot be listed.
-    """
+    """Return the steps of all checkpoints, intact or not, in increasing order."""
     try:
         found = [re.fullmatch(r"step-(\d+)", entry.name) for entry in checkpoints.iterdir()]
     except OSError as error:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from gpt.errors import TrainingError, UsageError
 from gpt.files import write_atomically
@@ -22,7 +21,7 @@ from gpt.text.standard_input import STORED_INPUT
 
 LOCK = ".lock"
 WRITER = ".writer.json"  # describes the process that has the lock
-REPLACED, MOVING = ".replaced", ".moving"  # folders in a run that is overwritten
+REPLACED_FOLDER, MOVING_FOLDER = ".replaced", ".moving"  # folders in a run that is overwritten
 WRITTEN = (  # files and folders that a run writes, as globs
     "checkpoints",
     "metrics.jsonl",
@@ -37,13 +36,11 @@ WRITTEN = (  # files and folders that a run writes, as globs
 
 @contextmanager
 def locked(run: Path) -> Iterator[Callable[[], None]]:
-    """Lock a run. The system releases the lock if the process dies.
+    """Lock a run; the system releases the lock if the process dies.
 
     Calls `finish_overwrite` before and after. Yields a function to call before each write: it
-    raises TrainingError if the folder was moved or removed.
-
-    Raises:
-        UsageError: another process has the lock.
+    raises TrainingError if the folder was moved or removed. Raises UsageError if another process
+    has the lock.
     """
     run = run.absolute()  # the caller may change the working folder
     writer = json.dumps({"pid": os.getpid(), "host": platform.node(), "id": os.urandom(8).hex()})
@@ -74,11 +71,7 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def lock_without_writing(run: Path) -> Iterator[None]:
-    """Lock the folder without naming the process in it, which works on a full disk.
-
-    Raises:
-        UsageError: another process has the lock.
-    """
+    """Lock the folder without naming the process in it, which works on a full disk."""
     from filelock import FileLock, Timeout  # takes 0.1 s, which other commands save
 
     check_plain(run)
@@ -94,10 +87,7 @@ def lock_without_writing(run: Path) -> Iterator[None]:
 
 
 def check_plain(run: Path) -> None:
-    """Raise UsageError if a file that a run writes to is a link, a pipe or a device.
-
-    A run may come from a stranger, and must not write outside of its folder.
-    """
+    """Raise UsageError if a file of a run, perhaps a stranger's, is a link out of its folder."""
     entries = _entries(run, (*WRITTEN, LOCK, WRITER)) + _entries(run / "projector", ("*",))
     for entry in entries:
         mode = entry.lstat().st_mode
@@ -110,7 +100,7 @@ def is_running(run: Path) -> bool:
     import psutil  # takes 0.1 s, which other commands save
 
     try:
-        writer = _writer(run)
+        writer = json.loads((run / WRITER).read_text("utf-8"))
         process = psutil.Process(int(writer["pid"]))
         # the pid may belong to a newer process; a killed one remains a zombie until it is reaped
         is_writer = process.create_time() <= (run / WRITER).stat().st_mtime + 1
@@ -130,14 +120,10 @@ def in_use(run: Path) -> UsageError:
 def writer_of(run: Path) -> str:
     """Describe the process that has the lock, for a message."""
     try:
-        writer = _writer(run)
+        writer = json.loads((run / WRITER).read_text("utf-8"))
         return f"process {int(writer['pid'])} on {writer['host']!s:.99}"
     except (OSError, ValueError, KeyError, TypeError):
         return "unknown"
-
-
-def _writer(run: Path) -> Any:
-    return json.loads((run / WRITER).read_text("utf-8"))
 
 
 def empty(run: Path) -> None:
@@ -150,15 +136,15 @@ def empty(run: Path) -> None:
 
 
 def set_aside(run: Path) -> None:
-    """Move what the run in this folder wrote into `REPLACED`, so that a new run can overwrite it.
+    """Move what the run in this folder wrote aside, so that a new run can overwrite it.
 
-    A kill between two moves leaves the folder `MOVING`; `finish_overwrite` moves its entries back.
+    A kill between two moves leaves MOVING_FOLDER; `finish_overwrite` moves its entries back.
     """
     if entries := _entries(run, WRITTEN):
-        (run / MOVING).mkdir()
+        (run / MOVING_FOLDER).mkdir()
         for entry in entries:
-            entry.rename(run / MOVING / entry.name)
-        (run / MOVING).rename(run / REPLACED)
+            entry.rename(run / MOVING_FOLDER / entry.name)
+        (run / MOVING_FOLDER).rename(run / REPLACED_FOLDER)
 
 
 def finish_overwrite(run: Path) -> None:
@@ -166,7 +152,7 @@ def finish_overwrite(run: Path) -> None:
 
     The caller has the lock of the run.
     """
-    replaced, moving = run / REPLACED, run / MOVING
+    replaced, moving = run / REPLACED_FOLDER, run / MOVING_FOLDER
     if _is_folder(replaced):
         if has_checkpoint(run):
             shutil.rmtree(replaced)
@@ -181,7 +167,9 @@ def finish_overwrite(run: Path) -> None:
 
 def undo_killed_overwrite(run: Path) -> None:
     """Move the old run back if the process that was overwriting it was killed."""
-    if any(_is_folder(run / name) for name in (REPLACED, MOVING)) and not is_running(run):
+    if any(_is_folder(run / name) for name in (REPLACED_FOLDER, MOVING_FOLDER)) and not is_running(
+        run
+    ):
         with locked(run):  # calls `finish_overwrite`
             pass
 

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import safetensors.numpy
 
@@ -53,19 +54,18 @@ def write_index(folder: Path, data: CheckpointData) -> None:
 
 def _contents(data: CheckpointData, state: TrainingState) -> dict[str, bytes]:
     """Return the content of each file of a checkpoint by its name."""
-    counters = layout.Counters(
-        step=data.step,
-        val_loss=data.val_loss,
-        best_step=data.best_step,
-        finished=data.finished,
-        numbers=state.numbers,
-    )
+    training: dict[str, Any] = {
+        "step": data.step,
+        "val_loss": data.val_loss,
+        "best_step": data.best_step,
+    }
+    training |= {"finished": data.finished, "numbers": state.numbers}
     contents = {
         layout.MODEL: safetensors.numpy.save(data.weights),
         layout.OPTIMIZER: safetensors.numpy.save(state.tensors),
         layout.CONFIG: data.config.model_dump_json(indent=2).encode(),
         layout.VOCABULARY: data.vocabulary.to_json().encode(),
-        layout.TRAINING: json.dumps(counters.model_dump(), indent=2, allow_nan=False).encode(),
+        layout.TRAINING: json.dumps(training, indent=2, allow_nan=False).encode(),
     }
     return contents | {layout.MANIFEST: manifest_of(contents)}
 
