@@ -58,8 +58,9 @@ def _contents(data: CheckpointData, state: TrainingState) -> dict[str, bytes]:
         "step": data.step,
         "val_loss": data.val_loss,
         "best_step": data.best_step,
+        "finished": data.finished,
+        "numbers": state.numbers,
     }
-    training |= {"finished": data.finished, "numbers": state.numbers}
     contents = {
         layout.MODEL: safetensors.numpy.save(data.weights),
         layout.OPTIMIZER: safetensors.numpy.save(state.tensors),
