@@ -367,7 +367,7 @@ def test_a_page_and_a_picture_name_the_bytes(folder: Path, gpt: Gpt) -> None:
 def test_attend_shows_the_unknown_id_where_it_stands(folder: Path, gpt: Gpt) -> None:
     code, out, err = gpt("attend", folder / "capped", "--text", "aΩn")
     assert code == 0
-    assert "all of them one to it: Ω" in err
+    assert "which all share one id: Ω" in err
     assert [line.split()[0] for line in out.splitlines()[3:6]] == ["a", "\ufffd", "n"]
 
 
