@@ -78,7 +78,8 @@ class OneBlock(nn.Module):
 
 def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
     """Train a model that maps ids (B, T) to logits (B, T, V), in place."""
-    optimizer = AdamW([*model.parameters()], rate, (0.9, 0.99), 0.0)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = AdamW(trained, rate, (0.9, 0.99), 0.0)
     for step in range(STEPS):
         x, y = batch(ids, BATCH_SIZE, T, seed=seed, step=step)  # (B, T)
         loss = cross_entropy(model(x), y)
