@@ -1195,7 +1195,11 @@ def test_a_message_about_a_very_long_name_is_short(gpt: Gpt) -> None:
 @pytest.mark.parametrize(
     ("environment", "limit", "expected"),
     [
-        ({"TORCH_LOGS": "nonsense"}, None, "the environment variable TORCH_LOGS=nonsense; unset it"),
+        (
+            {"TORCH_LOGS": "nonsense"},
+            None,
+            "the environment variable TORCH_LOGS=nonsense; unset it",
+        ),
         ({}, 300_000_000, "not enough memory to load torch"),
     ],
 )
