@@ -40,8 +40,8 @@ def _parts(name: str, precision: str, V: int) -> dict[str, Callable[[], object]]
     from gpt.distributed.ranks import SINGLE
     from gpt.evaluation.loss import evaluate
     from gpt.model.transformer import GPT, cross_entropy
+    from gpt.training.batch_loss import linear_cross_entropy
     from gpt.training.build_step import build_train_step
-    from gpt.training.linear_cross_entropy import linear_cross_entropy
 
     config = load_config(name, [f"train.precision={precision}", "device=cpu"])
     draws = np.random.default_rng(1).random(10**6)

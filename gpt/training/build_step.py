@@ -5,14 +5,14 @@ from typing import Any
 import torch
 
 from gpt.config.schema import Config
-from gpt.device import compile_model, computing_with, select_precision
+from gpt.device import compile_model, computing_with
 from gpt.distributed.ddp import data_parallel
 from gpt.distributed.ranks import Ranks
-from gpt.model.dropout import set_generator
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
 from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids, Vocabulary
+from gpt.training.batch_loss import BatchLoss, fuses_head
 from gpt.training.ensemble_step import EnsembleStep, Update
 from gpt.training.gradients import (
     PlainBackward,
@@ -21,8 +21,7 @@ from gpt.training.gradients import (
     threads_each,
     worker_count,
 )
-from gpt.training.linear_cross_entropy import FusedHeadLoss, fuses_head
-from gpt.training.step import LogitsLoss, TrainStep
+from gpt.training.step import TrainStep
 from gpt.training.teacher import Teacher
 
 
@@ -78,18 +77,9 @@ def build_train_step(
     teacher: Teacher | None = None,
 ) -> TrainStep:
     """Return the step of one model; for the arguments see `build_step`."""
-    masks = None
-    if config.model.dropout > 0:
-        masks = torch.Generator(device)
-        set_generator(model, masks)
-    # 1. The loss: fused with the head for a large vocabulary on a CPU, else from the logits.
-    precision = select_precision(config.train.precision, device)
-    characters = config.train.batch_size * config.model.T
-    loss: FusedHeadLoss | LogitsLoss
-    if teacher is None and fuses_head(config, model.head.out_features, device, ranks):
-        loss = FusedHeadLoss(model, device, precision, characters)
-    else:
-        loss = LogitsLoss(model, device, precision, characters, teacher)
+    # 1. The loss: without logits for a large vocabulary on a CPU, else from the logits.
+    fused = teacher is None and fuses_head(config, model.head.out_features, device, ranks)
+    loss = BatchLoss(config, model, device, teacher, fused=fused)
     # 2. The backward pass: workers on a CPU, if they can be used, else plain.
     backward: PlainBackward | ThreadedBackward
     if worker_count(config, device, ranks) > 1:
@@ -97,7 +87,7 @@ def build_train_step(
         backward = ThreadedBackward(loss, parameters, config.model.C, threads)
     else:
         backward = PlainBackward(loss, config.model.C, divides=device.type == "cpu")
-    step = TrainStep(config, model, device, ranks, ids, vocabulary, backward, masks)
+    step = TrainStep(config, ranks, ids, vocabulary, backward)
 
     # 3. The model is compiled and wrapped, and both need a first pass with batches of each shape.
     def rehearse(forward: Any) -> None:

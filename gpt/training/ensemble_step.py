@@ -45,19 +45,19 @@ class EnsembleStep:
         )
         self.running: deque[list[Future[None]]] = deque()  # for each step, a future of each member
 
-    def __call__(self, step: int, scale: float = 1.0) -> Result:
+    def __call__(self, step: int) -> Result:
         """Update each member; return their losses and gradient norms, (K,), valid once `read`.
 
         A member whose loss or norm is NaN or infinite skips its own update. See TrainStep.
         """
         if not self.side_by_side:
-            results = [member(step, scale) for member in self.members]
+            results = [member(step) for member in self.members]
             losses, norms = map(torch.stack, zip(*results, strict=True))
             return losses, norms
         losses, norms = torch.full((2, len(self.members)), torch.nan, dtype=torch.float32)
 
         def update(m: int) -> None:
-            losses[m], norms[m] = self.members[m](step, scale)
+            losses[m], norms[m] = self.members[m](step)
 
         self._start([partial(update, m) for m in range(len(self.members))])
         self._wait(unfinished_steps=1)

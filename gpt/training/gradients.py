@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from gpt.config.schema import Config
 from gpt.device import set_threads_here
 from gpt.distributed.ddp import unsynchronised
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.training.teacher import Teacher
+from gpt.training.batch_loss import BatchLoss
 
 # Numbers of the residual stream (B T C) that one CPU thread takes through the model at a time. The
 # MLP's activations are four times as many, 16 MB. Above 32 MB, malloc would return the memory and
@@ -27,28 +26,13 @@ CHUNK_NUMBERS = 2**20
 MAX_WORKERS = 8
 
 
-class Loss(Protocol):
-    """Loss of some windows of a batch.
-
-    Attributes:
-        forward: the model, also compiled or wrapped by DDP.
-        teacher: a model whose predictions are part of the targets.
-    """
-
-    forward: Any
-    teacher: Teacher | None
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return what windows x and y (B, T) add to the mean loss of the whole batch, ()."""
-
-
 class PlainBackward:
     """Backward pass by autograd, whose hooks DDP needs.
 
     With `divides`, as on a CPU, it takes a few windows at a time through a model of C channels.
     """
 
-    def __init__(self, loss: Loss, C: int, *, divides: bool = False) -> None:
+    def __init__(self, loss: BatchLoss, C: int, *, divides: bool = False) -> None:
         self.loss, self.C, self.divides = loss, C, divides
 
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
@@ -57,7 +41,8 @@ class PlainBackward:
         Set `last` if no other micro-batch follows: DDP then averages the gradients of all ranks.
         """
         total = torch.zeros((), dtype=torch.float32, device=x.device)
-        chunks = list(_chunks(x, y, self._count(*x.shape)))
+        count = chunk_count(len(x), x.shape[1], self.C, workers=1) if self.divides else 1
+        chunks = list(_chunks(x, y, count))
         for i, chunk in enumerate(chunks, start=1):
             averages = last and i == len(chunks)
             with nullcontext() if averages else unsynchronised(self.loss.forward):
@@ -68,10 +53,7 @@ class PlainBackward:
 
     def windows_at_once(self, B: int, T: int) -> int:
         """Return how many of B windows of T characters are in memory at the same time."""
-        return -(-B // self._count(B, T))
-
-    def _count(self, B: int, T: int) -> int:
-        return chunk_count(B, T, self.C, workers=1) if self.divides else 1
+        return windows_at_once(B, T, self.C, workers=1) if self.divides else B
 
 
 class ThreadedBackward:
@@ -84,7 +66,7 @@ class ThreadedBackward:
     workers' operations: 16 threads are 8 workers of 2 (scripts/experiments.md).
     """
 
-    def __init__(self, loss: Loss, parameters: Sequence[Tensor], C: int, threads: int) -> None:
+    def __init__(self, loss: BatchLoss, parameters: Sequence[Tensor], C: int, threads: int) -> None:
         self.loss, self.parameters, self.C, self.threads = loss, parameters, C, threads
         self.workers = min(threads, MAX_WORKERS)
         self.pool = ThreadPoolExecutor(self.workers)

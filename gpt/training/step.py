@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.device import autocast, move, select_precision
+from gpt.device import move
 from gpt.distributed.ddp import all_reduce
 from gpt.distributed.ranks import Ranks
 from gpt.errors import TrainingError, counted
 from gpt.evaluation.loss import unknown_cost
-from gpt.model.transformer import GPT, cross_entropy
+from gpt.model.dropout import set_generator
 from gpt.runs.format import Tensors, TrainingState
 from gpt.seeds import derive_seed
 from gpt.text.batches import batch, token_dropout
@@ -22,40 +22,9 @@ from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.gradients import PlainBackward, ThreadedBackward
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
-from gpt.training.teacher import Teacher
 
 Result = tuple[Tensor, Tensor]
 """A loss and the norm of its gradient, () each; or (K,), of K members."""
-
-
-class LogitsLoss:
-    """Cross entropy of the model's logits; see `gradients.Loss`.
-
-    Args:
-        forward: the model.
-        device: where it computes.
-        precision: the precision of its matrix products.
-        characters: the number of characters in the whole batch, of all ranks.
-        teacher: its predictions are part of the targets.
-    """
-
-    def __init__(
-        self,
-        forward: Any,
-        device: torch.device,
-        precision: torch.dtype,
-        characters: int,
-        teacher: Teacher | None,
-    ) -> None:
-        self.forward, self.device, self.precision = forward, device, precision
-        self.characters, self.teacher = characters, teacher
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return what windows x and y (B, T) add to the mean loss of the whole batch, ()."""
-        with autocast(self.device, self.precision):
-            logits = self.forward(x)
-            targets = y if self.teacher is None else self.teacher.targets(x, y)
-        return cross_entropy(logits, targets, reduction="sum") / self.characters
 
 
 class TrainStep:
@@ -71,35 +40,31 @@ class TrainStep:
     def __init__(
         self,
         config: Config,
-        model: GPT,
-        device: torch.device,
         ranks: Ranks,
         ids: Ids,
         vocabulary: Vocabulary | None,
         backward: PlainBackward | ThreadedBackward,
-        masks: torch.Generator | None,
     ) -> None:
-        self.config, self.model, self.device, self.ranks = config, model, device, ranks
-        self.ids, self.vocabulary, self.backward, self.masks = ids, vocabulary, backward, masks
-        self.teacher = backward.loss.teacher
-        self.precision = select_precision(config.train.precision, device)
+        self.config, self.ranks, self.ids, self.vocabulary = config, ranks, ids, vocabulary
+        self.backward, loss = backward, backward.loss
+        self.model, self.device, self.precision = loss.model, loss.device, loss.precision
+        self.teacher = loss.teacher
+        self.masks = torch.Generator(self.device) if config.model.dropout > 0 else None
+        if self.masks is not None:
+            set_generator(self.model, self.masks)
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
-        self.optimizers = make_optimizers(model, config.train, products, ranks)
+        self.optimizers = make_optimizers(self.model, config.train, products, ranks)
         # float16 has few exponents: gradients are scaled up so that none is lost (arXiv:1710.03740)
         self.scaler: Any = torch.amp.GradScaler(
-            device.type, enabled=self.precision == torch.float16
+            self.device.type, enabled=self.precision == torch.float16
         )
         self.follow(Schedule(config))
 
-    def __call__(self, step: int, scale: float = 1.0) -> Result:
-        """Update the weights once.
+    def __call__(self, step: int) -> Result:
+        """Update the weights once, after `step` earlier steps.
 
         If the loss or the norm is NaN or infinite, no parameter is updated. An accelerator decides
         this by itself, and the CPU waits for it only in float16.
-
-        Args:
-            step: the number of steps before this one.
-            scale: a factor on the learning rates of the schedule.
 
         Returns:
             The batch's mean loss before the update, in which unknown ids count as in an evaluation,
@@ -111,7 +76,7 @@ class TrainStep:
         self.model.train()
         loss = all_reduce(self.forward_and_backward(step), self.ranks)
         norm = self.clip()
-        self.update(scale * self.schedule.lr(step), skip=~(loss.isfinite() & norm.isfinite()))
+        self.update(self.schedule.lr(step), skip=~(loss.isfinite() & norm.isfinite()))
         return loss, norm
 
     def forward_and_backward(self, step: int, *, synchronise: bool = True) -> Tensor:
