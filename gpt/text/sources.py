@@ -12,7 +12,7 @@ from pathlib import Path, PurePath
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted
 from gpt.text.archives import ARCHIVES, members, names_in_zip
-from gpt.text.decoding import encoding_of, fits_utf8, is_utf8, is_wide, utf8_chunks
+from gpt.text.decoding import encoding_of, fits_utf8, is_wide, utf8_chunks
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped, joined_name
 from gpt.text.folders import find_files, find_matches, is_excluded, is_glob, is_included
 from gpt.text.formats import ZIP, Format, binary_format, is_tar, markup_notice
@@ -20,6 +20,7 @@ from gpt.text.named import NAMED, open_named
 from gpt.text.reading import Entry, file_entry, in_message, is_compressed, split_suffixes
 from gpt.text.records import PARQUET, TABLES, TEXT_TABLES, read_parquet, read_records
 from gpt.text.standard_input import STDIN, standard_input
+from gpt.text.utf8 import is_utf8
 
 log = logging.getLogger(__name__)
 

@@ -39,6 +39,11 @@ def whole_characters(block: bytes) -> int:
     return len(block) - cut
 
 
+def is_utf8(encoding: str) -> bool:
+    """Return whether `encoding` is a name of UTF-8, with or without a byte-order mark."""
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
+
+
 def is_utf8_start(block: bytes) -> bool:
     """Return whether `block` is strict UTF-8; its last character may be incomplete."""
     try:
