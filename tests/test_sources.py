@@ -769,6 +769,12 @@ def test_any_text_is_the_same_table_to_us_and_to_the_csv_module(rows: list[str],
             assert [*documents("t.csv", column="text").values()] == expected
 
 
+def test_an_empty_line_of_a_table_is_no_record() -> None:
+    write(b'text\n\na\r\n\r\n""\nb\n\n', "t.csv")
+    assert documents("t.csv", column="text") == {"t.csv:3": "a", "t.csv:5": "", "t.csv:6": "b"}
+    assert documents(write(b"text\n\na\n", "t.tsv"), column="text") == {"t.tsv:3": "a"}
+
+
 def test_quotation_marks_in_a_tsv_are_characters() -> None:
     """Bug: a .tsv was read with the quotation marks of a .csv, so that rows merged silently."""
     rows = ['"So it begins.', "A line.", 'The screen is 20"', '"Quoted."', 'He said ""no"".']

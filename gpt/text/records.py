@@ -246,27 +246,26 @@ def _rows(
     """
     buffer, number = _Buffer(file), 1
     usual = delimiter = "\t" if kind == ".tsv" else ","
-    if kind == ".csv" and (
-        declared := re.match(r"sep=(.)[ \t]*(\r\n|\r|\n)", buffer.text)
-    ):  # Excel
+    declared = re.match(r"sep=(.)[ \t]*(\r\n|\r|\n)", buffer.text)  # a first line by Excel
+    if kind == ".csv" and declared:
         delimiter, number, buffer.at = declared[1], 2, declared.end()
     elif kind == ".csv":
         delimiter = _find_delimiter(buffer, column)
     rows = _RowReader(buffer, delimiter, has_quotes=kind == ".csv")
-    columns = rows.read()
+    columns = rows.read() or []
     if isinstance(columns, BadRecord):
         raise TextError(f"{name}:{number}: {columns}; correct the names of columns")
     wanted = split_column(column, columns)
     check_columns(name, column, wanted, columns)
     if delimiter != usual:
         notices.add(name, f"columns are separated by {delimiter!r}")
-    while row := rows.read():
+    while (row := rows.read()) is not None:
         number += 1
         if isinstance(row, BadRecord):
             yield number, row
         elif len(row) == len(columns):
             yield number, {key: row[columns.index(key)] for key in wanted}
-        elif row != [""]:
+        elif row:
             expected = f"expected {counted(len(columns), 'column')}, as in the first row"
             many = "few" if len(row) < len(columns) else "many"
             yield number, BadRecord(f"with too {many} columns", f"{expected}, got {len(row)}")
@@ -280,7 +279,7 @@ def _find_delimiter(buffer: _Buffer, column: str) -> str:
     columns = dict[str, list[str]]()
     for delimiter in DELIMITERS:
         row = _RowReader(buffer, delimiter, has_quotes=True).read()
-        columns[delimiter] = [] if isinstance(row, BadRecord) else row
+        columns[delimiter] = row if isinstance(row, list) else []
         buffer.at = 0
     fitting = (d for d, names in columns.items() if {*split_column(column, names)} <= {*names})
     return next(fitting, None) or max(columns, key=lambda d: len(columns[d]))
@@ -300,35 +299,41 @@ class _RowReader:
         self._closed_fields = re.compile(rf"(?:{field}{d})*+(?:{quoted}\Z|{field})")
         self._has_quotes = has_quotes
 
-    def read(self) -> list[str] | BadRecord:
-        """Return the fields of the next row, none at the end. A BadRecord is one line long."""
+    def read(self) -> list[str] | BadRecord | None:
+        """Return the fields of the next row, none of an empty line, and None at the end.
+
+        A BadRecord takes only the first line of its row.
+        """
         buffer = self._buffer
         while not (buffer.is_all and buffer.at == len(buffer.text)):
-            row = self._row.match(buffer.text, buffer.at)
-            line = _LINE.match(buffer.text, buffer.at)
-            closed = self._closed_fields.match(buffer.text, buffer.at)
-            assert line and closed  # both match the empty string
-            may_be_cut = len(buffer.text) in (row and row.end(), line.end(), closed.end())
-            if may_be_cut and not buffer.is_all and not buffer.is_too_long:
-                buffer.read_more()
-            elif row:
+            text, at, may_grow = buffer.text, buffer.at, not (buffer.is_all or buffer.is_too_long)
+            row = self._row.match(text, at)
+            if row and (row.end() < len(text) or not may_grow):
                 buffer.at = row.end()
                 return self._fields(row[0].rstrip("\r\n"))
+            line, closed = _LINE.match(text, at), self._closed_fields.match(text, at)
+            assert line and closed  # both match the empty string
+            if may_grow and (row or len(text) in (line.end(), closed.end())):
+                buffer.read_more()
             else:
                 buffer.at = line.end()
-                if closed.end() == len(buffer.text):
-                    message = "a quotation mark is opened and never closed"
-                    return BadRecord("with a quotation mark that is never closed", message)
-                found = line.string[closed.end() : line.end()][:20]
-                message = f"a line end after a closing quotation mark, got {found!r}"
-                return BadRecord(
-                    "with a misplaced quotation mark", f"expected {self._delimiter} or {message}"
-                )
-        return []
+                return self._bad_row(text[closed.end() : line.end()], closed.end() == len(text))
+        return None
+
+    def _bad_row(self, after_quote: str, is_open: bool) -> BadRecord:
+        """Describe a row with a quoted field that is open, or followed by `after_quote`."""
+        if is_open:
+            message = "a quotation mark is opened and never closed"
+            return BadRecord("with a quotation mark that is never closed", message)
+        return BadRecord(
+            "with a misplaced quotation mark",
+            f"expected {self._delimiter} or a line end after a closing quotation mark, got "
+            f"{after_quote[:20]!r}",
+        )
 
     def _fields(self, row: str) -> list[str]:
         if not self._has_quotes or '"' not in row:
-            return row.split(self._delimiter)
+            return row.split(self._delimiter) if row else []
         fields = self._field.findall(row)
         return [f[1:-1].replace('""', '"') if f.startswith('"') else f for f in fields]
 
