@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpt.api.resolve import as_changes
 from gpt.config.load import SHIPPED, load_config
+from gpt.config.removed import REMOVED
 from gpt.config.schema import (
     SETTINGS,
     Config,
@@ -322,6 +323,14 @@ def test_a_value_that_unfolds_without_end_is_refused_at_once() -> None:
     """Nine levels of nine aliases hold 387 million leaves; no alias is followed."""
     levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]" for i in range(9)]
     assert "aliases (*name) are not read here" in refusal("\n".join([*levels, "seed: *a8"]))
+
+
+def test_a_removed_setting_is_refused_with_advice() -> None:
+    assert len(SETTINGS) <= 72
+    for key in REMOVED:
+        told = refusal("", f"{key}=0")
+        assert told.startswith(f"{key}: no longer exists; delete it")
+        assert "\n" not in told
 
 
 def test_every_setting_is_described_with_its_choices_and_belongs_to_a_group() -> None:

@@ -82,6 +82,53 @@ def test_importing_gpt_loads_no_large_library_and_leaves_the_environment_alone()
     assert (done.stdout, done.stderr) == ("\n", "")
 
 
+def duplicates(places: list[tuple[str, str]]) -> dict[str, set[str]]:
+    """Return the names that occur in several places, with these places."""
+    found: dict[str, set[str]] = {}
+    for name, place in places:
+        found.setdefault(name, set()).add(place)
+    return {name: where for name, where in found.items() if len(where) > 1}
+
+
+LIBRARY = [path for path in MODULES if path.parent.name != "cli" and path.stem != "__init__"]
+TREES = {name_of(path): ast.parse(path.read_text("utf-8")) for path in LIBRARY}
+
+
+def test_a_file_name_names_one_module() -> None:
+    """Bug: there were three memory.py and two attention.py."""
+    assert duplicates([(path.stem, name_of(path)) for path in LIBRARY]) == {}
+
+
+def test_a_class_name_names_one_class() -> None:
+    """Bug: Plan, Pace, Progress and Update each named two classes."""
+    classes = [
+        (node.name, module)
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef)
+    ]
+    assert duplicates(classes) == {}
+
+
+def test_a_constant_has_one_value_everywhere() -> None:
+    """Bug: MARGIN had three values."""
+    values = []
+    for tree in TREES.values():
+        for node in tree.body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                for target in targets:
+                    pairs = [(target, node.value)]
+                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                        pairs = [*zip(target.elts, node.value.elts, strict=True)]
+                    values += [
+                        (name.id, ast.unparse(value))
+                        for name, value in pairs
+                        if isinstance(name, ast.Name) and name.id.isupper() and len(name.id) > 1
+                    ]
+    assert duplicates(values) == {}
+
+
 @pytest.mark.parametrize(("library", "only"), [("yaml", "gpt.config.yaml"), ("typer", "gpt.cli")])
 def test_one_place_knows_each_outside_format(library: str, only: str) -> None:
     users = [

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from gpt.config.removed import REMOVED
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.files import from_here
@@ -221,6 +222,28 @@ def test_a_checkpoint_of_format_1_is_refused_in_one_sentence() -> None:
         with pytest.raises(CheckpointError, match=expected) as refused:
             refuse(RUN)  # type: ignore[operator]
         assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("key", REMOVED)
+def test_a_stored_run_with_a_removed_setting_is_read_or_refused_in_one_sentence(
+    key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(7)
+    section, _, name = key.partition(".")
+    path = place(7) / "config.json"
+    tree = json.loads(path.read_text())
+    for value, is_default in ((REMOVED[key].default, True), (0.25, False)):
+        tree[section][name] = value
+        path.write_text(json.dumps(tree))
+        rehash(place(7))
+        if is_default or REMOVED[key].is_optional:
+            assert read_checkpoint(RUN).config == small()
+            assert len(caplog.records) == (not is_default)
+        else:
+            with pytest.raises(CheckpointError, match=f"older version with {key} 0.25") as refused:
+                recover(RUN)
+            assert "\n" not in str(refused.value)
+            assert kept() == {7}  # not renamed as damaged
 
 
 def test_a_checkpoint_of_a_later_format_is_refused() -> None:

@@ -33,7 +33,7 @@ MAX_LAST_EVALUATION = 0.25  # largest fraction of the time for the last; beyond,
 REDUCED_LAST_EVALUATION = 0.05  # fraction of the time for the last evaluation of a smaller val
 EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample, attention maps and checkpoint of one
 END_S = 3.0  # seconds after training: pictures, and the command's own sample
-TOLERANCE = 1.003  # ratio of predicted losses that count as equal if longer runs overfit
+EQUAL_LOSS = 1.003  # ratio of predicted losses that count as equal if longer runs overfit
 MIN_STEPS = 9  # of a run: the law was not fitted on shorter ones
 MIN_TRAINING_FRACTION = 0.1  # of the time that remains
 SAMPLE_LENGTH = 100  # characters
@@ -124,7 +124,7 @@ class Chooser:
     def best(self, text: Difficulty, seconds: float, scored: int) -> PredictedRun:
         """Return the run with the lowest predicted loss that takes at most `seconds`.
 
-        If that run ends early, as a longer one would overfit, runs whose loss is within TOLERANCE
+        If that run ends early, as a longer one would overfit, runs whose loss is within EQUAL_LOSS
         count as equal. Of these the shortest is returned, with the lowest of their losses, so that
         more time is never predicted to be worse. If no run of MIN_STEPS fits into the time, the
         quickest run is returned.
@@ -156,7 +156,7 @@ class Chooser:
         best = min(fitting, key=lambda run: run.val_loss)
         if not best.ends_early:
             return best
-        equal = [run for run in fitting if run.val_loss <= TOLERANCE * best.val_loss]
+        equal = [run for run in fitting if run.val_loss <= EQUAL_LOSS * best.val_loss]
         lowest = min(_lowest_loss(run.choice, text) for run in equal)
         return replace(min(equal, key=lambda run: run.seconds), val_loss=lowest)
 
@@ -267,13 +267,13 @@ def longest_run(choice: Choice, text: Difficulty) -> int:
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
     """Return the lowest predicted loss of runs that are not longer than `choice`, and that run.
 
-    If a shorter run has the lowest loss, return the shortest of those within TOLERANCE.
+    If a shorter run has the lowest loss, return the shortest of those within EQUAL_LOSS.
     """
     full = lowest = loss = predict(choice, text)
     for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
         shorter = replace(choice, characters=characters)
         shorter_loss = predict(shorter, text)
-        if shorter_loss >= (TOLERANCE * lowest if lowest < full else lowest):
+        if shorter_loss >= (EQUAL_LOSS * lowest if lowest < full else lowest):
             break
         loss, choice, lowest = shorter_loss, shorter, min(lowest, shorter_loss)
     return loss, choice

@@ -24,7 +24,7 @@ from gpt.training.start import train
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1  # seconds between two looks at the commands
+JOB_POLL_S = 0.1  # seconds between two looks at the commands
 STOP_S = 300  # seconds in which a stopped command must have saved its run; then it is killed
 
 OnEvent = Callable[[dict[str, Any]], object]
@@ -126,7 +126,7 @@ def train_at_once(
                     running.append(TrainCommand(job, Path(folder)))
                     log.info("run %d of %d: %s", len(jobs) - len(waiting), len(jobs), job.name)
                     on_event({"kind": "begun", "run": job.name})
-                time.sleep(POLL_S)
+                time.sleep(JOB_POLL_S)
                 for command in [each for each in running if each.process.poll() is not None]:
                     running.remove(command)
                     if error := command.error():

@@ -30,7 +30,7 @@ from gpt.training.teacher import load_teacher
 from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch, TimeBudget
 
 STEPS_AT_ONCE = 3  # steps before their results are read, as those of an ensemble overlap
-MIN_TIMED_S = 1.5  # seconds of steps of one length, or of evaluations
+MIN_SAMPLE_S = 1.5  # seconds of steps of one length, or of evaluations
 MAX_TIMED = 999  # repetitions
 SAMPLED_CHARACTERS = 200
 
@@ -175,7 +175,7 @@ def _seconds(work: Callable[[int], object], clock: Clock, most: int = MAX_TIMED)
     """
     work(0)
     began, count = clock(), 0
-    while count < most and (count == 0 or clock() - began < MIN_TIMED_S):
+    while count < most and (count == 0 or clock() - began < MIN_SAMPLE_S):
         count += 1
         work(count)
     return (clock() - began) / count
