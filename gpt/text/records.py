@@ -317,18 +317,19 @@ class _RowReader:
                 buffer.read_more()
             else:
                 buffer.at = line.end()
-                return self._bad_row(text[closed.end() : line.end()], closed.end() == len(text))
+                return self._bad_row(text, closed.end())
         return None
 
-    def _bad_row(self, after_quote: str, is_open: bool) -> BadRecord:
-        """Describe a row with a quoted field that is open, or followed by `after_quote`."""
-        if is_open:
+    def _bad_row(self, text: str, end: int) -> BadRecord:
+        """Describe a row of which the fields in `text` up to `end` are closed."""
+        if end == len(text):
             message = "a quotation mark is opened and never closed"
             return BadRecord("with a quotation mark that is never closed", message)
+        found = next(iter(_LINE.findall(text[end : end + 20])))
         return BadRecord(
             "with a misplaced quotation mark",
             f"expected {self._delimiter} or a line end after a closing quotation mark, got "
-            f"{after_quote[:20]!r}",
+            f"{found!r}",
         )
 
     def _fields(self, row: str) -> list[str]:
