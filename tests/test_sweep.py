@@ -19,15 +19,15 @@ from gpt.config.schema import SETTINGS, Config, settled
 from gpt.config.yaml import as_flow, to_yaml
 from gpt.errors import ConfigError, Interrupted, UsageError
 from gpt.recipe.grid import (
-    MOST_RUNS,
-    asked_settings,
+    MAX_RUNS,
+    AskedRun,
     check_different,
     combinations,
     names_of,
     with_seeds,
 )
 from gpt.recipe.sweep import run_sweep
-from gpt.recipe.sweep_plan import AskedRun, Load, PlannedRun, SweepPlan, new_plan, read_plan
+from gpt.recipe.sweep_plan import Load, PlannedRun, SweepPlan, new_plan, read_plan
 from gpt.runs.read import read_summary
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
@@ -113,7 +113,7 @@ def test_what_a_key_takes_as_it_stands_is_one_value(change: str, values: list[st
     [
         ("train.steps=5,,7", "expected a value before and after each comma"),
         ("train.learning_rate=1e-3,2e-3,0.001", "expected different values, got 0.001 twice"),
-        (f"seed={','.join(map(str, range(MOST_RUNS + 1)))}", "expected at most 1,000 runs"),
+        (f"seed={','.join(map(str, range(MAX_RUNS + 1)))}", "expected at most 1,000 runs"),
         ("train.learning_rate=[]", "expected a value, or several, got an empty list"),
     ],
 )
@@ -439,9 +439,9 @@ def test_what_is_set_to_a_default_is_not_what_was_left_open(
         sweep(Config.model_validate(data | changes))
     left_open, of_default = (Config.model_validate(data | each) for each in ({}, changes))
     configs = {"a": left_open, "b": of_default}
-    check_different({name: asked_settings(one, is_open=True) for name, one in configs.items()})
+    check_different([AskedRun(name, {}, one, is_open=True) for name, one in configs.items()])
     with pytest.raises(UsageError, match="runs that differ"):
-        check_different({name: asked_settings(one, is_open=False) for name, one in configs.items()})
+        check_different([AskedRun(name, {}, one, is_open=False) for name, one in configs.items()])
 
 
 @pytest.mark.parametrize(
@@ -608,7 +608,7 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
         ),
         (["--seeds", "2", "--device", "cuda:77"], "device cuda:77: torch"),
         (["--jobs", "2"], "--jobs goes with a sweep"),
-        (["--seeds", "2", "--dry-run"], "--dry-run is of one run"),
+        (["--seeds", "2", "--dry-run"], "--dry-run does not work with a sweep"),
     ],
 )
 def test_what_cannot_be_swept_is_refused_before_anything_trains(

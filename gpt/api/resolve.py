@@ -41,9 +41,7 @@ def resolve_new(
 ) -> "Config":
     """Return the config of a new run. Defaults are those of the fine-tuned run, if there is one.
 
-    Args:
-        config, text, settings, minutes, init_from: see `gpt.train`.
-        in_sweep: accept settings that have no effect on this run.
+    The arguments are those of `gpt.train`. With `in_sweep`, settings may have no effect on the run.
 
     Raises:
         ConfigError: the file, a key or a value is wrong, or a setting has no effect.
@@ -86,12 +84,9 @@ def resolve(
 ) -> "Config":
     """Return the config with these settings.
 
-    `train.steps` among the settings replaces the config's minutes, plans and max_steps.
-
-    Args:
-        config, text, settings, minutes: see `gpt.train`.
-        plans_again: whether `minutes` also replaces the plans of the config.
-        init_from, inherit: see `load_config`.
+    `train.steps` among the settings replaces the config's minutes, plans and max_steps. With
+    `plans_again`, `minutes` replaces the plans of the config. For the other arguments see
+    `gpt.train` and `load_config`.
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
@@ -162,12 +157,12 @@ def since_now() -> Callable[[], float]:
 def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
     """Return the default name of a run's folder: `neko` for `texts/neko.txt`.
 
-    Args:
-        config, text: see `gpt.train`.
+    This is the name of the first text without its folder and suffix. Without a text it is the name
+    of the config, and `run` without either.
 
-    Returns:
-        The name of the first text without its folder and suffix; without a text that of the config,
-        and `run` without either.
+    Args:
+        config: see `gpt.train`.
+        text: see `gpt.train`.
     """
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
@@ -310,7 +305,8 @@ def open_sources(
 
     Args:
         data: names the texts, and says how to read them.
-        folder, ranks: see `read_text`.
+        folder: the run or sweep that may have stored its standard input.
+        ranks: see `read_text`.
     """
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
@@ -335,7 +331,8 @@ def prepared(
     Args:
         config: how to read the text, and the run whose vocabulary to use, if any.
         sources: the text, and the val text if it is a separate one.
-        resumed, ranks: see `read_text`.
+        resumed: see `read_text`.
+        ranks: see `read_text`.
 
     Raises:
         TextError: the text cannot be read.

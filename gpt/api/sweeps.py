@@ -44,8 +44,9 @@ def sweep(
     A run that fails does not end the others.
 
     Args:
-        config, text, init_from, overwrite, should_stop: see `train`. Open settings are chosen once
-            for all runs, unless the runs differ in their text, time or model.
+        config: see `train`. Open settings are chosen once for all runs, unless the runs differ in
+            their text, time or model.
+        text: see `train`.
         minutes: the time of each run, in minutes; see `train`.
         settings: see `train`; a key that takes one value may have a list of values, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
@@ -53,7 +54,10 @@ def sweep(
         jobs: the number of runs to train at the same time. With more than one, each is trained by
             a command `gpt train`. With `threads: auto`, the first call divides the threads of
             torch among this number of runs.
+        init_from: see `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`.
+        overwrite: see `train`.
+        should_stop: see `train`.
         on_event: see `train`; each event also has `run`, the name of its run. With several `jobs`,
             the events are of `kind` "begun", "ended" and "failed".
 
@@ -65,7 +69,7 @@ def sweep(
         UsageError: the folder holds another sweep, or something else.
         Interrupted: `should_stop` returned True, and what was trained is saved.
     """
-    from gpt.recipe.grid import asked_settings, check_different, combinations, names_of, with_seeds
+    from gpt.recipe.grid import AskedRun, check_different, combinations, names_of, with_seeds
     from gpt.runs.find import RUNS
 
     for count, noun in ((jobs, "job"), (seeds, "seed")):
@@ -77,24 +81,17 @@ def sweep(
 
     combined = combinations(as_changes(settings))
     combined = with_seeds(combined, resolved(combined[0].changes).seed, seeds)
-    configs = {
-        name: resolved(each.changes)
-        for name, each in zip(names_of(combined), combined, strict=True)
-    }
-    opens = {name: is_open(config, one) for name, one in configs.items()}
-    check_different(
-        {name: asked_settings(one, is_open=opens[name]) for name, one in configs.items()}
-    )
+    asked = []
+    for name, each in zip(names_of(combined), combined, strict=True):
+        one = resolved(each.changes)
+        asked.append(AskedRun(name, each.values, one, is_open(config, one)))
+    check_different(asked)
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
-        from gpt.recipe.sweep_plan import AskedRun
 
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
-        [
-            AskedRun(name, each.values, one, opens[name])
-            for (name, one), each in zip(configs.items(), combined, strict=True)
-        ],
+        asked,
         choose=lambda one: chosen(one, since_now(), should_stop or never)[0],
         load=read_text,
         jobs=jobs,
@@ -129,7 +126,9 @@ def resume_sweep(
 
     Args:
         folder: the folder of the sweep, or its name under `runs/`.
-        jobs, should_stop, on_event: see `sweep`.
+        jobs: see `sweep`.
+        should_stop: see `sweep`.
+        on_event: see `sweep`.
 
     Returns:
         The result of `sweep`.

@@ -1,8 +1,8 @@
-"""The product of lists of values: what a sweep trains, and what each of its runs is called."""
+"""The runs of a sweep: all combinations of lists of values, and their names."""
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -11,32 +11,55 @@ from pydantic import ValidationError
 
 from gpt.config.load import Override, assignment, typed_value
 from gpt.config.mistakes import explain
-from gpt.config.schema import SETTINGS, Config, explicit, values
+from gpt.config.schema import SETTINGS, Config, explicit
+from gpt.config.schema import values as all_values
 from gpt.config.yaml import as_flow
 from gpt.errors import ConfigError, UsageError, shown
 
-MOST_RUNS = 1000
-LONGEST_NAME = 60  # characters: it is to be read in a list, and typed
+MAX_RUNS = 1000
+MAX_NAME_CHARACTERS = 60  # a longer name of a run is replaced by its number
 
 
 @dataclass(frozen=True)
 class Combination:
-    """Values of the keys that have several, as they were written, and all changes of the config."""
+    """The values, as typed, of the settings that differ between runs, and all overrides."""
 
     values: dict[str, str]
     changes: list[Override]
 
 
-def combinations(changes: Sequence[Override]) -> list[Combination]:
-    """The product of all lists among the changes, `section.key=value` each, the last one fastest.
+@dataclass(frozen=True)
+class AskedRun:
+    """A run that a command asks for.
 
-    A value is a list if the key does not take it as it stands, and it has commas or is one in YAML:
-    `train.learning_rate=1e-3,2e-3` has two values, `data.include=["*.md", "*.txt"]` and a file
-    named `a,b` are one.
+    Attributes:
+        name: the name of its folder.
+        values: the values of the settings that differ between runs, as typed.
+        config: its config.
+        is_open: settings that are not set are chosen for the text and time.
+    """
+
+    name: str
+    values: dict[str, str]
+    config: Config
+    is_open: bool = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that identify the run, by key: if it is open, only those that are set."""
+        return explicit(self.config) if self.is_open else all_values(self.config)
+
+
+def combinations(changes: Sequence[Override]) -> list[Combination]:
+    """Return the product of all lists of values among `changes`; the last one varies fastest.
+
+    A value is a list if the setting does not take it as it is, and it contains commas or is a list
+    in YAML. `train.learning_rate=1e-3,2e-3` has two values. `data.include=["*.md", "*.txt"]` and a
+    file named `a,b` are one value.
 
     Raises:
         ConfigError: a list is empty, has no value between two commas, or has one twice.
-        UsageError: there are more than MOST_RUNS.
+        UsageError: there are more than MAX_RUNS combinations.
     """
     several: dict[str, list[str]] = {}
     single: dict[str, Override] = {}
@@ -58,9 +81,15 @@ def combinations(changes: Sequence[Override]) -> list[Combination]:
 
 
 def with_seeds(combined: Sequence[Combination], first: int, count: int | None) -> list[Combination]:
-    """Each combination with each of so many seeds from the first on; None: as they are.
+    """Return each combination with each of `count` seeds.
 
-    Raises UsageError if seeds are combined already, or there are more than MOST_RUNS.
+    Args:
+        combined: the combinations.
+        first: the first seed.
+        count: the number of seeds; None: leave the combinations as they are.
+
+    Raises:
+        UsageError: seeds are combined already, or there are more than MAX_RUNS runs.
     """
     if count is None:
         return [*combined]
@@ -75,47 +104,40 @@ def with_seeds(combined: Sequence[Combination], first: int, count: int | None) -
 
 
 def names_of(combinations: Sequence[Combination]) -> list[str]:
-    """A name for each, `learning_rate-1e-3,seed-1337`: what it differs by; no two have one."""
+    """Return a unique name for each combination, such as `learning_rate-1e-3,seed-1337`."""
     names: list[str] = []
     for number, combination in enumerate(combinations, start=1):
         parts = (f"{key.rpartition('.')[2]}-{v}" for key, v in combination.values.items())
         plain = (re.sub(r"[^\w.+-]+", "-", part.replace('"', "")) for part in parts)
         name = ",".join(part.strip("-") for part in plain)
-        names.append(name if len(name) <= LONGEST_NAME and name not in names else f"run-{number}")
+        is_usable = len(name) <= MAX_NAME_CHARACTERS and name not in names
+        names.append(name if is_usable else f"run-{number}")
     return names
 
 
-def asked_settings(config: Config, *, is_open: bool) -> dict[str, Any]:
-    """The settings that a command asks for, by key; where it leaves things open, those it sets.
-
-    A value that is set differs from a default of the same value: that is not what is chosen.
-    """
-    return explicit(config) if is_open else values(config)
-
-
-def check_different(asked: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises UsageError if two runs, by their names, have the same `asked_settings`."""
+def check_different(asked: Sequence[AskedRun]) -> None:
+    """Raise UsageError if two runs have the same settings."""
     names: dict[str, str] = {}
-    for name, settings in asked.items():
-        if (other := names.setdefault(repr(sorted(settings.items())), name)) != name:
+    for run in asked:
+        if (other := names.setdefault(repr(sorted(run.settings.items())), run.name)) != run.name:
             raise UsageError(
-                f"expected runs that differ, got {other} and {name} with the same settings; "
+                f"expected runs that differ, got {other} and {run.name} with the same settings; "
                 f"--minutes and --init-from take the place of train.minutes and train.init_from, "
                 f"and null stands for a default"
             )
 
 
 def _check_count(runs: int) -> None:
-    if runs > MOST_RUNS:
-        raise UsageError(f"expected at most {MOST_RUNS:,} runs, got {runs:,}")
+    if runs > MAX_RUNS:
+        raise UsageError(f"expected at most {MAX_RUNS:,} runs, got {runs:,}")
 
 
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the values of a list, as they can be typed; None if the key has one value."""
+    """Return the values of a list, as they can be typed; None if `value` is a single value."""
     if isinstance(value, list):
         takes_list = key in SETTINGS and tuple in SETTINGS[key].kinds
         if takes_list and not all(_takes(key, each) for each in value):
-            return None  # a list that the key takes, with a mistake
+            return None  # a list for a setting that takes lists, with a mistake
         texts = [as_flow(each) for each in value]
     elif isinstance(change, str) and isinstance(value, str) and "," in value:
         texts = [each.strip() for each in value.split(",")]
@@ -128,15 +150,15 @@ def _values(key: str, value: Any, change: Override) -> list[str] | None:
         raise ConfigError(f"{origin}: expected a value, or several, got an empty list")
     if not all(texts):
         raise ConfigError(f"{origin}: expected a value before and after each comma")
-    meant = [typed_value(key, each) for each in texts]
-    for i, each in enumerate(meant):
-        if each in meant[:i]:
+    parsed = [typed_value(key, each) for each in texts]
+    for i, each in enumerate(parsed):
+        if each in parsed[:i]:
             raise ConfigError(f"{origin}: expected different values, got {each!r} twice")
     return texts
 
 
 def _takes(key: str, value: Any) -> bool:
-    """Return whether a key takes a value, whatever the others are."""
+    """Return whether a setting takes `value`, whatever the other settings are."""
     tree = value
     for name in reversed(key.split(".")):
         tree = {name: tree}

@@ -140,14 +140,8 @@ def plan(
     def remaining_s() -> float:
         return max(limit_s - used_s(), MIN_PLAN_FRACTION * limit_s)
 
-    T = context_length(min(len(corpus.train), len(corpus.val)))
-    T = base.model.T if "T" in base.model.model_fields_set else T
-    corpus.check_fits(T)
-    if repeats is None:
-        with phase("measuring how much the text repeats itself"):
-            repeats = repeats_much(corpus, T)
     speed = speed or _new_speed(corpus, base, check_stop)
-    chooser = Chooser(corpus, speed, base, T, minutes, repeats)
+    chooser = _new_chooser(corpus, speed, base, minutes, repeats)
     usual, pilot_pace = _measure_first(chooser, limit_s, with_pilot=text is None)
 
     val_fraction, val_characters = chooser.val_fraction(remaining_s(), usual), corpus.val_characters
@@ -167,7 +161,7 @@ def plan(
             speed.learn(with_members(config, 1))
 
     ids_per_character, train = len(val) / val_characters, config.train
-    in_step = train.batch_size * T
+    in_step = train.batch_size * config.model.T
     overfits = max(train.steps, longest_run(run.choice, text) // in_step)
     if overfits < min(MAX_SPEED_UP * train.steps, train.max_steps or MAX_COUNT):
         config = load_config(config, [("train.max_steps", overfits)])
@@ -192,6 +186,19 @@ def _new_speed(corpus: Corpus, base: Config, check_stop: Callable[[], None]) -> 
     members = base.model.ensemble if is_set else max(MEMBERS)
     measure = partial(measure_paces, corpus=corpus, before_each=check_stop)
     return Speed(len(corpus.vocabulary), measure, threads, at_once=min(threads, members))
+
+
+def _new_chooser(
+    corpus: Corpus, speed: Speed, base: Config, minutes: float, repeats: bool | None
+) -> Chooser:
+    """Return a Chooser with the context length of the text, or of `base` if it sets one."""
+    T = context_length(min(len(corpus.train), len(corpus.val)))
+    T = base.model.T if "T" in base.model.model_fields_set else T
+    corpus.check_fits(T)
+    if repeats is None:
+        with phase("measuring how much the text repeats itself"):
+            repeats = repeats_much(corpus, T)
+    return Chooser(corpus, speed, base, T, minutes, repeats)
 
 
 def _measure_first(

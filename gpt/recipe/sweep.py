@@ -22,10 +22,10 @@ from gpt.device import select_device
 from gpt.distributed.launch import check_alone
 from gpt.errors import GPTError, Interrupted, UsageError, command, counted
 from gpt.evaluation.loss import evaluate, scored_val, val_units
-from gpt.files import write_atomically
+from gpt.files import from_here, write_atomically
+from gpt.recipe.grid import AskedRun
 from gpt.recipe.sweep_jobs import SweepJob, train_at_once, train_in_turn
 from gpt.recipe.sweep_plan import (
-    AskedRun,
     Load,
     PlannedRun,
     SweepPlan,
@@ -117,10 +117,17 @@ def run_sweep(
         Interrupted: `should_stop` returned True. What was trained is saved.
     """
     check_alone("a sweep, whose runs are processes of their own (--jobs),")
-    typed, folder = folder, folder.absolute()  # the caller may change the working folder
+    folder = folder.absolute()  # the caller may change the working folder
     plan = None
     if asked is not None and (overwrite or not is_sweep(folder)):
-        _check_folder(folder, typed, asked, overwrite=overwrite)
+        if is_run(folder):
+            raise UsageError(
+                f"{from_here(folder)} is the folder of a run; choose another --run-dir"
+            )
+        if not is_sweep(folder):
+            check_free(from_here(folder), overwrite=overwrite)
+        for run in asked if overwrite else ():
+            check_keeps(from_here(folder), run.config)
         plan = new_plan(asked, jobs or 1, choose, load, should_stop)
         if overwrite and is_sweep(folder):  # nothing after this can refuse to start
             delete_sweep(folder)
@@ -132,18 +139,20 @@ def run_sweep(
         else:
             plan = read_plan(folder)
             if asked is not None:
-                check_same(typed, plan, asked)
+                check_same(from_here(folder), plan, asked)
         corpora = [
             replace(corpus, standard_input=store_standard_input(corpus.standard_input, folder))
-            for corpus in _corpora(folder, typed, plan, load)
+            for corpus in _corpora(folder, plan, load)
         ]
         waiting = [
             SweepJob(run.name, folder / run.name, run.config, corpus)
             for run, corpus in zip(plan.runs, corpora, strict=True)
             if not _is_finished(folder / run.name)
         ]
-        log.info("%s: %s, %d to train", typed, counted(len(plan.runs), "run"), len(waiting))
-        jobs = min(jobs or plan.jobs, len(waiting))
+        log.info(
+            "%s: %s, %d to train", from_here(folder), counted(len(plan.runs), "run"), len(waiting)
+        )
+        jobs, shown = min(jobs or plan.jobs, len(waiting)), str(from_here(folder))
         try:
             if jobs > 1:
                 errors = train_at_once(waiting, jobs, should_stop, on_event)
@@ -153,31 +162,21 @@ def run_sweep(
             done = sum(_is_finished(folder / run.name) for run in plan.runs)
             raise Interrupted(
                 f"stopped: {done} of {counted(len(plan.runs), 'run')} finished, the training of "
-                f"the others is saved; resume with: {command('train', '--resume', str(typed))}"
+                f"the others is saved; resume with: {command('train', '--resume', shown)}"
             ) from None
         ended = [
-            _ended(folder, typed, run, corpus, errors.get(run.name))
+            _ended(folder / run.name, run.config, corpus, errors.get(run.name))
             for run, corpus in zip(plan.runs, corpora, strict=True)
         ]
-        return Sweep(str(typed), _compared(plan, ended))
+        return Sweep(shown, _compared(plan, ended))
 
 
-def _check_folder(folder: Path, typed: Path, asked: Sequence[AskedRun], *, overwrite: bool) -> None:
-    """Raise UsageError if a new sweep cannot be made in `folder`."""
-    if is_run(folder):
-        raise UsageError(f"{typed} is the folder of a run; choose another --run-dir")
-    if not is_sweep(folder):
-        check_free(typed, overwrite=overwrite)
-    for run in asked if overwrite else ():
-        check_keeps(typed, run.config)
-
-
-def _corpora(folder: Path, typed: Path, plan: SweepPlan, load: Load) -> list[Corpus]:
+def _corpora(folder: Path, plan: SweepPlan, load: Load) -> list[Corpus]:
     """Return the text of each run. Runs with the same text share one, as each is an open file."""
     shared: dict[tuple[object, ...], Corpus] = {}
     corpora = []
     for run in plan.runs:
-        corpus = _corpus(folder, typed, run, load)
+        corpus = _corpus(folder, run, load)
         ids = corpus.ids.filename if isinstance(corpus.ids, np.memmap) else id(corpus.ids)
         key = (ids, corpus.train_ids, corpus.vocabulary.to_json())
         corpora.append(shared.setdefault(key, corpus))
@@ -186,7 +185,7 @@ def _corpora(folder: Path, typed: Path, plan: SweepPlan, load: Load) -> list[Cor
     return corpora
 
 
-def _corpus(folder: Path, typed: Path, run: PlannedRun, load: Load) -> Corpus:
+def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
     """Return the text of a run.
 
     Raises UsageError if the text has changed since the sweep began; or, for a run without a
@@ -204,8 +203,8 @@ def _corpus(folder: Path, typed: Path, run: PlannedRun, load: Load) -> Corpus:
                 changed.append(f"the best checkpoint of {key}")
     if changed:
         raise UsageError(
-            f"{changed[0]} has changed since {typed} began; bring the old one back, or start a "
-            f"new sweep by --overwrite or another --run-dir"
+            f"{changed[0]} has changed since {from_here(folder)} began; bring the old one back, "
+            f"or start a new sweep by --overwrite or another --run-dir"
         )
     return corpus
 
@@ -224,19 +223,24 @@ def _is_finished(run: Path) -> bool:
     return False
 
 
-def _ended(
-    folder: Path, typed: Path, planned: PlannedRun, corpus: Corpus, error: str | None
-) -> SweepRun:
-    """Return how a run ended, given the message of its training if that failed."""
-    run, seed, shown = folder / planned.name, planned.config.seed, str(typed / planned.name)
+def _ended(run: Path, config: Config, corpus: Corpus, error: str | None) -> SweepRun:
+    """Return how a run ended.
+
+    Args:
+        run: its folder.
+        config: its config in the plan.
+        corpus: its text.
+        error: the message of its training, if that failed.
+    """
+    seed, shown = config.seed, str(from_here(run))
     try:
-        error = error or _other_settings(planned.config, read_summary(run, "last").config, shown)
+        error = error or _other_settings(config, read_summary(run, "last").config, shown)
         if error is not None:
             return SweepRun(shown, seed, None, None, error)
         best = read_summary(run, "best")
         loss = best.val_loss
         if loss is None:  # it was evaluated on a part of val
-            model = load_model(read_checkpoint(run), select_device(planned.config.device))
+            model = load_model(read_checkpoint(run), select_device(config.device))
             with phase(f"evaluating {run}"):
                 loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
     except GPTError as problem:

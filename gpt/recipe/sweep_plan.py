@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +22,7 @@ from gpt.config.schema import SETTINGS, Config, settled
 from gpt.device import select_device
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.files import read_bounded
-from gpt.recipe.grid import asked_settings
+from gpt.recipe.grid import AskedRun
 from gpt.runs.find import SWEEP, find_run, source_runs
 from gpt.runs.read import read_summary
 from gpt.text.corpus import Corpus
@@ -34,23 +33,6 @@ MAX_PLAN_BYTES = 2**26
 
 Load = Callable[[Config, Vocabulary | None], Corpus]
 """Reads the text of a config, encoded with the given vocabulary if there is one."""
-
-
-@dataclass(frozen=True)
-class AskedRun:
-    """A run that a command asks for.
-
-    Attributes:
-        name: the name of its folder.
-        values: the values of the settings that differ between runs, as typed.
-        config: its config.
-        is_open: settings that are not set are chosen for the text and time.
-    """
-
-    name: str
-    values: dict[str, str]
-    config: Config
-    is_open: bool = False
 
 
 class PlannedRun(BaseModel):
@@ -199,8 +181,8 @@ def check_same(folder: Path, plan: SweepPlan, asked: Sequence[AskedRun]) -> None
         plan: its plan.
         asked: the runs of the command.
     """
-    before = {run.name: asked_settings(run.asked, is_open=run.is_open) for run in plan.runs}
-    now = {run.name: asked_settings(run.config, is_open=run.is_open) for run in asked}
+    planned = [AskedRun(run.name, run.values, run.asked, run.is_open) for run in plan.runs]
+    before, now = ({run.name: run.settings for run in runs} for runs in (planned, asked))
     if before == now:
         return
     if missing := [name for name in before if name not in now]:

@@ -15,8 +15,8 @@ from faults.tally import Tally
 from faults.work import PROCESSES, Work, bits, differences, ended, log_of, remove, tiny, told
 from gpt.config.load import load_config
 from gpt.config.schema import Config
+from gpt.recipe.grid import AskedRun
 from gpt.recipe.sweep import run_sweep
-from gpt.recipe.sweep_plan import AskedRun
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 
