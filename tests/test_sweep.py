@@ -638,7 +638,7 @@ def test_another_command_or_text_does_not_resume_a_sweep(
         assert (code, "has changed since runs/small-sweep began" in err) == (2, True)
     for change in (("--set", "train.steps=6"), ("--minutes", 0)):  # 0 minutes were ignored
         code, _, err = gpt("train", "--resume", "small-sweep", *change)
-        assert (code, "resumes as it is" in err) == (2, True)
+        assert (code, "whose settings cannot change" in err) == (2, True)
     assert gpt(*command, "--overwrite")[0] == 0
     (SWEEP / "sweep.json").write_text("{}")
     code, _, err = gpt(*command)
