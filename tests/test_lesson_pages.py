@@ -32,8 +32,9 @@ from gpt.lessons import (
     textbook,
     three_models,
 )
+from gpt.lessons.build import build_page
 from gpt.lessons.head import attend
-from gpt.lessons.lesson_page import Page, build_page
+from gpt.lessons.lesson_page import Page
 from gpt.lessons.render import render
 from gpt.lessons.trained import Trained, trained_model
 from gpt.model.transformer import GPT

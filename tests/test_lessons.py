@@ -19,9 +19,10 @@ from gpt.lessons import (
     scaling,
     six_words,
 )
+from gpt.lessons.build import build_page
 from gpt.lessons.head import Head, attend
 from gpt.lessons.heads import FusedHeads, ListOfHeads, take_apart
-from gpt.lessons.lesson_page import Page, build_page
+from gpt.lessons.lesson_page import Page
 from gpt.model.attention import CausalSelfAttention
 from tests.test_model import shaken
 
