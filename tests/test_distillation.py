@@ -97,7 +97,7 @@ def test_a_student_comes_nearer_to_its_teacher_than_a_run_of_its_own(
         }
     entropy = -(expected * expected.log()).sum(-1).mean().item()
     assert entropy < far["student"] < far["alone"]
-    assert far["student"] - entropy < 0.1
+    assert far["student"] - entropy < 0.2
     assert metrics_of(Path("student"))[-1]["val_loss"] == pytest.approx(
         package.load("student", "last").loss(corpus.vocabulary.decode(corpus.val.tolist())),
         rel=1e-6,

@@ -896,10 +896,10 @@ def test_checkpoints_come_by_the_clock(corpus: Corpus, monkeypatch: pytest.Monke
     call = TrainStep.__call__
     seen: list[int] = []
 
-    def slow(self: TrainStep, step: int, scale: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    def slow(self: TrainStep, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         seen.append(read_checkpoint(Path("r"), "last").step)
         now[0] += 31
-        return call(self, step, scale)
+        return call(self, step)
 
     monkeypatch.setattr(TrainStep, "__call__", slow)
     train(config, corpus, Path("r"))
