@@ -84,7 +84,8 @@ def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
         x, y = batch(ids, BATCH_SIZE, T, seed=seed, step=step)  # (B, T)
         loss = cross_entropy(model(x), y)
         for parameter in optimizer.parameters:
-            parameter.grad = torch.zeros_like(parameter)  # else gradients add up, step by step
+            # else gradients add up, step by step
+            parameter.grad = torch.zeros_like(parameter)
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step(1 - step / STEPS)  # times the learning rate
 
