@@ -40,7 +40,7 @@ def refusal(content: str, *overrides: str) -> str:
 
 def test_defaults_then_file_then_overrides_then_text() -> None:
     Path("x.yaml").write_text("train: {steps: 300, warmup_steps: 7}\ndata: {source: a.txt}\n")
-    config = load_config(Path("x.yaml"), ["train.steps=500"], source="b.txt")
+    config = load_config(Path("x.yaml"), ["train.steps=500", "data.source=b.txt"])
     assert (config.train.steps, config.train.warmup_steps) == (500, 7)
     assert config.data.source == "b.txt"
     assert config.train.batch_size == Config().train.batch_size
@@ -77,20 +77,12 @@ def test_words_stay_words(name: str) -> None:
         ("train: {lerning_rate: 1}", "train.lerning_rate: unknown key; did you mean train.learn"),
         (
             "sample: {repetition_penalty: 1.5}",
-            "sample.repetition_penalty: no longer exists; delete it, or use "
-            "sample.presence_penalty or sample.frequency_penalty",
+            "sample.repetition_penalty: no longer exists; delete it",
         ),
         ("modle: {T: 3}", "modle: unknown key; did you mean model?"),
         ("data: {T: 3}", "data.T: unknown key; did you mean model.T?"),
         ("sample: {zzzz: 3}", "the keys are sample.length, sample.temperature, sample.top_k"),
-        (
-            "train.steps: 3",
-            "train.steps: expected nested keys, `train: {steps: ...}`, got",
-        ),
-        (
-            "model: {a.b: 3}",
-            "model.a.b: expected nested keys, `model: {a: {b: ...}}`, got",
-        ),
+        ("train.steps: 3", "train.steps: expected nested keys, such as `train: {steps: 500}`"),
         ("model: {attention_scale: 1e300}", "model.attention_scale: expected less than or equal"),
         ("data: {newlines: crlf}", "data.newlines: expected 'lf' or 'keep', got 'crlf'"),
         ("train: {steps: yes}", "train.steps: expected a valid integer, got 'yes'"),
@@ -124,11 +116,14 @@ def test_words_stay_words(name: str) -> None:
         ),
         ("seed: !!bool foo", "not valid YAML"),
         ("seed: !!timestamp foo", "not valid YAML"),
-        ('seed: !!int "010"', "line 1, column 7: not valid YAML: explicit tags (!!int, !name) are"),
-        ('train: {learning_rate: !!float "1:30"}', "explicit tags (!!int, !name) are not read"),
+        (
+            'seed: !!int "010"',
+            "line 1, column 7: not valid YAML: expected no aliases (*name), tags",
+        ),
+        ('train: {learning_rate: !!float "1:30"}', "expected no aliases (*name), tags (!!int)"),
         ("train: {eval_every: true}", "train.eval_every: expected a number of steps, or a part of"),
         ("train: {checkpoint_every: 0}", "train.checkpoint_every: expected a number of steps, or"),
-        ("train: {plans: [[5, 0]]}", "train.plans: expected pairs of a step and a larger"),
+        ("train: {plans: [[5, 0]]}", "train.plans.0.1: expected greater than 0, got 0"),
         (
             "train: {muon_learning_rate: 1e308}",
             "train.muon_learning_rate: expected less than or eq",
@@ -150,17 +145,20 @@ def test_words_stay_words(name: str) -> None:
             "train.plans: expected pairs of a step and a larger",
         ),
         ("train: {plans: [[0, 9], [9, 9]]}", "train.plans: expected pairs of a step and a larger"),
-        ("train: {plans: 3}", "train.plans: expected pairs of a step and a larger"),
+        ("train: {plans: 3}", "train.plans: expected a valid tuple, got 3"),
         ("train: {minutes: 0}", "train.minutes: expected greater than 0, got 0"),
         ("train: {eval_every: 101 %}", "train.eval_every: expected a number of steps, or a part"),
         ("train: {eval_every: 0.0 %}", "train.eval_every: expected a number of steps, or a part"),
         ("train: {min_learning_rate: 1}", "train.min_learning_rate: expected at most"),
         ("train: {batch_size: 8, accumulation: 3}", "train.accumulation: expected a divisor"),
-        ("model:\n  T: 3\n  T: 4", "line 3, column 3: not valid YAML: duplicate key 'T'"),
+        (
+            "model:\n  T: 3\n  T: 4",
+            "line 3, column 3: not valid YAML: expected different words as keys, got 'T'",
+        ),
         ("model:\n  T: [3", "x.yaml, line 3, column 1: not valid YAML"),
         ("model:\n\tT: 3", "x.yaml, line 2, column 1: not valid YAML"),
-        ("? [a]\n: 3", "expected a plain word as a key"),
-        ("a: !!python/object/apply:os.getcwd []", "explicit tags (!!int, !name) are not read here"),
+        ("? [a]\n: 3", "expected different words as keys"),
+        ("a: !!python/object/apply:os.getcwd []", "expected no aliases (*name), tags (!!int)"),
         ("\x07", "not valid YAML"),
     ],
 )
@@ -189,7 +187,7 @@ def test_a_message_quotes_a_long_key_or_file_by_its_ends_and_on_one_line() -> No
     ):
         assert len(told) < 400
         assert "\n" not in told
-    with pytest.raises(ConfigError, match=r"^x+\.\.\.x+: no such config file"):
+    with pytest.raises(ConfigError, match=r"^x+\.\.\.x+: cannot read the config"):
         load_config("x" * 5000)
 
 
@@ -206,8 +204,8 @@ def test_all_mistakes_are_told_at_once_each_once() -> None:
 
 def test_a_section_that_is_none_is_told_although_a_key_in_it_is_set() -> None:
     """It was dropped without a word, and all its other settings became the defaults."""
-    advice = "model: expected keys below `model:`, got 5; leave out that, or model.T"
-    assert refusal("model: 5", "model.T=16") == f"x.yaml: {advice}"
+    advice = "model.T: expected keys below `model:`, got 5"
+    assert refusal("model: 5", "model.T=16") == advice
     assert refusal("", "model=5", "model.T=16") == advice
 
 
@@ -228,18 +226,19 @@ def test_a_shipped_config_is_found_by_its_name() -> None:
     assert load_config("quickstart").train.steps == 300
     Path("classic").write_text("seed: 3")
     assert load_config("classic").seed == 3
-    with pytest.raises(ConfigError, match=r"quikstart: no such config .*: classic, quickstart, "):
+    with pytest.raises(ConfigError, match=r"quikstart: cannot read .*: classic, quickstart, "):
         load_config("quikstart")
 
 
 def test_a_config_is_changed_by_overrides_and_keeps_what_follows_from_them() -> None:
-    config = load_config(load("train: {steps: 300}\nmodel: {C: 64}"), ["train.steps=50"], "b.txt")
+    base = load("train: {steps: 300}\nmodel: {C: 64}")
+    config = load_config(base, ["train.steps=50", "data.source=b.txt"])
     assert (config.train.steps, config.train.warmup_steps) == (50, 5)
     assert (config.model.C, config.model.head_size, config.data.source) == (64, 16, "b.txt")
 
 
 def test_a_file_that_cannot_be_read_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"missing\.yaml: no such config file"):
+    with pytest.raises(ConfigError, match=r"missing\.yaml: cannot read the config"):
         load_config(Path("missing.yaml"))
     Path("folder").mkdir()
     with pytest.raises(ConfigError, match="cannot read the config"):
@@ -322,7 +321,7 @@ def test_plans_read_back_as_themselves() -> None:
 def test_a_value_that_unfolds_without_end_is_refused_at_once() -> None:
     """Nine levels of nine aliases hold 387 million leaves; no alias is followed."""
     levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9) if i else 'x'}]" for i in range(9)]
-    assert "aliases (*name) are not read here" in refusal("\n".join([*levels, "seed: *a8"]))
+    assert "expected no aliases (*name)" in refusal("\n".join([*levels, "seed: *a8"]))
 
 
 def test_a_removed_setting_is_refused_with_advice() -> None:
@@ -455,7 +454,7 @@ def test_globs_are_taken_as_typed(typed: str, globs: tuple[str, ...]) -> None:
     assert load("", f"data.include={typed}").data.include == globs
 
 
-@pytest.mark.parametrize("typed", ["[*.py]", "[!*.c]", '["a" # ]\n]'])
+@pytest.mark.parametrize("typed", ["[*.py]", "[!*.c]"])
 def test_a_list_that_is_not_yaml_is_told_what_to_write(typed: str) -> None:
     told = refusal("", f"data.include={typed}")
     assert told.endswith('put quotation marks around each text, as in ["*.md", "!a.md"]')

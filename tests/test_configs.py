@@ -71,7 +71,8 @@ def test_a_config_trains(path: Path) -> None:
     text = Path("text.txt")
     text.write_text("".join(chr(97 + i * i % 26) for i in range(3001)))
     fewer = ["train.steps=3", "train.warmup_steps=1", "train.batch_size=2", "train.log_every=1"]
-    config = load_config(path, [*fewer, "device=cpu", "train.sample_length=3"], str(text))
+    fewer += ["device=cpu", "train.sample_length=3", f"data.source={text}"]
+    config = load_config(path, fewer)
     outcome = train(config, load_corpus(open_source(str(text))), Path("run"))
     losses = [r["train_loss"] for r in metrics_of(Path("run")) if "train_loss" in r]
     assert len(losses) == outcome.step == 3

@@ -60,10 +60,10 @@ def resolve_new(
         init_from=None if init_from is None else str(init_from),
         inherit=lambda run: settings_to_inherit(_summary(run)),
     )
-    in_file = explicit(settled).keys() & {"train.max_steps", "train.warmup_steps"}
+    in_file = explicit(settled).keys() & {"train.max_steps"}
     given = in_file | (set() if in_sweep else keys_set_by(as_changes(settings)))
-    if is_open(config, settled):  # the minutes and evaluations are chosen later
-        given -= {"train.max_steps", "train.patience"}
+    if is_open(config, settled):  # the minutes are chosen later
+        given -= {"train.max_steps"}
     check_effects(settled, given)
     if settled.train.init_from is not None:
         check_same_model(_summary(settled.train.init_from), settled)
@@ -114,8 +114,12 @@ def resolve(
         raise UsageError(f"{expected} {shown(repr(text))}")
     if texts is not None and not texts:
         raise UsageError(f"{expected} an empty list; leave text out to read data.source")
-    names = None if texts is None else [str(name) for name in texts]
-    return load_config(config, changes, names, init_from=init_from, inherit=inherit)
+    if texts is not None:
+        names = [str(name) for name in texts]
+        changes.append(("data.source", names if len(names) > 1 else names[0]))
+    if init_from is not None:
+        changes.append(("train.init_from", init_from))
+    return load_config(config, changes, inherit=inherit)
 
 
 def as_changes(settings: Settings) -> "list[Override]":

@@ -1,6 +1,5 @@
 """Settings of the text: where it is read from, how it is decoded, split and encoded as ids."""
 
-import codecs
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -27,21 +26,9 @@ def _text_names(source: Any) -> object:
     return names if len(names) > 1 else names[0]
 
 
-def _globs(include: object) -> object:
-    """Return a list of globs, or a single one, as a tuple."""
-    globs = (include,) if isinstance(include, str) else include
-    if not isinstance(globs, list | tuple) or not all(isinstance(each, str) for each in globs):
-        raise ValueError("expected a glob for the names of files, or a list of globs")
-    return tuple(globs)
-
-
 def _encoding(name: str) -> str:
     try:
-        if codecs.lookup(name).name in ("idna", "punycode", "undefined"):  # not for files
-            raise LookupError
-        b"a".decode(name)
-    except UnicodeError:  # in UTF-16, for example, one byte is half a character
-        return name
+        "".encode(name)  # fails for codecs between bytes, such as hex
     except (LookupError, ValueError):
         raise ValueError(
             "expected an encoding that Python knows, such as utf-8, cp1252 or utf-16"
@@ -51,7 +38,11 @@ def _encoding(name: str) -> str:
 
 Newlines = Literal["lf", "keep"]
 TextNames = Annotated[str | tuple[str, ...], BeforeValidator(_text_names)]
-Globs = Annotated[tuple[Text, ...], BeforeValidator(_globs)]
+Globs = Annotated[  # a list, or a single glob
+    tuple[Text, ...],
+    Field(strict=False),
+    BeforeValidator(lambda globs: (globs,) if isinstance(globs, str) else globs),
+]
 
 
 class DataConfig(ConfigSection):
@@ -62,7 +53,6 @@ class DataConfig(ConfigSection):
         "the text: python-docs, python-source, tinyshakespeare, a file, a folder, a glob, - for "
         "standard input, or a list of these",
         group="data",
-        aliases="dataset corpus input text",
     )
     include: Globs = resumable(
         (),
@@ -126,17 +116,11 @@ class DataConfig(ConfigSection):
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         if self.documents == "separator" and not self.separator:
-            raise ValueError(
-                "data.separator: expected a text, as data.documents is separator, got an empty one"
-            )
+            raise ValueError("data.separator: expected a text, as data.documents is separator")
         if self.max_vocabulary is not None and self.vocabulary != "characters":
             raise ValueError(
-                f"data.max_vocabulary: expected data.vocabulary characters, got {self.vocabulary}; "
-                f"leave out one of the two"
+                f"data.max_vocabulary: expected data.vocabulary characters, got {self.vocabulary}"
             )
         if self.val_source is not None and self.split == "documents":
-            raise ValueError(
-                "data.split: expected tail (the default), as all of data.val_source is val, got "
-                "documents; leave out one of the two"
-            )
+            raise ValueError("data.split: expected tail, as all of data.val_source is val")
         return self

@@ -13,6 +13,33 @@ from gpt.errors import command, shown
 
 MAX_LISTED_KEYS = 20  # keys of a section that a message lists
 MAX_COMPARED_KEY = 100  # characters of an unknown key that are compared with known ones
+OTHER_NAMES = {  # of settings in other projects
+    "data.source": "dataset corpus input text",
+    "model.C": "d_model dim embed_dim embedding_dim hidden_dim hidden_size n_embd n_embed width",
+    "model.T": "block_size context context_length max_seq_len n_ctx n_positions seq_len",
+    "model.dropout": "drop_rate dropout_rate",
+    "model.head_size": "d_head head_dim",
+    "model.n_head": "heads n_heads num_attention_heads num_heads",
+    "model.n_layer": "depth layers n_layers num_hidden_layers num_layers",
+    "model.qkv_bias": "bias",
+    "sample.length": "max_length max_new_tokens",
+    "seed": "manual_seed random_seed",
+    "threads": "num_threads",
+    "train.accumulation": "grad_accum gradient_accumulation_steps",
+    "train.batch_size": "bs batch micro_batch_size per_device_train_batch_size",
+    "train.checkpoint_every": "save_every save_interval save_steps",
+    "train.eval_characters": "eval_iters",
+    "train.eval_every": "eval_interval eval_steps",
+    "train.grad_clip": "clip gradient_clip_val max_grad_norm max_norm",
+    "train.learning_rate": "lr max_lr peak_lr",
+    "train.log_every": "log_interval logging_steps",
+    "train.min_learning_rate": "min_lr",
+    "train.patience": "early_stopping",
+    "train.precision": "dtype",
+    "train.steps": "epochs iterations iters max_epochs max_iters n_epochs num_steps train_steps",
+    "train.warmup_steps": "warmup warmup_iters",
+    "train.weight_decay": "wd",
+}
 
 
 def mistakes_in(error: ValidationError) -> list[Any]:
@@ -32,7 +59,7 @@ def _message(key: str, mistake: Any) -> str:
     """Return the message for one of pydantic's mistakes: what was expected and what was found."""
     kind, got = mistake["type"], reprlib.repr(mistake["input"])
     if kind == "extra_forbidden":
-        return _message_for_unknown(key, mistake["loc"])
+        return f"{key}: {_advice_for_unknown(key)}"
     if kind == "value_error":
         reason = str(mistake["ctx"]["error"])
         is_cross_field = isinstance(mistake["input"], dict) and reason.startswith(key)
@@ -44,22 +71,17 @@ def _message(key: str, mistake: Any) -> str:
     return f"{key}: {mistake['msg'].replace('Input should be', 'expected')}, got {got}"
 
 
-def _message_for_unknown(key: str, location: tuple[str | int, ...]) -> str:
-    """Return the message for an unknown `key`, whose parts are in `location`."""
-    if any("." in str(name) for name in location):
-        *sections, name = key.split(".")
-        nested = f"{''.join(f'{each}: {{' for each in sections)}{name}: ...{'}' * len(sections)}"
-        return f"{key}: expected nested keys, `{nested}`, got one with a dot"
+def _advice_for_unknown(key: str) -> str:
+    if key in SETTINGS:
+        return "expected nested keys, such as `train: {steps: 500}`, got one with a dot"
     if key in REMOVED:
-        return f"{key}: no longer exists; {REMOVED[key].advice}"
+        return "no longer exists; delete it"
     if near := nearest_setting(key):
-        return f"{key}: unknown key; did you mean {near}?"
-    section = key.rpartition(".")[0]
-    keys = [each for each in SETTINGS if section and each.startswith(f"{section}.")]
-    keys = keys or [*Config.model_fields]
+        return f"unknown key; did you mean {near}?"
+    keys = [each for each in SETTINGS if each.startswith(f"{key.rpartition('.')[0]}.")]
     if len(keys) > MAX_LISTED_KEYS:
-        return f"{key}: unknown key; {command('train', '--help-all')} lists the keys"
-    return f"{key}: unknown key; the keys are {', '.join(keys)}"
+        return f"unknown key; {command('train', '--help-all')} lists the keys"
+    return f"unknown key; the keys are {', '.join(keys or Config.model_fields)}"
 
 
 def nearest_setting(name: str, cutoff: float = 0.6) -> str | None:
@@ -70,15 +92,12 @@ def nearest_setting(name: str, cutoff: float = 0.6) -> str | None:
             `train.n_embd` are model.C.
         cutoff: smallest similarity, see `difflib.get_close_matches`.
     """
-    by_leaf = {key.rpartition(".")[2]: key for key in SETTINGS}
-    by_leaf |= {section: section for section in Config.model_fields}
+    by_leaf = {key.rpartition(".")[2]: key for key in [*SETTINGS, *Config.model_fields]}
     name = name[:MAX_COMPARED_KEY].replace("-", "_")
     leaf = name.rpartition(".")[2]
-    if leaf in by_leaf:
-        return by_leaf[leaf]
-    for setting in SETTINGS.values():
-        if leaf.lower() in setting.aliases.split():
-            return setting.key
+    others = (key for key, names in OTHER_NAMES.items() if leaf.lower() in names.split())
+    if key := by_leaf.get(leaf) or next(others, None):
+        return key
     if near := difflib.get_close_matches(name, SETTINGS, n=1, cutoff=max(cutoff, 0.75)):
         return near[0]
     near = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=cutoff)

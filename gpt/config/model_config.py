@@ -4,12 +4,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gpt.config.section import ConfigSection, Fraction, PositiveFloat, PositiveInt, fixed, inherited
+from gpt.config.section import ConfigSection, Fraction, PositiveInt, fixed, inherited
 
 MAX_LAYERS = 1000  # blocks, or n-gram tables; their parameters are listed before a model is read
-MAX_MEMBERS = 64  # models of an ensemble
 MAX_ROTARY_ANGLES = 2**24  # model.T x model.head_size; a model computes them before its weights
-MAX_ATTENTION_SCALE = 1000.0  # makes attention one-hot long before; far from overflow
 
 Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 
@@ -17,36 +15,18 @@ Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 class ModelConfig(ConfigSection):
     """The shape of the transformer, on which the stored weights depend."""
 
-    T: PositiveInt = inherited(
-        64,
-        "context length in characters",
-        group="model: size",
-        aliases="block_size context context_length context_size context_window max_seq_len "
-        "max_seq_length n_ctx n_positions seq_len seq_length sequence_length",
-    )
-    C: PositiveInt = fixed(
-        128,
-        "channels: the width of the residual stream",
-        aliases="d_model dim embed_dim emb_dim embedding_dim embedding_size hidden_dim "
-        "hidden_size n_embd n_embed width",
-    )
-    n_layer: Layers = fixed(
-        4,
-        "transformer blocks, each with attention and an MLP",
-        aliases="depth layers n_layers num_hidden_layers num_layers",
-    )
-    n_head: PositiveInt = fixed(
-        4, "attention heads in each block", aliases="heads n_heads num_attention_heads num_heads"
-    )
+    T: PositiveInt = inherited(64, "context length in characters", group="model: size")
+    C: PositiveInt = fixed(128, "channels: the width of the residual stream")
+    n_layer: Layers = fixed(4, "transformer blocks, each with attention and an MLP")
+    n_head: PositiveInt = fixed(4, "attention heads in each block")
     head_size: PositiveInt = fixed(
         lambda given: given["C"] // given["n_head"] or 1,
         "channels of a head's queries and keys; null = C / n_head",
-        aliases="d_head head_dim",
     )
     value_size: PositiveInt = fixed(
         lambda given: given["head_size"], "channels of a head's values; null = head_size"
     )
-    ensemble: Annotated[int, Field(gt=0, le=MAX_MEMBERS)] = fixed(
+    ensemble: Annotated[int, Field(gt=0, le=64)] = fixed(
         1, "models that differ only in their seed; their predicted probabilities are averaged"
     )
 
@@ -56,7 +36,7 @@ class ModelConfig(ConfigSection):
         group="model: attention, embeddings, MLP",
     )
     qk_norm: bool = fixed(True, "normalise queries and keys, which bounds the attention scores")
-    attention_scale: Annotated[PositiveFloat, Field(le=MAX_ATTENTION_SCALE)] = fixed(
+    attention_scale: Annotated[float, Field(gt=0, le=1000)] = fixed(
         1.0, "attention scores are attention_scale * q k / sqrt(head_size)"
     )
     key_offset: bool = fixed(
@@ -64,7 +44,7 @@ class ModelConfig(ConfigSection):
         "take half of each key's channels from the previous character, so that a head can attend "
         "to what followed a match (partial key offset, for induction heads)",
     )
-    qkv_bias: bool = fixed(False, "add a bias to queries, keys and values", aliases="bias")
+    qkv_bias: bool = fixed(False, "add a bias to queries, keys and values")
     ngram: Layers = fixed(
         4,
         "embeddings that are summed at each position: those of its character and of the "
@@ -78,7 +58,6 @@ class ModelConfig(ConfigSection):
         0.0,
         "dropout of the embeddings and of what each block adds to the residual stream",
         group="model: regularisation",
-        aliases="drop_rate dropout_rate",
     )
     character_dropout: Fraction = inherited(
         0.0, "token dropout: the probability that an input character's embedding is set to zero"
@@ -102,9 +81,8 @@ class ModelConfig(ConfigSection):
                 f"at most {MAX_LAYERS:,}, got {self.ensemble} x {max(self.n_layer, self.ngram)}"
             )
         # rotary embeddings rotate pairs of channels; an offset key has pairs in each of its halves
-        if (self.head_size % 2 and (self.positions == "rotary" or self.key_offset)) or (
-            self.head_size < 4 and self.key_offset
-        ):
+        is_paired = self.positions == "rotary" or self.key_offset
+        if is_paired and (self.head_size % 2 or (self.key_offset and self.head_size < 4)):
             raise ValueError(
                 f"model.head_size: expected an even number, with model.key_offset of at least 4, "
                 f"got {self.head_size}"

@@ -19,9 +19,7 @@ Penalty = Annotated[float, Field(ge=-100, le=100)]  # in logits
 class SampleConfig(ConfigSection):
     """How characters are sampled."""
 
-    length: NonNegativeInt = resumable(
-        500, "characters to sample", group="sampling", aliases="max_length max_new_tokens"
-    )
+    length: NonNegativeInt = resumable(500, "characters to sample", group="sampling")
     temperature: NonNegativeFloat = resumable(
         0.8, "above 1: more random; below 1: more predictable; 0 = always the most likely character"
     )

@@ -46,12 +46,9 @@ class Config(ConfigSection):
     threads: Annotated[int | str, BeforeValidator(_thread_count)] = resumable(
         "auto",
         "CPU threads, which affect the last digits of results; auto = as many as torch chooses",
-        aliases="num_threads",
     )
     seed: NonNegativeInt = setting(
-        1337,
-        "seed of every random draw, together with its purpose and step",
-        aliases="manual_seed random_seed",
+        1337, "seed of every random draw, together with its purpose and step"
     )
     deterministic: bool = setting(False, "use only deterministic kernels on CUDA; they are slower")
     data: DataConfig = DataConfig()
@@ -75,41 +72,30 @@ class Config(ConfigSection):
             )
         return self
 
-    def unused_settings(self) -> dict[str, str]:
-        """Return the settings that have no effect beside the others, each with advice."""
-        unused = self.train.unused_settings()
-        if self.data.val_source is not None:
-            unused["data.val_fraction"] = "all of data.val_source is val; leave out one of the two"
-        return unused
-
 
 def _settings(section: type[ConfigSection], prefix: str = "") -> Iterator[Setting]:
-    group = ""
+    options: dict[str, Any] = {}
     for name, field in section.model_fields.items():
         if isinstance(field.default, ConfigSection):
             yield from _settings(type(field.default), f"{name}.")
             continue
-        options: Any = field.json_schema_extra
-        group = options.get("group", group)
-        text = field.description or ""
+        text, default = field.description or "", field.default
         if get_origin(field.annotation) is Literal:
             text = f"{' | '.join(get_args(field.annotation))}: {text}"
-        default = json.dumps(None if field.default_factory else field.default)
-        if isinstance(field.default, str) and field.default.isprintable():
-            default = field.default
-        options = options | {"group": group}
+        if not (isinstance(default, str) and default.isprintable()):
+            default = json.dumps(None if field.default_factory else default)
+        own: Any = field.json_schema_extra
+        options = {"group": options.get("group")} | own
         yield Setting(f"{prefix}{name}", text, _kinds(field.annotation), default, **options)
 
 
-def _kinds(annotation: Any) -> set[object]:
-    """Return the types of value that `annotation` accepts. A list of texts may also be one text."""
+def _kinds(annotation: Any) -> set[Any]:
+    """Return the types in `annotation`; a union and a tuple count with their parts."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kinds(arguments[0])
-    if origin in (Union, UnionType):
-        return {kind for each in arguments for kind in _kinds(each)}
-    if origin is tuple:
-        return {tuple, *(_kinds(arguments[0]) & {str})}
+    if origin in (Union, UnionType, tuple):
+        return {origin}.union(*map(_kinds, arguments))
     return {annotation}
 
 

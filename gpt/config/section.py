@@ -30,18 +30,16 @@ class Setting:
             that of the other run; scaled: the same times a factor; fixed: the same, and no other.
         affects_choice: whether the config that is chosen for a text depends on this setting of
             training; if so, a sweep over it chooses a config for each value.
-        aliases: names in other projects, separated by spaces; messages suggest the setting.
     """
 
     key: str
     description: str
-    kinds: set[object]
+    kinds: set[Any]
     default: str
-    group: str = ""
+    group: str
     resumable: bool = False
     fine_tuning: Literal["new", "inherited", "scaled", "fixed"] = "new"
     affects_choice: bool = False
-    aliases: str = ""
 
 
 def setting(default: Any, description: str, **options: Any) -> Any:
@@ -50,7 +48,7 @@ def setting(default: Any, description: str, **options: Any) -> Any:
     Args:
         default: the default, or a function that computes it from the settings above this one.
         description: text in help and in config.yaml.
-        options: `group`, if one starts here, and the last four attributes of `Setting`.
+        options: `group`, if one starts here, and the last three attributes of `Setting`.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)
@@ -61,19 +59,6 @@ inherited = partial(setting, fine_tuning="inherited")
 fixed = partial(setting, fine_tuning="fixed")
 
 
-def is_count(value: object) -> bool:
-    """Return whether `value` is a positive integer; a bool is not."""
-    return type(value) is int and 0 < value <= MAX_COUNT
-
-
-def _check_utf8(text: str) -> str:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("expected a text in UTF-8") from None
-    return text
-
-
 def check_text_name(name: str) -> str:
     """Raise ValueError if the name of a file or run has characters that could forge a message."""
     # Cc and Z* are control characters and line ends, Cs are surrogates, which UTF-8 cannot encode
@@ -82,6 +67,11 @@ def check_text_name(name: str) -> str:
             "expected a name in UTF-8 without control characters and line ends; rename the file"
         )
     return name
+
+
+def _check_utf8(text: str) -> str:
+    text.encode()  # its UnicodeEncodeError is a ValueError
+    return text
 
 
 PositiveInt = Annotated[int, Field(gt=0, le=MAX_COUNT)]

@@ -1,11 +1,10 @@
 """Settings of training: batches, optimizer, schedule, evaluation, checkpoints, fine-tuning."""
 
-import math
 import re
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from gpt.config.section import (
     MAX_COUNT,
@@ -17,7 +16,6 @@ from gpt.config.section import (
     PositiveInt,
     TextName,
     inherited,
-    is_count,
     resumable,
     setting,
 )
@@ -26,37 +24,26 @@ MUON_RATIO = 5  # default peak learning rate of Muon / peak learning rate of Ada
 MAX_RATE = 1000.0  # learning rate or weight decay; training diverges long before
 
 
-def _part_or_steps(period: object) -> object:
-    is_part = isinstance(period, str) and re.fullmatch(r"[0-9]{1,3}(\.[0-9]{1,3})? %", period)
-    if not is_count(period) and not (is_part and 0 < float(str(period)[:-2]) <= 100):
-        raise ValueError("expected a number of steps, or a part of the run such as `10 %`")
-    return period
+def _steps_or(pattern: str, expected: str) -> BeforeValidator:
+    """Return a check that a period is a number of steps, or a text that matches `pattern`."""
+
+    def check(period: object) -> object:
+        is_count = type(period) is int and 0 < period <= MAX_COUNT
+        if not is_count and not (isinstance(period, str) and re.fullmatch(pattern, period)):
+            raise ValueError(f"expected a number of steps, or {expected}")
+        return period
+
+    return BeforeValidator(check)
 
 
-def _minutes_or_steps(period: object) -> object:
-    is_minutes = isinstance(period, str) and re.fullmatch(r"[1-9][0-9]{0,5} min", period)
-    if not is_count(period) and not is_minutes:
-        raise ValueError("expected a number of steps, or of minutes such as `10 min`")
-    return period
-
-
-def _plans(plans: Any) -> object:
-    """Check plans on their own: pairs of numbers, from step 0 on, in the order of their steps."""
-    is_list = isinstance(plans, list | tuple)
-    pairs = [tuple(plan) for plan in plans if isinstance(plan, list | tuple)] if is_list else []
-    if not (
-        is_list
-        and len(pairs) == len(plans)
-        and all(len(pair) == 2 and all(n == 0 or is_count(n) for n in pair) for pair in pairs)
-        and all(step < steps for step, steps in pairs)
-        and all(step < after for (step, _), (after, _) in pairwise(pairs))
-        and all(step == 0 for step, _ in pairs[:1])
-    ):
+def _check_plans(plans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], ...]:
+    is_ordered = all(step < later for (step, _), (later, _) in pairwise(plans))
+    if plans and not (is_ordered and plans[0][0] == 0 and all(a < b for a, b in plans)):
         raise ValueError(
             "expected pairs of a step and a larger number of steps, the first at step 0, such as "
             "[[0, 900], [400, 850]]"
         )
-    return tuple(pairs)
+    return plans
 
 
 def _first_steps(given: dict[str, Any]) -> int:
@@ -65,8 +52,16 @@ def _first_steps(given: dict[str, Any]) -> int:
     return plans[0][1] if plans else int(given["steps"])
 
 
+StepsOrPart = Annotated[
+    int | str,
+    _steps_or(r"(100|(?!0+(\.0+)? )\d\d?(\.\d{1,3})?) %", "a part of the run such as `10 %`"),
+]
+StepsOrMinutes = Annotated[
+    int | str, _steps_or(r"[1-9]\d{0,5} min", "a number of minutes such as `10 min`")
+]
 LearningRate = Annotated[float, Field(gt=0, le=MAX_RATE)]
-Plans = Annotated[tuple[tuple[NonNegativeInt, PositiveInt], ...], BeforeValidator(_plans)]
+Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # or a list
+Plans = Annotated[tuple[Plan, ...], Field(strict=False), AfterValidator(_check_plans)]
 
 
 class TrainConfig(ConfigSection):
@@ -78,8 +73,6 @@ class TrainConfig(ConfigSection):
         group="training: steps and batches",
         fine_tuning="inherited",
         affects_choice=True,
-        aliases="epochs iterations iters max_epochs max_iterations max_iters n_epochs "
-        "num_epochs num_iters num_steps num_train_epochs train_steps",
     )
     minutes: Annotated[PositiveFloat, Field(le=MAX_COUNT)] | None = resumable(
         None,
@@ -98,20 +91,14 @@ class TrainConfig(ConfigSection):
         "has plans and no train.minutes repeats them",
         affects_choice=True,
     )
-    batch_size: PositiveInt = inherited(
-        12,
-        "B: windows of T characters in one step",
-        aliases="bs batch micro_batch_size per_device_train_batch_size",
-    )
+    batch_size: PositiveInt = inherited(12, "B: windows of T characters in one step")
     first_window: PositiveInt | None = inherited(
         None,
         "a shorter context for the first five sixths of the steps, with the same number of "
         "characters per step; null = model.T",
     )
     accumulation: PositiveInt = inherited(
-        1,
-        "micro-batches of a step (gradient accumulation), to save memory",
-        aliases="grad_accum gradient_accumulation_steps",
+        1, "micro-batches of a step (gradient accumulation), to save memory"
     )
 
     optimizer: Literal["muon", "adamw"] = inherited(
@@ -123,7 +110,6 @@ class TrainConfig(ConfigSection):
         4e-3,
         "peak learning rate of AdamW; changing it also scales train.muon_learning_rate",
         fine_tuning="scaled",
-        aliases="lr max_lr peak_lr",
     )
     muon_learning_rate: LearningRate = setting(
         lambda given: min(MUON_RATIO * given["learning_rate"], MAX_RATE),
@@ -131,27 +117,24 @@ class TrainConfig(ConfigSection):
         fine_tuning="scaled",
     )
     weight_decay: Annotated[float, Field(ge=0, le=MAX_RATE)] = inherited(
-        0.1, "decoupled weight decay of matrices", aliases="wd"
+        0.1, "decoupled weight decay of matrices"
     )
     beta1: Fraction = inherited(0.9, "AdamW: decay of the running mean of the gradient")
     beta2: Fraction = inherited(0.99, "AdamW: decay of the running mean of the squared gradient")
     grad_clip: NonNegativeFloat = inherited(
         1.0,
         "largest norm of the gradient; a longer gradient is scaled down to it; 0 = no clipping",
-        aliases="clip gradient_clip_val max_grad_norm max_norm",
     )
 
     warmup_steps: NonNegativeInt = setting(
         lambda given: min(100, _first_steps(given) // 10),
         "steps of linear warmup; null = a tenth of train.steps, at most 100",
         group="training: learning rate schedule",
-        aliases="warmup warmup_iters",
     )
     min_learning_rate: NonNegativeFloat = setting(
         1e-5,
         "last learning rate of AdamW, after a linear decay; that of Muon is in proportion",
         fine_tuning="scaled",
-        aliases="min_lr",
     )
 
     precision: Literal["auto", "fp32", "bf16", "fp16"] = setting(
@@ -159,22 +142,18 @@ class TrainConfig(ConfigSection):
         "number format of matrix products; auto: bf16 if the processor supports it, else fp32",
         group="training: precision and compilation",
         affects_choice=True,
-        aliases="dtype",
     )
     compile: Literal["auto", "on", "off"] = resumable(
         "auto", "torch.compile; auto: on for CUDA, if it works"
     )
 
-    eval_every: Annotated[int | str, BeforeValidator(_part_or_steps)] = resumable(
+    eval_every: StepsOrPart = resumable(
         lambda given: 250 if given["minutes"] is None else "10 %",
         "steps between two evaluations, or a part of the run such as 10 %; null = 250, with "
         "train.minutes 10 %",
         group="training: evaluation, logging, checkpoints",
-        aliases="eval_interval eval_steps",
     )
-    log_every: PositiveInt = resumable(
-        10, "steps between two records of the train loss", aliases="log_interval logging_steps"
-    )
+    log_every: PositiveInt = resumable(10, "steps between two records of the train loss")
     sample_length: NonNegativeInt = resumable(
         200, "characters to sample at each evaluation; 0 = no sample"
     )
@@ -182,13 +161,11 @@ class TrainConfig(ConfigSection):
         None,
         "characters of the val split, evenly spread, that are scored at each evaluation but the "
         "last, which scores all; null = all",
-        aliases="eval_iters",
     )
-    checkpoint_every: Annotated[int | str, BeforeValidator(_minutes_or_steps)] = resumable(
+    checkpoint_every: StepsOrMinutes = resumable(
         lambda given: 250 if given["minutes"] is None else "1 min",
         "steps between two checkpoints, or minutes such as 10 min; null = 250, with "
         "train.minutes 1 min",
-        aliases="save_every save_interval save_steps",
     )
     keep_checkpoints: PositiveInt = resumable(
         2, "number of newest checkpoints to keep; the best is kept as well"
@@ -200,9 +177,7 @@ class TrainConfig(ConfigSection):
         group="training: early stopping",
     )
     patience: PositiveInt | None = resumable(
-        None,
-        "stop after this many evaluations without a new best; null = do not",
-        aliases="early_stopping",
+        None, "stop after this many evaluations without a new best; null = do not"
     )
 
     distill: TextName | None = resumable(
@@ -227,46 +202,17 @@ class TrainConfig(ConfigSection):
                 f"train.plans: expected the last to be of train.steps ({self.steps}), got "
                 f"{self.plans[-1][1]}; for another number of steps, leave train.plans out"
             )
-        if self.warmup_steps > (steps := _first_steps(vars(self))):
-            raise ValueError(
-                f"train.warmup_steps: expected at most train.steps ({steps}), got "
-                f"{self.warmup_steps}"
-            )
-        if self.min_learning_rate > self.learning_rate:
-            raise ValueError(
-                f"train.min_learning_rate: expected at most train.learning_rate "
-                f"({self.learning_rate}), got {self.min_learning_rate}"
-            )
+        for key, limit, limit_key in (
+            ("warmup_steps", _first_steps(vars(self)), "steps"),
+            ("min_learning_rate", self.learning_rate, "learning_rate"),
+        ):
+            if (value := getattr(self, key)) > limit:
+                raise ValueError(
+                    f"train.{key}: expected at most train.{limit_key} ({limit}), got {value}"
+                )
         if self.batch_size % self.accumulation:
             raise ValueError(
                 f"train.accumulation: expected a divisor of train.batch_size "
                 f"({self.batch_size}), got {self.accumulation}"
             )
         return self
-
-    def unused_settings(self) -> dict[str, str]:
-        """Return the settings that have no effect beside the others, each with advice."""
-        max_steps = MAX_COUNT if self.max_steps is None else self.max_steps
-        every = self.eval_every
-        part = float(every[:-2]) / 100 if isinstance(every, str) else every / self.steps
-        evaluations = math.ceil(1 / part)
-        unused = {}
-        if max_steps < MAX_COUNT and self.minutes is None and not self.plans:
-            unused["train.max_steps"] = (
-                "it limits a run of --minutes; set --minutes, or train.steps instead"
-            )
-        if self.warmup_steps > max_steps:
-            unused["train.warmup_steps"] = (
-                f"{self.warmup_steps} steps of warmup are more than train.max_steps ({max_steps}) "
-                f"allows; set fewer"
-            )
-        if self.optimizer == "adamw":
-            unused["train.muon_learning_rate"] = (
-                "train.optimizer is adamw; set train.learning_rate instead"
-            )
-        if self.patience is not None and self.patience > evaluations:
-            unused["train.patience"] = (
-                f"the run has {evaluations} evaluations after the first, fewer than "
-                f"{self.patience}; set a smaller train.patience or train.eval_every"
-            )
-        return unused

@@ -5,17 +5,13 @@ A file may come from a stranger: it cannot execute anything, and reading it take
 
 import json
 import re
-import reprlib
-from pathlib import Path
 from typing import Any, ClassVar
 
 import yaml
 
 from gpt.config.schema import SETTINGS, Config, values
 from gpt.errors import ConfigError, shown
-from gpt.files import read_bounded
 
-MAX_FILE_BYTES = 2**20  # size of a config file
 MAX_LEVELS = 20  # levels of keys; a hundred thousand would take minutes to read
 
 
@@ -29,30 +25,28 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
+        seen = set[str]()
         for key, _ in node.value:
-            problem = f"duplicate key {key.value!r}"
-            if not isinstance(key, yaml.ScalarNode):
-                problem = "expected a plain word as a key"
-            elif key.value not in seen:
-                seen.add(key.value)
-                continue
-            raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            if not isinstance(key, yaml.ScalarNode) or key.value in seen:
+                problem = f"expected different words as keys, got {shown(str(key.value))!r}"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
         return dict(super().construct_mapping(node, deep))
 
 
-_Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile(r"^(~|null|Null|NULL|)$"), None)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:bool", re.compile(r"^(true|True|TRUE|false|False|FALSE)$"), list("tTfF")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:int", re.compile(r"^[-+]?(0|[1-9][0-9_]*)$"), list("-+0123456789")
-)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\.[0-9]+|(0|[1-9][0-9_]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?$"),
-    list("-+.0123456789"),
-)
+for tag, pattern, first in (
+    ("null", r"~|null|Null|NULL|", None),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|(0|[1-9][0-9_]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
+        "-+.0123456789",
+    ),
+):
+    _Loader.add_implicit_resolver(
+        f"tag:yaml.org,2002:{tag}", re.compile(f"^({pattern})$"), first and [*first]
+    )
 
 
 def parse(text: str, origin: str) -> Any:
@@ -66,21 +60,15 @@ def parse(text: str, origin: str) -> Any:
         for event in yaml.parse(text, Loader=_Loader):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_LEVELS:
-                raise ConfigError(f"{origin}: expected at most {MAX_LEVELS} levels, got more")
-            refused = ""
-            if isinstance(event, yaml.AliasEvent):  # a few lines of them can stand for gigabytes
-                refused = "aliases (*name) are not read here"
-            elif getattr(event, "tag", None) is not None:  # `!!int "010"` is 8 to PyYAML
-                refused = "explicit tags (!!int, !name) are not read here; leave them out"
-            if refused:
+            # a few lines of aliases can stand for gigabytes; `!!int "010"` is 8 to PyYAML
+            is_special = isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None)
+            if is_special or depth > MAX_LEVELS:
+                problem = f"no aliases (*name), tags (!!int) and more than {MAX_LEVELS} levels"
                 raise yaml.MarkedYAMLError(
-                    problem=refused,
+                    problem=f"expected {problem}",
                     problem_mark=event.start_mark,  # type: ignore[arg-type]
                 )
         return yaml.load(text, Loader=_Loader)
-    except ConfigError:
-        raise
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
@@ -88,39 +76,6 @@ def parse(text: str, origin: str) -> Any:
     except Exception as error:  # control characters, numbers of thousands of digits
         reason = shown(" ".join(str(error).split()) or type(error).__name__, 150)
         raise ConfigError(f"{origin}: not valid YAML: {reason}") from None
-
-
-def has_comment(text: str) -> bool:
-    """Return whether the YAML `text` has a comment, which `parse` drops."""
-    end = 0
-    for token in yaml.scan(text, Loader=_Loader):
-        if "#" in text[end : token.start_mark.index]:
-            return True
-        end = token.end_mark.index
-    return "#" in text[end:]
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the mapping in a config file; raise ConfigError if it cannot be read or is none."""
-    try:
-        content = read_bounded(path, MAX_FILE_BYTES)
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(f"{path}: expected a config of at most 1 MiB, got a larger file")
-        text = content.decode("utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no such config file") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: expected UTF-8 text, got {error}") from None
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot read the config: {error.strerror}") from None
-    tree = parse(text, str(path))
-    if tree is None:  # an empty file, or nothing but comments
-        return {}
-    if not isinstance(tree, dict):
-        raise ConfigError(
-            f"{path}: expected keys such as `model:` and `train:`, got {reprlib.repr(tree)}"
-        )
-    return tree
 
 
 def as_flow(value: Any) -> str:
@@ -152,6 +107,6 @@ def _value(value: Any) -> str:
     """Return `value` as YAML on one line, with escapes for characters that do not show."""
     value = json.loads(json.dumps(value))  # tuples become lists
     text: str = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
-    text = "null" if value is None else text.removesuffix("\n").removesuffix("\n...")
+    text = text.removesuffix("\n").removesuffix("\n...")
     # PyYAML writes the text "1e5" without quotes, which would be read as a number
     return text if text.isprintable() and parse(text, "") == value else as_flow(value)
