@@ -9,7 +9,7 @@ from threading import Lock
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from gpt.errors import DeviceError, GPTError, counted
@@ -26,21 +26,15 @@ def select_device(name: str) -> torch.device:
     """
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise DeviceError(f"device {name}: expected auto, cpu, cuda, cuda:N or mps")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        count = counted(torch.cuda.device_count(), "CUDA device")
+    gpus, has_mps = torch.cuda.device_count(), torch.backends.mps.is_available()
+    names = ["cpu", *(f"cuda:{i}" for i in range(gpus)), *(["mps"] if has_mps else [])]
+    if name not in names and not (name == "cuda" and gpus):
         raise DeviceError(
-            f"device {name}: torch {torch.__version__} sees {count} "
-            f"here; use --device cpu, or install a CUDA build of torch"
+            f"device {name}: expected auto, cpu, cuda, cuda:N or mps; torch {torch.__version__} "
+            f"sees {counted(gpus, 'CUDA device')} and {'an' if has_mps else 'no'} Apple GPU here; "
+            f"use --device cpu, or install another build of torch"
         )
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise DeviceError(f"device {name}: torch sees no Apple GPU here; use --device cpu")
-    return device
+    return torch.device(name)
 
 
 def select_precision(name: str, device: torch.device) -> torch.dtype:
@@ -50,11 +44,9 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
     elsewhere. A CPU without bfloat16 computes it five times slower than float32 (scripts/bench.py
     peak).
     """
-    if name != "auto":
-        return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
-    if has_fast_bf16(device):
-        return torch.bfloat16
-    return torch.float16 if device.type == "cuda" else torch.float32
+    if name == "auto":
+        name = "bf16" if has_fast_bf16(device) else "fp16" if device.type == "cuda" else "fp32"
+    return {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[name]
 
 
 def has_fast_bf16(device: torch.device) -> bool:
@@ -120,12 +112,11 @@ def default_modes() -> Iterator[None]:
 @contextmanager
 def _deterministic() -> Iterator[None]:
     """On CUDA, use only kernels that add in a fixed order; fail where there is none."""
-    variable = "CUBLAS_WORKSPACE_CONFIG"  # torch requires it, and CUDA reads it when it starts
-    # torch sets the second variable
-    not_set = {variable, "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
+    # torch requires the first variable, which CUDA reads when it starts, and sets the second
+    not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
-    os.environ.setdefault(variable, ":4096:8")
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     try:
         yield
@@ -133,13 +124,6 @@ def _deterministic() -> Iterator[None]:
         torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
         for name in not_set:
             os.environ.pop(name, None)
-
-
-def move(ids: Tensor, device: torch.device) -> Tensor:
-    """Copy a CPU tensor to `device`; CUDA copies from pinned memory while it computes."""
-    if device.type == "cuda":
-        return ids.pin_memory().to(device, non_blocking=True)
-    return ids.to(device)
 
 
 def free_cached_memory(device: torch.device) -> None:
@@ -165,19 +149,18 @@ def compile_model(
         mode: `on`, `off`, or `auto`, which compiles on CUDA if that works. On a CPU, compiling
             takes longer than it saves in a run of minutes.
         device: where the model is.
-        rehearse: computes batches of each shape with the model that it is given, forward and
-            backward, because a compiler fails only when it is used.
+        rehearse: computes a forward and a backward pass for each shape of batches with the model
+            that it is given, because a compiler fails only when it is used.
 
     Raises:
         DeviceError: `on`, and the compiler does not work here.
-        GPTError: `rehearse` raised it, such as for lack of memory.
     """
     if mode == "off" or (mode == "auto" and device.type != "cuda"):
         return model
     try:
         compiled = torch.compile(model)
         rehearse(compiled)
-    except GPTError:
+    except GPTError:  # such as for lack of memory
         raise
     except Exception as error:  # anything can fail: no g++, this Python, this chip
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -11,9 +11,9 @@ from pathlib import Path
 from gpt.errors import OutOfMemory
 
 ALWAYS_FREE = 2**28  # bytes that are assumed to be free, because measuring takes 0.1 s
-CONTROL_GROUPS = {  # Linux, version 2 and 1: controllers to folder, file of the limit, of the usage
-    "": ("/sys/fs/cgroup", "memory.max", "memory.current"),
-    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+CONTROL_GROUPS = {  # version 2 and 1: controllers to folder, limit, usage, prefix of cached files
+    "": ("/sys/fs/cgroup", "memory.max", "memory.current", ""),
+    "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 }
 
 
@@ -67,24 +67,23 @@ def free_bytes() -> int:
 
 
 def _free_in_control_groups() -> Iterator[int]:
-    """Yield the free bytes of each control group of this process that has a limit."""
+    """Yield the free bytes of each control group of this process that has a limit, on Linux.
+
+    The system frees cached files when memory is needed.
+    """
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
             _, controllers, path = line.split(":", 2)
             if controllers not in CONTROL_GROUPS:
                 continue
-            root, limit, usage = CONTROL_GROUPS[controllers]
+            root, limit, usage, cached = CONTROL_GROUPS[controllers]
             group = Path(f"{root}{path}")
             for folder in (group, *group.parents):
                 with suppress(OSError, ValueError, KeyError):  # the limit may be the word `max`
-                    limit_bytes = int((folder / limit).read_text("ascii"))
-                    used_bytes = int((folder / usage).read_text("ascii"))
-                    yield limit_bytes - used_bytes + _file_cache_bytes(folder)
-
-
-def _file_cache_bytes(group: Path) -> int:
-    """Return the bytes of cached files, which the system frees when memory is needed."""
-    lines = (group / "memory.stat").read_text("ascii").splitlines()
-    stat = {name: int(value) for name, value in map(str.split, lines)}
-    kinds = ("active_file", "inactive_file")
-    return sum(stat.get(f"total_{kind}", stat[kind]) for kind in kinds)  # total_: with subgroups
+                    free = int((folder / limit).read_text()) - int((folder / usage).read_text())
+                    stat = dict(map(str.split, (folder / "memory.stat").read_text().splitlines()))
+                    yield (
+                        free
+                        + int(stat[f"{cached}active_file"])
+                        + int(stat[f"{cached}inactive_file"])
+                    )

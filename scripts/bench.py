@@ -264,8 +264,7 @@ def workers() -> dict[str, Any]:
     from gpt.config.load import load_config
     from gpt.distributed.ranks import SINGLE
     from gpt.model.transformer import GPT
-    from gpt.training.build_step import build_train_step
-    from gpt.training.gradients import PlainBackward
+    from gpt.training.step import TrainStep
 
     ids = torch.randint(65, (10**6,), dtype=torch.uint8).numpy()
     table: dict[str, Any] = {}
@@ -275,14 +274,13 @@ def workers() -> dict[str, Any]:
         ("shakespeare_gpu", ["model.dropout=0"]),
     ]:
         config = load_config(CONFIGS / f"{name}.yaml", [*changes, "device=cpu"])
-        step = build_train_step(config, GPT(config.model, 65), torch.device("cpu"), SINGLE, ids)
+        step = TrainStep(config, GPT(config.model, 65), torch.device("cpu"), SINGLE, ids)
         if torch.get_num_threads() == 1:
             return {"threads": 1}
-        loss = step.backward.loss
-        ways = step.backward, PlainBackward(loss, config.model.C, divides=True)
+        ways = step.backward.workers, 1
         times: tuple[list[float], list[float]] = [], []
         for i in range(12):
-            for step.backward, taken in zip(ways, times, strict=True):
+            for step.backward.workers, taken in zip(ways, times, strict=True):
                 began = time.perf_counter()
                 step(i)
                 taken.append(time.perf_counter() - began)

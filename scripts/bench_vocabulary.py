@@ -40,14 +40,14 @@ def _parts(name: str, precision: str, V: int) -> dict[str, Callable[[], object]]
     from gpt.distributed.ranks import SINGLE
     from gpt.evaluation.loss import evaluate
     from gpt.model.transformer import GPT, cross_entropy
-    from gpt.training.batch_loss import linear_cross_entropy
-    from gpt.training.build_step import build_train_step
+    from gpt.training.linear_cross_entropy import linear_cross_entropy
+    from gpt.training.step import TrainStep
 
     config = load_config(name, [f"train.precision={precision}", "device=cpu"])
     draws = np.random.default_rng(1).random(10**6)
     ids = (V * draws**4).astype(np.uint16)
     model = GPT(config.model, V)
-    step = build_train_step(config, model, torch.device("cpu"), SINGLE, ids)
+    step = TrainStep(config, model, torch.device("cpu"), SINGLE, ids)
     numbers = iter(range(10**6))
     x, y = step.batches(0)
     hidden = torch.randn(*x.shape, config.model.C, requires_grad=True)

@@ -282,13 +282,11 @@ def test_variables_that_torchrun_does_not_set_are_refused(
     launched: Callable[..., None], variable: str, value: str
 ) -> None:
     """Bug: RANK=5 of 2 waited for an hour, MASTER_PORT=q was a traceback."""
-    with pytest.raises(UsageError, match=f"variable {variable} is {value}, where"):
+    with pytest.raises(UsageError, match=f"got .*{variable}={value}.*; start gpt"):
         launched(**{variable: value})
 
 
-@pytest.mark.parametrize(
-    ("rank", "missing"), [("1", r"rank 0 at localhost:1 \(.*"), ("0", "rank 1")]
-)
+@pytest.mark.parametrize(("rank", "missing"), [("1", "rank 0 at localhost:1"), ("0", "rank 1")])
 def test_the_wait_for_other_ranks_is_bounded_and_can_be_stopped(
     launched: Callable[..., None], monkeypatch: pytest.MonkeyPatch, rank: str, missing: str
 ) -> None:
@@ -299,8 +297,8 @@ def test_the_wait_for_other_ranks_is_bounded_and_can_be_stopped(
             port = str(server.getsockname()[1])
     with pytest.raises(Interrupted, match="before training began; nothing is saved"):
         launched(lambda: True, RANK=rank, MASTER_PORT=port)
-    monkeypatch.setattr("gpt.distributed.launch.RENDEZVOUS_S", 0.1)
-    expected = f"rank {rank} of 2 waited 0.1 s for {missing}; start every rank"
+    monkeypatch.setattr("gpt.distributed.launch.RENDEZVOUS_S", 0.5)
+    expected = f"rank {rank} of 2 waited 0.5 s for {missing}; start every rank"
     with pytest.raises(TrainingError, match=expected):
         launched(RANK=rank, MASTER_PORT=port)
     assert not Path("r").exists()
@@ -395,7 +393,7 @@ def gradients_of_two_batches(ranks: Ranks = SINGLE) -> Tensors:
 
     from gpt.model.transformer import GPT
     from gpt.training.build_step import build_step
-    from gpt.training.gradients import PlainBackward
+    from gpt.training.gradients import windows_at_once
 
     ids = np.random.default_rng(1).integers(0, 17, 1000).astype(np.uint8)
     gradients = {}
@@ -404,9 +402,8 @@ def gradients_of_two_batches(ranks: Ranks = SINGLE) -> Tensors:
         config = CONFIG.model_copy(update={"train": train})
         model = GPT(config.model, 17, torch.Generator().manual_seed(1))
         step = build_step(config, model, torch.device("cpu"), ranks, ids)
-        assert isinstance(step.backward, PlainBackward)
         share, T = step.batches(0)[0].shape
-        assert step.backward.windows_at_once(share, T) < share
+        assert windows_at_once(share, T, config.model.C, workers=1) < share
         step(0)
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None

@@ -710,10 +710,8 @@ def memory_for(windows: int) -> Iterator[None]:
         hook.remove()
 
 
-def test_when_memory_ends_the_setting_that_fits_is_named(
-    corpus: Corpus,
-) -> None:
-    expected = r"not enough memory on cpu for 6 windows of 13 characters .*train.accumulation=2"
+def test_when_memory_ends_a_setting_that_helps_is_named(corpus: Corpus) -> None:
+    expected = r"not enough memory on cpu for 6 windows of 13 .*larger train.accumulation"
     with memory_for(3):
         with pytest.raises(TrainingError, match=expected):
             train(small(), corpus, Path("r"))

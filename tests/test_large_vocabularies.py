@@ -25,8 +25,8 @@ from gpt.runs.read import read_checkpoint
 from gpt.seeds import derive_seed
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
-from gpt.training.batch_loss import linear_cross_entropy
 from gpt.training.build_step import build_step
+from gpt.training.linear_cross_entropy import linear_cross_entropy
 from gpt.training.start import train
 from gpt.training.teacher import Teacher
 from tests.conftest import metrics_of, small

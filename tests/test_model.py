@@ -19,7 +19,6 @@ from gpt.model.transformer import (
     Block,
     count_parameters,
     cross_entropy,
-    initialize,
     relu2,
 )
 from gpt.text.vocabulary import MASKED
@@ -244,14 +243,6 @@ def test_the_initial_weights_follow_from_the_generator_alone() -> None:
     assert all(first[name].equal(again[name]) for name in first)
     other = GPT(config(), V, torch.Generator().manual_seed(6)).state_dict()
     assert not first["token_embedding.weight"].equal(other["token_embedding.weight"])
-
-
-def test_a_parameter_without_a_rule_of_initialisation_is_refused() -> None:
-    """It would silently keep torch's own draw."""
-    model = GPT(config(), V)
-    model.gate = torch.nn.Parameter(torch.zeros(C))
-    with pytest.raises(ValueError, match=r"rule of initialisation .*none for \['gate'\]"):
-        initialize(model)
 
 
 def test_a_new_model_leaves_torchs_random_numbers_alone() -> None:

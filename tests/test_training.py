@@ -34,7 +34,7 @@ from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.training import gradients as training_gradients
 from gpt.training.build_step import build_step
-from gpt.training.gradients import PlainBackward
+from gpt.training.gradients import Backward
 from gpt.training.schedule import Schedule
 from gpt.training.start import train
 from gpt.training.step import TrainStep
@@ -273,7 +273,8 @@ def test_plain_backward_runs_the_hooks_of_distributed_training(corpus: Corpus) -
     try:
         distributed = torch.nn.parallel.DistributedDataParallel(model)
         distributed.register_comm_hook(None, double)
-        backward = PlainBackward(lambda x, y: cross_entropy(distributed(x), y), config.model.C)
+        backward = Backward(config, model, CPU)
+        backward.forward, backward.workers = distributed, 1
         backward(x, y, torch.ones(()))
     finally:
         torch.distributed.destroy_process_group()
@@ -667,7 +668,7 @@ def test_resume_refuses_settings_that_would_make_another_run() -> None:
 def test_a_device_that_is_not_here_is_told() -> None:
     assert select_device("cpu") == CPU
     count = torch.cuda.device_count()
-    with pytest.raises(DeviceError, match=rf"cuda:{count + 7}: torch .* sees {count} CUDA devices"):
+    with pytest.raises(DeviceError, match=rf"cuda:{count + 7}: .* sees {count} CUDA device"):
         select_device(f"cuda:{count + 7}")
     if not torch.backends.mps.is_available():
         with pytest.raises(DeviceError, match="no Apple GPU"):

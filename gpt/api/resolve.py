@@ -348,15 +348,19 @@ def prepared(
     vocabulary = None
     if (run := fine_tuned or named) is not None:
         vocabulary = resumed or _summary(run).vocabulary
-    with ranks.first_on_each_machine():
-        return load_corpus(
-            sources[0],
-            data,
-            val_source=sources[1] if len(sources) > 1 else None,
-            vocabulary=vocabulary,
-            extends=fine_tuned is not None,
-            seed=config.seed,
-        )
+    if ranks.local_rank > 0:  # one rank of each machine fills its cache
+        ranks.wait()
+    corpus = load_corpus(
+        sources[0],
+        data,
+        val_source=sources[1] if len(sources) > 1 else None,
+        vocabulary=vocabulary,
+        extends=fine_tuned is not None,
+        seed=config.seed,
+    )
+    if ranks.local_rank == 0:
+        ranks.wait()
+    return corpus
 
 
 def _summary(run: str) -> "CheckpointData":

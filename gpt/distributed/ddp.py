@@ -8,7 +8,6 @@ import hashlib
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -40,21 +39,6 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
     rehearse(wrapped)
     module.zero_grad(set_to_none=True)
     return wrapped
-
-
-def unsynchronised(module: Any) -> AbstractContextManager[None]:
-    """Return a context in which DDP does not exchange gradients, as before the last micro-batch."""
-    if not hasattr(module, "no_sync"):
-        return nullcontext()
-    context: AbstractContextManager[None] = module.no_sync()
-    return context
-
-
-def all_reduce(tensor: Tensor, ranks: Ranks) -> Tensor:
-    """Return the sum of a tensor over all ranks, computed in place on its device."""
-    if ranks.size > 1:
-        dist.all_reduce(tensor, group=ranks.group)
-    return tensor
 
 
 def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
@@ -118,20 +102,12 @@ def assign_owners(costs: Sequence[int], ranks: int) -> list[int]:
 
 
 def share_results(results: Sequence[Tensor], owner: Sequence[int], ranks: Ranks) -> None:
-    """Broadcast each tensor from its owner to all ranks, in place, through one flat buffer."""
-    if ranks.size == 1 or not results:
-        return
-    by_rank: list[list[Tensor]] = [[] for _ in range(ranks.size)]
-    for tensor, i in zip(results, owner, strict=True):
-        by_rank[i].append(tensor)
-    sizes = [sum(t.numel() for t in tensors) for tensors in by_rank]
-    mine = results[0].new_zeros(max(sizes))
-    if tensors := by_rank[ranks.rank]:
-        torch.cat([t.flatten() for t in tensors], out=mine[: sizes[ranks.rank]])
-    gathered = [mine.new_empty(len(mine)) for _ in range(ranks.size)]
-    dist.all_gather(gathered, mine, group=ranks.group)
-    for i, (tensors, values) in enumerate(zip(by_rank, gathered, strict=True)):
-        if i != ranks.rank:
-            parts = torch.split_with_sizes(values[: sizes[i]], [t.numel() for t in tensors])
-            for tensor, flat in zip(tensors, parts, strict=True):
-                tensor.copy_(flat.view_as(tensor))
+    """Broadcast each tensor from its owner to all ranks, in place, in one buffer for each rank."""
+    for rank in range(ranks.size if ranks.size > 1 else 0):
+        tensors = [tensor for tensor, i in zip(results, owner, strict=True) if i == rank]
+        if tensors:
+            flat = torch.cat([tensor.flatten() for tensor in tensors])
+            dist.broadcast(flat, src=rank, group=ranks.group)
+            parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+            for tensor, part in zip(tensors, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))

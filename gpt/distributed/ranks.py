@@ -64,8 +64,7 @@ class Ranks:
 
         sums = torch.tensor([*numbers], dtype=torch.float64)
         dist.all_reduce(sums, group=None if patient else self.group)
-        result: list[float] = sums.tolist()
-        return result
+        return [*map(float, sums)]
 
     def any(self, flag: bool) -> bool:
         """Return whether `flag` is true on any rank, such as after a signal or a deadline."""
@@ -81,15 +80,6 @@ class Ranks:
         3 ranks share 7 items as 0:2, 2:4 and 4:7.
         """
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
-
-    @contextmanager
-    def first_on_each_machine(self) -> Iterator[None]:
-        """Run the body on one rank of each machine before the other ranks run it."""
-        if self.local_rank > 0:
-            self.wait()
-        yield
-        if self.local_rank == 0:
-            self.wait()
 
     def check_batch(self, batch_size: int) -> None:
         """Raise ConfigError if a batch has fewer windows than there are ranks."""
@@ -122,40 +112,31 @@ def joined(should_stop: Callable[[], bool] = lambda: False) -> Iterator[Ranks]:
     import torch
     import torch.distributed as dist
 
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     on_cuda = torch.cuda.is_available() and dist.is_nccl_available()
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
             timeout=LONG_TIMEOUT,
-            rank=rank,
-            world_size=size,
+            rank=int(os.environ["RANK"]),
+            world_size=int(os.environ["WORLD_SIZE"]),
             store=rendezvous(LONG_TIMEOUT, should_stop),
         )
         yield Ranks(
-            rank,
-            size,
+            dist.get_rank(),
+            dist.get_world_size(),
             local_rank=int(os.environ.get("LOCAL_RANK", "0")),
             local_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
             group=dist.new_group(timeout=STEP_TIMEOUT),
         )
         dist.destroy_process_group()
     except RuntimeError as error:
-        if (reason := _reason(error)) is None:
+        first, *_ = str(error).splitlines() or [""]
+        if not (isinstance(error, dist.DistError) or "gloo" in first.lower() or "NCCL" in first):
             raise
         raise TrainingError(
             f"another rank of this job ended, or did not answer for {STEP_TIMEOUT.seconds} s "
-            f"({reason:.150}), so this one ends too; the run keeps its last checkpoint: resume it "
+            f"({first:.150}), so this one ends too; the run keeps its last checkpoint: resume it "
             f"with gpt train --resume, or start with torchrun --max-restarts"
         ) from error
     finally:
         time.sleep(RELEASE_S)
-
-
-def _reason(error: RuntimeError) -> str | None:
-    """Return the first sentence of an error of the process group; None for other errors."""
-    import torch.distributed as dist
-
-    first, *_ = str(error).splitlines() or [""]
-    is_ours = isinstance(error, dist.DistError) or "gloo" in first.lower() or "NCCL" in first
-    return (first.rpartition("] ")[2] or first).partition(". ")[0] if is_ours else None

@@ -15,7 +15,7 @@ from gpt.lessons.lesson_page import Page
 from gpt.lessons.scaling import entropy, max_entropy
 from gpt.lessons.trained import Trained
 from gpt.model.attention import CausalSelfAttention
-from gpt.model.key_offset import offset_keys
+from gpt.model.rotary import offset_keys
 
 
 class ListOfHeads(nn.Module):

@@ -20,8 +20,7 @@ from gpt.lessons.positions import add_positions
 from gpt.lessons.scaling import entropy, max_entropy, scaled_scores
 from gpt.lessons.textbook import draw_zeros
 from gpt.lessons.trained import Trained
-from gpt.model.key_offset import offset_keys
-from gpt.model.rotary import Rotary
+from gpt.model.rotary import Rotary, offset_keys
 from gpt.model.transformer import GPT, cross_entropy, relu2
 from gpt.text.batches import batch
 from gpt.text.display import symbol

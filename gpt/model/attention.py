@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
 from gpt.model.dropout import Dropout
-from gpt.model.key_offset import offset_keys
 from gpt.model.kv_cache import LayerCache
-from gpt.model.rotary import Rotary
+from gpt.model.rotary import Rotary, offset_keys
 
 
 class CausalSelfAttention(nn.Module):
@@ -35,12 +34,10 @@ class CausalSelfAttention(nn.Module):
         self.n_head, self.qk_norm = config.n_head, config.qk_norm
         self.key_offset = config.key_offset
         self.scale = config.attention_scale * config.head_size**-0.5
-        # rows of the matrix that compute queries, keys and values
-        self.sizes = [
-            config.n_head * size for size in (config.head_size, config.head_size, config.value_size)
-        ]
+        queries, values = config.n_head * config.head_size, config.n_head * config.value_size
+        self.sizes = [queries, queries, values]  # rows of the matrix: queries, keys and values
         self.qkv = nn.Linear(config.C, sum(self.sizes), bias=config.qkv_bias)
-        self.projection = nn.Linear(self.sizes[2], config.C)
+        self.projection = nn.Linear(values, config.C)
         self.dropout = Dropout(config.dropout)
         self.rotary = (rotary or Rotary(config)) if config.positions == "rotary" else None
 
@@ -82,16 +79,9 @@ class CausalSelfAttention(nn.Module):
         return self.join(y), weights
 
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each character's weighted sum of values, and the weights.
+        """Return each character's weighted sum of values (B, H, T, vs), and the weights.
 
-        Args:
-            q: queries (B, H, T, hs).
-            k: keys (B, H, T, hs).
-            v: values (B, H, T, vs).
-
-        Returns:
-            The sums (B, H, T, vs) and the weights (B, H, T, T): row t says how much each
-            character's value contributes to character t.
+        Row t of the weights (B, H, T, T) says how much each value contributes to character t.
         """
         scores = causal_scores(q, k, self.scale)  # (B, H, T, T), -inf for later characters
         weights = F.softmax(scores, dim=-1)  # (B, H, T, T), each row sums to 1

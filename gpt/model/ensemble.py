@@ -23,19 +23,12 @@ class Ensemble(nn.Module):
     The names of member m's parameters start with `members.m.`.
     """
 
-    def __init__(
-        self,
-        config: ModelConfig,
-        vocabulary_size: int,
-        generators: Sequence[torch.Generator] | None = None,
-    ) -> None:
+    def __init__(self, config: ModelConfig, vocabulary_size: int, seed: int | None = None) -> None:
         super().__init__()
         self.config = config
         config_of_one = config.model_copy(update={"ensemble": 1})
-        self.members = nn.ModuleList(
-            GPT(config_of_one, vocabulary_size, generators[m] if generators else None)
-            for m in range(config.ensemble)
-        )
+        seeds = [None if seed is None else member_seed(seed, m) for m in range(config.ensemble)]
+        self.members = nn.ModuleList(make_model(config_of_one, vocabulary_size, s) for s in seeds)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
         """Map ids (B, T) to log-probabilities (B, T, V), in float32; see `GPT.forward`."""
@@ -47,11 +40,9 @@ LanguageModel = GPT | Ensemble
 
 def make_model(config: ModelConfig, vocabulary_size: int, seed: int | None = None) -> LanguageModel:
     """Return a model of this config. With `seed`, each member's weights are drawn from its own."""
-    if config.ensemble == 1:
-        draws = None if seed is None else generator(seed, "init", 0)
-        return GPT(config, vocabulary_size, draws)
-    seeds = [] if seed is None else [member_seed(seed, m) for m in range(config.ensemble)]
-    return Ensemble(config, vocabulary_size, [generator(s, "init", 0) for s in seeds])
+    if config.ensemble > 1:
+        return Ensemble(config, vocabulary_size, seed)
+    return GPT(config, vocabulary_size, None if seed is None else generator(seed, "init", 0))
 
 
 def members_of(model: LanguageModel) -> list[GPT]:

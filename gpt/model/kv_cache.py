@@ -1,10 +1,12 @@
 """Key-value cache: keys and values of earlier characters, which need not be computed again."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.model.key_offset import split_offset
+from gpt.model.rotary import split_offset
 from gpt.text.vocabulary import MASKED
 
 
@@ -40,12 +42,9 @@ class Cache:
                 f"expected one character more, and at most T = {self.T} in all; got {t} after "
                 f"{longest}"
             )
-        if ids.is_cpu and longest == min(self.lengths):  # equal lengths need no mask
+        if t > 1 or (ids.is_cpu and longest == min(self.lengths)):  # equal lengths need no mask
             self.positions, self.mask = slice(longest, longest + t), None
             self.ids[:, self.positions] = ids
-        elif t > 1:
-            self.positions, self.mask = slice(0, t), None
-            self.ids[:, :t] = ids
         else:  # constant shapes and no synchronisation, as a CUDA graph needs
             self.positions = self.lengths_on_device.view(-1, 1, 1)
             self.ids.scatter_(1, self.lengths_on_device[:, None], ids)
@@ -75,30 +74,14 @@ class Cache:
         cached = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
         return [self.lengths_on_device, self.ids, *cached]
 
-    def replace(self, rows: list[int], other: "Cache") -> None:
-        """Replace the texts in `rows` by those of another cache."""
-        index = torch.tensor(rows, dtype=torch.long, device=self.ids.device)
-        for row, length in zip(rows, other.lengths, strict=True):
-            self.lengths[row] = length
+    def replace(self, rows: Sequence[int], other: "Cache", other_rows: Sequence[int]) -> None:
+        """Replace the texts in `rows` by those in `other_rows` of a cache, such as this one."""
+        indices = torch.tensor([[*rows], [*other_rows]], dtype=torch.long, device=self.ids.device)
+        to, origin = indices
         for tensor, new in zip(self.tensors(), other.tensors(), strict=True):
-            tensor.index_copy_(0, index, new)
-
-    def fork(self, row: int, rows: list[int]) -> None:
-        """Replace the texts in `rows` by the one in `row`."""
-        index = torch.tensor(rows, dtype=torch.long, device=self.ids.device)
-        for other in rows:
-            self.lengths[other] = self.lengths[row]
-        for tensor in self.tensors():
-            tensor.index_copy_(0, index, tensor[torch.full_like(index, row)])
-
-    def select(self, rows: list[int]) -> None:
-        """Discard the texts in all other rows."""
-        index = torch.tensor(rows, dtype=torch.long, device=self.ids.device)
-        self.lengths = [self.lengths[row] for row in rows]
-        self.lengths_on_device, self.ids = self.lengths_on_device[index], self.ids[index]
-        for layers in self.layers:
-            for layer in layers:
-                layer.keys, layer.values = layer.keys[index], layer.values[index]
+            tensor.index_copy_(0, to, new[origin])
+        for row, other_row in zip(rows, other_rows, strict=True):
+            self.lengths[row] = other.lengths[other_row]
 
 
 class LayerCache:
@@ -121,14 +104,13 @@ class LayerCache:
         With a mask, return those of all T characters.
         """
         positions = self.parent.positions
+        _write(self.values, values, positions)
         if self.key_offset:
-            for shift, (cached, new) in enumerate(
-                zip(split_offset(self.keys), split_offset(keys), strict=True)
-            ):
-                _write(cached, new, positions, shift)
+            cached, new = split_offset(self.keys), split_offset(keys)
+            _write(cached[0], new[0], positions)
+            _write(cached[1], new[1], positions, shift=1)
         else:
             _write(self.keys, keys, positions)
-        _write(self.values, values, positions)
         end = positions.stop if isinstance(positions, slice) else self.parent.T
         return self.keys[:, :, :end], self.values[:, :, :end]
 

@@ -10,17 +10,6 @@ from gpt.config.schema import ModelConfig
 
 def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
     """Return the shape of each parameter in a model's `state_dict()`, by name."""
-    shapes = _member_shapes(config, vocabulary_size)
-    prefixes = member_prefixes(config)
-    return {f"{prefix}{name}": shape for prefix in prefixes for name, shape in shapes.items()}
-
-
-def member_prefixes(config: ModelConfig) -> list[str]:
-    """Return the prefix of each member's parameter names; for a single model, an empty one."""
-    return [f"members.{m}." for m in range(config.ensemble)] if config.ensemble > 1 else [""]
-
-
-def _member_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
     C, V = config.C, vocabulary_size
     queries, values = config.n_head * config.head_size, config.n_head * config.value_size
     shapes: dict[str, tuple[int, ...]] = {"token_embedding.weight": (V, C)}
@@ -29,18 +18,24 @@ def _member_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple
         shapes["position_embedding.weight"] = (config.T, C)
     for i in range(config.n_layer):
         block = {
-            "attention_norm": ((C,), (C,)),
-            "attention.qkv": ((2 * queries + values, C), (2 * queries + values,)),
-            "attention.projection": ((C, values), (C,)),
-            "mlp_norm": ((C,), (C,)),
-            "mlp.expand": ((4 * C, C), (4 * C,)),
-            "mlp.projection": ((C, 4 * C), (C,)),
+            "attention_norm": (C,),
+            "attention.qkv": (2 * queries + values, C),
+            "attention.projection": (C, values),
+            "mlp_norm": (C,),
+            "mlp.expand": (4 * C, C),
+            "mlp.projection": (C, 4 * C),
         }
-        for name, (weight, bias) in block.items():
+        for name, weight in block.items():
             shapes[f"blocks.{i}.{name}.weight"] = weight
             if name != "attention.qkv" or config.qkv_bias:
-                shapes[f"blocks.{i}.{name}.bias"] = bias
-    return shapes | {"norm.weight": (C,), "norm.bias": (C,), "head.weight": (V, C)}
+                shapes[f"blocks.{i}.{name}.bias"] = weight[:1]
+    shapes |= {"norm.weight": (C,), "norm.bias": (C,), "head.weight": (V, C)}
+    return {f"{m}{name}": shape for m in member_prefixes(config) for name, shape in shapes.items()}
+
+
+def member_prefixes(config: ModelConfig) -> list[str]:
+    """Return the prefix of each member's parameter names; for a single model, an empty one."""
+    return [f"members.{m}." for m in range(config.ensemble)] if config.ensemble > 1 else [""]
 
 
 def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:

@@ -47,10 +47,7 @@ class SquaredReLU(torch.autograd.Function):
         return gradient.mul_(2)
 
 
-def relu2(x: Tensor) -> Tensor:
-    """Return the square of ReLU."""
-    squared: Tensor = SquaredReLU.apply(x)  # type: ignore[no-untyped-call]
-    return squared
+relu2: Callable[[Tensor], Tensor] = SquaredReLU.apply
 
 
 class MLP(nn.Module):
@@ -203,40 +200,26 @@ class GPT(nn.Module):
 
 
 def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
-    """Set each parameter by the first rule that matches its name, drawing in the order of rules.
+    """Set all parameters.
 
     Every block starts as the identity on a residual stream of variance 1/2: the embedding tables,
     which are summed, share that variance, and whatever adds to the stream starts at zero. Layers
     on a normalised stream have outputs of variance 1/2. The head starts at zero. With a large
     vocabulary the n-gram tables start at zero, too, because most of their rows are rarely trained
     and would stay noise.
-
-    Raises:
-        ValueError: no rule matches a parameter.
     """
-    tables = sum(isinstance(module, nn.Embedding) for module in model.modules())
-    zero = r"head\.weight|.*projection\.weight|.*bias"
-    if model.head.out_features >= LARGE_VOCABULARY:
-        zero += r"|ngram_embeddings.*"
-        tables -= len(model.ngram_embeddings)
-    rules: dict[str, Callable[[Tensor], object]] = {
-        zero: nn.init.zeros_,
-        r".*(qkv|expand)\.weight": lambda p: nn.init.normal_(
-            p, std=(0.5 / p.shape[1]) ** 0.5, generator=generator
-        ),
-        r"\w+_embeddings?(\.\d+)?\.weight": lambda p: nn.init.normal_(
-            p, std=(0.5 / tables) ** 0.5, generator=generator
-        ),
-        r".*norm\.weight": nn.init.ones_,
-    }
-    remaining = dict(model.named_parameters())
-    for pattern, fill in rules.items():
-        for name in [name for name in remaining if re.fullmatch(pattern, name)]:
-            fill(remaining.pop(name))
-    if remaining:
-        raise ValueError(
-            f"expected a rule of initialisation for every parameter, none for {[*remaining]}"
-        )
+    named = dict(model.named_parameters())
+    for name, p in named.items():
+        nn.init.constant_(p, 1.0 if name.endswith("norm.weight") else 0.0)
+    for name, p in named.items():
+        if name.endswith(("qkv.weight", "expand.weight")):
+            nn.init.normal_(p, std=(0.5 / p.shape[1]) ** 0.5, generator=generator)
+    large = model.head.out_features >= LARGE_VOCABULARY
+    tables = [
+        p for name, p in named.items() if "embedding" in name and not (large and "ngram" in name)
+    ]
+    for p in tables:
+        nn.init.normal_(p, std=(0.5 / len(tables)) ** 0.5, generator=generator)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -254,10 +237,7 @@ def count_parameters(model: nn.Module) -> dict[str, int]:
     """Return the number of parameters of each part of the model, summed over all members."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
-        name = re.sub(r"^members\.\d+\.", "", name)
-        part = name.split(".")[0]
-        if part == "blocks":
-            part = name.split(".")[2]  # blocks.0.attention.qkv.weight -> attention
-        part = {"norm": "norms", "attention_norm": "norms", "mlp_norm": "norms"}.get(part, part)
+        part = re.sub(r"^(members\.\d+\.)?(blocks\.\d+\.)?", "", name).split(".")[0]
+        part = "norms" if part.endswith("norm") else part
         counts[part] = counts.get(part, 0) + parameter.numel()
     return counts

@@ -18,8 +18,7 @@ from gpt.model.ensemble import make_model, members_of
 from gpt.model.transformer import GPT
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
-from gpt.training.build_step import build_step
-from gpt.training.ensemble_step import Update
+from gpt.training.build_step import Update, build_step
 from gpt.training.gradients import takes_threads
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.schedule import Schedule

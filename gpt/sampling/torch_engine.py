@@ -35,7 +35,7 @@ class TorchEngine:
             padded = [text + [0] * (longest - len(text)) for text in texts]
             self.model(torch.tensor(padded, device=self.device), fresh)
             fresh.set_lengths(lengths)
-        self.cache.replace(rows, fresh)
+        self.cache.replace(rows, fresh, range(len(rows)))
 
     @torch.inference_mode()
     def decode(self, ids: list[int]) -> NDArray[np.float32]:
@@ -49,13 +49,14 @@ class TorchEngine:
     @torch.inference_mode()
     def fork(self, row: int, rows: list[int]) -> None:
         """Replace the texts in `rows` by the one in `row`."""
-        self.cache.fork(row, rows)
+        self.cache.replace(rows, self.cache, [row] * len(rows))
 
     @torch.inference_mode()
     def select(self, rows: list[int]) -> None:
         """Drop all texts but those in `rows`, which become rows 0, 1, 2 and so on."""
-        self.cache.select(rows)
-        self.ids = self.ids[: len(rows)]
+        selected = Cache(self.model.config, len(rows), self.device)
+        selected.replace(range(len(rows)), self.cache, rows)
+        self.cache, self.ids = selected, self.ids[: len(rows)]
         self._logits = replayed(self._forward, self.device)
 
     def _forward(self) -> Tensor:

@@ -1,28 +1,136 @@
-"""Select how a model is trained: plain, threaded, with a fused head, compiled, or on ranks."""
+"""One update of a model, or of each member of an ensemble."""
 
-from typing import Any
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import torch
 
 from gpt.config.schema import Config
-from gpt.device import compile_model, computing_with
-from gpt.distributed.ddp import data_parallel
+from gpt.device import computing_with, set_threads_here
 from gpt.distributed.ranks import Ranks
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
+from gpt.runs.format import TrainingState
 from gpt.seeds import member_seed
 from gpt.text.vocabulary import Ids, Vocabulary
-from gpt.training.batch_loss import BatchLoss, fuses_head
-from gpt.training.ensemble_step import EnsembleStep, Update
-from gpt.training.gradients import (
-    PlainBackward,
-    ThreadedBackward,
-    takes_threads,
-    threads_each,
-    worker_count,
-)
-from gpt.training.step import TrainStep
+from gpt.training.gradients import takes_threads, threads_each
+from gpt.training.schedule import Schedule
+from gpt.training.step import Result, TrainStep, join_tensors, split_tensors
 from gpt.training.teacher import Teacher
+
+
+class EnsembleStep:
+    """A TrainStep for each member, with the interface of a TrainStep.
+
+    The members' batches and random draws differ by their seeds. Member m has, bit for bit, the
+    weights of a run without an ensemble whose seed is `member_seed(seed, m)` and which computes
+    with `threads_each` threads.
+
+    On a CPU, if `takes_threads`, the members train at the same time, with the threads divided among
+    them; more members than threads take turns. A member waits for another only if that is more than
+    a step behind, or if results are read. Otherwise one member trains after the other.
+    """
+
+    is_ahead = True  # see TrainStep
+
+    def __init__(
+        self,
+        config: Config,
+        model: LanguageModel,
+        device: torch.device,
+        ranks: Ranks,
+        ids: Ids,
+        vocabulary: Vocabulary | None,
+        teacher: Teacher | None,
+    ) -> None:
+        threads = torch.get_num_threads()
+        each = threads_each(threads, config, device, ranks)
+        config_of_one = config.model.model_copy(update={"ensemble": 1})
+        self.members: list[TrainStep] = []
+        with computing_with(each):
+            for m, member in enumerate(members_of(model)):
+                update = {"seed": member_seed(config.seed, m), "model": config_of_one}
+                own = config.model_copy(update=update)
+                self.members.append(TrainStep(own, member, device, ranks, ids, vocabulary, teacher))
+        self.model, self.device, self.teacher = model, device, teacher
+        self.precision = self.members[0].precision
+        self.side_by_side = takes_threads(config, device, ranks)
+        self.pool = ThreadPoolExecutor(
+            min(threads, len(self.members)), initializer=set_threads_here, initargs=(each,)
+        )
+        self.running: list[Future[None]] = []  # the last work of each member
+
+    def __call__(self, step: int) -> Result:
+        """Update each member; return their losses and gradient norms, (K,), valid once `read`.
+
+        A member whose loss or norm is NaN or infinite skips its own update. See TrainStep.
+        """
+        losses, norms = torch.full(
+            (2, len(self.members)), torch.nan, dtype=torch.float32, device=self.device
+        )
+
+        def update(m: int) -> None:
+            losses[m], norms[m] = self.members[m](step)
+
+        self._for_each_member(update)
+        return losses, norms
+
+    def probe(self, step: int) -> None:
+        """Compute the gradients of each member and discard them; see TrainStep."""
+        self._for_each_member(lambda m: self.members[m].probe(step))
+        self._finish()
+
+    def follow(self, schedule: Schedule) -> None:
+        """Use `schedule` from the next step on; see TrainStep."""
+        self._finish()
+        for member in self.members:
+            member.follow(schedule)
+
+    def read(self, results: list[Result]) -> list[list[list[float]]]:
+        """Wait for results; return for each the losses and the norms of the members."""
+        self._finish()
+        return self.members[0].read(results)
+
+    def _for_each_member(self, work: Callable[[int], None]) -> None:
+        """Do `work(m)` for each member m, side by side after what this member does already."""
+        members = range(len(self.members))
+        if not self.side_by_side:
+            for m in members:
+                work(m)
+            return
+        earlier = self.running
+
+        def run(m: int) -> None:
+            wait(earlier[m : m + 1])
+            work(m)
+
+        started = [self.pool.submit(run, m) for m in members]
+        self._finish()
+        self.running = started
+
+    def _finish(self) -> None:
+        """Wait until no member is running. Raises what a member raised."""
+        running, self.running = self.running, []
+        wait(running)
+        for future in running:
+            future.result()
+
+    def state_dict(self) -> TrainingState:
+        """Return the members' states; the names of member m's tensors start with `m.`."""
+        states = [member.state_dict() for member in self.members]
+        tensors = join_tensors([state.tensors for state in states])
+        return TrainingState(tensors, {"members": [state.numbers for state in states]})
+
+    def load_state_dict(self, state: TrainingState) -> None:
+        """Copy the result of `state_dict` into the members; see TrainStep."""
+        by_member = split_tensors(state.tensors, len(self.members))
+        for member, tensors, numbers in zip(
+            self.members, by_member, state.numbers["members"], strict=True
+        ):
+            member.load_state_dict(TrainingState(tensors, numbers))
+
+
+Update = TrainStep | EnsembleStep
 
 
 def build_step(
@@ -34,66 +142,7 @@ def build_step(
     vocabulary: Vocabulary | None = None,
     teacher: Teacher | None = None,
 ) -> Update:
-    """Return what updates the model: a TrainStep, or an EnsembleStep with one for each member.
-
-    Args:
-        config: the settings of the run.
-        model: the model, on `device`. Its Dropout modules get a generator of the run.
-        device: where to compute.
-        ranks: the processes that share each batch.
-        ids: the train split.
-        vocabulary: the vocabulary, if the loss is to count characters with the unknown id.
-        teacher: the model to distill, if there is one.
-    """
+    """Return what updates the model; for the arguments see TrainStep."""
     if isinstance(model, GPT):
-        return build_train_step(config, model, device, ranks, ids, vocabulary, teacher)
-    threads = torch.get_num_threads()
-    each = threads_each(threads, config, device, ranks)
-    with computing_with(each):
-        members = [
-            build_train_step(
-                member_config(config, m), member, device, ranks, ids, vocabulary, teacher
-            )
-            for m, member in enumerate(members_of(model))
-        ]
-    side_by_side = takes_threads(config, device, ranks)
-    return EnsembleStep(model, members, threads, each, side_by_side=side_by_side)
-
-
-def member_config(config: Config, member: int) -> Config:
-    """Return the config of a run that trains this member alone, counted from 0."""
-    model = config.model.model_copy(update={"ensemble": 1})
-    seed = member_seed(config.seed, member)
-    return config.model_copy(update={"seed": seed, "model": model})
-
-
-def build_train_step(
-    config: Config,
-    model: GPT,
-    device: torch.device,
-    ranks: Ranks,
-    ids: Ids,
-    vocabulary: Vocabulary | None = None,
-    teacher: Teacher | None = None,
-) -> TrainStep:
-    """Return the step of one model; for the arguments see `build_step`."""
-    # 1. The loss: without logits for a large vocabulary on a CPU, else from the logits.
-    fused = teacher is None and fuses_head(config, model.head.out_features, device, ranks)
-    loss = BatchLoss(config, model, device, teacher, fused=fused)
-    # 2. The backward pass: workers on a CPU, if they can be used, else plain.
-    backward: PlainBackward | ThreadedBackward
-    if worker_count(config, device, ranks) > 1:
-        parameters, threads = [*model.parameters()], torch.get_num_threads()
-        backward = ThreadedBackward(loss, parameters, config.model.C, threads)
-    else:
-        backward = PlainBackward(loss, config.model.C, divides=device.type == "cpu")
-    step = TrainStep(config, ranks, ids, vocabulary, backward)
-
-    # 3. The model is compiled and wrapped, and both need a first pass with batches of each shape.
-    def rehearse(forward: Any) -> None:
-        loss.forward = forward
-        step.rehearse()
-
-    compiled = compile_model(model, config.train.compile, device, rehearse)
-    loss.forward = data_parallel(compiled, ranks, rehearse)
-    return step
+        return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)
+    return EnsembleStep(config, model, device, ranks, ids, vocabulary, teacher)

@@ -16,7 +16,7 @@ from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.lock import finish_overwrite
 from gpt.runs.weights import weights_of
 from gpt.runs.write import write_checkpoint
-from gpt.training.ensemble_step import Update
+from gpt.training.build_step import Update
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule

@@ -22,8 +22,7 @@ from gpt.sampling.generate import generate_text
 from gpt.status import phase
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
-from gpt.training.build_step import build_step
-from gpt.training.ensemble_step import Update
+from gpt.training.build_step import Update, build_step
 from gpt.training.memory_estimate import LIBRARY_BYTES, check_training_memory, training_bytes
 from gpt.training.schedule import Schedule
 from gpt.training.teacher import load_teacher

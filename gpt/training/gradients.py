@@ -1,22 +1,20 @@
-"""Backward passes that add the gradients of a micro-batch to the parameters' `.grad`.
-
-PlainBackward is `loss.backward()`. On a CPU, ThreadedBackward takes different windows through the
-whole model in several threads.
-"""
+"""The loss of a batch and its gradients, on a CPU by several threads."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.device import set_threads_here
-from gpt.distributed.ddp import unsynchronised
+from gpt.device import autocast, select_precision, set_threads_here
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.training.batch_loss import BatchLoss
+from gpt.model.transformer import GPT, LARGE_VOCABULARY, cross_entropy
+from gpt.training.linear_cross_entropy import linear_cross_entropy
+from gpt.training.teacher import Teacher
 
 # Numbers of the residual stream (B T C) that one CPU thread takes through the model at a time. The
 # MLP's activations are four times as many, 16 MB. Above 32 MB, malloc would return the memory and
@@ -25,59 +23,72 @@ CHUNK_NUMBERS = 2**20
 # Most workers; each holds a gradient of every parameter until it is added to the sum.
 MAX_WORKERS = 8
 
+LossAndGradients = tuple[Tensor, tuple[Tensor, ...]]
 
-class PlainBackward:
-    """Backward pass by autograd, whose hooks DDP needs.
 
-    With `divides`, as on a CPU, it takes a few windows at a time through a model of C channels.
+class Backward:
+    """Adds the gradients of a micro-batch to the parameters' `.grad`.
+
+    On a CPU, a few windows at a time are taken through the whole model, if possible by several
+    workers. Threads that share every operation would wait for each other at each of them (`python
+    scripts/bench.py workers` measures both). Gradients are added in the order of the windows.
+    There are at most MAX_WORKERS, which limits the memory for gradients. More threads share the
+    workers' operations: 16 threads are 8 workers of 2 (scripts/experiments.md).
+
+    Attributes:
+        forward: the model; later, the model compiled or wrapped by DDP.
+        workers: the number of workers. A single one uses autograd's hooks, as DDP needs.
     """
 
-    def __init__(self, loss: BatchLoss, C: int, *, divides: bool = False) -> None:
-        self.loss, self.C, self.divides = loss, C, divides
+    def __init__(
+        self,
+        config: Config,
+        model: GPT,
+        device: torch.device,
+        ranks: Ranks = SINGLE,
+        teacher: Teacher | None = None,
+    ) -> None:
+        self.forward: Any = model
+        self.model, self.device, self.teacher, self.C = model, device, teacher, config.model.C
+        self.parameters = [*model.parameters()]
+        self.fused = teacher is None and fuses_head(config, model.head.out_features, device, ranks)
+        self.precision = select_precision(config.train.precision, device)
+        self.characters = config.train.batch_size * config.model.T  # of the whole batch
+        self.threads = torch.get_num_threads()
+        self.workers = worker_count(config, device, ranks)
+        self.pool = ThreadPoolExecutor(self.workers)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Return what windows x and y (B, T) add to the mean loss of the whole batch, ()."""
+        with autocast(self.device, self.precision):
+            out = self.model.hidden(x) if self.fused else self.forward(x)  # (B, T, C) or (B, T, V)
+            targets = y if self.teacher is None else self.teacher.targets(x, y)
+        if not self.fused:
+            return cross_entropy(out, targets, reduction="sum") / self.characters
+        hidden, weight = out.flatten(0, 1), self.model.head.weight  # (B T, C), (V, C)
+        summed = linear_cross_entropy(hidden, weight, y.flatten(), self.precision)
+        return summed / self.characters
 
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
         """Add the gradient of the loss of x and y (B, T), times `scale`; return the loss.
 
         Set `last` if no other micro-batch follows: DDP then averages the gradients of all ranks.
         """
-        total = torch.zeros((), dtype=torch.float32, device=x.device)
-        count = chunk_count(len(x), x.shape[1], self.C, workers=1) if self.divides else 1
-        chunks = list(_chunks(x, y, count))
-        for i, chunk in enumerate(chunks, start=1):
-            averages = last and i == len(chunks)
-            with nullcontext() if averages else unsynchronised(self.loss.forward):
-                loss = self.loss(*chunk)
-                (scale * loss).backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        return total
-
-    def windows_at_once(self, B: int, T: int) -> int:
-        """Return how many of B windows of T characters are in memory at the same time."""
-        return windows_at_once(B, T, self.C, workers=1) if self.divides else B
-
-
-class ThreadedBackward:
-    """Backward pass of several workers, each for some of the windows.
-
-    Threads that share every operation would wait for each other at each of them (`python
-    scripts/bench.py workers` measures both). Gradients are added in the order of the windows.
-
-    There are at most MAX_WORKERS, which limits the memory for gradients. More threads share the
-    workers' operations: 16 threads are 8 workers of 2 (scripts/experiments.md).
-    """
-
-    def __init__(self, loss: BatchLoss, parameters: Sequence[Tensor], C: int, threads: int) -> None:
-        self.loss, self.parameters, self.C, self.threads = loss, parameters, C, threads
-        self.workers = min(threads, MAX_WORKERS)
-        self.pool = ThreadPoolExecutor(self.workers)
-
-    def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
-        """Add the gradient of the loss of x and y (B, T), times `scale`; return the loss."""
         B, T = x.shape
-        chunks = list(_chunks(x, y, chunk_count(B, T, self.C, self.workers)))
+        count = chunk_count(B, T, self.C, self.workers) if self.device.type == "cpu" else 1
+        chunks = [*zip(x.chunk(count), y.chunk(count), strict=True)]  # 3 of 4 windows are 2 and 2
+        total = torch.zeros((), dtype=torch.float32, device=x.device)
+        if self.workers == 1:
+            for i, chunk in enumerate(chunks, start=1):
+                averages = last and i == len(chunks)
+                is_ddp = hasattr(self.forward, "no_sync")
+                with self.forward.no_sync() if is_ddp and not averages else nullcontext():
+                    loss = self.loss(*chunk)
+                    (scale * loss).backward()  # type: ignore[no-untyped-call]
+                total += loss.detach()
+            return total
         threads = max(1, self.threads // min(len(chunks), self.workers))
-        total = torch.zeros((), dtype=torch.float32)
-        futures: list[Future[tuple[Tensor, tuple[Tensor, ...]]]] = []
+        futures: list[Future[LossAndGradients]] = []
         try:  # pop futures so that their tensors are freed, even on error
             for chunk in chunks:
                 futures.append(self.pool.submit(self._compute, *chunk, scale, threads))
@@ -90,13 +101,7 @@ class ThreadedBackward:
             raise
         return total
 
-    def windows_at_once(self, B: int, T: int) -> int:
-        """Return how many of B windows of T characters are in memory at the same time."""
-        return windows_at_once(B, T, self.C, self.workers)
-
-    def _compute(
-        self, x: Tensor, y: Tensor, scale: Tensor, threads: int
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def _compute(self, x: Tensor, y: Tensor, scale: Tensor, threads: int) -> LossAndGradients:
         """Return the loss of these windows and its gradients, times `scale`."""
         set_threads_here(threads)
         loss = self.loss(x, y)
@@ -110,8 +115,17 @@ class ThreadedBackward:
         return loss
 
 
+def fuses_head(config: Config, V: int, device: torch.device, ranks: Ranks = SINGLE) -> bool:
+    """Return whether training without a teacher needs no logits: on a CPU, if V is large.
+
+    A compiler and DDP need the whole forward pass of the model.
+    """
+    large, compiled = V >= LARGE_VOCABULARY, config.train.compile == "on"
+    return large and device.type == "cpu" and not compiled and ranks.size == 1
+
+
 def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
-    """Return whether threads can each take a model through a batch, as ThreadedBackward does.
+    """Return whether threads can each take a model through a part of the batch.
 
     They cannot with dropout, whose masks are drawn one after the other. Nor can torch.compile run
     in two threads at a time, and DDP takes the gradients of one thread.
@@ -127,14 +141,14 @@ def threads_each(threads: int, config: Config, device: torch.device, ranks: Rank
 
 
 def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
-    """Return the number of workers for each member; 1 stands for PlainBackward."""
+    """Return the number of workers for each member of an ensemble."""
     if not takes_threads(config, device, ranks):
         return 1
     return min(threads_each(torch.get_num_threads(), config, device, ranks), MAX_WORKERS)
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
-    """Return the largest number of chunks into which `_chunks` may divide B windows.
+    """Return the largest number of chunks of B windows.
 
     Each worker gets equally many, and a chunk has about CHUNK_NUMBERS numbers of the stream or
     fewer.
@@ -146,8 +160,3 @@ def chunk_count(B: int, T: int, C: int, workers: int) -> int:
 def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
     """Return how many of B windows of T characters `workers` hold in memory at the same time."""
     return min(B, workers * -(-B // chunk_count(B, T, C, workers)))
-
-
-def _chunks(x: Tensor, y: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Divide the windows into at most `count` chunks: 4 windows in 3 chunks are 2 chunks of 2."""
-    return zip(x.chunk(count), y.chunk(count), strict=True)

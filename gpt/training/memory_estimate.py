@@ -9,8 +9,8 @@ from gpt.evaluation.loss import EVAL_LOGITS
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import EVAL_CHARACTERS
-from gpt.training.batch_loss import LOGITS_AT_ONCE, fuses_head
-from gpt.training.gradients import takes_threads, windows_at_once, worker_count
+from gpt.training.gradients import fuses_head, takes_threads, windows_at_once, worker_count
+from gpt.training.linear_cross_entropy import LOGITS_AT_ONCE
 from gpt.training.teacher import Teacher
 
 FLOAT_BYTES = 4

@@ -5,7 +5,7 @@ at a time in bfloat16, which on a CPU without bfloat16 takes four times as long 
 (`python scripts/bench.py optimizer`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -50,14 +50,12 @@ class Optimizer:
             skip: a () of bool on the parameters' device. If it is true, nothing changes; the CPU
                 does not wait for its value.
         """
-        if skip is None:
-            self.update(lr_factor)
-            return
-        tensors = [*self.parameters, *(tensor for _, tensor in self._named_state())]
-        before = [tensor.clone() for tensor in tensors]
+        tensors = [*self.parameters, *self._named_state().values()]
+        before = [] if skip is None else [tensor.clone() for tensor in tensors]
         self.update(lr_factor)
-        for tensor, old in zip(tensors, before, strict=True):
-            torch.where(skip, old, tensor, out=tensor)
+        if skip is not None:
+            for tensor, old in zip(tensors, before, strict=True):
+                torch.where(skip, old, tensor, out=tensor)
 
     def update(self, lr_factor: float) -> None:
         """Update every parameter; see `step`."""
@@ -65,7 +63,7 @@ class Optimizer:
 
     def state_dict(self) -> Tensors:
         """Return the state as arrays: `momentum.0` and so on. On a CPU they share its memory."""
-        return {name: tensor.numpy(force=True) for name, tensor in self._named_state()}
+        return {name: tensor.numpy(force=True) for name, tensor in self._named_state().items()}
 
     def load_state_dict(self, state: Tensors) -> None:
         """Copy the result of `state_dict` into the state.
@@ -73,16 +71,15 @@ class Optimizer:
         Raises:
             ValueError: it belongs to other parameters; nothing was copied.
         """
-        expected = {name: tuple(tensor.shape) for name, tensor in self._named_state()}
+        named = self._named_state()
+        expected = {name: tuple(tensor.shape) for name, tensor in named.items()}
         if expected != {name: array.shape for name, array in state.items()}:
             raise ValueError("the optimizers' tensors are not those of this model")
-        for name, tensor in self._named_state():
+        for name, tensor in named.items():
             tensor.copy_(torch.from_numpy(state[name]))
 
-    def _named_state(self) -> Iterator[tuple[str, Tensor]]:
-        for name, tensors in self.state.items():
-            for i, tensor in enumerate(tensors):
-                yield f"{name}.{i}", tensor
+    def _named_state(self) -> dict[str, Tensor]:
+        return {f"{name}.{i}": t for name, ts in self.state.items() for i, t in enumerate(ts)}
 
 
 class AdamW(Optimizer):
@@ -152,16 +149,16 @@ class Muon(Optimizer):
         dtype: torch.dtype = torch.float32,
         ranks: Ranks = SINGLE,
     ) -> None:
-        sizes = [(n, p.shape[1]) for p, ns in zip(parameters, rows, strict=True) for n in ns]
-        neurons = [(n, 1) if n >= m else (1, m) for n, m in sizes]
-        device = parameters[0].device
+        self.rows, self.dtype, self.ranks = rows, dtype, ranks
+        self.learning_rate, self.weight_decay = learning_rate, weight_decay
         super().__init__(
             parameters,
             momentum=[torch.zeros_like(p) for p in parameters],
-            square=[torch.zeros(n, dtype=torch.float32, device=device) for n in neurons],
+            square=[  # of each neuron: the longer side of a matrix
+                torch.zeros_like(m[:, :1] if len(m) >= m.shape[1] else m[:1], dtype=torch.float32)
+                for m in self._split([*parameters])
+            ],
         )
-        self.rows, self.dtype, self.ranks = rows, dtype, ranks
-        self.learning_rate, self.weight_decay = learning_rate, weight_decay
 
     def update(self, lr_factor: float) -> None:
         """Update every parameter; see `Optimizer.step`."""
@@ -179,7 +176,10 @@ class Muon(Optimizer):
             if owner[i] == self.ranks.rank:
                 by_shape.setdefault(step.shape, []).append(i)
         for same in by_shape.values():
-            self._equalise(steps, same)
+            squares = [self.state["square"][i] for i in same]
+            even = self._equalise(torch.stack([steps[i] for i in same]), squares)
+            for i, step in zip(same, even, strict=True):
+                steps[i] = step
         share_results([*steps, *self.state["square"]], [*owner, *owner], self.ranks)
         for matrix, step in zip(matrices, steps, strict=True):
             height, width = step.shape
@@ -189,21 +189,18 @@ class Muon(Optimizer):
         """Return views of the matrices in parameters or directions."""
         return [m for t, rows in zip(tensors, self.rows, strict=True) for m in torch.split(t, rows)]
 
-    def _equalise(self, steps: list[Tensor], same: list[int]) -> None:
-        """Orthogonalise the steps with the numbers `same`, all of one shape, in place.
+    def _equalise(self, steps: Tensor, squares: list[Tensor]) -> Tensor:
+        """Return orthogonalised steps (N, height, width); update the mean squares of their neurons.
 
-        The longer side of a matrix is its neurons. Their mean squares become equal over time; the
-        norm of each matrix stays.
+        These become equal over time; the norm of each matrix stays.
         """
-        mean_squares = [self.state["square"][i] for i in same]
-        orthogonal = orthogonalise(torch.stack([steps[i] for i in same]).to(self.dtype)).float()
-        height, width = steps[same[0]].shape
-        neurons = orthogonal.square().mean(-1 if height >= width else -2, keepdim=True)
-        torch._foreach_lerp_(mean_squares, [*neurons], 1 - self.BETA2)
-        even = orthogonal / (torch.stack(mean_squares).sqrt() + 1e-8)
+        orthogonal = orthogonalise(steps.to(self.dtype)).float()
+        longer_first = steps.shape[-2] >= steps.shape[-1]
+        neurons = orthogonal.square().mean(-1 if longer_first else -2, keepdim=True)
+        torch._foreach_lerp_(squares, [*neurons], 1 - self.BETA2)
+        even = orthogonal / (torch.stack(squares).sqrt() + 1e-8)
         even *= frobenius_norm(orthogonal) / (frobenius_norm(even) + 1e-8)
-        for i, step in zip(same, even, strict=True):
-            steps[i] = step
+        return even
 
 
 def frobenius_norm(matrices: Tensor) -> Tensor:

@@ -17,8 +17,7 @@ from gpt.files import from_here
 from gpt.runs.format import CheckpointData, TrainingState
 from gpt.runs.recovery import check_resumable, recover
 from gpt.runs.weights import load_model, load_weights
-from gpt.training.build_step import build_step
-from gpt.training.ensemble_step import Update
+from gpt.training.build_step import Update, build_step
 from gpt.training.evaluator import Progress
 from gpt.training.gradients import threads_each
 from gpt.training.run_context import RunContext

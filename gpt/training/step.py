@@ -1,6 +1,7 @@
 """One update of the weights: forward, backward, clip, update."""
 
 import math
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,20 +9,22 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import Config
-from gpt.device import move
-from gpt.distributed.ddp import all_reduce
+from gpt.device import compile_model
+from gpt.distributed.ddp import data_parallel
 from gpt.distributed.ranks import Ranks
-from gpt.errors import TrainingError, counted
+from gpt.errors import TrainingError
 from gpt.evaluation.loss import unknown_cost
 from gpt.model.dropout import set_generator
+from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors, TrainingState
 from gpt.seeds import derive_seed
 from gpt.text.batches import batch, token_dropout
 from gpt.text.prefetch import Prefetch
 from gpt.text.vocabulary import Ids, Vocabulary
-from gpt.training.gradients import PlainBackward, ThreadedBackward
+from gpt.training.gradients import Backward
 from gpt.training.optimizer import make_optimizers
 from gpt.training.schedule import Schedule
+from gpt.training.teacher import Teacher
 
 Result = tuple[Tensor, Tensor]
 """A loss and the norm of its gradient, () each; or (K,), of K members."""
@@ -34,31 +37,43 @@ class TrainStep:
     can be repeated exactly. `state_dict` contains all that one step leaves to the next. The next
     batch is drawn while the current one is computed. Each rank computes its share of the windows.
 
-    `build_step` selects the arguments.
+    Args:
+        config: the settings of the run.
+        model: the model, on `device`. Its Dropout modules get a generator of the run.
+        device: where to compute.
+        ranks: the processes that share each batch.
+        ids: the train split.
+        vocabulary: the vocabulary, if the loss is to count characters with the unknown id.
+        teacher: the model to distill, if there is one.
     """
 
     def __init__(
         self,
         config: Config,
+        model: GPT,
+        device: torch.device,
         ranks: Ranks,
         ids: Ids,
-        vocabulary: Vocabulary | None,
-        backward: PlainBackward | ThreadedBackward,
+        vocabulary: Vocabulary | None = None,
+        teacher: Teacher | None = None,
     ) -> None:
-        self.config, self.ranks, self.ids, self.vocabulary = config, ranks, ids, vocabulary
-        self.backward, loss = backward, backward.loss
-        self.model, self.device, self.precision = loss.model, loss.device, loss.precision
-        self.teacher = loss.teacher
-        self.masks = torch.Generator(self.device) if config.model.dropout > 0 else None
+        self.config, self.model, self.device, self.ranks = config, model, device, ranks
+        self.ids, self.vocabulary, self.teacher = ids, vocabulary, teacher
+        self.backward = Backward(config, model, device, ranks, teacher)
+        self.precision = self.backward.precision
+        self.is_ahead = device.type != "cpu"  # whether a call returns before it has computed
+        self.masks = torch.Generator(device) if config.model.dropout > 0 else None
         if self.masks is not None:
-            set_generator(self.model, self.masks)
+            set_generator(model, self.masks)
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
-        self.optimizers = make_optimizers(self.model, config.train, products, ranks)
+        self.optimizers = make_optimizers(model, config.train, products, ranks)
         # float16 has few exponents: gradients are scaled up so that none is lost (arXiv:1710.03740)
         self.scaler: Any = torch.amp.GradScaler(
-            self.device.type, enabled=self.precision == torch.float16
+            device.type, enabled=self.precision == torch.float16
         )
         self.follow(Schedule(config))
+        compiled = compile_model(model, config.train.compile, device, self._rehearse)
+        self.backward.forward = data_parallel(compiled, ranks, self._rehearse)
 
     def __call__(self, step: int) -> Result:
         """Update the weights once, after `step` earlier steps.
@@ -73,10 +88,26 @@ class TrainStep:
         Raises:
             TrainingError: memory runs out.
         """
+        # 1. forward and backward
         self.model.train()
-        loss = all_reduce(self.forward_and_backward(step), self.ranks)
-        norm = self.clip()
-        self.update(self.schedule.lr(step), skip=~(loss.isfinite() & norm.isfinite()))
+        loss = self.forward_and_backward(step)
+        if self.ranks.size > 1:
+            torch.distributed.all_reduce(loss, group=self.ranks.group)
+        # 2. clip
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
+        train = self.config.train
+        limit = train.grad_clip or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
+        # 3. update; Muon's learning rate is in proportion to AdamW's
+        lr_factor = self.schedule.lr(step) / train.learning_rate
+        skip = ~(loss.isfinite() & norm.isfinite())
+        for optimizer in self.optimizers:
+            if self.is_ahead and not self.scaler.is_enabled():
+                optimizer.step(lr_factor, skip)
+            elif not skip:
+                self.scaler.step(optimizer, lr_factor)
+        self.scaler.update()
         return loss, norm
 
     def forward_and_backward(self, step: int, *, synchronise: bool = True) -> Tensor:
@@ -96,33 +127,21 @@ class TrainStep:
         xs, ys = (t.chunk(self.config.train.accumulation) for t in (x, y))
         try:
             for i, micro_batch in enumerate(zip(xs, ys, strict=True), start=1):
-                x_micro, y_micro = (move(t, self.device) for t in micro_batch)
+                # CUDA copies from pinned memory while it computes
+                pinned = [t.pin_memory() if self.device.type == "cuda" else t for t in micro_batch]
+                x_micro, y_micro = (t.to(self.device, non_blocking=True) for t in pinned)
                 last = synchronise and i == len(xs)
                 loss += self.backward(x_micro, y_micro, scale, last=last)
         except RuntimeError as error:  # torch.OutOfMemoryError on a GPU, nameless on a CPU
             if isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-                raise self._out_of_memory(x, str(error).splitlines()[0]) from error
+                raise TrainingError(
+                    f"not enough memory on {self.device} for {len(xs[0])} windows of {x.shape[1]} "
+                    f"characters ({str(error).splitlines()[0]:.150}); use a larger "
+                    f"train.accumulation, which changes no result but rounding, or a smaller "
+                    f"model.T, C or n_layer"
+                ) from error
             raise
-        ids = math.prod(self.schedule.shape(step))
-        return loss + unknown_cost(y, self.vocabulary) / ids
-
-    def clip(self) -> Tensor:
-        """Scale the gradients down to the norm `train.grad_clip`; return their norm before, ()."""
-        for optimizer in self.optimizers:
-            self.scaler.unscale_(optimizer)
-        limit = self.config.train.grad_clip or float("inf")
-        return torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit)
-
-    def update(self, learning_rate: float, skip: Tensor) -> None:
-        """Update the weights unless `skip`, at AdamW's `learning_rate`; Muon's is in proportion."""
-        lr_factor = learning_rate / self.config.train.learning_rate
-        if self.device.type != "cpu" and not self.scaler.is_enabled():
-            for optimizer in self.optimizers:
-                optimizer.step(lr_factor, skip)
-        elif not skip:
-            for optimizer in self.optimizers:
-                self.scaler.step(optimizer, lr_factor)
-        self.scaler.update()
+        return loss + unknown_cost(y, self.vocabulary) / math.prod(self.schedule.shape(step))
 
     def follow(self, schedule: Schedule) -> None:
         """Use `schedule` from the next step on. Call this after each change of its plans."""
@@ -134,11 +153,6 @@ class TrainStep:
     def members(self) -> list["TrainStep"]:
         """The steps of an ensemble's members; see EnsembleStep."""
         return [self]
-
-    @property
-    def is_ahead(self) -> bool:
-        """Whether a call returns before its results are computed, as on an accelerator."""
-        return self.device.type != "cpu"
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
         """Wait for results; return for each the losses and the norms, [[loss], [norm]]."""
@@ -159,36 +173,19 @@ class TrainStep:
         self.model.train()  # a loaded model is in evaluation mode, which is faster
         self.forward_and_backward(step, synchronise=False)
         self.model.zero_grad(set_to_none=True)
-        if self.device.type != "cpu":
+        if self.is_ahead:
             torch.accelerator.synchronize(self.device)
 
-    def rehearse(self) -> None:
-        """Compute the gradients of one batch of each shape in the schedule."""
+    def _rehearse(self, forward: Any) -> None:
+        """Compute the gradients of one batch of each shape in the schedule with this model."""
+        self.backward.forward = forward
         first_of = {self.schedule.shape(step): step for step in (self.schedule.steps, 0)}
         for step in first_of.values():
             self.forward_and_backward(step)
 
-    def _out_of_memory(self, x: Tensor, reason: str) -> TrainingError:
-        """Return an error that advises a larger `train.accumulation`, or a smaller model."""
-        train, (B, T) = self.config.train, x.shape
-        windows = self.backward.windows_at_once(-(-B // train.accumulation), T)
-        divisors = (n for n in range(train.accumulation + 1, B + 1) if train.batch_size % n == 0)
-        enough = next((n for n in divisors if -(-B // n) < windows), None)
-        advice = "a smaller model.T, C or n_layer"
-        if enough is not None:
-            advice = f"train.accumulation={enough}, which changes no result but rounding"
-        return TrainingError(
-            f"not enough memory on {self.device} for {counted(windows, 'window')} of {T} "
-            f"characters at once ({reason:.150}); use {advice}"
-        )
-
     def state_dict(self) -> TrainingState:
         """Return the optimizers' state and, in float16, the scale of the gradients."""
-        tensors = {
-            f"{i}.{name}": array
-            for i, optimizer in enumerate(self.optimizers)
-            for name, array in optimizer.state_dict().items()
-        }
+        tensors = join_tensors([optimizer.state_dict() for optimizer in self.optimizers])
         return TrainingState(tensors, {"scaler": self.scaler.state_dict()})
 
     def load_state_dict(self, state: TrainingState) -> None:
@@ -197,10 +194,7 @@ class TrainStep:
         Raises:
             ValueError, KeyError, TypeError: it is the state of another model.
         """
-        by_optimizer: list[Tensors] = [{} for _ in self.optimizers]
-        for name, array in state.tensors.items():
-            i, _, rest = name.partition(".")
-            by_optimizer[int(i)][rest] = array
+        by_optimizer = split_tensors(state.tensors, len(self.optimizers))
         for optimizer, tensors in zip(self.optimizers, by_optimizer, strict=True):
             optimizer.load_state_dict(tensors)
         scaler = state.numbers["scaler"]
@@ -208,6 +202,20 @@ class TrainStep:
             raise TypeError("expected numbers as scaler")
         if scaler:  # empty unless the run was in float16 before
             self.scaler.load_state_dict(scaler)
+
+
+def join_tensors(parts: Sequence[Tensors]) -> Tensors:
+    """Return the tensors of all parts; the names of those of part i start with `i.`."""
+    return {f"{i}.{name}": array for i, part in enumerate(parts) for name, array in part.items()}
+
+
+def split_tensors(tensors: Tensors, count: int) -> list[Tensors]:
+    """Return the `count` parts that `join_tensors` joined."""
+    parts: list[Tensors] = [{} for _ in range(count)]
+    for name, array in tensors.items():
+        i, _, rest = name.partition(".")
+        parts[int(i)][rest] = array
+    return parts
 
 
 def draw_batch(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from gpt.errors import TrainingError
-from gpt.training.ensemble_step import Update
+from gpt.training.build_step import Update
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.step import Result
 

@@ -23,14 +23,10 @@ class Teacher:
     """A trained model whose probabilities are targets (arXiv:1503.02531, section 2).
 
     The probabilities are used at temperature 1: text is uncertain enough.
-
-    Attributes:
-        model: the trained model.
-        sha256: hash of its weights' file.
     """
 
     model: LanguageModel
-    sha256: str
+    sha256: str  # of the weights' file
 
     @torch.no_grad()
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
@@ -74,9 +70,8 @@ def _check_fits(data: CheckpointData, config: Config, vocabulary: Vocabulary) ->
     run = config.train.distill
     if data.vocabulary != vocabulary:
         raise ConfigError(
-            f"train.distill {run}: expected a run with the vocabulary of this text (V = "
-            f"{len(vocabulary)}), got another (V = {len(data.vocabulary)}); take a run that was "
-            f"trained on this text, or take its vocabulary by data.vocabulary={run}"
+            f"train.distill {run}: expected a run with the vocabulary of this text, got another; "
+            f"take a run that was trained on it, or its vocabulary by data.vocabulary={run}"
         )
     if data.config.model.T < config.model.T:
         raise ConfigError(

@@ -14,7 +14,7 @@ from gpt.errors import UsageError, counted
 from gpt.evaluation.loss import evaluate
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.vocabulary import Ids
-from gpt.training.ensemble_step import Update
+from gpt.training.build_step import Update
 from gpt.training.schedule import Schedule
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""The loss in training; for large vocabularies, the head and the cross entropy in one operation.
+"""For large vocabularies, the head and the cross entropy in one operation.
 
 N characters, C channels, V vocabulary size.
 """
@@ -9,68 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gpt.config.schema import Config
-from gpt.device import autocast, select_precision
-from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.model.transformer import GPT, LARGE_VOCABULARY, cross_entropy
-from gpt.training.teacher import Teacher
-
 LOGITS_AT_ONCE = 2**21  # numbers; 8 MB in float32, which stay in the processor's cache
-
-
-def fuses_head(
-    config: Config, vocabulary_size: int, device: torch.device, ranks: Ranks = SINGLE
-) -> bool:
-    """Return whether training without a teacher needs no logits: on a CPU, if V is large.
-
-    A compiler and DDP need the whole forward pass of the model.
-    """
-    large, compiled = vocabulary_size >= LARGE_VOCABULARY, config.train.compile == "on"
-    return large and device.type == "cpu" and not compiled and ranks.size == 1
-
-
-class BatchLoss:
-    """The loss of some windows of a batch.
-
-    Attributes:
-        forward: the model; later, the model compiled or wrapped by DDP.
-
-    Args:
-        config: the settings of the run.
-        model: the model to train.
-        device: where the model is.
-        teacher: a model whose predictions are part of the targets.
-        fused: compute the loss without logits; see `fuses_head`.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        model: GPT,
-        device: torch.device,
-        teacher: Teacher | None = None,
-        *,
-        fused: bool = False,
-    ) -> None:
-        self.forward: Any = model
-        self.model, self.device, self.teacher, self.fused = model, device, teacher, fused
-        self.precision = select_precision(config.train.precision, device)
-        self.characters = config.train.batch_size * config.model.T  # of the whole batch
-
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return what windows x and y (B, T) add to the mean loss of the whole batch, ()."""
-        with autocast(self.device, self.precision):
-            if self.fused:
-                hidden = self.model.hidden(x).flatten(0, 1)  # (B T, C)
-            else:
-                logits = self.forward(x)  # (B, T, V)
-                targets = y if self.teacher is None else self.teacher.targets(x, y)
-        if self.fused:
-            weight = self.model.head.weight
-            summed = linear_cross_entropy(hidden, weight, y.flatten(), self.precision)
-        else:
-            summed = cross_entropy(logits, targets, reduction="sum")
-        return summed / self.characters
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
@@ -101,9 +40,7 @@ class LinearCrossEntropy(torch.autograd.Function):
         x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
         # all chunks use the same memory: the system would have to clear new pages
         all_logits, product = torch.empty(rows, V, dtype=dtype), torch.empty(V, C, dtype=dtype)
-        all_probs = (
-            torch.empty(rows, V, dtype=torch.float32) if dtype != torch.float32 else all_logits
-        )
+        all_probs = all_logits.float()  # the same tensor if that is its dtype
         for start in range(0, N, rows):
             chunk = slice(start, start + rows)
             x_chunk, target = x[chunk].to(dtype), targets[chunk, None]  # (rows, C), (rows, 1)
