@@ -391,7 +391,7 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
         (["--set", "model.T=long"], 2, "model.T: expected a valid integer, got 'long'"),
         (["empty.txt"], 1, "empty.txt: expected some text, got an empty file"),
         (["short.txt"], 1, "characters are too few to learn from; some thousands are needed"),
-        (["latin.txt"], 1, "latin.txt: expected UTF-8 text, got byte 0xe9 at offset 3"),
+        (["latin.txt"], 1, "latin.txt: byte 0xe9 at offset 3 is not UTF-8"),
         (["nowhere.txt"], 1, "nowhere.txt: no such text"),
         (["full"], 1, "full: expected text files, got none; skipped 1 empty (full/file)"),
         (["--device", "cuda:77"], 2, "device cuda:77: torch"),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gpt.evaluation import characters
 from gpt.evaluation.characters import MAX_FINDINGS, CountedText, Finding, spread_slices
-from gpt.text.likely_encoding import SINGLE_BYTE, TYPOGRAPHIC, likely_encoding, plausibility
+from gpt.text.likely_encoding import TYPOGRAPHIC, encoding_penalties
 from gpt.text.vocabulary import code_points
 
 MAX_COUNTED_PLACES = 10_000  # places whose words are counted one by one; later ones are not
@@ -53,7 +53,7 @@ MIN_ADJACENT = 0.2  # fraction of misread characters that follow another one, in
 # Encodings whose mojibake is recognised by encoding it again.
 RECODED = ("cp1252", "cp1251", "koi8_r", "mac_roman", "cp850", "cp866")
 CJK = ("gbk", "big5", "cp932", "euc_jp", "cp949")
-MIN_LEAD = 0.3  # lead in plausibility of the right encoding over the wrong one
+MIN_LEAD = 0.3  # least difference of the penalties of the wrong encoding and the right one
 MIN_LETTERS = 0.4  # fraction of letters among the non-ASCII characters of misread text
 MIN_NON_ASCII = 20  # non-ASCII characters needed to recognise an encoding
 MIN_UTF8_BYTES = 0.7  # fraction of valid bytes among the non-ASCII ones in UTF-8 misread as CJK
@@ -313,9 +313,7 @@ def _meant(content: bytes, encoding: str) -> str | None:
     )
     if not non_ascii or valid >= MIN_UTF8_BYTES * non_ascii:
         return "utf-8" if non_ascii and encoding in CJK else None  # _misread finds the others
-    if encoding in CJK or not (guess := likely_encoding(content)):
-        return None
-    meant, own = guess.encodings[0], plausibility(content, encoding)
-    if meant not in SINGLE_BYTE:
-        return meant if encoding == "cp1252" and own < 0 else None
-    return meant if plausibility(content, meant) > own + MIN_LEAD else None
+    penalties = {} if encoding in CJK else encoding_penalties(content)
+    meant = min(penalties, key=penalties.__getitem__, default=encoding)
+    is_clear = penalties.get(encoding, 1.0) > penalties.get(meant, 1.0) + MIN_LEAD
+    return meant if is_clear and not meant.startswith("utf_16") else None

@@ -16,52 +16,28 @@ MAX_LISTED_COLUMNS = 20  # number of column names in a message
 
 
 class BadRecord(Exception):
-    """A record that cannot be read. `reason` describes it in a list of skipped records."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
+    """A record that cannot be read. Its first argument is the reason, the others are details."""
 
 
-def text_of(record: Any, column: str) -> str | BadRecord | None:
-    """Return the text of a record; None if all its values are null."""
-    try:
-        if isinstance(record, BadRecord):
-            raise record
-        texts = _texts_of(record, column)
-        "".join(texts).encode()
-    except BadRecord as bad:
-        return bad
-    except RecursionError:
-        return BadRecord("with too many levels of lists", "with too many levels of lists")
-    except UnicodeEncodeError:
-        message = f"column {column} holds half of a surrogate pair"
-        return BadRecord("with half of a surrogate pair", message)
-    return "\n".join(texts) if texts else None
+def texts_of(record: Any, column: str) -> list[str]:
+    """Return the values of a record as text, without nulls.
 
-
-def _texts_of(record: Any, column: str) -> list[str]:
-    """Return the values of a record as text. Raises BadRecord."""
-    parts = record if _is_list(record) else [record]
+    Raises:
+        BadRecord, RecursionError: the record cannot be read.
+    """
+    parts = record if isinstance(record, list) else [record]
     if not all(isinstance(part, dict) for part in parts):
-        raise BadRecord("not a JSON object", f"expected a JSON object, got {record!r:.40}")
+        raise BadRecord("not a JSON object", f"{record!r:.40}")
     texts = []
     for key in split_column(column, record):
         if (values := _values(record, key)) is None:
-            expected = _no_column(column, ["a list"] if _is_list(record) else record)
-            if nested := _nested_path(record, key):
-                expected += f"; {key} is in {nested}: --set 'data.column={nested}'"
-            raise BadRecord("without data.column", expected)
+            keys = "a list" if isinstance(record, list) else list_columns(record)
+            raise BadRecord("without data.column", f"expected {column}, got {keys}")
         for value in values:
             if isinstance(value, dict | tuple | bytes):
-                message = f"expected text or a number in column {column}, got {value!r:.40}"
-                raise BadRecord("without text in data.column", message)
+                raise BadRecord("without text in data.column", f"{value!r:.40}")
             texts.append(str(value).lower() if isinstance(value, bool) else str(value))
     return texts
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
 
 
 def _values(value: Any, key: str) -> list[Any] | None:
@@ -85,14 +61,6 @@ def _values(value: Any, key: str) -> list[Any] | None:
     return _values(value[first], rest) if first in value else None
 
 
-def _nested_path(record: Any, key: str) -> str | None:
-    """Return the path of a key that is one level deeper in a record, such as `a[].b`."""
-    for name, value in record.items() if isinstance(record, dict) else ():
-        if isinstance(value, dict | list) and _values(value, key):
-            return f"{name}{'[]' if _is_list(value) else ''}.{key}"
-    return None
-
-
 def first_key(key: str) -> tuple[str, str]:
     """Split `a[].b.c` into `a` and `b.c`."""
     first, _, rest = key.partition(".")
@@ -106,18 +74,10 @@ def split_column(column: str, names: Iterable[str]) -> list[str]:
 
 def check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
     """Raise TextError unless each name in `wanted` occurs exactly once in `names`."""
-    for each in wanted:
-        if each not in names:
-            raise TextError(f"{name}: {_no_column(column, names)}")
-        if names.count(each) > 1:
-            raise TextError(
-                f"{name}: expected one column {each} (data.column), got {names.count(each)} of "
-                f"that name; rename all but one"
-            )
-
-
-def _no_column(column: str, names: Iterable[str]) -> str:
-    return f"expected a column {column} (data.column), got {list_columns(names)}"
+    if any(names.count(each) != 1 for each in wanted):
+        raise TextError(
+            f"{name}: expected one column {column} (data.column), got {list_columns(names)}"
+        )
 
 
 def list_columns(names: Iterable[str]) -> str:

@@ -4,12 +4,11 @@ import codecs
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Literal, Protocol
+from typing import Literal
 
 from gpt.errors import TextError
 from gpt.text.documents import Notices
-from gpt.text.encoding_advice import explain
-from gpt.text.likely_encoding import likely_wide
+from gpt.text.likely_encoding import likely_encoding, likely_wide
 from gpt.text.utf8 import is_utf8, whole_characters
 
 MARK = codecs.BOM_UTF8
@@ -20,10 +19,7 @@ BYTE_ORDER_MARKS = {  # the longer ones first: that of UTF-32 begins with that o
     codecs.BOM_UTF16_BE: "utf-16",
     codecs.BOM_UTF8: "utf-8",
 }
-REPLACED_NOTICE = (
-    "{count} times U+FFFD in place of bytes that are not in the encoding (data.errors=replace)"
-)
-RAW_NOTICE = "{count} places that are not UTF-8, learnt as they are"
+ENCODING_SAMPLE_BYTES = 65_536  # bytes around the first wrong one, to guess the encoding from
 Errors = Literal["strict", "replace", "raw"]
 
 
@@ -90,33 +86,52 @@ def utf8_chunks(
     decoder = _Utf8(errors) if is_utf8(encoding) else _Transcoder(encoding, errors)
     decoded = _decoded(decoder, iter(blocks), name, encoding, otherwise)
     yield from _without_marks(decoded, name, notices)
-    notices.add(name, RAW_NOTICE if errors == "raw" else REPLACED_NOTICE, decoder.replaced)
+    replaced = "{count} times U+FFFD in place of bytes that are not in the encoding"
+    notices.add(name, replaced, decoder.replaced)
 
 
 def _decoded(
-    decoder: "_Decoder", blocks: Iterator[bytes], name: str, encoding: str, otherwise: str
+    decoder: "_Utf8 | _Transcoder",
+    blocks: Iterator[bytes],
+    name: str,
+    encoding: str,
+    otherwise: str,
 ) -> Iterator[bytes]:
-    offset, head = 0, b""  # offset: the number of bytes decoded so far
+    offset = 0  # number of bytes decoded so far
+    wanted = "UTF-8" if is_utf8(encoding) else encoding
     try:
         for block in chain(blocks, [b""]):
-            head = head or block
             pending = len(decoder.pending)
             if chunk := decoder.decode(block, final=not block):
                 yield chunk
             offset += pending + len(block) - len(decoder.pending)
     except UnicodeDecodeError as error:
-        wanted = "UTF-8" if is_utf8(encoding) else encoding
-        advice = [*explain(name, encoding, head, error, offset, blocks), *filter(None, [otherwise])]
+        content, start = error.object, error.start
+        first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
+        sample = (content[first:] + next(blocks, b""))[:ENCODING_SAMPLE_BYTES]
+        if len(sample) == ENCODING_SAMPLE_BYTES:  # do not end it inside a character
+            sample = sample.rpartition(b"\n")[0] or sample
+        guess = _better_encoding(sample, encoding)
+        likely = f"it is probably {guess}: --set data.encoding={guess}, or " if guess else ""
         raise TextError(
-            f"{name}: expected {wanted} text, got byte 0x{error.object[error.start]:02x} at offset "
-            f"{offset + error.start}; {'; '.join(advice)}"
+            f"{name}: byte 0x{content[start]:02x} at offset {offset + start} is not {wanted}; "
+            f"{likely}--set data.errors=replace{otherwise}"
         ) from None
     except UnicodeError as error:  # UTF-16 without a mark, or an escaped surrogate
-        reason = "half of a surrogate pair" if isinstance(error, UnicodeEncodeError) else str(error)
         raise TextError(
-            f"{name}: expected {encoding} text, got {reason}; another encoding is read by "
+            f"{name}: expected {wanted} text, got {error}; another encoding is read by "
             f"--set data.encoding=NAME"
         ) from None
+
+
+def _better_encoding(sample: bytes, encoding: str) -> str | None:
+    """Return the likely encoding of bytes that are not in `encoding`; None if it is as likely."""
+    valid = sample.decode(errors="ignore").encode()
+    others, valid_others = (sum(byte > 0x7F for byte in each) for each in (sample, valid))
+    if 3 * valid_others > 2 * others:  # most non-ASCII characters are UTF-8
+        return None if is_utf8(encoding) else "utf-8"
+    guess = likely_encoding(sample)
+    return None if guess == encoding else guess
 
 
 def _without_marks(chunks: Iterable[bytes], name: str, notices: Notices) -> Iterator[bytes]:
@@ -140,18 +155,13 @@ def _without_marks(chunks: Iterable[bytes], name: str, notices: Notices) -> Iter
     notices.add(name, kept_notice, kept)
 
 
-class _Decoder(Protocol):
-    replaced: int
-
-    @property
-    def pending(self) -> bytes:
-        """The first bytes of a character whose last bytes are in the next block."""
-
-    def decode(self, block: bytes, final: bool) -> bytes: ...
-
-
 class _Utf8:
-    """Validate UTF-8 and cut it between characters."""
+    """Validate UTF-8 and cut it between characters.
+
+    Attributes:
+        pending: the first bytes of a character whose last bytes are in the next block.
+        replaced: the number of U+FFFD in place of wrong bytes.
+    """
 
     def __init__(self, errors: Errors) -> None:
         self.errors, self.pending, self.replaced = errors, b"", 0
@@ -159,22 +169,25 @@ class _Utf8:
     def decode(self, block: bytes, final: bool) -> bytes:
         block = self.pending + block
         try:
-            end = (
-                codecs.utf_8_decode(block, "strict", True)[1] if final else whole_characters(block)
-            )
+            if final:
+                end = codecs.utf_8_decode(block, "strict", True)[1]
+            else:
+                end = whole_characters(block)
         except UnicodeDecodeError:
             if self.errors == "strict":
                 raise
             text, end = codecs.utf_8_decode(block, "replace", final)
             self.pending = block[end:]
+            if self.errors == "raw":
+                return block[:end]
             self.replaced += text.count("\ufffd") - block[:end].count("\ufffd".encode())
-            return block[:end] if self.errors == "raw" else text.encode()
+            return text.encode()
         self.pending = block[end:]
         return block[:end]
 
 
 class _Transcoder:
-    """Convert another encoding to UTF-8."""
+    """Convert another encoding to UTF-8; has the attributes of `_Utf8`."""
 
     def __init__(self, encoding: str, errors: Errors) -> None:
         self._errors = "replace" if errors == "replace" else "strict"

@@ -77,21 +77,23 @@ class Source:
 
     Attributes:
         name: the name that the user typed.
-        documents: yields the documents from the first on, always in the same order.
+        parts: yields the documents, and what is skipped, always in the same order.
         files: the files on the disk that are read.
-        find_skipped: looks for `skipped`.
         notices: returns lines to be logged once all documents have been read.
         standard_input: the file that holds what came from standard input, if any did.
     """
 
     name: str
-    documents: Callable[[], Iterator[Document]]
+    parts: Callable[[], Iterator[Document | Skipped]]
     files: tuple[Path, ...] = ()
-    find_skipped: Callable[[], tuple[Skipped, ...]] = tuple
-    notices: Callable[[], tuple[str, ...]] = tuple
+    notices: Callable[[], Sequence[str]] = tuple
     standard_input: Path | None = None
+
+    def documents(self) -> Iterator[Document]:
+        """Yield the documents from the first on."""
+        return (part for part in self.parts() if isinstance(part, Document))
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
-        """Everything that is not read. Reads archives to find it."""
-        return self.find_skipped()
+        """Everything that is not read. Reads archives and tables to find it."""
+        return tuple(part for part in self.parts() if isinstance(part, Skipped))

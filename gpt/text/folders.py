@@ -1,7 +1,6 @@
 """Find files in folders and by globs, in a stable order, each file once."""
 
 import errno
-import glob
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -54,17 +53,6 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
                     f"{in_message(path)}: cannot read the text: {error.strerror}"
                 ) from None
             yield Skipped(in_message(path), "link to nowhere")
-
-
-def find_matches(pattern: str) -> list[Path]:
-    """Return the paths that a glob matches, sorted as in a folder; `**` matches any folders."""
-    found = glob.iglob(pattern, recursive=True)  # noqa: PTH207 (Path's takes no absolute pattern)
-    return sorted(map(Path, found), key=lambda path: path.parts)
-
-
-def is_glob(name: str) -> bool:
-    """Return whether the name contains wildcards."""
-    return glob.has_magic(name)
 
 
 def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:

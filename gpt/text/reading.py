@@ -214,7 +214,7 @@ def naming_errors(name: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise TextError(
-            f"{name}: this Python cannot read it ({error}); decompress it first"
+            f"{name}: this Python cannot read it ({error}); install it or convert the file"
         ) from None
     except Exception as error:  # the libraries fail in many ways on damaged or hostile bytes
         if isinstance(error, OSError) and error.strerror:

@@ -4,19 +4,21 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from gpt.errors import TextError, counted
+from gpt.config.schema import DataConfig
+from gpt.errors import TextError
 from gpt.text.columns import (
     BadRecord,
     check_columns,
     first_key,
     list_columns,
     split_column,
-    text_of,
+    texts_of,
 )
-from gpt.text.documents import Document, Notices, Skipped
+from gpt.text.documents import Document, Skipped
 from gpt.text.reading import CHUNK_BYTES, ExpansionLimit, naming_errors
 
 TEXT_TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # tables that are text files
@@ -27,13 +29,13 @@ MAX_RECORD_CHARACTERS = 1 << 28  # length of a row of a .csv, or of a value in a
 MAX_TOKEN_CHARACTERS = 16  # length of a JSON escape or literal that the end of a chunk may cut
 BATCH_ROWS = 1024  # largest number of Parquet rows to decode at a time
 BATCH_BYTES = 1 << 24  # bytes of Parquet to decode at a time, unless one row has more
-_LINE_END = r"(?:\r\n|\r|\n|\Z)"
-_LINE = re.compile(rf"[^\r\n]*+{_LINE_END}")
-_BETWEEN_VALUES = re.compile(r"[ \t\r\n,]*")
+
+Record = tuple[int, Any]
+"""The number of a record in its file, and its value or a BadRecord."""
 
 
 def read_records(
-    chunks: Iterable[bytes], kind: str, name: str, column: str, notices: Notices, *, skip_bad: bool
+    chunks: Iterable[bytes], kind: str, name: str, data: DataConfig
 ) -> Iterator[Document | Skipped]:
     """Yield a document for each record of a text file.
 
@@ -41,9 +43,7 @@ def read_records(
         chunks: the content of the file in UTF-8.
         kind: one of TEXT_TABLES.
         name: the file's name, for messages.
-        column: `data.column`.
-        notices: an unusual delimiter is added to these.
-        skip_bad: yield bad records as Skipped instead of raising TextError.
+        data: has the column to read, and says whether bad records are skipped.
 
     Raises:
         TextError: the file is not in that format, has no such column, or has a bad record.
@@ -51,32 +51,24 @@ def read_records(
     text = io.TextIOWrapper(io.BufferedReader(_ChunkStream(chunks)), "utf-8", newline="")
     if kind == ".json":
         records = _json_values(text, name)
+    elif kind in (".csv", ".tsv"):
+        records = _rows(text, kind, name, data.column or "")
     else:
-        is_table = kind in (".csv", ".tsv")
-        records = _rows(text, kind, name, column, notices) if is_table else _json_lines(text)
-    yield from _documents(records, name, column, skip_bad)
+        records = _json_lines(text)
+    yield from _documents(records, name, data)
 
 
-def read_parquet(path: Path, column: str | None, *, skip_bad: bool) -> Iterator[Document | Skipped]:
-    """Yield a document for each row of a Parquet file.
-
-    Args:
-        path: the file, which is decoded in batches of rows.
-        column: `data.column`.
-        skip_bad: yield bad rows as Skipped instead of raising TextError.
+def read_parquet(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
+    """Yield a document for each row of a Parquet file, which is decoded in batches of rows.
 
     Raises:
         TextError: there is no such column, the file is damaged or a decompression bomb, or a row is
             bad.
     """
-    name = str(path)
+    name, column = str(path), data.column
     with naming_errors(name):
-        try:
-            import pyarrow.parquet
-        except ImportError:
-            raise TextError(
-                f"{name}: Parquet is read with pyarrow, which is not installed: pip install pyarrow"
-            ) from None
+        import pyarrow.parquet
+
         metadata = pyarrow.parquet.read_metadata(path)
         names = metadata.schema.to_arrow_schema().names
         if column is None:
@@ -87,25 +79,31 @@ def read_parquet(path: Path, column: str | None, *, skip_bad: bool) -> Iterator[
         keys = split_column(column, names)
         wanted = [key if key in names else first_key(key)[0] for key in keys]
         check_columns(name, column, wanted, names)
-        yield from _documents(_parquet_rows(path, metadata, wanted), name, column, skip_bad)
+        yield from _documents(_parquet_rows(path, metadata, wanted), name, data)
 
 
 def _documents(
-    records: Iterable[tuple[int, Any]], name: str, column: str, skip_bad: bool
+    records: Iterable[Record], name: str, data: DataConfig
 ) -> Iterator[Document | Skipped]:
     """Yield a document for each numbered record that has a text."""
     for number, record in records:
         place = f"{name}:{number}"
-        text = text_of(record, column)
-        if isinstance(text, BadRecord):
-            if not skip_bad:
+        try:
+            if isinstance(record, BadRecord):
+                raise record
+            texts = texts_of(record, data.column or "")
+            "".join(texts).encode()
+        except (BadRecord, RecursionError, UnicodeEncodeError) as error:
+            bad = error if isinstance(error, BadRecord) else BadRecord("too deep or not Unicode")
+            if data.bad_records == "refuse":
                 raise TextError(
-                    f"{place}: {text}; correct this record, or skip and count such records: "
-                    f"--set data.bad_records=skip"
-                )
-            yield Skipped(place, text.reason)
-        elif text is not None:
-            yield _document(text, place)
+                    f"{place}: bad record: {': '.join(bad.args)}; correct it, or skip and count "
+                    f"such records: --set data.bad_records=skip"
+                ) from None
+            yield Skipped(place, bad.args[0])
+        else:
+            if texts:
+                yield _document("\n".join(texts), place)
 
 
 def _document(text: str, name: str) -> Document:
@@ -114,9 +112,7 @@ def _document(text: str, name: str) -> Document:
     return Document(name, lambda: (text[i : i + size].encode() for i in parts))
 
 
-def _parquet_rows(
-    path: Path, metadata: Any, columns: list[str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parquet_rows(path: Path, metadata: Any, columns: list[str]) -> Iterator[Record]:
     """Yield the number and the values of each row, up to the expansion limit.
 
     Repeated values are stored once (`read_dictionary`) and expanded row by row.
@@ -173,51 +169,32 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_object, parse_int=str, parse_float=str, parse_constant=str
 )
+_BETWEEN_VALUES = re.compile(r"[ \t\r\n,]*")
 
 
-def _json_lines(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+def _json_lines(lines: Iterable[str]) -> Iterator[Record]:
     """Yield the number and the value of each line that is not empty."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 yield number, _DECODER.decode(line)
             except (ValueError, RecursionError) as error:
-                message = f"expected a JSON object on each line, got {error}"
-                yield number, BadRecord("not JSON", message)
+                yield number, BadRecord("not JSON", str(error))
 
 
-class _Buffer:
-    """The part of a file from place `at` on, as far as it has been read into `text`."""
-
-    def __init__(self, file: io.TextIOWrapper) -> None:
-        self._file, self.text, self.at, self.is_all = file, "", 0, False
-        self.read_more()
-
-    def read_more(self) -> None:
-        """Double the text after `at`, so that repeated attempts to parse it take linear time."""
-        block = self._file.read(max(CHUNK_BYTES, len(self.text) - self.at))
-        self.text, self.at, self.is_all = self.text[self.at :] + block, 0, not block
-
-    @property
-    def is_too_long(self) -> bool:
-        """Whether the text after `at` has more characters than a record may have."""
-        return len(self.text) - self.at > MAX_RECORD_CHARACTERS
-
-
-def _json_values(file: io.TextIOWrapper, name: str) -> Iterator[tuple[int, Any]]:
+def _json_values(file: io.TextIOWrapper, name: str) -> Iterator[Record]:
     """Yield the elements of a JSON array, or of a sequence of JSON values.
 
     Raises:
         TextError: the file is not JSON.
     """
-    buffer, number = _Buffer(file), 0
-    buffer.at = len(buffer.text) - len(buffer.text.lstrip())
-    is_array = buffer.text.startswith("[", buffer.at)
-    buffer.at += is_array
+    text, is_all, number = file.read(CHUNK_BYTES), False, 0
+    at = len(text) - len(text.lstrip())
+    is_array = text.startswith("[", at)
+    at += is_array
     while True:
-        text, at = buffer.text, _BETWEEN_VALUES.match(buffer.text, buffer.at).end()  # type: ignore[union-attr]
-        buffer.at = at
-        if buffer.is_all and (text[at:].strip() == "]" if is_array else at == len(text)):
+        at = _BETWEEN_VALUES.match(text, at).end()  # type: ignore[union-attr]
+        if is_all and (text[at:].strip() == "]" if is_array else at == len(text)):
             return
         try:
             value, end = _DECODER.raw_decode(text, at)
@@ -225,118 +202,90 @@ def _json_values(file: io.TextIOWrapper, name: str) -> Iterator[tuple[int, Any]]
         except (ValueError, RecursionError) as caught:
             error, position = str(caught), getattr(caught, "pos", -1)
             may_be_cut = position > len(text) - MAX_TOKEN_CHARACTERS or "Unterminated" in error
-        if may_be_cut and not buffer.is_all and not (error and buffer.is_too_long):
-            buffer.read_more()
+            may_be_cut &= len(text) - at <= MAX_RECORD_CHARACTERS
+        if may_be_cut and not is_all:  # twice as much: repeated attempts take linear time
+            block = file.read(max(CHUNK_BYTES, len(text) - at))
+            text, at, is_all = text[at:] + block, 0, not block
         elif error:
             raise TextError(f"{name}: expected JSON, got {error} (after {number:,} records)")
         else:
-            number, buffer.at = number + 1, end
+            number, at = number + 1, end
             yield number, value
 
 
 # --- rows of a .csv (RFC 4180), or of a .tsv, which has no quotation marks ---
 
 
-def _rows(
-    file: io.TextIOWrapper, kind: str, name: str, column: str, notices: Notices
-) -> Iterator[tuple[int, dict[str, str] | BadRecord]]:
-    """Yield the number and the wanted values of each row.
-
-    The csv module is not used because its limit on the length of a field is global.
-    """
-    buffer, number = _Buffer(file), 1
-    usual = delimiter = "\t" if kind == ".tsv" else ","
-    declared = re.match(r"sep=(.)[ \t]*(\r\n|\r|\n)", buffer.text)  # a first line by Excel
-    if kind == ".csv" and declared:
-        delimiter, number, buffer.at = declared[1], 2, declared.end()
-    elif kind == ".csv":
-        delimiter = _find_delimiter(buffer, column)
-    rows = _RowReader(buffer, delimiter, has_quotes=kind == ".csv")
-    columns = rows.read() or []
+def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
+    """Yield the number and the wanted values of each row."""
+    first, header, delimiter = next(lines, ""), 1, "\t"
+    if kind == ".csv":
+        declared = re.fullmatch(r"sep=(.)[ \t]*(\r\n|\r|\n)", first)  # a first line by Excel
+        if declared:
+            first, header = next(lines, ""), 2
+        delimiter = declared[1] if declared else _find_delimiter(first, column)
+    rows = _split_rows(chain([first], lines), delimiter, has_quotes=kind == ".csv")
+    columns = next(rows, [])
     if isinstance(columns, BadRecord):
-        raise TextError(f"{name}:{number}: {columns}; correct the names of columns")
+        raise TextError(f"{name}:{header}: {columns.args[0]}; correct the names of columns")
     wanted = split_column(column, columns)
     check_columns(name, column, wanted, columns)
-    if delimiter != usual:
-        notices.add(name, f"columns are separated by {delimiter!r}")
-    while (row := rows.read()) is not None:
-        number += 1
+    for number, row in enumerate(rows, start=header + 1):
         if isinstance(row, BadRecord):
             yield number, row
         elif len(row) == len(columns):
             yield number, {key: row[columns.index(key)] for key in wanted}
         elif row:
-            expected = f"expected {counted(len(columns), 'column')}, as in the first row"
-            many = "few" if len(row) < len(columns) else "many"
-            yield number, BadRecord(f"with too {many} columns", f"{expected}, got {len(row)}")
+            detail = f"expected {len(columns)}, as in the first row, got {len(row)}"
+            yield number, BadRecord("with a wrong number of columns", detail)
 
 
-def _find_delimiter(buffer: _Buffer, column: str) -> str:
-    """Return the delimiter that makes the wanted columns of the first row.
-
-    If none does, return the delimiter that makes the most columns.
-    """
+def _find_delimiter(line: str, column: str) -> str:
+    """Return the delimiter that makes the wanted columns of the first row, or the most columns."""
     columns = dict[str, list[str]]()
     for delimiter in DELIMITERS:
-        row = _RowReader(buffer, delimiter, has_quotes=True).read()
+        row = next(_split_rows(iter([line]), delimiter, has_quotes=True))
         columns[delimiter] = row if isinstance(row, list) else []
-        buffer.at = 0
     fitting = (d for d, names in columns.items() if {*split_column(column, names)} <= {*names})
     return next(fitting, None) or max(columns, key=lambda d: len(columns[d]))
 
 
-class _RowReader:
-    """Read rows, divided into fields by a delimiter."""
+def _split_rows(
+    lines: Iterator[str], delimiter: str, *, has_quotes: bool
+) -> Iterator[list[str] | BadRecord]:
+    """Yield the fields of each row, none of an empty line.
 
-    def __init__(self, buffer: _Buffer, delimiter: str, *, has_quotes: bool) -> None:
-        self._buffer, self._delimiter = buffer, delimiter
-        d = re.escape(delimiter)
-        quoted = r'"(?:[^"]++|"")*+'  # without its closing quotation mark
-        field = rf"[^{d}\r\n]*+"
-        field = rf'(?:{quoted}"|(?!"){field})' if has_quotes else field
-        self._field = re.compile(rf"(?:\A|{d})({field})")
-        self._row = re.compile(rf"{field}(?:{d}{field})*+{_LINE_END}")
-        self._closed_fields = re.compile(rf"(?:{field}{d})*+(?:{quoted}\Z|{field})")
-        self._has_quotes = has_quotes
-
-    def read(self) -> list[str] | BadRecord | None:
-        """Return the fields of the next row, none of an empty line, and None at the end.
-
-        A BadRecord takes only the first line of its row.
-        """
-        buffer = self._buffer
-        while not (buffer.is_all and buffer.at == len(buffer.text)):
-            text, at, may_grow = buffer.text, buffer.at, not (buffer.is_all or buffer.is_too_long)
-            row = self._row.match(text, at)
-            if row and (row.end() < len(text) or not may_grow):
-                buffer.at = row.end()
-                return self._fields(row[0].rstrip("\r\n"))
-            line, closed = _LINE.match(text, at), self._closed_fields.match(text, at)
-            assert line and closed  # both match the empty string
-            if may_grow and (row or len(text) in (line.end(), closed.end())):
-                buffer.read_more()
+    The csv module is not used because its limit on the length of a field is global.
+    """
+    plain = re.compile(rf"[^{re.escape(delimiter)}\r\n]*+")
+    quoted = re.compile('[^"]*+(?:""[^"]*+)*+')  # up to the closing quotation mark
+    fields, parts, size = list[str](), list[str](), 0  # parts: lines of a field that is open
+    for line in lines:
+        if not parts and not (has_quotes and '"' in line):
+            content = line.rstrip("\r\n")
+            yield content.split(delimiter) if content else []
+            continue
+        at, size = 0, size + len(line)
+        while True:
+            if parts or line.startswith('"', at):
+                start = at if parts else at + 1
+                at = quoted.match(line, start).end()  # type: ignore[union-attr]
+                parts.append(line[start:at])
+                if at == len(line) and size <= MAX_RECORD_CHARACTERS:
+                    break  # the field continues on the next line
+                fields.append("".join(parts).replace('""', '"'))
+                parts, at = [], at + 1
             else:
-                buffer.at = line.end()
-                return self._bad_row(text, closed.end())
-        return None
-
-    def _bad_row(self, text: str, end: int) -> BadRecord:
-        """Describe a row of which the fields in `text` up to `end` are closed."""
-        if end == len(text):
-            message = "a quotation mark is opened and never closed"
-            return BadRecord("with a quotation mark that is never closed", message)
-        found = next(iter(_LINE.findall(text[end : end + 20])))
-        return BadRecord(
-            "with a misplaced quotation mark",
-            f"expected {self._delimiter} or a line end after a closing quotation mark, got "
-            f"{found!r}",
-        )
-
-    def _fields(self, row: str) -> list[str]:
-        if not self._has_quotes or '"' not in row:
-            return row.split(self._delimiter) if row else []
-        fields = self._field.findall(row)
-        return [f[1:-1].replace('""', '"') if f.startswith('"') else f for f in fields]
+                start, at = at, plain.match(line, at).end()  # type: ignore[union-attr]
+                fields.append(line[start:at])
+            if not line.startswith(delimiter, at):
+                is_whole = at <= len(line) and not line[at:].rstrip("\r\n")
+                yield fields if is_whole else BadRecord("with a misplaced quotation mark")
+                fields, size = [], 0
+                break
+            at += 1
+    if parts:
+        yield BadRecord("with a quotation mark that is never closed, and all after it")
 
 
 class _ChunkStream(io.RawIOBase):
