@@ -646,18 +646,14 @@ def test_each_line_of_a_file_is_a_prompt(gpt: Gpt, trained: Path) -> None:
 def test_a_run_with_a_repetition_penalty_is_sampled_and_resumed(gpt: Gpt, trained: Path) -> None:
     """Its stored config has a setting that presence_penalty and frequency_penalty replaced."""
     expected = gpt("sample", "--seed", 3)
-    for penalty, noticed in ((1.0, False), (1.5, True)):
-        for folder in (trained / "checkpoints").glob("step-*"):
-            config = json.loads((folder / "config.json").read_text())
-            config["sample"]["repetition_penalty"] = penalty
-            (folder / "config.json").write_text(json.dumps(config))
-            rehash(folder)
-        code, out, err = gpt("sample", "--seed", 3)
-        assert (code, out) == (0, expected[1])
-        notice = "repetition_penalty, 1.5 in this run, no longer has an effect"
-        assert (notice in err) == noticed
+    for folder in (trained / "checkpoints").glob("step-*"):
+        config = json.loads((folder / "config.json").read_text())
+        config["sample"]["repetition_penalty"] = 1.5
+        (folder / "config.json").write_text(json.dumps(config))
+        rehash(folder)
+    assert gpt("sample", "--seed", 3)[:2] == (0, expected[1])
     code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
-    assert (code, notice in err) == (0, True)
+    assert code == 0, err
     assert "repetition_penalty" not in (trained / "checkpoints/step-13/config.json").read_text()
 
 

@@ -116,7 +116,7 @@ def test_a_distilled_run_resumes_bit_for_bit(corpus: Corpus, teacher: Path) -> N
             should_stop=lambda: 5 in steps,
         )
     teacher.rename("moved")
-    with pytest.raises(UsageError, match=r"^train.distill: teacher: expected the folder of a run"):
+    with pytest.raises(UsageError, match=r"^teacher: expected the folder of a run"):
         train(student(), corpus, Path("r"), mode="resume")
     train(small(train__distill="moved"), corpus, Path("r"), mode="resume")
     assert weights_of("r") == weights_of("uninterrupted")
@@ -204,9 +204,9 @@ def test_a_teacher_that_cannot_teach_is_refused_in_one_message(
     with pytest.raises(ConfigError, match=r"a model.T of at least 19, got 17"):
         train(student(model__T=19), corpus, Path("r"))
     shutil.rmtree("teacher/checkpoints")
-    with pytest.raises(UsageError, match=r"^train.distill: teacher"):
+    with pytest.raises(UsageError, match=r"^teacher: expected"):
         train(student(), corpus, Path("r"))
     assert not Path("r").exists()
     code, _, err = gpt("train", "pangram.txt", "--set", "train.distill=nowhere", "--dry-run")
     assert code == 2
-    assert "train.distill: nowhere: expected the folder of a run" in err
+    assert "nowhere: expected the folder of a run" in err

@@ -267,7 +267,7 @@ def test_a_run_without_an_intact_checkpoint_is_refused(corpus: Corpus) -> None:
     train(small(**PART), corpus, Path("r"))
     for folder in Path("r/checkpoints").glob("step-*"):
         (folder / "vocabulary.json").unlink()
-    with pytest.raises(CheckpointError, match=r"step-4 is damaged .*vocabulary.json"):
+    with pytest.raises(CheckpointError, match=r"step-4: damaged .*vocabulary.json"):
         recover(Path("r"))
 
 

@@ -300,11 +300,11 @@ def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
             ["model.T=17"],
             r"model\.T: expected at most 13, as .* learned that many position .*, got 17",
         ),
-        ({}, ["data.vocabulary=bytes"], r"data\.vocabulary: expected characters, which "),
+        ({}, ["data.vocabulary=bytes"], r"data\.vocabulary \(characters to bytes\)"),
         (
             {"data__vocabulary": "bytes"},
             ["data.vocabulary=characters"],
-            r"data\.vocabulary: expected bytes, which .* was trained on, got characters",
+            r"data\.vocabulary \(bytes to characters\)",
         ),
         ({}, ["data.max_vocabulary=20"], "leave out data.vocabulary and data.max_vocabulary"),
     ],

@@ -604,7 +604,7 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
         (["--set", "model.value_size=10,null"], "null stands for a default"),
         (
             ["--seeds", "2", "--set", "train.distill=none"],
-            "train.distill: none: expected the folder",
+            "none: expected the folder",
         ),
         (["--seeds", "2", "--device", "cuda:77"], "device cuda:77: torch"),
         (["--jobs", "2"], "--jobs goes with a sweep"),

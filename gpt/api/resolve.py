@@ -49,7 +49,7 @@ def resolve_new(
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.config.schema import explicit
-    from gpt.runs.find import find_teacher
+    from gpt.runs.find import find_run
     from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
 
     settled = resolve(
@@ -68,7 +68,7 @@ def resolve_new(
     if settled.train.init_from is not None:
         check_same_model(_summary(settled.train.init_from), settled)
     if settled.train.distill is not None:
-        find_teacher(settled.train.distill)
+        find_run(settled.train.distill)
     return settled
 
 

@@ -1,7 +1,6 @@
 """Find a run or a sweep by its name. Imports no torch, so that a wrong name is an error at once."""
 
 import difflib
-import errno
 import os
 import shlex
 from collections.abc import Sequence
@@ -10,8 +9,8 @@ from pathlib import Path
 
 from gpt.config.schema import Config
 from gpt.errors import GPTError, Unreadable, UsageError, shown
-from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint
-from gpt.runs.lock import is_running, undo_killed_overwrite, writer_of
+from gpt.runs.format import INDEX, has_checkpoint, is_checkpoint, unreadable
+from gpt.runs.lock import in_use, is_running, undo_killed_overwrite
 from gpt.runs.read import read_summary
 from gpt.text.documents import joined_name
 
@@ -21,24 +20,21 @@ SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
 
 def run_folders() -> list[Path]:
     """Return the entries of `runs/` and of its sweeps; raise Unreadable if it cannot be listed."""
+    if not os.path.lexists(RUNS):
+        return []
     try:
         entries = sorted(RUNS.iterdir())
-        for sweep in filter(is_sweep, entries[:]):
-            with suppress(OSError):
-                entries += sorted(sweep.iterdir())
-        return entries
     except OSError as error:
-        if not os.path.lexists(RUNS):
-            return []
-        raise Unreadable(
-            f"{RUNS}: cannot list the runs in it ({error.strerror}); expected a folder that you "
-            f"may read"
-        ) from error
+        raise unreadable(RUNS, error) from error
+    for sweep in filter(is_sweep, entries[:]):
+        with suppress(OSError):
+            entries += sorted(sweep.iterdir())
+    return entries
 
 
 def is_run(folder: Path) -> bool:
     """Return whether this is the folder of a run, in any state."""
-    return (folder / "config.yaml").is_file() or has_checkpoint(folder)
+    return os.path.isfile(folder / "config.yaml") or has_checkpoint(folder)  # noqa: PTH113 (no errors)
 
 
 def is_sweep(folder: Path) -> bool:
@@ -60,34 +56,19 @@ def find_run(name: str | None) -> Path:
             raise UsageError("no run under runs/ has a checkpoint; start one with: gpt train")
         return max(indices, key=lambda index: index.stat().st_mtime_ns).parent.parent
     for run in (Path(name), RUNS / name):
-        try:
-            undo_killed_overwrite(run)
-            if has_checkpoint(run) or is_checkpoint(run):
-                return run
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                break
-            raise
-        _check_not_empty(run)
+        undo_killed_overwrite(run)
+        if has_checkpoint(run) or is_checkpoint(run):
+            return run
+        if is_sweep(run):
+            raise UsageError(f"{run} is a sweep; expected one of its runs, which gpt runs lists")
+        if is_run(run) and is_running(run):
+            raise in_use(run)
+        if is_run(run):
+            raise UsageError(
+                f"{run} has no checkpoint yet: its first one was not completed; start it again "
+                f"with --overwrite --run-dir {shlex.quote(str(run))}"
+            )
     raise _no_such_run(name, "a run with a checkpoint")
-
-
-def _check_not_empty(folder: Path) -> None:
-    """Raise UsageError if `folder` is a run without a checkpoint, or a sweep."""
-    if is_run(folder) and is_running(folder):
-        raise UsageError(
-            f"{folder} has no checkpoint yet and is being written by another process "
-            f"({writer_of(folder)}); wait for its first checkpoint"
-        )
-    if is_run(folder):
-        raise UsageError(
-            f"{folder} has no checkpoint yet: its first one was not completed; start it again "
-            f"with --overwrite --run-dir {shlex.quote(str(folder))}"
-        )
-    if is_sweep(folder):
-        names = sorted(entry.name for entry in folder.iterdir() if is_run(entry))
-        example = f", such as {folder / names[0]}" if names else ", none of which has started"
-        raise UsageError(f"{folder} is a sweep; expected one of its runs{example} (see gpt runs)")
 
 
 def _no_such_run(name: str, expected: str) -> UsageError:
@@ -124,20 +105,10 @@ def _absolute(name: str) -> str:
     return str(Path(name).resolve()) if Path(name).exists() else name
 
 
-def find_teacher(name: str) -> Path:
-    """Return the folder of the run in `train.distill`. For errors see `find_run`."""
-    try:
-        return find_run(name)
-    except UsageError as error:
-        raise UsageError(f"train.distill: {error}") from error
-
-
 def find_sweep(name: str | None) -> Path | None:
     """Return the folder of a sweep by path or name, default that of the newest run, or None."""
-    if name is None:
-        run = find_run(None)
-        return run.parent if is_sweep(run.parent) else None
-    return next((folder for folder in (Path(name), RUNS / name) if is_sweep(folder)), None)
+    folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
+    return next(filter(is_sweep, folders), None)
 
 
 def find_to_delete(name: str) -> Path:

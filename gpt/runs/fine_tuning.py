@@ -32,16 +32,13 @@ def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
 
 def check_same_model(data: CheckpointData, config: Config) -> None:
     """Raise ConfigError if `config` does not fit the model in `data`, which it fine-tunes."""
-    run, expected, before = config.train.init_from, _vocabulary_of(data), values(data.config)
-    if config.data.vocabulary != expected:
-        raise ConfigError(
-            f"data.vocabulary: expected {expected}, which {run} was trained on, got "
-            f"{config.data.vocabulary}; leave it out"
-        )
+    run = config.train.init_from
+    before = values(data.config) | {"data.vocabulary": _vocabulary_of(data)}
     changed = [
         f"{key} ({before[key]} to {value})"
         for key, value in values(config).items()
-        if SETTINGS[key].fine_tuning == "fixed" and value != before[key]
+        if (SETTINGS[key].fine_tuning == "fixed" or key == "data.vocabulary")
+        and value != before[key]
     ]
     if changed:
         raise ConfigError(

@@ -3,6 +3,7 @@
 import os
 import shlex
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 from gpt.config.schema import Config
@@ -25,15 +26,12 @@ from gpt.text.standard_input import STORED_INPUT
 def make_numbered(run: Path) -> Path:
     """Make `run`, or the first of RUN-2, RUN-3, ... that does not exist; return its path."""
     make_folder(run.parent)
-    made, number = run, 1
-    while True:
-        try:
+    for number in count(1):
+        made = run if number == 1 else run.with_name(f"{run.name}-{number}")
+        with suppress(FileExistsError):
             made.mkdir()
-        except FileExistsError:
-            number += 1
-            made = run.with_name(f"{run.name}-{number}")
-        else:
             return made
+    raise AssertionError("count() has no end")
 
 
 def make_folder(path: Path) -> None:
@@ -42,18 +40,13 @@ def make_folder(path: Path) -> None:
     path.mkdir(parents=True, exist_ok=True)
 
 
-def check_can_be_made(path: Path, advice: str = "choose another --run-dir") -> None:
+def check_can_be_made(path: Path) -> None:
     """Raise GPTError if a folder of this name can be neither made nor written to."""
     above = next(each for each in (path, *path.parents) if os.path.lexists(each))
-    if not above.is_dir():
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise GPTError(
-            f"{above}: expected a folder, got a file or a link to nowhere; mount the disk that it "
-            f"leads to, remove it, or {advice}"
-        )
-    if not os.access(above, os.W_OK | os.X_OK):
-        raise GPTError(
-            f"{above}: expected a folder that you may write to, got one that you may not; change "
-            f"its permissions, or {advice}"
+            f"{above}: expected a folder that you may write to; change its permissions, remove the "
+            f"file or link of that name, or choose another --run-dir"
         )
 
 
@@ -79,14 +72,14 @@ def check_free(run: Path, *, overwrite: bool) -> None:
 
 def check_keeps(folder: Path, config: Config) -> None:
     """Raise UsageError if overwriting `folder` would remove a run that `config` needs."""
-    needed_runs = source_runs(config)
-    if config.data.vocabulary not in ("characters", "bytes"):
-        needed_runs["data.vocabulary"] = config.data.vocabulary
-    for key, name in needed_runs.items():
-        needed = None
-        with suppress(UsageError):  # reported later
+    for key, name in (source_runs(config) | {"data.vocabulary": config.data.vocabulary}).items():
+        if name in ("characters", "bytes"):
+            continue
+        try:
             needed = find_run(name).resolve()
-        if needed and folder.resolve() in (needed, *needed.parents):
+        except UsageError:  # reported later
+            continue
+        if folder.resolve() in (needed, *needed.parents):
             raise UsageError(
                 f"{folder}: expected another folder than that of {key} {name}, which --overwrite "
                 f"would remove; choose another --run-dir"
@@ -94,10 +87,7 @@ def check_keeps(folder: Path, config: Config) -> None:
 
 
 def delete_run(name: str) -> Path:
-    """Delete what a run or a sweep wrote, and its folder unless it contains other files.
-
-    Args:
-        name: the path of the run or sweep, or its name under `runs/`.
+    """Delete what the run or sweep `name` wrote, and its folder unless it contains other files.
 
     Returns:
         The folder.

@@ -16,17 +16,15 @@ than the model of its config implies. Nothing in a checkpoint can execute code.
 """
 
 import errno
-import json
-import math
+import os
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
+from pydantic import BaseModel, ConfigDict, NonNegativeInt
 
 from gpt.config.schema import Config
 from gpt.errors import Unreadable
@@ -40,7 +38,6 @@ MANIFEST = "manifest.json"
 INDEX = "index.json"
 
 Tensors = dict[str, NDArray[np.float32]]
-JsonModel = TypeVar("JsonModel", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class TrainingState:
 
 
 class _Json(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Manifest(_Json):
@@ -95,59 +92,31 @@ class Index(_Json):
     best: NonNegativeInt | None
 
 
-def parse_as(
-    model: type[JsonModel], name: str, content: bytes, prepare: Callable[[Any], Any] = lambda t: t
-) -> JsonModel:
-    """Parse and validate the JSON `content` of the file `name`, without NaN and infinity.
-
-    `prepare` is applied to the tree in between.
-
-    Raises:
-        ValueError: the content is not valid; the message names the file and the first wrong key.
-    """
-    try:
-        tree = json.loads(content, parse_float=_finite, parse_constant=_finite)
-        return model.model_validate(prepare(tree))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
-        raise ValueError(f"{name}: {key}: {first['msg']}") from None
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def _finite(number: str) -> float:
-    if not math.isfinite(value := float(number)):
-        raise ValueError(f"expected finite numbers, got {number:.40}")
-    return value
-
-
 def step_folder(checkpoints: Path, step: int) -> Path:
     """Return the path of the checkpoint of `step`."""
     return checkpoints / f"step-{step}"
 
 
-def steps_in(checkpoints: Path) -> list[int]:
+def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
     """Return the steps of all checkpoints, intact or not, in increasing order."""
     try:
-        found = [re.fullmatch(r"step-(\d+)", entry.name) for entry in checkpoints.iterdir()]
+        found = [re.fullmatch(name, entry) for entry in os.listdir(checkpoints)]  # noqa: PTH208
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
             return []
         raise unreadable(checkpoints, error) from error
-    return sorted(int(name[1]) for name in found if name)
+    return sorted(int(match[1]) for match in found if match)
 
 
 def is_checkpoint(folder: Path) -> bool:
     """Return whether `folder` is a checkpoint, perhaps copied out of its run."""
-    return (folder / MANIFEST).exists()
+    return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (no errors)
 
 
 def has_checkpoint(run: Path) -> bool:
     """Return whether the run has a checkpoint to resume from, intact or not."""
-    folder = run / "checkpoints"
     # after a kill between two renames, the only one may have its other name until a resume
-    return bool(steps_in(folder)) or any(folder.glob(".step-*.replaced"))
+    return bool(steps_in(run / "checkpoints", r"\.?step-(\d+)(?:\.replaced)?"))
 
 
 def unreadable(path: Path, error: OSError) -> Unreadable:

@@ -3,10 +3,10 @@
 import os
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpt.errors import GPTError, Unreadable
+from gpt.errors import CheckpointError, Unreadable
 from gpt.model.shapes import parameter_count
 from gpt.runs.find import RUNS, is_run, run_folders
 from gpt.runs.format import INDEX, has_checkpoint
@@ -45,19 +45,23 @@ def list_runs() -> list[RunSummary]:
 
 
 def _summarise(run: Path) -> RunSummary:
-    name, size, running = run.relative_to(RUNS).as_posix(), _size(run), is_running(run)
+    size = 0
+    for folder, _, names in os.walk(run):
+        for name in names:
+            with suppress(OSError):  # removed meanwhile by a running process
+                size += Path(folder, name).lstat().st_size
     index = run / "checkpoints" / INDEX
     age_s = time.time() - (index if index.exists() else run).stat().st_mtime
+    state = "running" if is_running(run) else ""
+    summary = RunSummary(run.relative_to(RUNS).as_posix(), state, bytes=size, age_s=age_s)
     try:
         last, best = read_summary(run, "last"), read_summary(run, "best")
-    except GPTError as error:
-        state = "damaged" if has_checkpoint(run) else "empty"
-        state = "unreadable" if isinstance(error, Unreadable) else state
-        return RunSummary(name, "running" if running else state, bytes=size, age_s=age_s)
+    except CheckpointError:
+        return replace(summary, state=state or ("damaged" if has_checkpoint(run) else "empty"))
     source = last.config.data.source
-    return RunSummary(
-        name=name,
-        state="running" if running else "finished" if last.finished else "stopped",
+    return replace(
+        summary,
+        state=state or ("finished" if last.finished else "stopped"),
         text=source if isinstance(source, str) else joined_name(source),
         step=last.step,
         steps=last.config.train.steps,
@@ -65,16 +69,4 @@ def _summarise(run: Path) -> RunSummary:
         bits_per_byte=best.bits_per_byte,
         unit=last.vocabulary.unit,
         parameters=parameter_count(last.config.model, len(last.vocabulary)),
-        bytes=size,
-        age_s=age_s,
     )
-
-
-def _size(run: Path) -> int:
-    """Return the bytes of all files, except those that a running process removes meanwhile."""
-    size = 0
-    for folder, _, names in os.walk(run):
-        for name in names:
-            with suppress(OSError):
-                size += Path(folder, name).lstat().st_size
-    return size

@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -54,8 +54,7 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
         if not is_in_place():
             raise TrainingError(
                 f"{run} was moved or removed while it was being written, so nothing more is "
-                f"saved. Its last checkpoint moved with it: resume the run with gpt train "
-                f"--resume and its new name"
+                f"saved; resume it from its new place: gpt train --resume"
             )
 
     with lock_without_writing(run):
@@ -75,21 +74,16 @@ def lock_without_writing(run: Path) -> Iterator[None]:
     from filelock import FileLock, Timeout  # takes 0.1 s, which other commands save
 
     check_plain(run)
-    lock = FileLock(run / LOCK, timeout=0)
     try:
-        lock.acquire()
+        with FileLock(run / LOCK, timeout=0):
+            yield
     except Timeout:
         raise in_use(run) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def check_plain(run: Path) -> None:
     """Raise UsageError if a file of a run, perhaps a stranger's, is a link out of its folder."""
-    entries = _entries(run, (*WRITTEN, LOCK, WRITER)) + _entries(run / "projector", ("*",))
-    for entry in entries:
+    for entry in _entries(run, *WRITTEN, LOCK, WRITER) + _entries(run / "projector", "*"):
         mode = entry.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UsageError(f"{entry}: expected a file or folder of the run, got a link or pipe")
@@ -100,35 +94,36 @@ def is_running(run: Path) -> bool:
     import psutil  # takes 0.1 s, which other commands save
 
     try:
-        writer = json.loads((run / WRITER).read_text("utf-8"))
-        process = psutil.Process(int(writer["pid"]))
+        pid, host = _writer(run)
+        process = psutil.Process(pid)
         # the pid may belong to a newer process; a killed one remains a zombie until it is reaped
         is_writer = process.create_time() <= (run / WRITER).stat().st_mtime + 1
         is_alive = process.status() != psutil.STATUS_ZOMBIE
-        return bool(writer["host"] == platform.node() and is_writer and is_alive)
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, psutil.Error):
+        return bool(host == platform.node() and is_writer and is_alive)
+    except (OSError, ValueError, OverflowError, psutil.Error):
         return False
 
 
 def in_use(run: Path) -> UsageError:
     """Return the error for a run that another process is writing."""
+    pid, host = _writer(run)
     return UsageError(
-        f"{run} is being written by another process ({writer_of(run)}); wait for it, or stop it"
+        f"{run} is being written by another process (process {pid} on {host}); wait for it, or "
+        f"stop it"
     )
 
 
-def writer_of(run: Path) -> str:
-    """Describe the process that has the lock, for a message."""
-    try:
+def _writer(run: Path) -> tuple[int, str]:
+    """Return the process that has the lock and its machine; (0, "unknown") if they are unknown."""
+    with suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         writer = json.loads((run / WRITER).read_text("utf-8"))
-        return f"process {int(writer['pid'])} on {writer['host']!s:.99}"
-    except (OSError, ValueError, KeyError, TypeError):
-        return "unknown"
+        return int(writer["pid"]), f"{writer['host']!s:.99}"
+    return 0, "unknown"
 
 
 def empty(run: Path) -> None:
     """Remove what a run writes, and nothing else."""
-    for entry in _entries(run, WRITTEN):
+    for entry in _entries(run, *WRITTEN):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
         else:
@@ -140,7 +135,7 @@ def set_aside(run: Path) -> None:
 
     A kill between two moves leaves MOVING_FOLDER; `finish_overwrite` moves its entries back.
     """
-    if entries := _entries(run, WRITTEN):
+    if entries := _entries(run, *WRITTEN):
         (run / MOVING_FOLDER).mkdir()
         for entry in entries:
             entry.rename(run / MOVING_FOLDER / entry.name)
@@ -167,9 +162,8 @@ def finish_overwrite(run: Path) -> None:
 
 def undo_killed_overwrite(run: Path) -> None:
     """Move the old run back if the process that was overwriting it was killed."""
-    if any(_is_folder(run / name) for name in (REPLACED_FOLDER, MOVING_FOLDER)) and not is_running(
-        run
-    ):
+    is_overwritten = _is_folder(run / REPLACED_FOLDER) or _is_folder(run / MOVING_FOLDER)
+    if is_overwritten and not is_running(run):
         with locked(run):  # calls `finish_overwrite`
             pass
 
@@ -178,7 +172,7 @@ def _is_folder(path: Path) -> bool:
     return os.path.isdir(path) and not os.path.islink(path)  # noqa: PTH112, PTH114 (no errors)
 
 
-def _entries(folder: Path, patterns: Sequence[str]) -> list[Path]:
+def _entries(folder: Path, *patterns: str) -> list[Path]:
     """Return the entries whose names match, also dangling links, which `Path.glob` skips."""
     with suppress(FileNotFoundError, NotADirectoryError):
         entries = sorted(folder.iterdir())

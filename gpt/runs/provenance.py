@@ -20,18 +20,12 @@ from gpt.seeds import member_seed
 def note_start(
     run: Path, config: Config, text_sha256: str, step: int, computed: Mapping[str, str | int]
 ) -> None:
-    """Append a line to provenance.jsonl of `run`.
+    """Append a line to provenance.jsonl of `run`, which starts or resumes at `step`.
 
-    Args:
-        run: the folder of the run.
-        config: its config.
-        text_sha256: hash of its text.
-        step: the step that training starts or resumes from.
-        computed: the device, threads and so on, which the last digits depend on.
+    `computed` has the device, threads and so on, which the last digits depend on.
     """
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
-    members = range(config.model.ensemble)
     line: dict[str, Any] = {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "step": step,
@@ -45,8 +39,8 @@ def note_start(
         "python": platform.python_version(),
         "platform": platform.platform(),
     }
-    if len(members) > 1:  # a single run with this seed trains the same weights as the member
-        line["member_seeds"] = [member_seed(config.seed, m) for m in members]
+    if config.model.ensemble > 1:  # a run with this seed trains the same weights as the member
+        line["member_seeds"] = [member_seed(config.seed, m) for m in range(config.model.ensemble)]
     path = run / "provenance.jsonl"
     with naming(path), path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
@@ -54,15 +48,15 @@ def note_start(
 
 def _git_commit() -> str | None:
     """Return the commit of this program, with + if it was changed since; None outside of git."""
-    git = ["git", "-C", str(Path(__file__).parent)]
-    # fails if this file belongs to no repository, or lies in that of another program
-    tracked = [*git, "ls-files", "--error-unmatch", Path(__file__).name]
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(Path(__file__).parent), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout
+
     try:
-        subprocess.run(tracked, capture_output=True, check=True, timeout=5)
-        commit, changes = (
-            subprocess.run([*git, *words], capture_output=True, text=True, check=True, timeout=5)
-            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno", "."))
-        )
+        # fails if this file belongs to no repository, or lies in that of another program
+        git("ls-files", "--error-unmatch", Path(__file__).name)
+        changes = git("status", "--porcelain", "-uno", ".")
+        return git("rev-parse", "HEAD").strip() + ("+" if changes else "")
     except (OSError, subprocess.SubprocessError):
         return None
-    return commit.stdout.strip() + ("+" if changes.stdout else "")

@@ -1,15 +1,20 @@
 """Read a checkpoint and verify it. Imports no torch; format.py says what is verified and why."""
 
 import hashlib
+import json
 import math
 import re
 import stat
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
+from gpt.config.mistakes import explain
 from gpt.config.removed import without_removed
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, ConfigError, UsageError
@@ -25,6 +30,8 @@ READ_ATTEMPTS = 20  # while another process writes the run
 # errors that mean damage; any other OSError says nothing about the content of the files
 WRONG_FILES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 DAMAGE = (*WRONG_FILES, CheckpointError, SafetensorError, ValueError, KeyError, RecursionError)
+
+JsonModel = TypeVar("JsonModel", bound=BaseModel)
 
 
 def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
@@ -62,7 +69,7 @@ def read_index(folder: Path) -> layout.Index:
     """
     path = folder / layout.INDEX
     try:
-        return layout.parse_as(layout.Index, layout.INDEX, _read_plain(path))
+        return _parse(layout.Index, path.name, _read_plain(path))
     except DAMAGE as error:
         steps = layout.steps_in(folder)
         raise CheckpointError(
@@ -75,17 +82,15 @@ def read_index(folder: Path) -> layout.Index:
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
     """Read a checkpoint of a run that may be removing or replacing checkpoints meanwhile."""
-    attempt = 0
-    while True:
-        attempt += 1
+    for attempt in count():
         before = _last_change(run)
         try:
             return _read(*_find(run, which), *tensor_files)[0]
         except CheckpointError:
             # the first try proves nothing: a run can save twice in one tick of the clock
-            unchanged = attempt > 1 and _last_change(run) == before
-            if unchanged or attempt == READ_ATTEMPTS:
+            if attempt and (_last_change(run) == before or attempt == READ_ATTEMPTS):
                 raise
+    raise AssertionError("count() has no end")
 
 
 def _last_change(run: Path) -> int:
@@ -104,20 +109,16 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     if layout.is_checkpoint(run):
         return run, step
     folder = run / "checkpoints"
-    if folder.is_symlink():
-        raise CheckpointError(f"{folder}: expected a folder, got a link")
-    if step is None:
-        steps = layout.steps_in(folder)
-        if steps and not (folder / layout.INDEX).exists():
-            _check_format(layout.step_folder(folder, steps[-1]))
+    if step is None and not folder.is_symlink():
         index = read_index(folder)
         step = index.last if which == "last" or index.best is None else index.best
-    found = layout.step_folder(folder, step)
+    found = layout.step_folder(folder, step or 0)
+    for each in (folder, found):
+        if each.is_symlink():
+            raise CheckpointError(f"{each}: expected a folder, got a link")
     if not found.exists():
         kept = ", ".join(map(str, layout.steps_in(folder)))
         raise CheckpointError(f"{found}: no such checkpoint; kept steps: {kept}")
-    if found.is_symlink():
-        raise CheckpointError(f"{found}: expected a folder, got a link")
     return found, step
 
 
@@ -125,23 +126,26 @@ def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
     """Read the checkpoint in `folder`, which is of `step`, with these files of tensors."""
-    _check_format(folder)
     try:
-        files = _Files(folder)
-        content = files.verified(layout.CONFIG)
-        config = layout.parse_as(Config, layout.CONFIG, content, without_removed)
-        vocabulary = Vocabulary.from_json(files.verified(layout.VOCABULARY).decode("utf-8"))
-        content = files.verified(layout.TRAINING)
-        counters = layout.parse_as(layout.Counters, layout.TRAINING, content)
+        content = _read_plain(folder / layout.MANIFEST)
+        manifest = _parse(layout.Manifest, layout.MANIFEST, content)
+        if manifest.format != layout.FORMAT:
+            raise ValueError(f"expected format {layout.FORMAT}, got {manifest.format}")
+        sha256 = manifest.sha256
+        config = _parse(Config, layout.CONFIG, _verified(folder / layout.CONFIG, sha256))
+        content = _verified(folder / layout.VOCABULARY, sha256)
+        vocabulary = Vocabulary.from_json(content.decode("utf-8"))
+        content = _verified(folder / layout.TRAINING, sha256)
+        counters = _parse(layout.Counters, layout.TRAINING, content)
         if step not in (None, counters.step):
             raise ValueError(f"expected step {step}, got {counters.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))
         size = 4 * sum(math.prod(shape) for shape in shapes.values())
         weights, state = Tensors(), Tensors()
         if layout.MODEL in tensor_files:
-            weights = files.tensors(layout.MODEL, size, shapes)
+            weights = _tensors(folder / layout.MODEL, sha256, size, shapes)
         if layout.OPTIMIZER in tensor_files:
-            state = files.tensors(layout.OPTIMIZER, 4 * size)
+            state = _tensors(folder / layout.OPTIMIZER, sha256, 4 * size)
     except ConfigError as error:  # a removed setting
         raise CheckpointError(f"{folder}: {error}") from None
     except DAMAGE as error:
@@ -161,80 +165,73 @@ def _read(
         val_loss=counters.val_loss,
         best_step=counters.best_step,
         finished=counters.finished,
-        weights_sha256=files.sha256.get(layout.MODEL, ""),
+        weights_sha256=sha256.get(layout.MODEL, ""),
         bits_per_byte=bits if isinstance(bits, float) else None,
     )
     return data, TrainingState(state, counters.numbers)
 
 
-def _check_format(folder: Path) -> None:
-    """Raise CheckpointError if the folder is a checkpoint of format 1."""
-    if not layout.is_checkpoint(folder) and (folder / "training_state.pt").exists():
-        raise CheckpointError(
-            f"{folder}: expected a checkpoint of format {layout.FORMAT}, got format 1, of an older "
-            f"version of this program; use that version, or train again"
-        )
+def _parse(model: type[JsonModel], name: str, content: bytes) -> JsonModel:
+    """Parse the JSON of the file `name`; raise ValueError if it is not valid."""
+    try:
+        tree = json.loads(content)
+        json.dumps(tree, allow_nan=False)  # refuse NaN and infinity
+        return model.model_validate(without_removed(tree))
+    except ValidationError as error:
+        raise ValueError(f"{name}: {next(explain(error))[1]}") from None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name}: {error}") from None
 
 
-class _Files:
-    """The files of a checkpoint, each verified as it is read."""
+def _verified(path: Path, sha256: dict[str, str]) -> bytes:
+    """Return the content of a small file, which has the hash in the manifest."""
+    content = _read_plain(path)
+    _check_hash(path.name, hashlib.sha256(content).hexdigest(), sha256)
+    return content
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        content = _read_plain(folder / layout.MANIFEST)
-        manifest = layout.parse_as(layout.Manifest, layout.MANIFEST, content)
-        if manifest.format != layout.FORMAT:
-            raise CheckpointError(f"expected format {layout.FORMAT}, got {manifest.format}")
-        self.sha256 = manifest.sha256
 
-    def verified(self, name: str) -> bytes:
-        """Return the content of a small file."""
-        content = _read_plain(self.folder / name)
-        self._check_hash(name, hashlib.sha256(content).hexdigest())
-        return content
+def _tensors(
+    path: Path,
+    sha256: dict[str, str],
+    max_bytes: int,
+    shapes: dict[str, tuple[int, ...]] | None = None,
+) -> Tensors:
+    """Return the tensors of a file, which must be float32 and finite.
 
-    def tensors(
-        self, name: str, max_bytes: int, shapes: dict[str, tuple[int, ...]] | None = None
-    ) -> Tensors:
-        """Return the tensors of a file, which must be float32 and finite.
+    Args:
+        path: the file.
+        sha256: the hashes of all files.
+        max_bytes: largest size of all tensors together.
+        shapes: the expected shape of each tensor, if they are known.
+    """
+    _check_plain(path, max_bytes + MAX_JSON_BYTES)
+    with path.open("rb") as file:
+        _check_hash(path.name, hashlib.file_digest(file, "sha256").hexdigest(), sha256)
+    with safe_open(path, framework="numpy") as file:
+        parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (no dict)
+        found = {key: tuple(part.get_shape()) for key, part in parts.items()}
+        is_float32 = all(part.get_dtype() == "F32" for part in parts.values())
+        if not is_float32 or (shapes is not None and found != shapes):
+            raise ValueError(f"{path.name}: expected float32 tensors of a model with this config")
+        needed = {"tensors": path.stat().st_size}
+        check_memory(f"reading {path}", needed, "close other programs, or use a larger machine")
+        tensors = {key: file.get_tensor(key) for key in parts}
+    if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
+        raise ValueError(f"{path.name}: expected finite numbers")
+    return tensors
 
-        Args:
-            name: name of the file.
-            max_bytes: largest size of all tensors together.
-            shapes: the expected shape of each tensor, if they are known.
-        """
-        path = self.folder / name
-        _check_plain(path, max_bytes + MAX_JSON_BYTES)
-        with path.open("rb") as file:
-            self._check_hash(name, hashlib.file_digest(file, "sha256").hexdigest())
-        with safe_open(path, framework="numpy") as file:
-            found = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (no dict)
-            if shapes is not None and found.keys() != shapes.keys():
-                raise ValueError(f"{name}: its tensors are not those of a model with this config")
-            for key, part in found.items():
-                got = part.get_dtype(), tuple(part.get_shape())
-                expected = "F32", got[1] if shapes is None else shapes[key]
-                if got != expected:
-                    raise ValueError(f"{key}: expected {expected[0]} {expected[1]}, got {got}")
-            needed = {"tensors": path.stat().st_size}
-            check_memory(f"reading {path}", needed, "close other programs, or use a larger machine")
-            tensors = {key: file.get_tensor(key) for key in found}
-        for key, tensor in tensors.items():
-            if not np.isfinite(tensor).all():
-                raise ValueError(f"{key}: expected finite numbers")
-        return tensors
 
-    def _check_hash(self, name: str, found: str) -> None:
-        if self.sha256.get(name) != found:
-            raise CheckpointError(f"{name} is not what was written: its SHA-256 differs")
+def _check_hash(name: str, found: str, sha256: dict[str, str]) -> None:
+    if sha256.get(name) != found:
+        raise ValueError(f"{name} is not what was written: its SHA-256 differs")
 
 
 def _check_plain(path: Path, max_bytes: int) -> None:
     status = path.lstat()
     if not stat.S_ISREG(status.st_mode):
-        raise CheckpointError(f"{path.name}: expected a file, got a link, folder or device")
+        raise ValueError(f"{path.name}: expected a file, got a link, folder or device")
     if status.st_size > max_bytes:
-        raise CheckpointError(
+        raise ValueError(
             f"{path.name}: expected at most {max_bytes:,} bytes, got {status.st_size:,}"
         )
 

@@ -5,7 +5,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import safetensors.numpy
 
@@ -35,7 +34,22 @@ def write_checkpoint(
         best_before = read_index(folder).best
     except (CheckpointError, Unreadable):
         best_before = None
-    _write(layout.step_folder(folder, data.step), _contents(data, state))
+    training = layout.Counters(
+        step=data.step,
+        val_loss=data.val_loss,
+        best_step=data.best_step,
+        finished=data.finished,
+        numbers=state.numbers,
+    )
+    contents = {
+        layout.MODEL: safetensors.numpy.save(data.weights),
+        layout.OPTIMIZER: safetensors.numpy.save(state.tensors),
+        layout.CONFIG: data.config.model_dump_json(indent=2).encode(),
+        layout.VOCABULARY: data.vocabulary.to_json().encode(),
+        layout.TRAINING: json.dumps(training.model_dump(), indent=2, allow_nan=False).encode(),
+    }
+    contents[layout.MANIFEST] = manifest_of(contents)
+    _write(layout.step_folder(folder, data.step), contents)
     write_index(folder, data)
     newest = layout.steps_in(folder)[-keep:]
     _prune(folder, {*newest, data.best_step, best_before})
@@ -50,25 +64,6 @@ def write_index(folder: Path, data: CheckpointData) -> None:
     path = folder / layout.INDEX
     if not path.is_file() or path.read_bytes() != content:
         write_atomically(path, [content])
-
-
-def _contents(data: CheckpointData, state: TrainingState) -> dict[str, bytes]:
-    """Return the content of each file of a checkpoint by its name."""
-    training: dict[str, Any] = {
-        "step": data.step,
-        "val_loss": data.val_loss,
-        "best_step": data.best_step,
-        "finished": data.finished,
-        "numbers": state.numbers,
-    }
-    contents = {
-        layout.MODEL: safetensors.numpy.save(data.weights),
-        layout.OPTIMIZER: safetensors.numpy.save(state.tensors),
-        layout.CONFIG: data.config.model_dump_json(indent=2).encode(),
-        layout.VOCABULARY: data.vocabulary.to_json().encode(),
-        layout.TRAINING: json.dumps(training, indent=2, allow_nan=False).encode(),
-    }
-    return contents | {layout.MANIFEST: manifest_of(contents)}
 
 
 def manifest_of(contents: dict[str, bytes]) -> bytes:

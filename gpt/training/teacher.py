@@ -8,7 +8,7 @@ from torch import Tensor
 from gpt.config.schema import Config
 from gpt.errors import ConfigError
 from gpt.model.ensemble import LanguageModel
-from gpt.runs.find import find_teacher
+from gpt.runs.find import find_run
 from gpt.runs.fine_tuning import warn_of_known_val
 from gpt.runs.format import CheckpointData
 from gpt.runs.read import read_checkpoint, read_summary
@@ -53,7 +53,7 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
     run = config.train.distill
     if run is None:
         return None
-    data = read_checkpoint(find_teacher(run))
+    data = read_checkpoint(find_run(run))
     _check_fits(data, config, vocabulary)
     warn_of_known_val("train.distill", data.config, config)
     return Teacher(load_model(data, device), data.weights_sha256)
@@ -62,7 +62,7 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
 def check_teacher(config: Config, vocabulary: Vocabulary) -> None:
     """Raise the errors of `load_teacher`, but read no weights."""
     if config.train.distill is not None:
-        _check_fits(read_summary(find_teacher(config.train.distill)), config, vocabulary)
+        _check_fits(read_summary(find_run(config.train.distill)), config, vocabulary)
 
 
 def _check_fits(data: CheckpointData, config: Config, vocabulary: Vocabulary) -> None:
