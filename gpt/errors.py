@@ -21,8 +21,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-INTERRUPTED = 130  # exit code after Ctrl-C: 128 + SIGINT
-
 
 class GPTError(Exception):
     """Base class. Each argument is one line of the message."""
@@ -70,7 +68,7 @@ class TrainingError(GPTError):
 class Interrupted(GPTError):
     """The work was asked to stop, and its state is saved."""
 
-    exit_code = INTERRUPTED
+    exit_code = 130  # Ctrl-C; `gpt train` sets that of the signal it received
 
 
 def counted(number: int, noun: str) -> str:
@@ -98,11 +96,8 @@ def command(*arguments: str) -> str:
 
 def as_typed(program: Path) -> str:
     """Return the name of a program if the shell finds it by name, else its path."""
-    found = shutil.which(program.name)
-    by_name = program.parent == Path() or (
-        found is not None and Path(found).parent == program.parent.absolute()
-    )
-    return program.name if by_name else str(program)
+    is_found = program.parent == Path() or shutil.which(program.name) == str(program.absolute())
+    return program.name if is_found else str(program)
 
 
 def shown(text: str, longest: int = 80) -> str:

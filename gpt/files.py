@@ -98,21 +98,20 @@ def read_bounded(path: Path, most: int) -> bytes:
     Raises:
         OSError: the file cannot be read, or the read takes longer than `LONGEST_READ_S`.
     """
-    content: list[bytes] = []
-    failed: list[OSError] = []
+    results: list[bytes | OSError] = []
 
     def read() -> None:
         try:
             with path.open("rb") as file:
-                content.append(file.read(most + 1))
+                results.append(file.read(most + 1))
         except OSError as error:
-            failed.append(error)
+            results.append(error)
 
     reader = threading.Thread(target=read, daemon=True)  # a pipe without a writer blocks it
     reader.start()
     reader.join(LONGEST_READ_S)
-    if failed:
-        raise failed[0]
-    if not content:
+    if not results:
         raise OSError(errno.ETIMEDOUT, f"it has no end after {LONGEST_READ_S} s", str(path))
-    return content[0]
+    if isinstance(results[0], OSError):
+        raise results[0]
+    return results[0]

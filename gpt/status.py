@@ -15,23 +15,22 @@ DELAY_S = 0.5  # seconds before a phase is logged; shorter phases are not logged
 def phase(doing: str) -> Iterator[None]:
     """Log `doing`, such as "measuring the training speed", if the block takes longer than DELAY_S.
 
-    When the block ends, a second record with the attribute `ended` gives the seconds. The command
-    line shows the first record as a status line. In Python the logger `gpt.status` is silent by
-    default.
+    When the block ends, a second record with the attribute `ended` gives the seconds. In Python the
+    logger `gpt.status` is silent by default.
     """
-    began, ended, logged = time.perf_counter(), threading.Event(), threading.Event()
+    began, is_logged = time.perf_counter(), threading.Event()
 
-    def wait() -> None:
-        if not ended.wait(DELAY_S):
-            logged.set()
-            log.info("%s ...", doing)
+    def start() -> None:
+        is_logged.set()
+        log.info("%s ...", doing)
 
-    thread = threading.Thread(target=wait, daemon=True)
-    thread.start()
+    timer = threading.Timer(DELAY_S, start)
+    timer.daemon = True
+    timer.start()
     try:
         yield
     finally:
-        ended.set()
-        thread.join()
-        if logged.is_set():
+        timer.cancel()
+        timer.join()
+        if is_logged.is_set():
             log.info("%s: %.1f s", doing, time.perf_counter() - began, extra={"ended": True})

@@ -12,7 +12,6 @@ or needs the main thread.
 """
 
 from gpt.api.model import Model, load
-from gpt.api.resolve import name_of
 from gpt.api.sweeps import is_sweep, resume_sweep, sweep
 from gpt.api.text import describe
 from gpt.api.training import estimate, resume, train
@@ -23,7 +22,6 @@ __all__ = [
     "estimate",
     "is_sweep",
     "load",
-    "name_of",
     "resume",
     "resume_sweep",
     "sweep",

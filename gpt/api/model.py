@@ -3,7 +3,6 @@
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
@@ -22,6 +21,8 @@ if TYPE_CHECKING:
     from gpt.sampling.stopping import Chunk
 
 log = logging.getLogger(__name__)
+
+NO_CHANGES: Mapping[str, float | None] = MappingProxyType({})
 
 
 class Model:
@@ -42,6 +43,7 @@ class Model:
         self.vocabulary = checkpoint.vocabulary
         self._reported = set[str]()  # notices and unknown characters that were logged
         self._loading = Lock()
+        self._module: LanguageModel | None = None
 
     def __repr__(self) -> str:
         return f"<gpt.Model {self.run.name}, step {self.step}>"
@@ -49,16 +51,13 @@ class Model:
     @property
     def module(self) -> "LanguageModel":
         """The model as a torch module in evaluation mode, on the device."""
-        with self._loading:
-            return self._module
-
-    @cached_property
-    def _module(self) -> "LanguageModel":
         from gpt.device import default_modes, select_device
         from gpt.runs.weights import load_model
 
-        with default_modes():
-            return load_model(self.checkpoint, select_device(self.device))
+        with self._loading, default_modes():
+            if self._module is None:
+                self._module = load_model(self.checkpoint, select_device(self.device))
+            return self._module
 
     def summary(self) -> str:
         """Return one line with the folder, the step and, if known, the val loss."""
@@ -73,10 +72,8 @@ class Model:
     ) -> str:
         """Return the prompt in characters that the model has ids for.
 
-        The prompt is normalised like the training text (`data.newlines`, `data.normalize`,
-        `data.lowercase`). It is converted to NFC or NFD, and its typographic quotes to ASCII, if
-        the vocabulary has only those. A notice is logged for each conversion, and for characters
-        that share the unknown id.
+        The prompt is normalised like the training text. It is converted to NFC or NFD, and its
+        typographic quotes to ASCII, if the vocabulary has only those; a notice is logged.
 
         Args:
             prompt: any text.
@@ -92,35 +89,18 @@ class Model:
         from gpt.sampling.prompt import check_known, listed_characters
 
         prompt = self._normalized(prompt)
+        outside = self.vocabulary.outside(prompt)
         if drop_unknown:
-            if unknown := self.unknown_characters(prompt):
+            if unknown := Counter(c for c in prompt if c in outside):
                 notice = "dropped %d of %d characters, which are outside the model's vocabulary: %s"
                 log.warning(notice, unknown.total(), len(prompt), listed_characters(unknown))
             return "".join(c for c in prompt if c not in unknown)
         check_known(prompt, self.vocabulary, advice)
-        if new := [c for c in self.vocabulary.outside(prompt) if c not in self._reported]:
+        if new := [c for c in outside if c not in self._reported]:
             self._reported.update(new)
-            log.warning(
-                "characters outside the model's vocabulary, which all share one id: %s",
-                listed_characters(new),
-            )
+            notice = "characters outside the model's vocabulary, which all share one id: %s"
+            log.warning(notice, listed_characters(new))
         return prompt
-
-    def unknown_characters(self, text: str) -> Counter[str]:
-        """Count the characters of a text that are not in the vocabulary.
-
-        Args:
-            text: any text; it is normalised as in `prepare`.
-
-        Returns:
-            The number of occurrences of each of these characters.
-
-        Raises:
-            UsageError: the text is not a str.
-        """
-        text = self._normalized(text)
-        outside = set(self.vocabulary.outside(text))
-        return Counter(c for c in text if c in outside)
 
     def _normalized(self, text: str) -> str:
         from gpt.sampling.prompt import with_known_characters
@@ -141,25 +121,16 @@ class Model:
         length: int | None = None,
         seed: int | None = None,
         stops: str | Sequence[str] = (),
-        temperature: float | None = None,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        min_p: float | None = None,
+        rules: Mapping[str, float | None] = NO_CHANGES,
     ) -> Iterator[str]:
         """Return an iterator that yields one text while it is generated.
 
-        `sample` has more options, and samples several texts at once.
-
         Args:
             prompt: the text to continue; it is not yielded.
-            length: characters to generate; None: `sample.length` of the run's config.
-            seed: seed of the draws; None: the run's seed.
-            stops: strings that end the text; a str is one string.
-            temperature: above 1 more random, below 1 more predictable, 0: always the likeliest.
-                None takes the value of the run's config, also for the rules that follow.
-            top_k: keep only the `top_k` likeliest characters.
-            top_p: keep only the likeliest characters whose probabilities sum to `top_p`.
-            min_p: drop characters less likely than `min_p` times the likeliest.
+            length: see `sample`, as for all other arguments.
+            seed: the seed of the draws.
+            stops: strings that end the text.
+            rules: changes of the sampling rules.
 
         Returns:
             An iterator over parts of the text.
@@ -167,7 +138,6 @@ class Model:
         Raises:
             UsageError, DeviceError, OutOfMemory: see `sample`.
         """
-        rules = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
         chunks = self.sample([prompt], length=length, seed=seed, stops=stops, rules=rules)
         return (chunk.text for chunk in chunks)
 
@@ -181,24 +151,23 @@ class Model:
         stops: str | Sequence[str] = (),
         until_stop: bool = False,
         ban: str = "",
-        rules: Mapping[str, float | None] = MappingProxyType({}),
+        rules: Mapping[str, float | None] = NO_CHANGES,
     ) -> Iterator["Chunk"]:
         """Return an iterator over chunks of all samples, which are generated side by side.
 
-        `Chunk.sample` counts the samples from 0: first all samples of the first prompt.
-        `gpt.sampling.stopping.collect` joins the chunks of each.
+        `gpt.sampling.stopping.collect` joins the chunks of each sample. `Chunk.sample` counts them
+        from 0, all samples of the first prompt first.
 
         Args:
-            prompts: the texts to continue; a str is one prompt. `prepare` drops characters that
-                the vocabulary lacks.
+            prompts: the texts to continue; a str is one prompt. See `prepare`.
             num_samples: samples of each prompt.
             length: characters of a sample; None: `sample.length` of the run's config.
             seed: seed of the draws, which also depend on the sample's index; None: the run's.
             stops: strings that end a sample and are not part of it; a str is one string.
             until_stop: ignore `sample.length`: only a stop string ends a sample, or `length`.
             ban: characters that are never sampled.
-            rules: changes of the config's section `sample`, such as `{"min_p": 0.1,
-                "presence_penalty": 0.5}`. A None changes nothing.
+            rules: changes of the config's section `sample`, such as `{"temperature": 0.5,
+                "min_p": 0.1}`. A None changes nothing.
 
         Returns:
             An iterator over chunks: `text`, its `log_probabilities`, whether the sample `ended`.
@@ -218,19 +187,17 @@ class Model:
         seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
         stops = [self._normalized(text) for text in _texts("stops", stops)]
         for text in stops:
+            if not text:
+                raise UsageError("stops: expected strings of at least one character, got ''")
             advice = "it would never come, so leave it out"
             check_known(text, self.vocabulary, advice, what="the stop string", shared=False)
-        if "" in stops:
-            raise UsageError("stops: expected strings of at least one character, got ''")
         if until_stop and not stops:
             raise UsageError("until_stop: expected stops, which end the samples, got none")
         ban = "".join(_texts("ban", ban))
         banned_ids(ban, self.vocabulary)  # raises UsageError
-        prepared = [self.prepare(text) for text in _texts("prompts", prompts)]
-        encoded = [encode_prompt(text, self.vocabulary) for text in prepared]
-        if length is None and not until_stop:
-            length = self.config.sample.length
-        length = None if length is None else int(length)  # it may be a numpy integer
+        prompts = [self.prepare(text) for text in _texts("prompts", prompts)]
+        encoded = [encode_prompt(text, self.vocabulary) for text in prompts]
+        length = None if length is None and until_stop else chosen.length
         B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)
         return generate(
             open_engine(self.checkpoint, self.device, B, length, longest),
@@ -251,7 +218,6 @@ class Model:
 
         Returns:
             float32 on the CPU, (T, V). Row t predicts the character (or byte) after position t.
-            The softmax of a row is a distribution.
 
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
@@ -261,12 +227,10 @@ class Model:
         from gpt.device import default_modes
         from gpt.text.batches import to_torch
 
-        ids = to_torch(self.vocabulary.encode(self.prepare(text)))
-        if not 0 < len(ids) <= self.config.model.T:
-            raise UsageError(
-                f"expected a text of 1 to model.T = {self.config.model.T} "
-                f"{self.vocabulary.unit}s, got {len(ids)}"
-            )
+        ids, T = to_torch(self.vocabulary.encode(self.prepare(text))), self.config.model.T
+        if not 0 < len(ids) <= T:
+            unit = self.vocabulary.unit
+            raise UsageError(f"expected a text of 1 to model.T = {T} {unit}s, got {len(ids)}")
         device = next(self.module.parameters()).device
         with default_modes(), torch.no_grad():  # autograd cannot use inference tensors
             logits: Tensor = self.module(ids[None].to(device))[0]
@@ -296,26 +260,6 @@ class Model:
             loss = evaluate(self.module, scored_ids(text, self.vocabulary), self.vocabulary)
         return units_of(text, self.vocabulary).per_character(loss)
 
-    def val_text(self, characters: int) -> str:
-        """Return the beginning of the run's val split.
-
-        Args:
-            characters: how many to return; fewer if the val split or `model.T` is shorter.
-
-        Returns:
-            The text, without characters that the model has no id for.
-
-        Raises:
-            GPTError: the text that the run was trained on can no longer be read.
-        """
-        from gpt.api.resolve import read_text
-
-        corpus = read_text(self.config, self.vocabulary, self.run)
-        ids = corpus.val[: min(characters, self.config.model.T)].tolist()
-        known = [id_ for id_ in ids if id_ != corpus.vocabulary.unknown_id]
-        text = corpus.vocabulary.decode(known).strip("\ufffd")
-        return self.prepare(text, drop_unknown=True)  # the text may have changed
-
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of a text, and the predictions of the model.
 
@@ -328,7 +272,7 @@ class Model:
             of heads, of all members of an ensemble together.
 
         Raises:
-            UsageError: the text is empty, longer than `model.T`, or has unknown characters.
+            UsageError: see `logits`.
             CheckpointError: the model computes NaN or infinite numbers.
             OutOfMemory: the weights would take more memory than is free.
         """
@@ -360,21 +304,6 @@ class Model:
             return analyze_text(self.module, self.vocabulary, self.prepare(text))
 
 
-def _whole_number(name: str, value: object, least: int) -> int:
-    """Return the argument `name` as an int, or raise UsageError if it is not at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
-        raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
-    return int(value)
-
-
-def _texts(name: str, texts: object) -> list[str]:
-    """Return the argument `name`, one text or several, as a list, or raise UsageError."""
-    several = [texts] if isinstance(texts, str) else texts
-    if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
-        raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")
-    return list(several)
-
-
 def load(
     run: str | Path | None = None, checkpoint: str | int = "best", device: str = "auto"
 ) -> Model:
@@ -397,3 +326,18 @@ def load(
 
     folder = find_run(None if run is None else str(run))
     return Model(folder, read_checkpoint(folder, checkpoint), device)
+
+
+def _whole_number(name: str, value: object, least: int) -> int:
+    """Return the argument `name` as an int, or raise UsageError if it is not at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
+        raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
+    return int(value)
+
+
+def _texts(name: str, texts: object) -> list[str]:
+    """Return the argument `name`, one text or several, as a list, or raise UsageError."""
+    several = [texts] if isinstance(texts, str) else texts
+    if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
+        raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")
+    return list(several)

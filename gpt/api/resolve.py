@@ -52,16 +52,16 @@ def resolve_new(
     from gpt.runs.find import find_run
     from gpt.runs.fine_tuning import check_same_model, settings_to_inherit
 
+    changes = as_changes(settings)
+    given = set() if in_sweep else keys_set_by(changes)
+    if init_from is not None:
+        changes.append(("train.init_from", str(init_from)))
+    if minutes is not None:
+        changes.append("train.plans=null")
     settled = resolve(
-        config,
-        text,
-        settings,
-        minutes,
-        init_from=None if init_from is None else str(init_from),
-        inherit=lambda run: settings_to_inherit(_summary(run)),
+        config, text, changes, minutes, inherit=lambda run: settings_to_inherit(_summary(run))
     )
-    in_file = explicit(settled).keys() & {"train.max_steps"}
-    given = in_file | (set() if in_sweep else keys_set_by(as_changes(settings)))
+    given |= explicit(settled).keys() & {"train.max_steps"}
     if is_open(config, settled):  # the minutes are chosen later
         given -= {"train.max_steps"}
     check_effects(settled, given)
@@ -78,15 +78,11 @@ def resolve(
     settings: Settings,
     minutes: float | None = None,
     *,
-    plans_again: bool = True,
-    init_from: str | None = None,
     inherit: Callable[[str], dict[str, Any]] | None = None,
 ) -> "Config":
-    """Return the config with these settings.
+    """Return the config with these settings; see `gpt.train` and `load_config`.
 
-    `train.steps` among the settings replaces the config's minutes, plans and max_steps. With
-    `plans_again`, `minutes` replaces the plans of the config. For the other arguments see
-    `gpt.train` and `load_config`.
+    `train.steps` among the settings replaces the config's minutes, plans and max_steps.
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
@@ -96,7 +92,7 @@ def resolve(
 
     changes = as_changes(settings)
     if minutes is not None:
-        changes += [("train.minutes", minutes), *(["train.plans=null"] if plans_again else [])]
+        changes.append(("train.minutes", minutes))
     given = keys_set_by(changes)
     if "train.steps" in given and "train.plans" not in given:
         if "train.minutes" in given:
@@ -107,18 +103,14 @@ def resolve(
         changes += ["train.minutes=null", "train.plans=null"]
         changes += [] if "train.max_steps" in given else ["train.max_steps=null"]
     texts = [text] if isinstance(text, str | Path) else text
-    expected = "text: expected the name of a text, or a list of names, got"
-    if not isinstance(texts, list | tuple | None) or not all(
-        isinstance(name, str | Path) for name in texts or ()
-    ):
-        raise UsageError(f"{expected} {shown(repr(text))}")
-    if texts is not None and not texts:
-        raise UsageError(f"{expected} an empty list; leave text out to read data.source")
     if texts is not None:
+        is_list = isinstance(texts, list | tuple) and texts
+        if not is_list or not all(isinstance(name, str | Path) for name in texts):
+            raise UsageError(
+                f"text: expected the name of a text, or a list of names, got {shown(repr(text))}"
+            )
         names = [str(name) for name in texts]
         changes.append(("data.source", names if len(names) > 1 else names[0]))
-    if init_from is not None:
-        changes.append(("train.init_from", init_from))
     return load_config(config, changes, inherit=inherit)
 
 
@@ -163,10 +155,6 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
 
     This is the name of the first text without its folder and suffix. Without a text it is the name
     of the config, and `run` without either.
-
-    Args:
-        config: see `gpt.train`.
-        text: see `gpt.train`.
     """
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
@@ -178,9 +166,7 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
     """Return whether the open settings of a new run are chosen for its text and time.
 
-    Args:
-        given: the argument `config` of the caller.
-        settled: the resolved config.
+    `given` is the argument `config` of the caller.
     """
     train = settled.train
     is_decided = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
@@ -197,17 +183,7 @@ def ready(
     costs: bool = True,
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
-    """Return the config to train with, and its text.
-
-    Args:
-        given: the argument `config` of the caller.
-        settled: the resolved config.
-        settings: the argument `settings` of the caller.
-        clock: returns the seconds used so far.
-        should_stop: see `gpt.api.train`.
-        costs: see `chosen`.
-        ranks: see `read_text`.
-    """
+    """Return the config to train with, and its text; see `is_open` and `chosen`."""
     if is_open(given, settled):
         return chosen(settled, clock, should_stop, costs=costs, ranks=ranks)
     corpus = read_text(settled, ranks=ranks)
@@ -229,12 +205,12 @@ def _without_overfitting(
     steps = steps_before_overfitting(settled, corpus)
     if "train.warmup_steps" in keys:
         steps = max(steps, train.warmup_steps)
-    changes: dict[str, Any] = {"train.max_steps": steps, "train.patience": PATIENCE}
+    changes: dict[str, Any] = {"train.patience": PATIENCE}
     if train.minutes is None:
-        del changes["train.max_steps"]
         changes |= {"train.steps": min(steps, train.steps), "train.eval_every": "10 %"}
-    changes = {key: value for key, value in changes.items() if key not in keys}
-    settled = load_config(settled, [*changes.items()])
+    else:
+        changes["train.max_steps"] = steps
+    settled = load_config(settled, [(k, value) for k, value in changes.items() if k not in keys])
     limit = settled.train.max_steps if train.minutes else settled.train.steps
     if limit is not None:
         passes = limit * train.batch_size * settled.model.T / len(corpus.train)
@@ -260,7 +236,7 @@ def chosen(
         clock: returns the seconds used so far.
         should_stop: see `gpt.api.train`.
         costs: also log the expected memory and time.
-        ranks: see `read_text`.
+        ranks: the processes that train together.
 
     Raises:
         Interrupted: `should_stop` returned True.
@@ -291,11 +267,8 @@ def read_text(
 ) -> "Corpus":
     """Return the text of a config.
 
-    Args:
-        config: names the text.
-        resumed: the vocabulary of the run that is resumed, if one is.
-        folder: the run or sweep that may have stored its standard input.
-        ranks: the processes that read the text together.
+    `resumed` is the vocabulary of the run that is resumed, if one is. `folder` is the run or sweep
+    that may have stored its standard input.
     """
     corpus = prepared(config, open_sources(config.data, folder, ranks), resumed, ranks)
     corpus.check_fits(config.model.T)
@@ -305,13 +278,7 @@ def read_text(
 def open_sources(
     data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
 ) -> "list[Source]":
-    """Open the text, and the val text if it is a separate one.
-
-    Args:
-        data: names the texts, and says how to read them.
-        folder: the run or sweep that may have stored its standard input.
-        ranks: see `read_text`.
-    """
+    """Open the text, and the val text if it is a separate one; see `read_text`."""
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
 
@@ -330,17 +297,7 @@ def prepared(
     resumed: "Vocabulary | None" = None,
     ranks: Ranks = SINGLE,
 ) -> "Corpus":
-    """Return the corpus of `sources`, from the cache if it is there.
-
-    Args:
-        config: how to read the text, and the run whose vocabulary to use, if any.
-        sources: the text, and the val text if it is a separate one.
-        resumed: see `read_text`.
-        ranks: see `read_text`.
-
-    Raises:
-        TextError: the text cannot be read.
-    """
+    """Return the corpus of `sources`, from the cache if it is there; see `read_text`."""
     from gpt.text.corpus import load_corpus
 
     data, fine_tuned = config.data, config.train.init_from

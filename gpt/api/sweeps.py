@@ -44,16 +44,14 @@ def sweep(
     A run that fails does not end the others.
 
     Args:
-        config: see `train`. Open settings are chosen once for all runs, unless the runs differ in
-            their text, time or model.
+        config: see `train`. Open settings are chosen once for all runs of one text, time and model.
         text: see `train`.
         minutes: the time of each run, in minutes; see `train`.
         settings: see `train`; a key that takes one value may have a list of values, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
         seeds: the number of seeds to train each combination with; the first is the config's.
-        jobs: the number of runs to train at the same time. With more than one, each is trained by
-            a command `gpt train`. With `threads: auto`, the first call divides the threads of
-            torch among this number of runs.
+        jobs: the number of runs to train at the same time, which divide the threads of torch. With
+            more than one, each is trained by a command `gpt train`.
         init_from: see `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`.
         overwrite: see `train`.
@@ -72,9 +70,8 @@ def sweep(
     from gpt.recipe.grid import AskedRun, check_different, combinations, names_of, with_seeds
     from gpt.runs.find import RUNS
 
-    for count, noun in ((jobs, "job"), (seeds, "seed")):
-        if count is not None and count < 1:
-            raise UsageError(f"expected at least one {noun}, got {count}")
+    if any(count is not None and count < 1 for count in (jobs, seeds)):
+        raise UsageError(f"expected at least one job and one seed, got {jobs} and {seeds}")
 
     def resolved(changes: Settings) -> "Config":
         return resolve_new(config, text, changes, minutes, init_from, in_sweep=True)
@@ -106,6 +103,9 @@ def is_sweep(settings: Settings) -> bool:
 
     Args:
         settings: see `sweep`.
+
+    Returns:
+        True if the settings are of a sweep.
 
     Raises:
         ConfigError: a setting is not `section.key=value`.

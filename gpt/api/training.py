@@ -26,7 +26,6 @@ from gpt.status import phase
 
 if TYPE_CHECKING:
     from gpt.config.schema import Config
-    from gpt.runs.format import CheckpointData
     from gpt.training.dry_run import Estimate
     from gpt.training.outcome import Outcome
     from gpt.training.start import Mode
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 OnEvent = Callable[[dict[str, Any]], object]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Caller:
     """The functions of the caller: see `train`."""
 
@@ -63,14 +62,12 @@ def train(
 
     `on_event` is called in this thread with a dict that has `kind`, `step` and, by kind:
 
-    - "step", every `train.log_every` steps: `train_loss` (nats per id), `lr`, `grad_norm`,
-      `chars_per_s`
+    - "step": `train_loss` (nats per id), `lr`, `grad_norm`, `chars_per_s`
     - "evaluation": `val_loss`, or with `train.eval_characters` `val_loss_part`, in nats per id;
       `is_best`; with bytes `val_loss_per_character`; of an ensemble `val_loss_member_1` and so on
-    - "sample", after an evaluation: `text`
+    - "sample", "notice": `text`
     - "checkpoint": `path`, `is_best`
     - "plan", with `minutes`: `steps`, the number of steps of the whole run from now on
-    - "notice", about a skipped step, a rollback or overfitting: `text`
 
     Args:
         config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
@@ -80,22 +77,20 @@ def train(
             or `-` for standard input.
         minutes: the time of the whole call, in place of `train.steps` and of plans in the config.
         settings: changes of the config, `{"train.steps": 500}` or `["train.steps=500"]`.
-        init_from: the run to fine-tune, in place of `train.init_from`. Its best checkpoint gives
-            the first weights, its settings are the defaults. Without `train.steps`, training ends
-            before it would overfit, or after three evaluations without a better val loss.
-        run_dir: the folder of the run; by default `runs/NAME`, named after the text or the config,
-            with a number if that exists.
+        init_from: the run to fine-tune: its best checkpoint gives the first weights, its settings
+            are the defaults. Unless `train.steps` is set, training ends before it would overfit.
+        run_dir: the folder of the run; by default a new one, `runs/NAME`, named after the text or
+            the config.
         overwrite: replace the run in the folder. It is deleted with the first checkpoint of the new
             run, and restored if training fails before.
         should_stop: called after each step, on an accelerator after at most ten, and, from any
-            thread, before each window of an evaluation. If it returns True, the state is saved.
+            thread, during an evaluation. If it returns True, the state is saved.
         on_event: called for each event, see above.
         clock: returns the seconds of the `minutes` that have passed; by default, since this call.
 
     Returns:
-        The folder in `run`, the last `step`, `val_loss`, `best_val_loss`, `best_step`,
-        `bits_per_byte`, `seconds`, the `reason` for which training ended, and more. Losses are in
-        nats per id: a character, or with `data.vocabulary: bytes` a byte.
+        The folder in `run`, the last `step`, `val_loss`, `best_val_loss` (nats per id: a character,
+        or with `data.vocabulary: bytes` a byte), the `reason` for which training ended, and more.
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
@@ -120,11 +115,10 @@ def train(
     mode: Mode = "overwrite" if overwrite else "new" if run_dir else "numbered"
     with joined(caller.should_stop) as ranks:
         before = ranks.broadcast(begin_training)
-        if "outcome" in before:
-            return _outcome(before)
-        if begun := before.get("run"):
-            if ranks.broadcast(has_checkpoint, Path(begun)):
-                return _resume(ranks, before, begun, None, None, (), caller)
+        begun = before.get("run")
+        if "outcome" in before or (begun and ranks.broadcast(has_checkpoint, Path(begun))):
+            return _resume(ranks, before, begun, None, None, (), caller)
+        if begun:
             run, mode = Path(begun), "overwrite"
         if mode == "numbered":
             ranks.broadcast(check_can_be_made, from_here(run.parent))
@@ -175,8 +169,6 @@ def resume(
     caller = _Caller(should_stop or never, on_event, clock or since_now())
     with joined(caller.should_stop) as ranks:
         before = ranks.broadcast(begin_training)
-        if "outcome" in before:
-            return _outcome(before)
         return _resume(ranks, before, run, text, minutes, settings, caller)
 
 
@@ -194,6 +186,10 @@ def _resume(
     from gpt.runs.find import find_run, find_run_of_text
     from gpt.runs.recovery import summary_to_resume
 
+    if "outcome" in before:  # training ended before torchrun restarted this process
+        from gpt.training.outcome import Outcome
+
+        return Outcome(**before["outcome"])
     run = before.get("run", run)  # the newest run may have changed
     names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
     if run is None and names:
@@ -203,28 +199,15 @@ def _resume(
     newest = ranks.broadcast(summary_to_resume, folder)
     if "run" in before and not newest.finished:
         minutes = None  # they were saved before torchrun restarted this process
-    settled, mode = _settled_to_resume(newest, text, settings, minutes)
-    check_effects(settled, keys_set_by(as_changes(settings)))
-    corpus = read_text(settled, newest.vocabulary, None if names else folder, ranks)
-    return _train(ranks, settled, corpus, folder, mode, caller)
-
-
-def _settled_to_resume(
-    newest: "CheckpointData",
-    text: Text | Sequence[Text] | None,
-    settings: Settings,
-    minutes: float | None,
-) -> tuple["Config", "Mode"]:
-    """Return the config to resume with, and whether its minutes extend a finished run."""
-    from gpt.config.load import keys_set_by
-
     changes = as_changes(settings)
     given = keys_set_by(changes)
     extends = newest.finished and (minutes is not None or "train.minutes" in given)
     if extends and "train.max_steps" not in given:
         changes.append("train.max_steps=null")  # it applied to the finished run
-    settled = resolve(newest.config, text, changes, minutes, plans_again=False)
-    return settled, "extend" if extends else "resume"
+    settled = resolve(newest.config, text, changes, minutes)
+    check_effects(settled, given)
+    corpus = read_text(settled, newest.vocabulary, None if names else folder, ranks)
+    return _train(ranks, settled, corpus, folder, "extend" if extends else "resume", caller)
 
 
 def _train(
@@ -269,10 +252,3 @@ def estimate(
     with phase("loading PyTorch"):
         from gpt.training.dry_run import estimate as estimate_run
     return estimate_run(settled, corpus, clock)
-
-
-def _outcome(before: dict[str, Any]) -> "Outcome":
-    """Return the Outcome of a training that ended before torchrun restarted its processes."""
-    from gpt.training.outcome import Outcome
-
-    return Outcome(**before["outcome"])

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from gpt.cli.options import (
     RunOption,
     WhichCheckpoint,
     one_run,
+    option,
     terminal_colour,
     terminal_width,
 )
@@ -29,40 +30,16 @@ TITLE_CHARACTERS = 48  # characters of the text in the title of a picture or pag
 
 def attend(
     run: RunName = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="The text to attend to, at most model.T characters; default the beginning of the "
-            "run's val split.",
-        ),
-    ] = None,
-    layer: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="The layer of the head to show; default that of the head whose removal raises "
-            "the loss of the text most.",
-        ),
-    ] = None,
-    head: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            min=1,
-            help="The head to show, with the same default; an ensemble counts the heads of all "
-            "its members.",
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write a picture of all heads (.png) or a page to explore them (.html), instead "
-            "of showing one head here.",
-        ),
-    ] = None,
+    text: str | None = option(
+        "TEXT", "At most model.T characters; default the beginning of the run's val split."
+    ),
+    layer: int | None = option(
+        "N", "The head's layer; default that of the head that lowers the loss most.", min=1
+    ),
+    head: int | None = option("N", "The head to show, with the same default.", min=1),
+    out: Path | None = option(
+        "FILE", "Write a picture of all heads (.png) or a page to explore them (.html)."
+    ),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
     run_option: RunOption = None,
@@ -84,28 +61,26 @@ def attend(
 
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
-    config = model.config.model
-    _check_number("--layer", layer, config.n_layer)
-    _check_number("--head", head, config.ensemble * config.n_head)
+    config, vocabulary = model.config.model, model.vocabulary
+    for name, number, count in (
+        ("--layer", layer, config.n_layer),
+        ("--head", head, config.ensemble * config.n_head),
+    ):
+        if number is not None and number > count:
+            raise UsageError(f"{name}: expected 1 to {count}, got {number}")
     text = _val_text(model) if text is None else model.prepare(text)
     with phase("measuring the heads"):
         analysis = model.attention_analysis(text)
-    vocabulary = model.vocabulary
     names = vocabulary.names_of(vocabulary.encode(text))
     chosen = analysis.costliest_head(layer and layer - 1, head and head - 1)
     title = f"{model.run.resolve().name}, step {model.step}"
     if out is None:
         from gpt.inspection.attention_terminal import draw_head
 
+        width, unit = terminal_width(), vocabulary.unit
+        layer, head = chosen
         shown = draw_head(
-            analysis,
-            names,
-            title,
-            layer=chosen[0],
-            head=chosen[1],
-            width=terminal_width(),
-            style=_style(),
-            unit=vocabulary.unit,
+            analysis, names, title, layer=layer, head=head, width=width, style=_style(), unit=unit
         )
         typer.echo(shown, color=terminal_colour())
         return
@@ -124,21 +99,18 @@ def attend(
     typer.echo(out)
 
 
-def _check_number(option: str, number: int | None, count: int) -> None:
-    if number is not None and number > count:
-        raise UsageError(f"{option}: expected 1 to {count}, got {number}")
-
-
 def _val_text(model: "Model") -> str:
-    """Return the beginning of the val split; raise UsageError if there is none."""
+    """Return the beginning of the run's val split, without characters that have no id."""
+    from gpt.api.resolve import read_text
+
     try:
-        text = model.val_text(VAL_CHARACTERS)
-        problem = "" if text else "the model has none of the characters of the val split"
+        corpus = read_text(model.config, model.vocabulary, model.run)
     except GPTError as error:
-        problem = str(error)
-    if problem:
-        raise UsageError(f"{problem}; to show the heads on another text, give --text")
-    return text
+        raise UsageError(f"{error}; to show the heads on another text, give --text") from None
+    ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.T)].tolist()
+    known = [id_ for id_ in ids if id_ != model.vocabulary.unknown_id]
+    text = model.vocabulary.decode(known).strip("\ufffd")
+    return model.prepare(text, drop_unknown=True)  # the text may have changed
 
 
 def _style() -> Literal["colour", "blocks", "digits"]:

@@ -7,7 +7,15 @@ from typing import Annotated
 
 import typer
 
-from gpt.cli.options import DebugFlag, JsonFlag, one_run, terminal_colour, terminal_width
+from gpt.cli.options import (
+    DebugFlag,
+    JsonFlag,
+    flag,
+    one_run,
+    option,
+    terminal_colour,
+    terminal_width,
+)
 from gpt.errors import GPTError, UsageError
 from gpt.lessons import LESSONS
 from gpt.status import phase
@@ -20,49 +28,39 @@ def explain(
     run_argument: Annotated[
         str | None, typer.Argument(metavar="RUN", help="A run, as --run RUN.")
     ] = None,
-    run: Annotated[
-        str | None,
-        typer.Option(metavar="RUN", help="Show the lesson in this run's trained model, too."),
-    ] = None,
-    text: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="With --run: a text of at most model.T (and 256) characters; by default the model "
-            "generates one. For the lesson training: the text to train on.",
-        ),
-    ] = None,
-    answer: Annotated[
-        bool, typer.Option("--answer", help="Show the answer to the lesson's exercise.")
-    ] = False,
-    seed: Annotated[
-        int,
-        typer.Option(
-            metavar="N",
-            min=0,
-            max=2**63 - 1,
-            help="Seed of the tensors. 1337 gives the numbers of the notebooks that set it; the "
-            "example of six words in `head` has seeds of its own.",
-        ),
-    ] = 1337,
+    run: str | None = option("RUN", "Show the lesson in this run's trained model, too."),
+    text: str | None = option(
+        "TEXT",
+        "With --run: a text of at most model.T (and 256) characters; by default the model writes "
+        "one. For the lesson training: the text to train on.",
+    ),
+    answer: bool = flag("--answer", "Show the answer to the lesson's exercise."),
+    seed: int = option(
+        "N",
+        "Seed of the tensors. 1337 gives the numbers of the notebooks that set it; the example of "
+        "six words in `head` has seeds of its own.",
+        default=1337,
+        min=0,
+        max=2**63 - 1,
+    ),
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
     """Explain attention one step at a time, with real tensors."""
-    run = one_run(run_argument, run)
+    run, width, colour = one_run(run_argument, run), terminal_width(), terminal_colour()
     if lesson is None and run is not None:
         raise UsageError(f"--run: name a lesson too; there are {', '.join(LESSONS)}")
-    trains = lesson == "training" and run is None
-    if text is not None and run is None and not trains:
+    if text is not None and run is None and lesson != "training":
         raise UsageError("--text: name a trained run too, with --run")
     if lesson is None:
-        typer.echo(json.dumps(LESSONS) if as_json else _lessons(terminal_width()))
+        typer.echo(json.dumps(LESSONS) if as_json else _lessons(width))
         return
     if lesson not in LESSONS:
         near = difflib.get_close_matches(lesson.lower(), LESSONS, n=1)
         meant = f"did you mean {near[0]}? The" if near else "the"
         raise UsageError(f"{lesson}: no such lesson; {meant} lessons are {', '.join(LESSONS)}")
     trained = None
+    options = {}
     if run is not None:
         from gpt import api
 
@@ -73,18 +71,18 @@ def explain(
 
         name, text = model.run.resolve().name, text and model.prepare(text)
         trained = trained_model(name, model.module, model.vocabulary, seed, text)
+    elif text is not None:
+        options["source"] = text
 
     with phase("loading PyTorch"):
         from gpt.lessons.build import build_page
         from gpt.lessons.render import render
 
-    options = {"source": text} if trains and text is not None else {}
     page = build_page(lesson, seed, trained, **options)
-    colour = terminal_colour()
     if as_json:
         typer.echo(json.dumps(page.to_dict()))
     else:
-        typer.echo(render(page, terminal_width(), colour=colour, answer=answer), color=colour)
+        typer.echo(render(page, width, colour=colour, answer=answer), color=colour)
     if not page.holds:
         raise GPTError(f"{lesson}: a check fails; see the page")
 

@@ -1,6 +1,5 @@
 """Option types and output functions that several commands share."""
 
-import enum
 import logging
 import os
 import shlex
@@ -8,7 +7,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 import typer
 
@@ -20,11 +19,14 @@ MAX_COLUMNS = 100  # widest line of help, tables and messages in a terminal
 log = logging.getLogger("gpt")
 
 
-class Unknown(enum.StrEnum):
-    """Treatment of characters of a prompt that the vocabulary lacks."""
+def option(metavar: str, text: str, *names: str, default: Any = None, **limits: Any) -> Any:
+    """Return the default of a parameter that is an option with a value; `text` is its help."""
+    return typer.Option(default, *names, metavar=metavar, help=text, **limits)
 
-    refuse = "refuse"
-    drop = "drop"
+
+def flag(name: str, text: str) -> Any:
+    """Return the default of a parameter that is an option without a value."""
+    return typer.Option(False, name, help=text)
 
 
 def _debug(asked: bool) -> None:
@@ -35,6 +37,7 @@ def _debug(asked: bool) -> None:
 DebugFlag = Annotated[
     bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_debug)
 ]
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
 RunName = Annotated[
     str | None,
     typer.Argument(
@@ -45,11 +48,7 @@ RunOption = Annotated[
     str | None, typer.Option("--run", metavar="RUN", help="The run, instead of the argument RUN.")
 ]
 AnyDevice = Annotated[
-    str,
-    typer.Option(
-        metavar="DEVICE",
-        help="auto, cpu, cuda, cuda:N or mps; need not be the one it was trained on.",
-    ),
+    str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps, for any run.")
 ]
 WhichCheckpoint = Annotated[
     str,
@@ -58,7 +57,24 @@ WhichCheckpoint = Annotated[
         help="The checkpoint with the lowest val loss, the newest, or that of a step.",
     ),
 ]
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON object.")]
+TextNames = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TEXT",
+        help="A file, folder, glob, - for standard input, python-docs, python-source or "
+        "tinyshakespeare; several are joined. .gz, .bz2, .xz, .zst, .zip and .tar are unpacked.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change a setting, such as train.steps=500 or data.lowercase=true; repeat for more. "
+        "gpt train takes several values, train.learning_rate=1e-3,2e-3, as a sweep: a run for "
+        "each combination.",
+    ),
+]
 
 
 def one_run(argument: str | None, option: str | None) -> str | None:

@@ -1,13 +1,16 @@
 """The prompt loop of `gpt sample --interactive`: type a prompt, read its text, change a rule."""
 
 import contextlib
+import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gpt import api
 from gpt.cli.options import wrapped
 from gpt.config.schema import SampleConfig
 from gpt.errors import GPTError, UsageError, unescaped
+from gpt.sampling.sampler import sampling_rules
 
 HELP = r"""Type the beginning of a text; the model continues it.
   \n, \t, \\       in a text: a newline, a tab, a backslash
@@ -23,42 +26,22 @@ HELP = r"""Type the beginning of a text; the model continues it.
   //...            a text that begins with /
 A command without a value shows the value. Ctrl-C stops the text."""
 
-RULES = {  # type and description of each rule's value
-    "temperature": (float, "a number from 0 on"),
-    "top-k": (int, "a number from 1 on, or none"),
-    "top-p": (float, "a number from 0 to 1"),
-    "min-p": (float, "a number from 0 to 1"),
-    "length": (int, "a number of characters from 0 on"),
-}
 
-
+@dataclass
 class Repl:
-    """A prompt loop with one model.
+    """A prompt loop with one model. Each text takes the next seed.
 
-    Args:
-        model: the model to sample from.
-        seed: the seed of the first text; it grows by 1 with each text.
-        rules: the length and sampling rules to start with.
-        stops: strings that end a text.
-        until_stop: ignore `rules.length`, so that only a stop string or Ctrl-C ends a text.
-        ban: characters that are never sampled.
-        drop_unknown: drop characters of a prompt that the vocabulary lacks.
+    With `until_stop`, only a stop string or Ctrl-C ends a text, not `rules.length`.
     """
 
-    def __init__(
-        self,
-        model: api.Model,
-        seed: int,
-        rules: SampleConfig,
-        *,
-        stops: Sequence[str] = (),
-        until_stop: bool = False,
-        ban: str = "",
-        drop_unknown: bool = False,
-    ) -> None:
-        self.model, self.seed, self.rules, self.ban = model, seed, rules, ban
-        self.stops, self.until_stop, self.drop_unknown = stops, until_stop, drop_unknown
-        self.text: str | None = None  # the last prompt and its continuation
+    model: api.Model
+    seed: int
+    rules: SampleConfig
+    stops: Sequence[str] = ()
+    until_stop: bool = False
+    ban: str = ""
+    drop_unknown: bool = False
+    text: str | None = None  # the last prompt and its continuation
 
     def run(self, read: Callable[[str], str], show: Callable[[str], object]) -> None:
         """Read commands and prompts until /quit or the end of the input.
@@ -85,24 +68,20 @@ class Repl:
     def _answer(self, line: str, show: Callable[[str], object]) -> None:
         """Run the command in a line, or continue the line if it is a prompt."""
         command, _, value = line.strip().partition(" ")
-        if command == "/continue":
-            if self.text is None:
-                raise UsageError("/continue: there is no text yet; type the beginning of one")
-            self._continue(self.text, show)
-        elif line.startswith("/") and not line.startswith("//"):
+        if line.startswith("/") and not line.startswith("//") and command != "/continue":
             show(f"{self._set(command.removeprefix('/'), value.strip())}\n")
-        else:
-            prompt = unescaped(line.removeprefix("/") if line.startswith("//") else line)
+            return
+        if command != "/continue":
+            prompt = unescaped(line.removeprefix("/"))
             self.text = self.model.prepare(prompt, drop_unknown=self.drop_unknown)
             show(self.text)
-            self._continue(self.text, show)
-
-    def _continue(self, text: str, show: Callable[[str], object]) -> None:
+        elif self.text is None:
+            raise UsageError("/continue: there is no text yet; type the beginning of one")
         rules = self.rules.model_dump(exclude={"length"})
         if self.rules.top_k is None:  # None would mean the top_k of the run's config
             rules["top_k"] = len(self.model.vocabulary)
         chunks = self.model.sample(
-            [text],
+            [self.text],
             length=None if self.until_stop else self.rules.length,
             seed=self.seed,
             stops=self.stops,
@@ -112,17 +91,13 @@ class Repl:
         )
         self.seed += 1
         for chunk in chunks:
-            text += chunk.text
-            self.text = text  # Ctrl-C may stop the next chunk
+            self.text += chunk.text  # before it is shown: Ctrl-C may stop the next chunk
             show(chunk.text)
         show("\n")
 
     def _set(self, command: str, value: str) -> str:
-        """Set a rule, the seed or the run if there is a value. Return its current value.
-
-        Raises:
-            UsageError: there is no such command, or the value is wrong.
-        """
+        """Set a rule, the seed or the run if there is a value. Return its current value."""
+        name = command.replace("-", "_")
         if command == "help":
             return HELP
         if command == "run":
@@ -134,21 +109,17 @@ class Repl:
                 raise UsageError(f"/seed: expected a number from 0 on, got {value}")
             self.seed = int(value or self.seed)
             return f"seed {self.seed}"
-        if command not in RULES:
+        if name not in SampleConfig.model_fields:
             raise UsageError(f"/{command}: no such command; /help lists them")
-        if value:
-            self._set_rule(command, value)
-        if command == "length" and self.until_stop:
+        if (name, value) == ("top_k", "none"):
+            self.rules = self.rules.model_copy(update={"top_k": None})
+        elif value:
+            new: object = value
+            with contextlib.suppress(ValueError):
+                new = json.loads(value)
+            self.rules = sampling_rules(self.rules, **{name: new})
+            self.until_stop &= name != "length"
+        if name == "length" and self.until_stop:
             return "length: until a stop string"
-        now = getattr(self.rules, command.replace("-", "_"))
+        now = getattr(self.rules, name)
         return f"{command} {'none' if now is None else now}"
-
-    def _set_rule(self, command: str, value: str) -> None:
-        kind, expected = RULES[command]
-        try:
-            new = None if (command, value) == ("top-k", "none") else kind(value)
-            changed = self.rules.model_dump() | {command.replace("-", "_"): new}
-            self.rules = SampleConfig.model_validate(changed)
-        except ValueError:
-            raise UsageError(f"/{command}: expected {expected}, got {value}") from None
-        self.until_stop &= command != "length"

@@ -4,11 +4,11 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from gpt.cli.options import DebugFlag, JsonFlag, show, terminal_width
+from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, terminal_width
 from gpt.errors import GPTError, UsageError
 from gpt.text.display import visible
 
@@ -22,19 +22,10 @@ MAX_NAME = 20  # characters of the name of a run or a text
 
 
 def runs(
-    delete: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Delete a run or sweep: its folder, or its name under runs/. Asks first.",
-        ),
-    ] = None,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes", help="Delete without asking; required if standard input is not a terminal."
-        ),
-    ] = False,
+    delete: str | None = option(
+        "RUN", "Delete a run or sweep: its folder, or its name under runs/. Asks first."
+    ),
+    yes: bool = flag("--yes", "Delete without asking, as is needed without a terminal."),
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
@@ -45,23 +36,26 @@ def runs(
 
         if not yes:
             _confirm(find_to_delete(delete))
-        deleted = delete_run(delete)
-        show(json.dumps({"deleted": str(deleted)}) if as_json else f"deleted {deleted}")
-    else:
-        from gpt.runs.listing import list_runs
+        deleted = str(delete_run(delete))
+        show((json.dumps({"deleted": deleted}) if as_json else f"deleted {deleted}") + "\n")
+        return
+    from gpt.runs.listing import list_runs
 
-        listed = list_runs()
-        show(json.dumps({"runs": [asdict(run) for run in listed]}) if as_json else _table(listed))
-    show("\n")
+    listed = list_runs()
+    if as_json:
+        show(json.dumps({"runs": [asdict(run) for run in listed]}) + "\n")
+    elif not listed:
+        show("no runs under runs/; start one with: gpt train\n")
+    else:
+        from gpt.inspection.tables import render_table
+
+        rows = [_row(run) for run in listed]
+        width = terminal_width() if sys.stdout.isatty() else None
+        show(render_table(HEADING, rows, ALIGN, width=width, drop=DROPPED) + "\n")
 
 
 def _confirm(run: Path) -> None:
-    """Ask whether to delete `run`.
-
-    Raises:
-        UsageError: standard input is not a terminal.
-        GPTError: the answer is not yes.
-    """
+    """Ask whether to delete `run`; raise GPTError unless the answer is yes."""
     if not sys.stdin.isatty():
         raise UsageError(
             f"--delete {run} asks for confirmation, but standard input is not a terminal; add --yes"
@@ -69,15 +63,6 @@ def _confirm(run: Path) -> None:
     typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise GPTError("nothing was deleted")
-
-
-def _table(summaries: "list[RunSummary]") -> str:
-    from gpt.inspection.tables import render_table
-
-    if not summaries:
-        return "no runs under runs/; start one with: gpt train"
-    width = terminal_width() if sys.stdout.isatty() else None
-    return render_table(HEADING, [_row(run) for run in summaries], ALIGN, width=width, drop=DROPPED)
 
 
 def _row(run: "RunSummary") -> tuple[str, ...]:

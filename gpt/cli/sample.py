@@ -1,12 +1,11 @@
 """`gpt sample`."""
 
-import errno
+import enum
 import json
 import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -16,9 +15,10 @@ from gpt.cli.options import (
     JsonFlag,
     RunName,
     RunOption,
-    Unknown,
     WhichCheckpoint,
+    flag,
     one_run,
+    option,
     show,
     wrapped,
 )
@@ -29,92 +29,49 @@ from gpt.text.display import visible
 LONGEST_PROMPT = 2**24  # bytes of a prompt file
 
 
+class Unknown(enum.StrEnum):
+    """Treatment of characters of a prompt that the vocabulary lacks."""
+
+    refuse = "refuse"
+    drop = "drop"
+
+
 def sample(
     run: RunName = None,
-    prompt: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="The text to continue; repeat for more."),
-    ] = None,
-    prompts: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Continue each non-empty line of FILE (- is stdin)."),
-    ] = None,
-    prompt_file: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Continue the whole text of FILE (- is stdin)."),
-    ] = None,
-    length: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="Characters to sample.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT", help="End a sample before this text; repeat for more."),
-    ] = None,
-    until_stop: Annotated[
-        bool,
-        typer.Option("--until-stop", help="End at --stop or --length, not at sample.length."),
-    ] = False,
-    ban: Annotated[
-        str, typer.Option(metavar="CHARACTERS", help="Never sample any of these characters.")
-    ] = "",
-    num_samples: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Samples of each prompt.")
-    ] = 1,
-    separator: Annotated[
-        str, typer.Option(metavar="TEXT", help="The line between two samples.")
-    ] = "---",
-    temperature: Annotated[
-        float | None,
-        typer.Option(metavar="X", min=0, help="Above 1: more random; 0: always the likeliest."),
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(metavar="K", min=1, help="Keep only the K likeliest characters.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(metavar="X", min=0, max=1, help="Keep the likeliest of total probability X."),
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        typer.Option(metavar="X", min=0, max=1, help="Drop those below X times the likeliest."),
-    ] = None,
-    presence_penalty: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            min=-100,
-            max=100,
-            help="Subtract X from the logit of each character among the last 64.",
-        ),
-    ] = None,
-    frequency_penalty: Annotated[
-        float | None,
-        typer.Option(
-            metavar="X",
-            min=-100,
-            max=100,
-            help="Subtract X from a character's logit for each time it is among the last 64.",
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N", min=0, help="Repeat the text of this seed; default a random seed."
-        ),
-    ] = None,
+    prompt: list[str] | None = option("TEXT", "The text to continue; repeat for more."),
+    prompts: str | None = option("FILE", "Continue each non-empty line of FILE (- is stdin)."),
+    prompt_file: str | None = option("FILE", "Continue the whole text of FILE (- is stdin)."),
+    length: int | None = option("N", "Characters to sample.", min=0),
+    stop: list[str] | None = option("TEXT", "End a sample before this text; repeat for more."),
+    until_stop: bool = flag("--until-stop", "End at --stop or --length, not at sample.length."),
+    ban: str = option("CHARACTERS", "Never sample any of these characters.", default=""),
+    num_samples: int = option("N", "Samples of each prompt.", default=1, min=1),
+    separator: str = option("TEXT", "The line between two samples.", default="---"),
+    temperature: float | None = option(
+        "X", "Above 1: more random; 0: always the likeliest.", min=0
+    ),
+    top_k: int | None = option("K", "Keep only the K likeliest characters.", min=1),
+    top_p: float | None = option("X", "Keep the likeliest of total probability X.", min=0, max=1),
+    min_p: float | None = option("X", "Drop those below X times the likeliest.", min=0, max=1),
+    presence_penalty: float | None = option(
+        "X", "Subtract X from the logit of each character among the last 64.", min=-100, max=100
+    ),
+    frequency_penalty: float | None = option(
+        "X",
+        "Subtract X from a character's logit for each time it is among them.",
+        min=-100,
+        max=100,
+    ),
+    seed: int | None = option("N", "Repeat the text of this seed; default random.", min=0),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
-    unknown: Annotated[
-        Unknown,
-        typer.Option(
-            metavar="refuse|drop",
-            help="What to do with characters outside the vocabulary; with data.max_vocabulary, "
-            "refuse lets them be the unknown id.",
-        ),
-    ] = Unknown.refuse,
-    interactive: Annotated[
-        bool, typer.Option("--interactive", help="Type prompts, one a line; /help explains more.")
-    ] = False,
+    unknown: Unknown = option(
+        "refuse|drop",
+        "What to do with characters outside the vocabulary; with data.max_vocabulary, refuse lets "
+        "them be the unknown id.",
+        default=Unknown.refuse,
+    ),
+    interactive: bool = flag("--interactive", "Type prompts, one a line; /help explains more."),
     as_json: JsonFlag = False,
     run_option: RunOption = None,
     debug: DebugFlag = False,
@@ -129,18 +86,20 @@ def sample(
     """
     run = one_run(run, run_option)
     stop = [unescaped(text) for text in stop or []]
-    ban, separator = unescaped(ban), unescaped(separator)
-    if until_stop and not stop:
-        raise UsageError("--until-stop: name with --stop the text that ends the sample")
-    if "" in stop:
-        raise UsageError("--stop: expected at least one character, got none")
     has_prompt = prompt or prompts is not None or prompt_file is not None
     if interactive and (has_prompt or as_json or num_samples > 1):
         raise UsageError(
             "--interactive asks for prompts and shows one sample of each; leave out --prompt, "
             "--prompts, --prompt-file, --num-samples and --json"
         )
-    texts = _texts(prompt, prompts, prompt_file)
+    texts = [unescaped(text) for text in prompt or []]
+    if prompts is not None:
+        lines = _read("--prompts", prompts).replace("\r\n", "\n").split("\n")
+        if not any(lines):
+            raise UsageError(f"--prompts {prompts}: expected a prompt on each line, got no text")
+        texts += [unescaped(line) for line in lines if line]
+    if prompt_file is not None:
+        texts.append(_read("--prompt-file", prompt_file))
     rules = {
         "temperature": temperature,
         "top_k": top_k,
@@ -149,32 +108,24 @@ def sample(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
     }
-    drop = unknown is Unknown.drop
+    ban, drop = unescaped(ban), unknown is Unknown.drop
 
     from gpt import api
 
     model = api.load(run, checkpoint, device)
-    is_new = seed is None
+    repeats = "" if interactive or seed is not None else " (--seed {} repeats this)"
     seed = int.from_bytes(os.urandom(3)) if seed is None else seed
-    repeats = f" (--seed {seed} repeats this)" if is_new and not interactive else ""
-    summary = visible(f"{model.summary()}, seed {seed}{repeats}")
+    summary = visible(f"{model.summary()}, seed {seed}{repeats.format(seed)}")
     if interactive:
         from gpt.cli.repl import Repl
 
         typer.echo(summary, err=True)
         given = {k: v for k, v in {"length": length, **rules}.items() if v is not None}
-        Repl(
-            model,
-            seed,
-            model.config.sample.model_copy(update=given),
-            stops=stop,
-            until_stop=until_stop and length is None,
-            ban=ban,
-            drop_unknown=drop,
-        ).run(input, show)
+        start = model.config.sample.model_copy(update=given)
+        Repl(model, seed, start, stop, until_stop and length is None, ban, drop).run(input, show)
         return
     advice = "leave them out, or add --unknown drop"
-    texts = [model.prepare(text, drop_unknown=drop, advice=advice) for text in texts]
+    texts = [model.prepare(text, drop_unknown=drop, advice=advice) for text in texts or [""]]
     chunks = model.sample(
         texts,
         num_samples=num_samples,
@@ -191,7 +142,7 @@ def sample(
 
     texts = [text for text in texts for _ in range(num_samples)]
     if not as_json:
-        for text in in_order(chunks, texts, separator):
+        for text in in_order(chunks, texts, unescaped(separator)):
             show(text)
         return
     result = {
@@ -202,19 +153,6 @@ def sample(
         "samples": [asdict(sample) for sample in collect(chunks, texts)],
     }
     typer.echo(json.dumps(result))
-
-
-def _texts(prompt: list[str] | None, prompts: str | None, prompt_file: str | None) -> list[str]:
-    """Return the prompts of all three options; one empty prompt if none is given."""
-    texts = [unescaped(text) for text in prompt or []]
-    if prompts is not None:
-        lines = _read("--prompts", prompts).replace("\r\n", "\n").split("\n")
-        if not any(lines):
-            raise UsageError(f"--prompts {prompts}: expected a prompt on each line, got no text")
-        texts += [unescaped(line) for line in lines if line]
-    if prompt_file is not None:
-        texts.append(_read("--prompt-file", prompt_file))
-    return texts or [""]
 
 
 def _read(option: str, file: str) -> str:
@@ -232,9 +170,7 @@ def _read(option: str, file: str) -> str:
             )
         return content.decode("utf-8").removeprefix("\ufeff")  # a byte-order mark
     except OSError as error:
-        slow = error.errno == errno.ETIMEDOUT
-        advice = f"; pipe a slow source to standard input: {option} -" if slow else ""
-        raise UsageError(f"{where}: cannot read it ({error.strerror}){advice}") from None
+        raise UsageError(f"{where}: cannot read it ({error.strerror})") from None
     except UnicodeDecodeError as error:
         found = f"byte 0x{content[error.start]:02x} at {error.start}"
         raise UsageError(f"{where}: expected UTF-8 text, got {found}") from None

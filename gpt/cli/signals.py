@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from types import FrameType, TracebackType
+from types import FrameType
 
 from gpt.errors import Interrupted
 
@@ -47,34 +47,26 @@ class StopSignals:
                     self._before[number] = signal.signal(number, self._receive)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._restore()
         if isinstance(error, Interrupted) and self.received is not None:
             error.exit_code = 128 + self.received
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.received is None:
-            self.received, self._received_at = number, time.monotonic()
-            if not self.repeated:
-                self._announce()
-        elif not self.repeated or time.monotonic() - self._received_at > TOGETHER_S:
-            self._restore()
-            signal.raise_signal(number)
-
-    def _announce(self) -> None:
-        """Write to the file descriptor: the signal may have interrupted Python's buffered write."""
-        if self._has_begun:
-            what = "stopping, what is trained will be saved"
-        else:
-            what = "stopping, nothing is saved, as training has not begun"
-        line = f"{what}; once more to stop at once\n".encode()
-        with contextlib.suppress(OSError):  # the terminal may have been closed
-            os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + line)  # clears a progress bar
+        if self.received is not None:
+            if not self.repeated or time.monotonic() - self._received_at > TOGETHER_S:
+                self._restore()
+                signal.raise_signal(number)
+            return
+        self.received, self._received_at = number, time.monotonic()
+        if not self.repeated:
+            what = "what is trained will be saved"
+            if not self._has_begun:
+                what = "nothing is saved, as training has not begun"
+            line = f"stopping, {what}; once more to stop at once\n".encode()
+            # to the descriptor: the signal may have interrupted a buffered write of Python
+            with contextlib.suppress(OSError):  # the terminal may have been closed
+                os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + line)  # clears the bar
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

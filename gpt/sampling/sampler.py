@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int_]
 
 
-def sampling_rules(config: SampleConfig, **changes: float | None) -> SampleConfig:
+def sampling_rules(config: SampleConfig, **changes: object) -> SampleConfig:
     """Return `config` with those of the `changes` that are not None.
 
     Raises:

@@ -1,0 +1,130 @@
+"""What `gpt train` prints of a run, a sweep and an estimate."""
+
+import json
+import math
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from gpt.cli.options import show, tensorboard, terminal_width, wrapped
+from gpt.errors import command
+from gpt.status import phase
+
+if TYPE_CHECKING:
+    from gpt.config.schema import Config
+    from gpt.recipe.sweep import Sweep
+    from gpt.training.dry_run import Estimate
+    from gpt.training.outcome import Outcome
+
+MIB = 2**20  # bytes
+
+
+def print_outcome(outcome: "Outcome", as_json: bool) -> None:
+    """Print the run's scores, how to watch and sample it, and a sample of its best model."""
+    from gpt import api
+    from gpt.runs.read import read_summary
+    from gpt.sampling.stopping import collect, in_order
+
+    # the newest config: a resume may have changed the sampling rules since the best checkpoint
+    config = read_summary(Path(outcome.run), "last").config
+    with phase("loading the best checkpoint"):
+        model = api.load(outcome.run)
+    rules = config.sample.model_dump(exclude={"length"})
+    chunks = model.sample([""], length=config.sample.length, seed=config.seed, rules=rules)
+    if as_json:
+        typer.echo(json.dumps(asdict(outcome) | {"sample": collect(chunks, [""])[0].text}))
+        return
+    typer.echo(f"\n{wrapped(_scores(outcome), sys.stdout)}")
+    typer.echo(f"watch:   {tensorboard(str(Path(outcome.run).parent))}")
+    typer.echo(f"sample:  {command('sample', outcome.run)}\n")
+    for text in in_order(chunks, [""]):
+        show(text)
+
+
+def _scores(outcome: "Outcome") -> str:
+    """Return why training ended and the best val loss; bits per character, also of other models."""
+    loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
+    unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
+    where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
+    is_done = outcome.reason == "all steps done"
+    ending = f"all steps done: {where}" if is_done else f"stopped at {where}: {outcome.reason}"
+    sampled = ", which `gpt sample` uses" if is_done and outcome.best_step < outcome.step else ""
+    bits, xz = per_character / math.log(2), outcome.xz_bits_per_character
+    trigram = outcome.trigram_bits_per_character
+    others = "xz needs" if trigram is None else f"a trigram model needs {trigram:.2f}, xz"
+    return (
+        f"{ending}; best val loss {loss:.4f}{unit} at step {outcome.best_step}{sampled}\n"
+        f"{bits:.3f} bits per character ({outcome.bits_per_byte:.3f} per byte); {others} {xz:.2f}"
+    )
+
+
+def print_sweep(sweep: "Sweep", as_json: bool) -> None:
+    """Print the combinations by their mean val loss, and the runs that failed; if any, exit 1."""
+    if as_json:
+        typer.echo(json.dumps(asdict(sweep)))
+    else:
+        typer.echo(f"\n{_table(sweep)}\n")
+        for run in sweep.failed:
+            typer.echo(f"failed:  {run.run}: {run.error}")
+        typer.echo(f"watch:   {tensorboard(sweep.sweep)}")
+        scored = [run for run in sweep.combinations[0].runs if run.val_loss is not None]
+        if best := min(scored, key=lambda run: run.val_loss or 0.0, default=None):
+            typer.echo(f"sample:  {command('sample', best.run)}")
+        if sweep.failed:
+            typer.echo(f"again:   {command('train', '--resume', sweep.sweep)}")
+    if sweep.failed:
+        raise typer.Exit(1)
+
+
+def _table(sweep: "Sweep") -> str:
+    """Return a row for each combination: its values, mean, standard error, and each run's loss.
+
+    The losses of the runs are left out if the terminal is too narrow.
+    """
+    from gpt.inspection.tables import render_table
+
+    first = sweep.combinations[0]
+    keys = [key.rpartition(".")[2] for key in first.values]
+    seeds = [f"seed {run.seed}" for run in first.runs]
+    heading = [*keys, "mean val loss", "standard error", *seeds]
+    rows = []
+    for each in sweep.combinations:
+        means = ["-" if x is None else f"{x:.4f}" for x in (each.mean, each.standard_error)]
+        losses = ["failed" if r.val_loss is None else f"{r.val_loss:.4f}" for r in each.runs]
+        rows.append([*each.values.values(), *means, *losses])
+    width = terminal_width()
+    return render_table(heading, rows, "r" * len(heading), width=width, drop=seeds[::-1])
+
+
+def print_estimate(
+    config: "Config", estimate: "Estimate", as_json: bool, show_config: bool
+) -> None:
+    """Print parameters, memory and time by part, and on request the config."""
+    if as_json:
+        typer.echo(json.dumps({"config": config.model_dump()} | asdict(estimate)))
+        return
+    typer.echo(f"parameters  {sum(estimate.parameters.values()):,}")
+    for part, count in estimate.parameters.items():
+        typer.echo(f"  {part:<18}{count:>13,}")
+    typer.echo(f"memory      {estimate.peak_bytes / MIB:,.0f} MiB at most")
+    typer.echo(f"  {'model, optimizer':<18}{estimate.state_bytes / MIB:>13,.1f} MiB")
+    where = f"on {estimate.device} in {estimate.precision}"
+    typer.echo(f"time        {_duration(estimate.seconds)} {where}")
+    for name, cost in estimate.costs.items():
+        times = f"{cost.count:,} x " if cost.count > 1 else ""
+        typer.echo(f"  {name:<18}{times + _duration(cost.seconds):>15}")
+    if show_config:
+        from gpt.config.yaml import to_yaml
+
+        typer.echo(f"\n{to_yaml(config)}")
+
+
+def _duration(seconds: float) -> str:
+    """Format seconds: `2.3 h`, `4.5 min`, `6.7 s` or `8.9 ms`."""
+    for unit, size, least in (("h", 3600, 2), ("min", 60, 2), ("s", 1, 1)):
+        if seconds >= least * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{1000 * seconds:.1f} ms"
