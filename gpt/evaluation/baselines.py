@@ -4,7 +4,6 @@ import gzip
 import lzma
 import math
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,11 +55,15 @@ class Baselines:
 
 def measure_baselines(corpus: Corpus) -> Baselines:
     """Measure the baselines of `corpus`, in about a second per MB and at most a few seconds."""
-    with ThreadPoolExecutor(1) as pool:
-        xz = pool.submit(_xz_bits, corpus)  # lzma releases Python's lock
-        trigram = ngram_baseline(corpus, 3)
-        known = trigram.train_ids and trigram.val_ids
-        return Baselines(trigram.bits_per_character if known else None, xz.result())
+    trigram = ngram_baseline(corpus, 3)
+    known = trigram.train_ids and trigram.val_ids
+    sample = compression_sample(corpus.ids, (corpus.val_bytes, len(corpus.val)))
+    if not corpus.vocabulary.is_bytes:
+        content, characters = corpus.vocabulary.decode(sample).encode(), len(sample)
+    else:  # in UTF-8, only the first byte of a character does not begin with the bits 10
+        content, characters = sample.tobytes(), int(np.count_nonzero((sample & 0xC0) != 0x80))
+    xz = 8 * len(lzma.compress(content)) / max(characters, 1)
+    return Baselines(trigram.bits_per_character if known else None, xz)
 
 
 def ngram_baseline(corpus: Corpus, n: int) -> NgramBaseline:
@@ -88,13 +91,3 @@ def compression_sample(ids: Ids, bytes_per_id: tuple[int, int]) -> Ids:
     size, count = bytes_per_id
     most = max(1, MAX_COMPRESSED_BYTES * count // max(size, 1))
     return np.concatenate([ids[part] for part in spread_slices(len(ids), most, COMPRESSED_PART)])
-
-
-def _xz_bits(corpus: Corpus) -> float:
-    """Return the bits per character that xz needs for `corpus`."""
-    sample = compression_sample(corpus.ids, (corpus.val_bytes, len(corpus.val)))
-    if not corpus.vocabulary.is_bytes:
-        content, characters = corpus.vocabulary.decode(sample).encode(), len(sample)
-    else:  # in UTF-8, only the first byte of a character does not begin with the bits 10
-        content, characters = sample.tobytes(), int(np.count_nonzero((sample & 0xC0) != 0x80))
-    return 8 * len(COMPRESSORS["xz"](content)) / max(characters, 1)

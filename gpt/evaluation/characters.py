@@ -1,11 +1,10 @@
 """The characters of a text: their counts, their first occurrences, and which are rare."""
 
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpt.text.vocabulary import Ids, code_points
 
@@ -59,7 +58,6 @@ class CountedText:
         self.counts, self.first = np.zeros((2, len(characters)), np.int64)
         self._newline = characters.find("\n")
         self._newlines_before = [0]  # newlines before each part
-        self._occurring = []  # bits (V,) of each part: the characters that occur in it
         self._code_points = code_points(characters)
         for start in range(0, len(ids), PART_IDS):
             part = ids[start : start + PART_IDS]
@@ -69,7 +67,6 @@ class CountedText:
                 new = self.counts[found] == 0
                 self.first[found[new]] = start + first[new]
             self.counts += counts
-            self._occurring.append(np.packbits(counts > 0))
             newlines = int(counts[self._newline]) if self._newline >= 0 else 0
             self._newlines_before.append(self._newlines_before[-1] + newlines)
 
@@ -95,22 +92,16 @@ class CountedText:
         part = self.ids[max(start, 0) : max(end, 0)]
         return str(self._code_points[part].tobytes(), "utf-32-le")
 
-    def parts(
-        self, wanted: Callable[[NDArray[np.bool_]], object], overlap: int = 1
-    ) -> Iterator[tuple[int, Ids]]:
-        """Yield the start and the ids of each part that can contain what is searched.
+    def unusual_parts(self, overlap: int) -> Iterator[tuple[int, str]]:
+        """Yield the start and text of each part with control or non-ASCII characters.
 
-        Args:
-            wanted: called with a mask (V,) of the characters that occur in a part; the part is
-                skipped if the result is false.
-            overlap: number of ids of the next part to append to each part.
+        A part is followed by the first `overlap` characters of the next one.
         """
-        for n, packed in enumerate(self._occurring):
-            start, end = n * PART_IDS, (n + 1) * PART_IDS
-            occurring = np.unpackbits(packed, count=len(self.characters)).astype(bool)
-            occurring[self.ids[end : end + overlap]] = True
-            if wanted(occurring):
-                yield start, self.ids[start : end + overlap]
+        usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
+        for start in range(0, len(self.ids), PART_IDS):
+            end = min(start + PART_IDS + overlap, len(self.ids))
+            if not usual[self.ids[start:end]].all():
+                yield start, self.text(start, end)
 
     def line_of(self, position: int) -> int:
         """Return the line of the character at `position`, counted from 1."""
@@ -123,14 +114,6 @@ class CountedText:
         excerpt = self.text(position - FINDING_BEFORE, position + len(text) + FINDING_AFTER)
         return Finding(text, name, count, position, self.line_of(position), excerpt)
 
-    def character_findings(self, ids: list[int]) -> list[Finding]:
-        """Return a finding for each of the first MAX_FINDINGS characters of `ids`."""
-        return [
-            self.finding(c, name_of(c), int(self.counts[i]), int(self.first[i]))
-            for i in ids[:MAX_FINDINGS]
-            for c in self.characters[i]
-        ]
-
 
 def name_of(character: str) -> str:
     """Return the code point and name of `character`: `U+0041 LATIN CAPITAL LETTER A`."""
@@ -142,4 +125,9 @@ def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
     """Return the number of characters below RARE_COUNT, and findings of the rarest ones."""
     rare = np.flatnonzero((text.counts > 0) & (text.counts < RARE_COUNT))
     rarest = rare[np.argsort(text.counts[rare], kind="stable")]
-    return len(rare), text.character_findings(rarest.tolist())
+    findings = [
+        text.finding(c, name_of(c), int(text.counts[i]), int(text.first[i]))
+        for i in rarest[:MAX_FINDINGS].tolist()
+        for c in text.characters[i]
+    ]
+    return len(rare), findings

@@ -4,7 +4,6 @@ PyTorch is not imported. Slow measurements of a large text use a sample, whose s
 """
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,8 +19,7 @@ from gpt.evaluation.baselines import (
 )
 from gpt.evaluation.characters import CountedText, Finding, rare_characters
 from gpt.evaluation.duplicates import find_duplicates
-from gpt.evaluation.suspicious import MOJIBAKE, REPLACEMENT_CHARACTER, Suspicion, find_suspicious
-from gpt.evaluation.text_options import Option, compare_options, raw_sample
+from gpt.evaluation.suspicious import DETECTORS, Suspicion, find_suspicious
 from gpt.status import phase
 from gpt.text.corpus import MIN_SPLIT_CHARACTERS, Corpus
 from gpt.text.documents import Skipped, Source, joined_name
@@ -29,11 +27,6 @@ from gpt.text.documents import Skipped, Source, joined_name
 MAX_PASSAGES = 20  # longest duplicate passages that are returned
 DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of the val split
 UNSEEN_SHARE_TO_WARN = 0.001  # fraction of the val split
-DAMAGE_ADVICE = {  # for kinds that almost always mean damage
-    REPLACEMENT_CHARACTER: "some program could not decode the text; convert the original again",
-    MOJIBAKE: "the text was decoded in another encoding than its own; convert the original again",
-    "unassigned": "not characters of this Python's Unicode; the text may be damaged",
-}
 MAX_PASSAGE_EXCERPT = 200  # characters of a duplicate passage that are returned
 
 
@@ -97,8 +90,6 @@ class TextReport:
     ngrams: list[NgramBaseline]
     compression: Compression
     duplicates: Duplication
-    options: list[Option]
-    options_characters: int  # size of the sample that the options were measured on
     warnings: list[str]  # what to change before training
 
 
@@ -114,24 +105,18 @@ def describe_text(
         text: the same text with one id per character; `corpus` may have bytes or an unknown id.
     """
     name = joined_name([source.name for source in sources])
-    given = None if data.vocabulary in ("characters", "bytes") else corpus.vocabulary
-    with ThreadPoolExecutor(1) as pool:
-        with phase(f"{name}: counting characters"):
-            count = CountedText(text.ids, text.vocabulary.characters)
-            rare, rarest = rare_characters(count)
+    with phase(f"{name}: counting characters"):
+        count = CountedText(text.ids, text.vocabulary.characters)
+        rare, rarest = rare_characters(count)
+    with phase(f"{name}: looking for damaged characters"):
+        suspicious = find_suspicious(count)
+    with phase(f"{name}: counting n-grams"):
+        ngrams = [ngram_baseline(corpus, n) for n in NGRAM_NAMES]
+    with phase(f"{name}: looking for passages of val that also occur in train"):
+        duplicates = _duplication(count, text)
+    with phase(f"{name}: compressing"):
         sample = compression_sample(text.ids, (count.bytes, len(text.ids)))
-        compression = pool.submit(compress, text.vocabulary.decode(sample))
-        with phase(f"{name}: looking for damaged characters"):
-            suspicious = find_suspicious(count)
-        with phase(f"{name}: counting n-grams"):
-            ngrams = [ngram_baseline(corpus, n) for n in NGRAM_NAMES]
-        with phase(f"{name}: looking for passages of val that also occur in train"):
-            duplicates = _duplication(count, text)
-        with phase(f"{name}: comparing settings"):
-            raw = raw_sample(sources, data, count.bytes)
-            options = compare_options(raw, data, given)
-        with phase(f"{name}: compressing"):
-            compressed = compression.result()
+        compression = compress(text.vocabulary.decode(sample))
     size = TextSize(
         files=sum(len(source.files) for source in sources),
         skipped=[skipped for source in sources for skipped in source.skipped],
@@ -159,10 +144,8 @@ def describe_text(
         only_in_val=only_in_val,
         suspicious=suspicious,
         ngrams=[baseline for baseline in ngrams if baseline.val_ids],
-        compression=compressed,
+        compression=compression,
         duplicates=duplicates,
-        options=options,
-        options_characters=len(raw),
         warnings=[*_warnings(data, size, only_in_val, suspicious, duplicates)],
     )
 
@@ -208,6 +191,5 @@ def _warnings(
             f"{100 * unseen:.1f} % of the val text are characters that do not occur in train and "
             f"cannot be predicted ({len(only_in_val):,} distinct); use {', or '.join(ways)}"
         )
-    for suspicion in suspicious:
-        if advice := DAMAGE_ADVICE.get(suspicion.kind):
-            yield f"{suspicion.kind} ({counted(suspicion.count, 'place')}): {advice}"
+    for each in suspicious:
+        yield f"{each.kind} ({counted(each.count, 'place')}): {DETECTORS[each.kind][1]}"

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 
 from gpt.errors import counted, listed
 from gpt.evaluation.characters import RARE_COUNT, Finding
-from gpt.evaluation.duplicates import BLOCK, GUARANTEED
-from gpt.evaluation.text_options import Option
+from gpt.evaluation.duplicates import GUARANTEED
 from gpt.evaluation.text_report import TextReport
 from gpt.text.display import symbol
 
@@ -37,7 +36,7 @@ class ReportSection:
 
 def sections_of(report: TextReport) -> list[ReportSection]:
     """Return the sections of `report`; the first has the warnings, if there are any."""
-    parts = (_size, _characters, _suspicious, _baselines, _duplicates, _options)
+    parts = (_size, _characters, _suspicious, _baselines, _duplicates)
     warnings = [ReportSection("Warnings", notes=report.warnings)] if report.warnings else []
     return [*warnings, *(part(report) for part in parts)]
 
@@ -123,36 +122,15 @@ def _baselines(report: TextReport) -> ReportSection:
 
 def _duplicates(report: TextReport) -> ReportSection:
     found = report.duplicates
-    rows = [
-        (f"{p.characters:,}", f"{p.line:,}", f"{p.train_line:,}", p.excerpt) for p in found.longest
-    ]
     is_whole = found.scanned == report.size.val_characters
-    scanned = "the val text" if is_whole else f"{found.scanned:,} characters of the val text"
-    caption = f"{percent(found.share)} of {scanned}, in {counted(found.passages, 'passage')}"
-    heading = ("characters", "line", "train line", "passage")
-    note = (
-        f"Only letters and digits are compared. Passages of {GUARANTEED} or more are always found, "
-        f"shorter ones (from {BLOCK}) sometimes."
+    scanned = "val" if is_whole else f"the first {found.scanned:,} characters of val"
+    sentence = (
+        f"{percent(found.share)} of {scanned} also occurs in train (passages from {GUARANTEED} "
+        f"letters and digits on)"
     )
-    return ReportSection(
-        "In train and in val",
-        tables=[ReportTable(heading, "rrrl", rows, caption, found.passages)] if rows else [],
-        notes=[note if rows else f"Nothing was found. {note}"],
-    )
-
-
-def _options(report: TextReport) -> ReportSection:
-    current, *others = report.options
-    rows = [("current settings", *_effect(current))]
-    for option in others:
-        is_same = _effect(option) == _effect(current)
-        rows.append((option.setting, *(("", "the same", "") if is_same else _effect(option))))
-    notes = ["Length is in ids. The unknown characters share one id."]
-    if report.options_characters < report.size.characters:
-        notes = [f"{notes[0]} Measured on a sample of {report.options_characters:,} characters."]
-    table = ReportTable(("", "vocabulary", "length", "unknown"), "lrrr", rows)
-    return ReportSection("Other settings", tables=[table], notes=notes)
-
-
-def _effect(option: Option) -> tuple[str, str, str]:
-    return f"{option.V:,}", f"{option.length:,}", f"{option.unknown:,}"
+    for passage in found.longest[:1]:
+        sentence += (
+            f"; the longest passage has {counted(passage.characters, 'character')} (line "
+            f"{passage.line:,}, in train line {passage.train_line:,}): {passage.excerpt}"
+        )
+    return ReportSection("In train and in val", notes=[sentence])
