@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from gpt.errors import TextError
 from gpt.seeds import uniforms
 from gpt.text import named
-from gpt.text.batches import batch, consecutive_windows, token_dropout
+from gpt.text.batches import batch, consecutive_windows, shuffled, token_dropout
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.named import TINYSHAKESPEARE, Download, locate
-from gpt.text.shuffle import shuffled
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import MASKED
 from tests.conftest import SHARED_DATA

@@ -79,10 +79,7 @@ def _check_whole(path: Path, archive: zipfile.ZipFile) -> None:
     first = min((info.header_offset for info in archive.infolist()), default=0)
     with path.open("rb") as file:
         if first and file.read(len(LOCAL_HEADER)) == LOCAL_HEADER:
-            raise TextError(
-                f"{in_message(path)}: expected one .zip, got one appended to another, of which "
-                f"only the last can be read; split the file"
-            )
+            raise zipfile.BadZipFile("one .zip was appended to another")
         file.seek(archive.start_dir)
         tail = file.read()
     end = tail.rindex(END_OF_ZIP) + END_OF_ZIP_BYTES + len(archive.comment)
@@ -134,8 +131,6 @@ class _Rewindable:
     @contextmanager
     def open(self) -> Iterator[Readable]:
         """Return the stream, rewound to its beginning."""
-        if self._position > len(self._head):
-            raise RuntimeError("a member of a compressed .tar is read once")
         self._position = 0
         yield self
 

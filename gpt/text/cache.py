@@ -30,9 +30,12 @@ def clear() -> int:
 
     A text that another process is preparing stays.
     """
-    freed = remove_unused_inputs()
-    for path in [*corpora_dir().glob("*"), *cache_dir().glob("*.txt")]:
-        freed += _remove_unless_locked(path) if path.is_dir() else _remove(path)
+    from filelock import FileLock, Timeout  # takes 0.1 s, which other commands do not need
+
+    freed = remove_unused_inputs() + sum(map(_remove, cache_dir().glob("*.txt")))
+    for folder in corpora_dir().glob("*"):
+        with suppress(Timeout), FileLock(folder / LOCK, timeout=0):
+            freed += sum(_remove(path) for path in folder.iterdir() if path.name != LOCK)
     return freed
 
 
@@ -43,17 +46,6 @@ def remove_unused_inputs() -> int:
     """
     texts = (cache_dir() / STDIN_FOLDER).glob("*.txt")
     return sum(_remove(text) for text in texts if time.time() - text.stat().st_mtime > UNUSED_S)
-
-
-def _remove_unless_locked(folder: Path) -> int:
-    from filelock import FileLock, Timeout  # takes 0.1 s, which other commands do not need
-
-    freed = 0
-    with suppress(Timeout), FileLock(folder / LOCK, timeout=0):
-        for path in folder.iterdir():
-            if path.name != LOCK:  # another process may be waiting for it
-                freed += _remove(path)
-    return freed
 
 
 def _remove(path: Path) -> int:

@@ -103,27 +103,20 @@ class Corpus:
             ConfigError: a split has no more than T ids.
             TextError: the text is too short to learn from.
         """
+        sizes = f"({len(self.train):,} for train and {len(self.val):,} for val)"
         train_characters = self.characters - self.val_characters
-        least = min(train_characters, self.val_characters)
-        fits = least >= MIN_SPLIT_CHARACTERS and min(len(self.train), len(self.val)) > T
-        if not fits and self.characters < SHORT_TEXT_CHARACTERS:
+        is_short = min(train_characters, self.val_characters) < MIN_SPLIT_CHARACTERS
+        name, shortest = min(("train", self.train), ("val", self.val), key=lambda s: len(s[1]))
+        if is_short or (len(shortest) <= T and self.characters < SHORT_TEXT_CHARACTERS):
             raise TextError(
                 f"{self.name}: {self.characters:,} characters are too few to learn from; "
                 f"some thousands are needed"
             )
-        if least < MIN_SPLIT_CHARACTERS:
-            raise TextError(
-                f"{self.name}: expected at least {MIN_SPLIT_CHARACTERS} characters in each split, "
-                f"got {train_characters:,} for train and {self.val_characters:,} for val; use a "
-                f"longer text for the shorter one"
-            )
-        name, shortest = min(("train", self.train), ("val", self.val), key=lambda s: len(s[1]))
         if len(shortest) <= T:
             raise ConfigError(
                 f"model.T: expected fewer than the {len(shortest):,} {self.vocabulary.unit}s of "
-                f"the {name} split of {self.name} ({len(self.train):,} for train and "
-                f"{len(self.val):,} for val), got {T}; use model.T={len(shortest) - 1} or "
-                f"less, or {-(-(T + 1) // len(shortest))} times as much text for {name}"
+                f"the {name} split of {self.name} {sizes}, got {T}; use "
+                f"model.T={len(shortest) - 1} or less, or more text for {name}"
             )
 
 
@@ -162,7 +155,7 @@ def load_corpus(
         )
     folder = corpora_dir() / task.key()
     try:
-        with _locked(folder, source.name), phase(f"preparing {source.name}"):
+        with _locked(folder), phase(f"preparing {source.name}"):
             fingerprint = task.fingerprint()
             corpus = _read(folder, source.name, fingerprint) if source.files else None
             if corpus is None:
@@ -253,21 +246,13 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
 
 
 @contextmanager
-def _locked(folder: Path, name: str) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Lock the folder for this process. The system releases the lock if the process dies."""
-    from filelock import FileLock, Timeout  # 0.1 s, which other commands need not take
+    from filelock import FileLock  # 0.1 s, which other commands need not take
 
     folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        log.info(f"{name}: another process prepares this text; waiting for it")
-        lock.acquire()
-    try:
+    with FileLock(folder / LOCK):
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

@@ -7,10 +7,10 @@ import sysconfig
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPException
+from itertools import starmap
 from pathlib import Path
 
 from gpt.errors import TextError
@@ -44,6 +44,7 @@ TINYSHAKESPEARE = Download(
     sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
 NAMED = ("python-docs", "python-source", TINYSHAKESPEARE.name)
+MAX_DOWNLOADS = 3
 EXCLUDED_FOLDERS = {  # parts of the standard library: other projects, tests, python-docs
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "pydoc_data"),
 }
@@ -56,56 +57,37 @@ def open_named(name: str) -> Source:
         TextError: it cannot be downloaded, or this Python came without it.
     """
     if name == "python-docs":
-        return _python_docs()
+        try:
+            module = importlib.import_module("pydoc_data.topics")
+        except ImportError:
+            raise TextError(f"{name}: this Python comes without it; name another text") from None
+        topics = sorted(module.topics.items())
+        documents = [
+            Document(f"{name}!{topic}", partial(iter, [text.encode()])) for topic, text in topics
+        ]
+        return Source(name, lambda: iter(documents), (Path(str(module.__file__)),))
     if name == "python-source":
-        return _python_source()
-    path = locate(TINYSHAKESPEARE)
-    return Source(name, lambda: iter([_document(name, path)]), (path,))
+        root = Path(sysconfig.get_path("stdlib"))
+        paths = sorted(path.relative_to(root) for path in root.rglob("*.py"))
+        files = {f"{name}!{path.as_posix()}": root / path for path in paths if _is_included(path)}
+        if not files:
+            raise TextError(f"{name}: this Python comes without it; name another text")
+    else:
+        files = {name: locate(TINYSHAKESPEARE)}
+    return Source(name, lambda: starmap(_document, files.items()), tuple(files.values()))
 
 
-def _python_docs() -> Source:
-    try:
-        module = importlib.import_module("pydoc_data.topics")
-    except ImportError:
-        raise TextError(
-            "python-docs: this Python comes without pydoc_data.topics; name another text"
-        ) from None
-
-    def documents() -> Iterator[Document]:
-        for topic in sorted(module.topics):
-            text: bytes = module.topics[topic].encode()
-            yield Document(f"python-docs!{topic}", partial(iter, [text]))
-
-    return Source("python-docs", documents, (Path(str(module.__file__)),))
-
-
-def _python_source() -> Source:
-    root = Path(sysconfig.get_path("stdlib"))
-    paths = [path.relative_to(root) for path in root.rglob("*.py")]
-    paths = sorted(path for path in paths if not _is_excluded(path))
-    if not paths:
-        raise TextError(
-            f"python-source: this Python's library in {root} comes without its source; name "
-            f"another text"
-        )
-
-    def documents() -> Iterator[Document]:
-        return (_document(f"python-source!{path.as_posix()}", root / path) for path in paths)
-
-    return Source("python-source", documents, tuple(root / path for path in paths))
-
-
-def _is_excluded(path: Path) -> bool:
-    """Return whether to skip this standard-library file."""
+def _is_included(path: Path) -> bool:
+    """Return whether to read this standard-library file."""
     of_machine = path.name.startswith("_sysconfigdata") or path.parts[0].startswith("config-")
-    return of_machine or not EXCLUDED_FOLDERS.isdisjoint(path.parts)
+    return not of_machine and EXCLUDED_FOLDERS.isdisjoint(path.parts)
 
 
 def _document(name: str, path: Path) -> Document:
     return Document(name, lambda: utf8_chunks(file_entry(path).blocks(), name))
 
 
-def locate(download: Download, *, retries: int = 3, timeout_s: float = 20) -> Path:
+def locate(download: Download, *, timeout_s: float = 20) -> Path:
     """Return the file under `data/`, else in the cache, else downloaded into the cache.
 
     Raises:
@@ -115,14 +97,14 @@ def locate(download: Download, *, retries: int = 3, timeout_s: float = 20) -> Pa
     cached = cache_dir() / f"{download.name}.txt"
     for path in (beside, cached):
         if path.is_file():
-            if _sha256(path.read_bytes()) != download.sha256:
+            if hashlib.sha256(path.read_bytes()).hexdigest() != download.sha256:
                 raise TextError(
                     f"{path}: this is not {download.name} (expected {download}); remove it, or "
                     f"train on it by its path"
                 )
             return path
     log.info("downloading %s from %s", download.name, download.url)
-    content = _fetch(download, beside, retries, timeout_s)
+    content = _fetch(download, beside, timeout_s)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(cached, [content])
@@ -131,9 +113,9 @@ def locate(download: Download, *, retries: int = 3, timeout_s: float = 20) -> Pa
     return cached
 
 
-def _fetch(download: Download, beside: Path, retries: int, timeout_s: float) -> bytes:
+def _fetch(download: Download, beside: Path, timeout_s: float) -> bytes:
     reason = ""
-    for attempt in range(retries):
+    for attempt in range(MAX_DOWNLOADS):
         if attempt:
             time.sleep(2 ** (attempt - 1))
         try:
@@ -144,17 +126,13 @@ def _fetch(download: Download, beside: Path, retries: int, timeout_s: float) -> 
             if isinstance(error, urllib.error.HTTPError) and error.code < 500:
                 break  # asking again will not help
             continue
-        if _sha256(content) == download.sha256:
+        digest = hashlib.sha256(content).hexdigest()
+        if digest == download.sha256:
             return content
+        reason = f"got {len(content):,} bytes with SHA-256 {digest[:8]}..."
         if len(content) >= download.size:
-            reason = f"the download is another file, with SHA-256 {_sha256(content)[:8]}..."
             break
-        reason = f"the connection ended after {len(content):,} bytes"
     raise TextError(
         f"cannot download {download.name} from {download.url}: {reason}; put the file at {beside} "
         f"({download}), or train on python-docs, which needs no network"
     )
-
-
-def _sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()

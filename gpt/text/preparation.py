@@ -16,6 +16,7 @@ from gpt.config.schema import DataConfig
 from gpt.errors import TextError
 from gpt.files import sync
 from gpt.text.cache import sampled_sha256
+from gpt.text.display import symbol
 from gpt.text.documents import Source
 from gpt.text.normalizer import Normalizer
 from gpt.text.prefetch import ahead
@@ -157,13 +158,7 @@ class Task:
 def count(
     parts: list[Part], vocabulary: Vocabulary | None, extends: bool, progress: Progress
 ) -> Counts:
-    """Measure the parts, and find the vocabulary: the first pass.
-
-    Args:
-        parts: one part, to be split, or a train part and a val part.
-        vocabulary: the vocabulary to use, if it is not that of the text.
-        extends: add the characters of the text to `vocabulary`.
-        progress: called with the number of bytes of each chunk.
+    """Measure the parts, and find the vocabulary or extend the given one: the first pass.
 
     Raises:
         TextError: `vocabulary` has no id for some characters, and is not extended.
@@ -195,7 +190,7 @@ def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabu
     if not outside:
         return vocabulary
     if vocabulary.unknown_id is None:
-        listed = " ".join(c if c.isprintable() else ascii(c) for c in outside[:20])
+        listed = " ".join(map(symbol, outside[:20]))
         raise TextError(
             f"{name}: {len(outside):,} of its characters are not in the vocabulary that is given: "
             f"{listed}; remove them, or use a vocabulary with an unknown id (data.max_vocabulary) "
@@ -208,12 +203,6 @@ def write(
     parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress
 ) -> dict[str, str | int]:
     """Write the ids of all parts as numpy's .npy, the train split first: the second pass.
-
-    Args:
-        parts: see `count`.
-        counts: the result of `count`.
-        file: receives the ids.
-        progress: called with the number of bytes of each chunk.
 
     Returns:
         sha256: the hash of the characters that the ids stand for, in UTF-8, and of the split, if

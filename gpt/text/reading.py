@@ -57,8 +57,6 @@ class Entry:
             while block := file.read(size):
                 size = CHUNK_BYTES if len(block) == size else size
                 yield block
-        if block is None:  # FileIO.read returns it if no data is available yet
-            raise TextError(f"{self.name}: expected a file, got a device that waits for more")
 
     def head(self) -> bytes:
         """Return the first HEAD_BYTES. Raises TextError if they cannot be read."""
@@ -97,7 +95,7 @@ def split_suffixes(name: str) -> tuple[str, str]:
 @contextmanager
 def open_file(path: Path) -> Iterator[Readable]:
     """Open a file and decompress it. Raises any exception of the library for damaged content."""
-    with open(path, "rb", buffering=0, opener=_open_without_waiting) as file:
+    with path.open("rb", buffering=0) as file:
         if suffix := _compression(path, file):
             yield Limited(_decompress(file, suffix), ExpansionLimit(path))
         else:
@@ -106,7 +104,7 @@ def open_file(path: Path) -> Iterator[Readable]:
 
 def is_compressed(path: Path) -> bool:
     """Return whether a file's name or first bytes are those of a compressed one."""
-    with naming_errors(in_message(path)), open(path, "rb", 0, opener=_open_without_waiting) as file:
+    with naming_errors(in_message(path)), path.open("rb", buffering=0) as file:
         return bool(_compression(path, file))
 
 
@@ -114,15 +112,10 @@ def _compression(path: Path, file: BinaryIO) -> str:
     """Return the suffix of the compression of an open file, by its name or bytes; "" if none."""
     if suffix := split_suffixes(path.name)[1]:
         return suffix
-    if head := file.read(10) or b"":
-        file.seek(0)
+    head = file.read(10)
+    file.seek(0)
     found = next((s for magic, s in COMPRESSION_MAGIC.items() if head.startswith(magic)), "")
     return "" if found == ".bz2" and head[4:] not in BZIP2_BLOCKS else found
-
-
-def _open_without_waiting(path: str, flags: int) -> int:
-    """Open a file; reading from a device that looks like a file, as /proc/kmsg, does not block."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def _decompress(file: BinaryIO, suffix: str) -> Readable:

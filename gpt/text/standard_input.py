@@ -5,15 +5,15 @@ A config calls it `-`. Until there is a run folder, the cache holds the text.
 
 import hashlib
 import logging
-import shutil
 import sys
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import BinaryIO, TextIO
+from uuid import uuid4
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError
-from gpt.files import remove_stale, sync, temporary_beside
+from gpt.files import write_atomically
 from gpt.text.cache import STDIN_FOLDER, cache_dir, remove_unused_inputs
 from gpt.text.reading import CHUNK_BYTES
 
@@ -60,14 +60,8 @@ def store_standard_input(text: Path | None, folder: Path) -> Path | None:
         return None
     stored = folder / STORED_INPUT
     if not stored.exists():
-        temporary = temporary_beside(stored)
-        try:
-            shutil.copyfile(text, temporary)
-            with temporary.open("rb+") as file:
-                sync(file)
-            temporary.replace(stored)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with text.open("rb") as file:
+            write_atomically(stored, iter(partial(file.read, CHUNK_BYTES), b""))
     return stored
 
 
@@ -81,26 +75,20 @@ def _read(stdin: TextIO | None) -> Path:
     folder = cache_dir() / STDIN_FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        remove_stale(folder)
         remove_unused_inputs()
-        temporary = temporary_beside(folder / "text")
-        try:
-            digest, size = hashlib.sha256(), 0
-            with temporary.open("wb") as file:
-                while block := stream.read(CHUNK_BYTES):
-                    digest.update(block)
-                    size += file.write(block)
-                sync(file)
-            if not size:
-                raise TextError(f"-: expected a text on standard input, got nothing; {_EXAMPLE}")
-            text = folder / f"{digest.hexdigest()}.txt"
-            temporary.replace(text)
-        finally:
-            temporary.unlink(missing_ok=True)
+        piped = folder / f"{uuid4().hex}.txt"
+        write_atomically(piped, iter(partial(stream.read, CHUNK_BYTES), b""))
+        with piped.open("rb") as file:  # the same text is found in the cache again
+            text = folder / f"{hashlib.file_digest(file, 'sha256').hexdigest()}.txt"
+        piped.replace(text)
     except OSError as error:
         raise TextError(
             f"-: cannot keep standard input in {folder} ({error.strerror}); set XDG_CACHE_HOME to "
             f"a folder with room that you may write to"
         ) from None
+    size = text.stat().st_size
+    if not size:
+        text.unlink()
+        raise TextError(f"-: expected a text on standard input, got nothing; {_EXAMPLE}")
     log.info(f"standard input: {size:,} bytes")
     return text
