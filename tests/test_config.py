@@ -21,7 +21,7 @@ from gpt.config.schema import (
 from gpt.config.train_config import MAX_RATE, MUON_RATIO
 from gpt.config.yaml import as_flow, parse, to_yaml
 from gpt.errors import ConfigError, unescaped
-from gpt.recipe.grid import combinations
+from gpt.recipe.sweep_plan import combinations
 
 RATES = "train: {learning_rate: 8e-3, muon_learning_rate: 0.03}"
 

@@ -35,39 +35,39 @@ def sweep(
     init_from: str | Path | None = None,
     run_dir: str | Path | None = None,
     overwrite: bool = False,
-    should_stop: Callable[[], bool] | None = None,
-    on_event: Callable[[dict[str, Any]], object] | None = None,
+    should_stop: Callable[[], bool] = never,
+    on_event: Callable[[dict[str, Any]], object] = lambda event: None,
 ) -> "Sweep":
     """Train a run for each combination of several values, and compare their val losses.
 
     If the folder already holds the same sweep, it is resumed: finished runs are not trained again.
-    A run that fails does not end the others.
+    A run that fails does not end the others. For the other arguments and exceptions see `train`.
 
     Args:
-        config: see `train`. Open settings are chosen once for all runs of one text, time and model.
+        config: see `train`. Open settings are chosen once for all runs, unless the runs differ in
+            their text, time or model.
         text: see `train`.
-        minutes: the time of each run, in minutes; see `train`.
-        settings: see `train`; a key that takes one value may have a list of values, such as
+        minutes: the time of each run.
+        settings: as for `train`; a key that takes one value may have a list of values, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
         seeds: the number of seeds to train each combination with; the first is the config's.
-        jobs: the number of runs to train at the same time, which divide the threads of torch. With
-            more than one, each is trained by a command `gpt train`.
+        jobs: the number of runs to train at the same time. With `threads: auto`, the first call
+            divides the threads of torch among them.
         init_from: see `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`.
-        overwrite: see `train`.
+        overwrite: replace the sweep in the folder.
         should_stop: see `train`.
         on_event: see `train`; each event also has `run`, the name of its run. With several `jobs`,
-            the events are of `kind` "begun", "ended" and "failed".
+            it is called in several threads.
 
     Returns:
         The combinations, the lowest mean val loss (nats per character) first, each with its runs.
 
     Raises:
-        ConfigError, DeviceError, TextError: see `train`; nothing was trained.
         UsageError: the folder holds another sweep, or something else.
         Interrupted: `should_stop` returned True, and what was trained is saved.
     """
-    from gpt.recipe.grid import AskedRun, check_different, combinations, names_of, with_seeds
+    from gpt.recipe.sweep_plan import PlannedRun, check_count, check_different, combinations
     from gpt.runs.find import RUNS
 
     if any(count is not None and count < 1 for count in (jobs, seeds)):
@@ -76,25 +76,32 @@ def sweep(
     def resolved(changes: Settings) -> "Config":
         return resolve_new(config, text, changes, minutes, init_from, in_sweep=True)
 
-    combined = combinations(as_changes(settings))
-    combined = with_seeds(combined, resolved(combined[0].changes).seed, seeds)
-    asked = []
-    for name, each in zip(names_of(combined), combined, strict=True):
-        one = resolved(each.changes)
-        asked.append(AskedRun(name, each.values, one, is_open(config, one)))
-    check_different(asked)
+    changes = as_changes(settings)
+    combined = combinations(changes)
+    if seeds is not None:
+        if "seed" in combined[0].values:
+            raise UsageError("expected either --seeds or several values of seed, got both")
+        check_count(seeds * len(combined))
+        first = resolved(combined[0].changes).seed
+        combined = combinations([*changes, ("seed", [*range(first, first + seeds)])])
+    runs = []
+    for each in combined:
+        asked = resolved(each.changes)
+        is_chosen = is_open(config, asked)
+        runs.append(PlannedRun(name=each.name, values=each.values, asked=asked, is_open=is_chosen))
+    check_different(runs)
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
 
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
-        asked,
-        choose=lambda one: chosen(one, since_now(), should_stop or never)[0],
-        load=read_text,
+        runs,
+        choose=lambda one: chosen(one, since_now(), should_stop)[0],
+        load=lambda one, folder: read_text(one, folder=folder),
         jobs=jobs,
         overwrite=overwrite,
-        should_stop=should_stop or never,
-        on_event=on_event or (lambda event: None),
+        should_stop=should_stop,
+        on_event=on_event,
     )
 
 
@@ -103,14 +110,8 @@ def is_sweep(settings: Settings) -> bool:
 
     Args:
         settings: see `sweep`.
-
-    Returns:
-        True if the settings are of a sweep.
-
-    Raises:
-        ConfigError: a setting is not `section.key=value`.
     """
-    from gpt.recipe.grid import combinations
+    from gpt.recipe.sweep_plan import combinations
 
     return bool(combinations(as_changes(settings))[0].values)
 
@@ -119,23 +120,16 @@ def resume_sweep(
     folder: str | Path,
     *,
     jobs: int | None = None,
-    should_stop: Callable[[], bool] | None = None,
-    on_event: Callable[[dict[str, Any]], object] | None = None,
+    should_stop: Callable[[], bool] = never,
+    on_event: Callable[[dict[str, Any]], object] = lambda event: None,
 ) -> "Sweep":
-    """Train the runs of a sweep that are not finished, and compare all.
+    """Train the runs of a sweep that are not finished, and compare all; see `sweep`.
 
     Args:
         folder: the folder of the sweep, or its name under `runs/`.
-        jobs: see `sweep`.
-        should_stop: see `sweep`.
+        jobs: the number of runs to train at the same time; default: as before.
+        should_stop: see `train`.
         on_event: see `sweep`.
-
-    Returns:
-        The result of `sweep`.
-
-    Raises:
-        UsageError: there is no such sweep, or its text has changed.
-        Interrupted: `should_stop` returned True, and what was trained is saved.
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
@@ -146,8 +140,8 @@ def resume_sweep(
     return run_sweep(
         found,
         None,
-        load=lambda one, vocabulary: read_text(one, vocabulary, found),
+        load=lambda one, within: read_text(one, folder=within),
         jobs=jobs,
-        should_stop=should_stop or never,
-        on_event=on_event or (lambda event: None),
+        should_stop=should_stop,
+        on_event=on_event,
     )

@@ -3,6 +3,7 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -16,8 +17,16 @@ from gpt.errors import ConfigError, OutOfMemory
 from gpt.memory import free_bytes, gigabytes
 from gpt.recipe.difficulty import MAX_PILOT_CHARACTERS, MAX_PILOT_PASSES, Difficulty
 from gpt.recipe.law import USUAL_GAIN, USUAL_GAP, USUAL_LOSS, predict
-from gpt.recipe.settings import Choice, settings_for, step_characters, steps_in
+from gpt.recipe.repetition import repeats_much
+from gpt.recipe.settings import (
+    Choice,
+    context_length,
+    settings_for,
+    step_characters,
+    steps_in,
+)
 from gpt.recipe.speed import MEMBERS, Speed, with_members
+from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.training.memory_estimate import check_training_memory, training_bytes
 
@@ -44,7 +53,7 @@ MAX_MEMORY_FRACTION = 0.8  # of the free memory
 class PredictedRun:
     """A choice, its predicted val loss in nats per id, and the seconds that it takes.
 
-    `ends_early` means that it does not use all of the time, because a longer run would overfit.
+    `ends_early`: it does not use all of the time, because a longer run would overfit.
     """
 
     val_loss: float
@@ -60,18 +69,22 @@ class Chooser:
         corpus: the text.
         speed: the pace of models on this machine.
         base: the config whose explicit settings are kept.
-        T: the context length.
-        minutes: the time of the run.
-        repeats: whether the text repeats itself. If so, keys are offset (see `settings_for`) if
-            any config can have that: `offsets_keys`.
+        minutes: the time of the whole command.
+        repeats: whether the text repeats itself; None: measure it. If so, keys are offset (see
+            `settings_for`) if any config can have that: `offsets_keys`.
     """
 
     def __init__(
-        self, corpus: Corpus, speed: Speed, base: Config, T: int, minutes: float, repeats: bool
+        self, corpus: Corpus, speed: Speed, base: Config, minutes: float, repeats: bool | None
     ) -> None:
-        self.corpus, self.speed, self.base, self.T = corpus, speed, base, T
-        self.minutes = minutes
+        self.corpus, self.speed, self.base, self.minutes = corpus, speed, base, minutes
         train = base.train
+        self.T = context_length(min(len(corpus.train), len(corpus.val)))
+        self.T = self._options("T", (self.T,))[0]
+        corpus.check_fits(self.T)
+        if repeats is None:
+            with phase("measuring how much the text repeats itself"):
+                repeats = repeats_much(corpus, self.T)
         often = 60 * minutes / MIN_EVALUATION_DISTANCE_S
         if {"stop_at_val_loss", "patience"} & train.model_fields_set:
             often = math.inf  # these need evaluations
@@ -107,10 +120,7 @@ class Chooser:
         return self.memory_bytes(config) <= MAX_MEMORY_FRACTION * self.free
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
-        """Return the fraction of the text to use as val, so that the last evaluation is affordable.
-
-        None: leave val as it is.
-        """
+        """Return the fraction of the text whose evaluation is affordable; None: all of val is."""
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self.speed.predict(config).evaluation_s
         fixed = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
@@ -118,7 +128,9 @@ class Chooser:
             return None
         smallest = 2 * (self.T + 2)  # characters; rounding down leaves at least half of them
         affordable = int(REDUCED_LAST_EVALUATION * seconds / id_s * characters / ids)
-        fraction = _first_digit(max(smallest, affordable) / self.corpus.characters)
+        fraction = max(smallest, affordable) / self.corpus.characters
+        digit = 10.0 ** math.floor(math.log10(fraction))
+        fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
         return fraction if fraction * self.corpus.characters < characters else None
 
     def best(self, text: Difficulty, seconds: float, scored: int) -> PredictedRun:
@@ -133,9 +145,6 @@ class Chooser:
             text: the results of the pilot.
             seconds: the time that remains.
             scored: the number of ids that the last evaluation scores.
-
-        Raises:
-            OutOfMemory: there is not enough memory for any model.
         """
         with computing_with(self.base.threads):  # entered once here, as that takes a moment
             shapes = [shape for shape in self.shapes if self.has_room(shape[0])]
@@ -149,7 +158,8 @@ class Chooser:
         fitting = [
             run
             for run in runs
-            if run.seconds <= seconds and self._steps(run.choice.characters) >= MIN_STEPS
+            if run.seconds <= seconds
+            and steps_in(run.choice.characters, self.T, self.batch_size) >= MIN_STEPS
         ]
         if not fitting:
             return min(runs, key=lambda run: run.seconds)
@@ -157,28 +167,30 @@ class Chooser:
         if not best.ends_early:
             return best
         equal = [run for run in fitting if run.val_loss <= EQUAL_LOSS * best.val_loss]
-        lowest = min(_lowest_loss(run.choice, text) for run in equal)
+        lowest = min(  # also of lengths between those in LENGTHS
+            predict(replace(run.choice, characters=round(run.choice.characters * factor)), text)
+            for run in equal
+            for factor in (1.2 ** (i / 8) for i in range(-8, 9))
+        )
         return replace(min(equal, key=lambda run: run.seconds), val_loss=lowest)
 
-    def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
+    def config(
+        self, choice: Choice, val_fraction: float | None = None, offsets_keys: bool | None = None
+    ) -> Config:
         """Return the config of a choice, with the explicit settings of `base`.
 
         Args:
             choice: the shape and length of the run.
             val_fraction: the fraction of the text to use as val; None: leave it as it is.
+            offsets_keys: default: as the chooser does, unless the keys are too short.
 
         Raises:
             ConfigError: the settings of `base` do not fit this shape.
         """
-        try:
-            return self._config(choice, val_fraction, self.offsets_keys)
-        except ConfigError:
-            if not self.offsets_keys:
-                raise
-        return self._config(choice, val_fraction, False)  # the keys may be too short to be offset
-
-    def _config(self, choice: Choice, val_fraction: float | None, offsets_keys: bool) -> Config:
-        config = settings_for(choice, self.T, self.batch_size, repeats=offsets_keys)
+        if self.offsets_keys and offsets_keys is None:
+            with suppress(ConfigError):
+                return self.config(choice, val_fraction, True)
+        config = settings_for(choice, self.T, self.batch_size, repeats=bool(offsets_keys))
         changes: dict[str, Any] = {
             "train.minutes": self.minutes,
             "train.sample_length": SAMPLE_LENGTH,
@@ -193,10 +205,7 @@ class Chooser:
         return load_config(config, [*changes.items(), *self.kept.items()])
 
     def _shapes(self) -> list[tuple[Config, Choice]]:
-        """Return the configs and choices of all possible layers, channels and ensemble members.
-
-        Raises ConfigError if the settings of `base` fit none of them.
-        """
+        """Return the configs and choices of all possible layers, channels and ensemble members."""
         shapes: list[tuple[Config, Choice]] = []
         refused: ConfigError | None = None
         both_open = not {"n_layer", "C"} & self.base.model.model_fields_set
@@ -230,7 +239,7 @@ class Chooser:
         training_s = max(training_s, MIN_TRAINING_FRACTION * seconds)
         longest = max(1, int(training_s / pace.train_s))
         max_steps = self.base.train.max_steps or MAX_COUNT
-        while self._steps(longest) > max_steps:
+        while steps_in(longest, self.T, self.batch_size) > max_steps:
             longest = max_steps * step_characters(longest, self.T, self.batch_size)
         for dropout in self._options("character_dropout", CHARACTER_DROPOUTS):
             choice = replace(shape, characters=longest, token_dropout=dropout)
@@ -242,9 +251,6 @@ class Chooser:
             else:
                 run_s += EVALUATION_FRACTION * seconds
             yield PredictedRun(loss, choice, run_s, ends_early)
-
-    def _steps(self, characters: int) -> int:
-        return steps_in(characters, self.T, self.batch_size)
 
 
 def steps_before_overfitting(config: Config, corpus: Corpus) -> int:
@@ -277,15 +283,3 @@ def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
             break
         loss, choice, lowest = shorter_loss, shorter, min(lowest, shorter_loss)
     return loss, choice
-
-
-def _lowest_loss(choice: Choice, text: Difficulty) -> float:
-    """Return the lowest predicted loss of lengths between the neighbours of `choice` in LENGTHS."""
-    lengths = (round(choice.characters * 1.2 ** (i / 8)) for i in range(-8, 9))
-    return min(predict(replace(choice, characters=length), text) for length in lengths)
-
-
-def _first_digit(number: float) -> float:
-    """Round `number` down to one significant digit."""
-    digit = 10.0 ** math.floor(math.log10(number))
-    return float(f"{math.floor(number / digit) * digit:.1g}")

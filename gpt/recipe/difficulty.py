@@ -21,7 +21,6 @@ MIN_PILOT_CHARACTERS, MAX_PILOT_CHARACTERS = 100_000, 800_000
 PILOT_CHARACTERS_PER_MINUTE = 400_000  # of the minutes that the user gives
 MAX_PILOT_PASSES = 4  # over the text; a pilot that overfits says little
 FIRST_PART = 4  # the pilot is evaluated after this part of its steps (a quarter), and at the end
-PILOT_EVALUATIONS = 2
 LAST_STEPS = 20  # steps whose mean is the train loss
 
 
@@ -74,7 +73,7 @@ def measure_difficulty(
         base: sets the device and the threads.
         minutes: the time of the run; the pilot takes a small part of it.
         before_each: called before each step. An exception that it raises ends the pilot.
-        val: the ids to score; default: those of `corpus`.
+        val: the ids to score; default: those of the val split.
         repeats: the text repeats itself; see `settings_for`.
         affordable: the largest number of characters to see, if above MIN_PILOT_CHARACTERS.
 
@@ -87,13 +86,12 @@ def measure_difficulty(
     config = pilot_config(characters, T, repeats=repeats)
     device = select_device(base.device)
     val = corpus.val if val is None else val
-    context = context_of(corpus, T)
-    check_training_memory(config, len(corpus.vocabulary), device)
+    context, V, steps = context_of(corpus, T), len(corpus.vocabulary), config.train.steps
+    check_training_memory(config, V, device)
     with computing_with(base.threads):
-        model = make_model(config.model, len(corpus.vocabulary), config.seed).to(device)
+        model = make_model(config.model, V, config.seed).to(device)
         update = build_step(config, model, device, SINGLE, corpus.train, corpus.vocabulary)
         results, val_losses = [], []
-        steps = config.train.steps
         for step in range(steps):
             before_each()
             results.append(update(step))
@@ -106,7 +104,7 @@ def measure_difficulty(
     (first, repeated_first), (last, repeated_last) = val_losses
     return Difficulty(
         train_ids=len(corpus.train),
-        V=len(corpus.vocabulary),
+        V=V,
         pilot_loss=last,
         pilot_gain=(first - repeated_first) - (last - repeated_last),
         pilot_gap=last - sum(train_losses) / len(train_losses),

@@ -12,7 +12,8 @@ N stands for layers and for channels, and D for the characters seen, as in Hoffm
 - Repeated characters count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1),
   sooner for a large model, and finally do harm: `overfit`. For the pilot, it is limited to
   MAX_OVERFIT of its loss.
-- `slope` is how fast losses fall on a text. It is estimated from the pilot's progress.
+- `slope` is how fast losses fall on a text, estimated from the pilot's progress: 1 on a typical
+  one, 0 on random ids.
 - `repeated` is the loss of ids that a model can copy (repetition.py). It drops once heads have
   learnt to copy, to about the same value on each text.
 
@@ -51,40 +52,40 @@ class Coefficients:
     hidden: float = 0.5606  # nats at a token dropout of 1
     learning: float = 0.6131
     gap: float = 0.4046
-    again_size: float = 0.3863
+    revisit_size: float = 0.3863
     ensemble: float = 0.06745  # nats gained by infinitely many members
     shared: float = 0.313  # fraction of `overfit` that averaging members does not remove
     copied: float = 0.421  # nats of a repeated id, once a model copies it
     more_copied: float = 0.1173
-    found_longer: float = 0.74
+    copying_length: float = 0.74
 
 
 COEFFICIENTS = Coefficients()
-SHORTEST_TEXT = 18_000  # characters of the shortest train split in the fit
-SMALLEST_C = 48
 USUAL_LOSS, USUAL_GAIN, USUAL_GAP = 1.8, 0.3, 0.1  # nats per id: the pilot's on typical prose
 MAX_LOST = 0.5  # largest share of the gain from characters that a small model loses
 MIN_GAIN = 0.1  # nats; a pilot that gains less says nothing about the slope
 MAX_GAP = 1.0  # nats; larger gaps, as between different scripts, are cut to this
 MIN_SLOPE = 0.3
-SEEN = 100_000  # characters: D0
-AGAIN = 15  # passes that infinitely many passes are worth to the pilot, as in arXiv:2305.16264
-FOUND_WIDER = 8  # power of the width; the fit shows only that it is large
+REFERENCE_CHARACTERS = 100_000  # D0
+MAX_USEFUL_PASSES = 15  # passes that infinitely many are worth to the pilot, as in arXiv:2305.16264
+COPYING_WIDTH_POWER = 8  # the fit shows only that it is large
 MAX_OVERFIT = 0.5  # fraction of the pilot's loss; the pilot makes many passes over a short text
-LOWEST = 0.25  # fraction of the pilot's loss, below which predictions are damped
+DAMPED_BELOW = 0.25  # fraction of the pilot's loss, below which predictions are damped
 # the ranges of the fit; pilot losses are in nats per id
+MIN_TEXT = 18_000  # characters of the train split
+MIN_C = 48
 PILOT_LOSSES = (1.2, 5.5)
-LONGEST_RUN, LARGEST_PASSES, LARGEST_C, LARGEST_DEPTH = 10_000_000, 56, 256, 8
-LARGEST_FALL = 0.49  # lowest ratio of a run's val loss to the pilot's
+FITTED_CHARACTERS, FITTED_PASSES, FITTED_C, FITTED_LAYERS = 10_000_000, 56, 256, 8
+MIN_LOSS_RATIO = 0.49  # of a run's val loss to the pilot's
 # limits of prediction: for logs, tables and repeated lines, the law predicted half of their loss
 MIN_PILOT_LOSS = 1.0  # nats per id
 MAX_REPEATED = 0.4  # fraction of the ids, see `repeated_part`; 0.38 in the fit
-LARGEST_GAP = 2.5  # nats; 2.15 in the fit
+MAX_PILOT_GAP = 2.5  # nats; 2.15 in the fit
 UNCERTAINTY = 0.03  # standard deviation of the residuals as a fraction of the loss, rounded up
-EACH_OUTSIDE = 0.5  # relative increase of the uncertainty for each factor e outside of the fit
+OUTSIDE_UNCERTAINTY = 0.5  # relative increase for each factor e outside of the fit
 MIN_UNCERTAINTY = 0.01  # nats: predictions are shown to two decimals
-SHORT_PILOT = 0.25  # power: a pilot four times shorter makes the uncertainty 1.4 times larger
-UNFOUND = 0.3  # uncertainty as a fraction of the loss that the pilot had not learnt to copy
+SHORT_PILOT_POWER = 0.25  # a pilot four times shorter makes the uncertainty 1.4 times larger
+COPYING_UNCERTAINTY = 0.3  # fraction of the loss that the pilot had not learnt to copy
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
@@ -92,38 +93,45 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
     if text.V == 1:
         return 0.0
     pilot = Choice(PILOT_LAYERS, PILOT_C, text.pilot_characters)
-    of_pilot = excess(pilot, text, fitted, MAX_OVERFIT * text.pilot_loss)
-    loss = text.pilot_loss + excess(choice, text, fitted) - of_pilot
+    excess_of_pilot = _excess(pilot, text, fitted, MAX_OVERFIT * text.pilot_loss)
+    loss = text.pilot_loss + _excess(choice, text, fitted) - excess_of_pilot
     loss += of_repeated(choice, text, fitted) - text.pilot_repeated
-    lowest = LOWEST * text.pilot_loss  # further decreases count less and less
+    lowest = DAMPED_BELOW * text.pilot_loss
     if loss > lowest or not lowest:
         return max(loss, 0.0)
     return lowest * math.exp(loss / lowest - 1)
 
 
-def excess(
-    choice: Choice, text: Difficulty, fitted: Coefficients, most_overfit: float = math.inf
+def _excess(
+    choice: Choice, text: Difficulty, fitted: Coefficients, max_overfit: float = math.inf
 ) -> float:
     """Return the loss above the entropy of the text, in nats per id."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT_LAYERS, choice.C / PILOT_C
-    again = AGAIN * (depth * width**2) ** -fitted.again_size
-    seen = U * again * -math.expm1(-passes / again) / SEEN
+    # 1. what the model learns from the characters that it sees; repeated ones count less
+    useful = MAX_USEFUL_PASSES * (depth * width**2) ** -fitted.revisit_size
+    seen = U * useful * -math.expm1(-passes / useful) / REFERENCE_CHARACTERS
     a = fitted.saturates
     gained = (fitted.depth * (1 - depth**-a) + fitted.width * (1 - width**-a)) / a
     gained = max(gained, -MAX_LOST * fitted.seen / fitted.capacity)
     gained *= 1 + fitted.capacity * (1 - seen**-fitted.more_seen)
     learnt = fitted.seen * seen**-fitted.more_seen - gained
+    # 2. times how fast losses fall on this text
+    gain = max(text.pilot_gain, MIN_GAIN)
+    gap = min(max(text.pilot_gap, -MAX_GAP), MAX_GAP)
+    slope = 1 + (fitted.learning * (gain - USUAL_GAIN) + fitted.gap * (gap - USUAL_GAP))
+    progress = max(text.pilot_gain, text.pilot_gap)  # the gain on val, or on train
+    slope = max(slope, MIN_SLOPE) * min(max(progress / MIN_GAIN, 0.0), 1.0)
+    # 3. overfitting, which token dropout and averaging members reduce
     parameters = 12 * choice.n_layer * choice.C**2 + 5 * text.V * choice.C
     memorised = (parameters / 1e5) ** fitted.overfit_size * (1e5 / U) ** fitted.overfit_text
     memorised *= fitted.overfit * passes**fitted.overfit_passes
     dropout = choice.token_dropout
     overfit = memorised * math.exp(-fitted.regularised * dropout**fitted.regularised_power)
-    overfit = min(overfit, most_overfit)
+    overfit = min(overfit, max_overfit)
     overfit *= fitted.shared + (1 - fitted.shared) / choice.members
     averaged = fitted.ensemble * (1 - 1 / choice.members)
-    hidden = fitted.hidden * dropout
-    return float(slope(text, fitted) * learnt + overfit + hidden - averaged)
+    return float(slope * learnt + overfit + fitted.hidden * dropout - averaged)
 
 
 def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
@@ -134,7 +142,7 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
     longer, wider = choice.characters / text.pilot_characters, choice.C / PILOT_C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)
     better = min(1.0, (longer * wider) ** -fitted.more_copied)
-    found = longer**fitted.found_longer * wider**FOUND_WIDER
+    found = longer**fitted.copying_length * wider**COPYING_WIDTH_POWER
     unfound = 1 / max(found, 1.0) if longer >= 1 else 1.0
     return float(copied * better + (text.pilot_repeated - copied) * unfound)
 
@@ -147,69 +155,46 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
         text: the results of the pilot.
         unit: the name of an id, "character" or "byte".
     """
-    if text.train_ids < SHORTEST_TEXT:
-        return f"the text is too short ({SHORTEST_TEXT:,} training {unit}s needed)"
-    if choice.characters < text.pilot_characters:
-        return f"the run is too short ({text.pilot_characters:,} {unit}s needed)"
-    if choice.C < SMALLEST_C:
-        return f"the model is too small (C {SMALLEST_C} needed)"
-    if text.repeated_part > MAX_REPEATED:
-        return f"the text repeats itself too much ({text.repeated_part:.0%} of it)"
-    if text.pilot_loss < MIN_PILOT_LOSS:
-        return f"the text is too regular (a small test model has val loss {text.pilot_loss:.2f})"
-    if text.pilot_gap > LARGEST_GAP:
-        return "val differs too much from train"
-    if max(text.pilot_gain, text.pilot_gap) < MIN_GAIN:
-        return "a small test model learnt too little from the text"
-    return None
+    reasons = {
+        f"the text is too short ({MIN_TEXT:,} training {unit}s needed)": text.train_ids < MIN_TEXT,
+        f"the run is too short ({text.pilot_characters:,} {unit}s needed)": (
+            choice.characters < text.pilot_characters
+        ),
+        f"the model is too small (C {MIN_C} needed)": choice.C < MIN_C,
+        f"the text repeats itself too much ({text.repeated_part:.0%} of it)": (
+            text.repeated_part > MAX_REPEATED
+        ),
+        f"the text is too regular (a small test model has val loss {text.pilot_loss:.2f})": (
+            text.pilot_loss < MIN_PILOT_LOSS
+        ),
+        "val differs too much from train": text.pilot_gap > MAX_PILOT_GAP,
+        "a small test model learnt too little from the text": (
+            max(text.pilot_gain, text.pilot_gap) < MIN_GAIN
+        ),
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
-def uncertainty(
-    val_loss: float, choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS
-) -> float:
-    """Return the standard deviation of a prediction, in nats per id.
+def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
+    """Return the standard deviation of the prediction `val_loss`, in nats per id.
 
     It is larger if the pilot was short (few minutes, or a slow machine), if its heads have not yet
     learnt to copy, and for runs outside of the ranges of the fit.
-
-    Args:
-        val_loss: the prediction.
-        choice: the run.
-        text: the results of the pilot.
-        fitted: the coefficients of the law.
-    """
-    shorter = min(MAX_PILOT_CHARACTERS, MAX_PILOT_PASSES * text.train_ids) / text.pilot_characters
-    relative = UNCERTAINTY * max(1.0, shorter) ** SHORT_PILOT
-    relative *= 1 + EACH_OUTSIDE * outside(val_loss, choice, text)
-    unfound = text.pilot_repeated - fitted.copied * text.repeated_part
-    return max(MIN_UNCERTAINTY, math.hypot(relative * val_loss, UNFOUND * max(unfound, 0.0)))
-
-
-def outside(val_loss: float, choice: Choice, text: Difficulty) -> float:
-    """Return how far a run is outside of the ranges of the fit; 0 if it is inside.
-
-    This is the sum of the logarithms of the factors by which the run exceeds each range.
     """
     lowest, highest = PILOT_LOSSES
-    factors = (
+    factors = (  # by which the run exceeds each range
         lowest / max(text.pilot_loss, MIN_UNCERTAINTY),
         text.pilot_loss / highest,
-        choice.characters / LONGEST_RUN,
-        choice.characters / text.train_ids / LARGEST_PASSES,
-        choice.C / LARGEST_C,
-        choice.n_layer / LARGEST_DEPTH,
-        LARGEST_FALL * text.pilot_loss / max(val_loss, MIN_UNCERTAINTY),
+        choice.characters / FITTED_CHARACTERS,
+        choice.characters / text.train_ids / FITTED_PASSES,
+        choice.C / FITTED_C,
+        choice.n_layer / FITTED_LAYERS,
+        MIN_LOSS_RATIO * text.pilot_loss / max(val_loss, MIN_UNCERTAINTY),
     )
-    return sum(math.log(max(1.0, factor)) for factor in factors)
-
-
-def slope(text: Difficulty, fitted: Coefficients) -> float:
-    """Return how fast losses fall on a text: 1 on a typical one, 0 on random ids.
-
-    It depends on how much the pilot learnt.
-    """
-    gain = max(text.pilot_gain, MIN_GAIN)
-    gap = min(max(text.pilot_gap, -MAX_GAP), MAX_GAP)
-    faster = fitted.learning * (gain - USUAL_GAIN) + fitted.gap * (gap - USUAL_GAP)
-    learnt = max(text.pilot_gain, text.pilot_gap)  # the gain on val, or on train
-    return max(1 + faster, MIN_SLOPE) * min(max(learnt / MIN_GAIN, 0.0), 1.0)
+    outside = sum(math.log(max(1.0, factor)) for factor in factors)
+    shorter = min(MAX_PILOT_CHARACTERS, MAX_PILOT_PASSES * text.train_ids) / text.pilot_characters
+    relative = UNCERTAINTY * max(1.0, shorter) ** SHORT_PILOT_POWER
+    relative *= 1 + OUTSIDE_UNCERTAINTY * outside
+    unfound = text.pilot_repeated - COEFFICIENTS.copied * text.repeated_part
+    copying = COPYING_UNCERTAINTY * max(unfound, 0.0)
+    return max(MIN_UNCERTAINTY, math.hypot(relative * val_loss, copying))

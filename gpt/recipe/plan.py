@@ -13,14 +13,13 @@ from gpt.model.transformer import LARGE_VOCABULARY
 from gpt.recipe.chooser import Chooser, longest_run
 from gpt.recipe.difficulty import (
     MAX_PILOT_CHARACTERS,
-    PILOT_EVALUATIONS,
     Difficulty,
     measure_difficulty,
     pilot_config,
 )
 from gpt.recipe.law import uncertainty, why_unknown
-from gpt.recipe.repetition import MAX_SCORED_IDS, repeats_much
-from gpt.recipe.settings import Choice, context_length
+from gpt.recipe.repetition import MAX_SCORED_IDS
+from gpt.recipe.settings import Choice
 from gpt.recipe.speed import MEMBERS, Pace, Speed, measure_paces, threads_of_members, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
@@ -123,7 +122,6 @@ def plan(
         OutOfMemory: there is not enough memory for any model.
         TextError: the text is too short for a window of T.
         ConfigError: the settings of `base` fit no model.
-        DeviceError: there is no such device.
     """
 
     def check_stop() -> None:
@@ -131,19 +129,18 @@ def plan(
             raise Interrupted("stopped before training began; nothing is written")
 
     began, base = time.perf_counter(), base or Config()
-    takes_time = speed is None
     limit_s = (1 - FREE_FRACTION) * 60 * minutes
+    is_measured = speed is None
+    speed = speed or _new_speed(corpus, base, check_stop)
 
     def used_s() -> float:
-        return elapsed_s + (time.perf_counter() - began if takes_time else 0.0)
+        return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
 
     def remaining_s() -> float:
         return max(limit_s - used_s(), MIN_PLAN_FRACTION * limit_s)
 
-    speed = speed or _new_speed(corpus, base, check_stop)
-    chooser = _new_chooser(corpus, speed, base, minutes, repeats)
-    usual, pilot_pace = _measure_first(chooser, limit_s, with_pilot=text is None)
-
+    chooser = Chooser(corpus, speed, base, minutes, repeats)
+    usual, pilot_pace = _measure_first(chooser, limit_s)
     val_fraction, val_characters = chooser.val_fraction(remaining_s(), usual), corpus.val_characters
     if val_fraction is not None:  # predict the loss of the smaller val split
         val_characters = corpus.characters - train_characters(corpus.characters, val_fraction)
@@ -181,32 +178,17 @@ def plan(
 
 def _new_speed(corpus: Corpus, base: Config, check_stop: Callable[[], None]) -> Speed:
     """Return a Speed without measurements."""
-    threads = threads_of_members(base)
     is_set = "ensemble" in base.model.model_fields_set
     members = base.model.ensemble if is_set else max(MEMBERS)
+    threads = threads_of_members(base)
     measure = partial(measure_paces, corpus=corpus, before_each=check_stop)
     return Speed(len(corpus.vocabulary), measure, threads, at_once=min(threads, members))
 
 
-def _new_chooser(
-    corpus: Corpus, speed: Speed, base: Config, minutes: float, repeats: bool | None
-) -> Chooser:
-    """Return a Chooser with the context length of the text, or of `base` if it sets one."""
-    T = context_length(min(len(corpus.train), len(corpus.val)))
-    T = base.model.T if "T" in base.model.model_fields_set else T
-    corpus.check_fits(T)
-    if repeats is None:
-        with phase("measuring how much the text repeats itself"):
-            repeats = repeats_much(corpus, T)
-    return Chooser(corpus, speed, base, T, minutes, repeats)
-
-
-def _measure_first(
-    chooser: Chooser, limit_s: float, *, with_pilot: bool
-) -> tuple[Config, Pace | None]:
+def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
     """Measure the pace of a small and a usual model, of several members together, and of the pilot.
 
-    Returns the config of the usual model, and the pace of the pilot if `with_pilot` is set.
+    Returns the config of the usual model, and the pace of the pilot.
     """
     speed, base = chooser.speed, chooser.base
     characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
@@ -221,21 +203,20 @@ def _measure_first(
     pilot = pilot_config(MAX_PILOT_CHARACTERS, chooser.T, repeats=chooser.offsets_keys)
     pilot = pilot.model_copy(update={"device": base.device, "threads": base.threads})
     with phase("measuring the training speed"):
-        paces = speed.learn(*configs, others=[pilot] if with_pilot else [])
-    return usual, paces[0] if paces else None
+        [pace] = speed.learn(*configs, others=[pilot])
+    return usual, pace
 
 
 def _measure_text(
     chooser: Chooser,
     val: Ids,
-    pace: Pace | None,
+    pace: Pace,
     remaining_s: float,
     check_stop: Callable[[], None],
 ) -> Difficulty:
     """Train the pilot for a small part of the remaining time; see `measure_difficulty`."""
-    assert pace is not None
     corpus, repeats = chooser.corpus, chooser.offsets_keys
-    scorings = PILOT_EVALUATIONS * (2 if repeats else 1)  # repeated ids are scored separately
+    scorings = 4 if repeats else 2  # of the two evaluations; repeated ids are scored separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s
     is_large = chooser.speed.V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
     fraction = LONG_PILOT_FRACTION if repeats or is_large else PILOT_FRACTION

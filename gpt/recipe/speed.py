@@ -15,7 +15,6 @@ from gpt.device import computing_with, free_cached_memory, select_device
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model, members_of
-from gpt.model.transformer import GPT
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import Update, build_step
@@ -67,7 +66,7 @@ class Speed:
 
         Measurements of much longer or shorter steps do not count.
         """
-        operations, in_step = self._operations(config), _step_characters(config)
+        operations, in_step = operations_per_character(config.model, self.V), _in_step(config)
         known = sorted(
             measured
             for (*_, measured_step), (measured, _) in self.measured.items()
@@ -87,7 +86,8 @@ class Speed:
         paces = self.measure([*others, *configs])
         for config, pace in zip(configs, paces[len(others) :], strict=True):
             if config.model.ensemble == 1:
-                self.measured[_shape(config)] = self._operations(config), pace
+                operations = operations_per_character(config.model, self.V)
+                self.measured[_shape(config)] = operations, pace
             else:
                 alone = self.measured[_shape(config)][1]
                 self.beside = max(1.0, pace.train_s / alone.train_s)
@@ -95,30 +95,23 @@ class Speed:
 
     def predict(self, config: Config) -> Pace:
         """Return the pace of a config, for all its members together."""
-        members = config.model.ensemble
-        pace = self._predict_one(config)
-        return Pace(self._slowdown(members) * pace.train_s, members * pace.evaluation_s)
+        pace, members = self._predict_one(config), config.model.ensemble
 
-    def _slowdown(self, members: int) -> float:
-        """Return the training time of `members` relative to one; beyond `threads` they queue."""
-        together = min(members, self.threads)
-        measured = self._occupying(self.at_once)
+        def occupying(members: int) -> int:
+            """Return the largest number of members that each have as many threads."""
+            return self.threads // (self.threads // min(members, self.threads))
+
+        together, measured = min(members, self.threads), occupying(self.at_once)
         beside = measured**MEMBERS_POWER if self.beside is None else self.beside
-        power = math.log(self._occupying(together)) / math.log(measured) if measured > 1 else 1.0
-        return float(beside**power * members / together)
-
-    def _occupying(self, members: int) -> int:
-        """Return the largest number of members that each have as many threads as `members` do."""
-        return self.threads // (self.threads // min(members, self.threads))
-
-    def _operations(self, config: Config) -> float:
-        return operations_per_character(config.model, self.V)
+        power = math.log(occupying(together)) / math.log(measured) if measured > 1 else 1.0
+        slowdown = beside**power * members / together  # beyond `threads` they take turns
+        return Pace(slowdown * pace.train_s, members * pace.evaluation_s)
 
     def _predict_one(self, config: Config) -> Pace:
         """Return the pace of one member, interpolated by operations between measured shapes."""
         if known := self.measured.get(_shape(config)):
             return known[1]
-        operations = self._operations(config)
+        operations = operations_per_character(config.model, self.V)
         points = sorted(self.measured.values(), key=lambda point: point[0])
         smaller = [point for point in points if point[0] <= operations]
         larger = [point for point in points if point[0] > operations]
@@ -193,11 +186,15 @@ def measure_paces(
         for i, config in enumerate(configs):
             short_part = schedules[i].short_steps / config.train.steps
             step_s = short_part * short_s[i] + (1 - short_part) * long_s[i]
-            evaluation_s = _evaluation_seconds(members_of(models[i])[0], corpus)
-            paces.append(
-                Pace(step_s / _step_characters(config), config.model.ensemble * evaluation_s)
-            )
-    del models, updates
+            member = members_of(models[i])[0]
+            characters = max(EVAL_CHARACTERS, member.config.T) * torch.get_num_threads()
+            for _ in range(2):  # the first evaluation takes longer
+                scored: list[int] = []
+                began = time.perf_counter()
+                evaluate(member, corpus.val, characters=characters, on_progress=scored.append)
+            evaluation_s = config.model.ensemble * (time.perf_counter() - began) / sum(scored)
+            paces.append(Pace(step_s / _in_step(config), evaluation_s))
+    del models, updates, member
     gc.collect()  # a step and its prefetched batches refer to each other
     free_cached_memory(device)
     return paces
@@ -221,20 +218,9 @@ def _step_seconds(
     return [median(times) for times in zip(*rounds[WARMUP_ROUNDS:], strict=True)]
 
 
-def _evaluation_seconds(model: GPT, corpus: Corpus) -> float:
-    """Return the seconds per character of a second evaluation; the first one takes longer."""
-    characters = max(EVAL_CHARACTERS, model.config.T) * torch.get_num_threads()
-    for _ in range(2):
-        scored: list[int] = []
-        began = time.perf_counter()
-        evaluate(model, corpus.val, characters=characters, on_progress=scored.append)
-    return (time.perf_counter() - began) / sum(scored)
-
-
 def _shape(config: Config) -> tuple[int, ...]:
-    model = config.model
-    return model.n_layer, model.C, model.T, _step_characters(config)
+    return config.model.n_layer, config.model.C, config.model.T, _in_step(config)
 
 
-def _step_characters(config: Config) -> int:
+def _in_step(config: Config) -> int:
     return config.train.batch_size * config.model.T

@@ -10,30 +10,23 @@ import json
 import logging
 import statistics
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
-import numpy as np
+import torch
 
-from gpt.config.schema import Config
+from gpt.config.load import load_config, typed_value
+from gpt.config.schema import SETTINGS, Config
 from gpt.device import select_device
 from gpt.distributed.launch import check_alone
-from gpt.errors import GPTError, Interrupted, UsageError, command, counted
+from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
 from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import from_here, write_atomically
-from gpt.recipe.grid import AskedRun
-from gpt.recipe.sweep_jobs import SweepJob, train_at_once, train_in_turn
-from gpt.recipe.sweep_plan import (
-    Load,
-    PlannedRun,
-    SweepPlan,
-    check_same,
-    new_plan,
-    read_plan,
-    source_sha256,
-)
+from gpt.recipe.sweep_plan import PlannedRun, SweepPlan, check_same, read_plan
 from gpt.runs.find import SWEEP, is_run, is_sweep
 from gpt.runs.folder import check_free, check_keeps, delete_sweep, make_folder
 from gpt.runs.format import has_checkpoint
@@ -43,11 +36,17 @@ from gpt.runs.recovery import recover, summary_to_resume
 from gpt.runs.weights import load_model
 from gpt.status import phase
 from gpt.text.corpus import Corpus
-from gpt.text.standard_input import store_standard_input
+from gpt.text.standard_input import reads_standard_input, standard_input, store_standard_input
+from gpt.training.start import train
+from gpt.training.teacher import check_teacher
 
 log = logging.getLogger(__name__)
 
-COMPARED_SETTINGS = ("steps", "stop_at_val_loss", "patience")  # of train; a resume may change them
+POLL_S = 0.1  # seconds between two looks for a signal, which Windows does not deliver to a wait
+
+
+Load = Callable[[Config, Path | None], Corpus]
+"""Reads the text of a config, given the folder that may hold what came from standard input."""
 
 
 @dataclass(frozen=True)
@@ -56,9 +55,9 @@ class SweepRun:
 
     run: str
     seed: int
-    val_loss: float | None
-    best_step: int | None
-    error: str | None
+    val_loss: float | None = None
+    best_step: int | None = None
+    error: str | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Sweep:
 
 def run_sweep(
     folder: Path,
-    asked: Sequence[AskedRun] | None,
+    asked: Sequence[PlannedRun] | None,
     *,
     choose: Callable[[Config], Config] = lambda config: config,
     load: Load,
@@ -97,8 +96,6 @@ def run_sweep(
 ) -> Sweep:
     """Train the runs of a sweep that are not finished, and compare all.
 
-    A run that fails does not end the others.
-
     Args:
         folder: the folder of the sweep. If it holds one, that is resumed.
         asked: the runs; None: those of the sweep in `folder`.
@@ -108,26 +105,18 @@ def run_sweep(
             them. Default: as before, or 1.
         overwrite: replace the sweep in `folder`.
         should_stop: see `gpt.api.train`.
-        on_event: see `train_in_turn` and `train_at_once`.
+        on_event: called with each event of `gpt.api.train`, and the name of its `run`.
 
     Raises:
-        UsageError: `folder` holds something else, or a text or the weights of a source run have
-            changed.
+        UsageError: `folder` holds something else.
         ConfigError, DeviceError: a run cannot be trained; none was.
         Interrupted: `should_stop` returned True. What was trained is saved.
     """
-    check_alone("a sweep, whose runs are processes of their own (--jobs),")
+    check_alone("a sweep, which trains several runs,")
     folder = folder.absolute()  # the caller may change the working folder
-    plan = None
+    shown, plan = from_here(folder), None
     if asked is not None and (overwrite or not is_sweep(folder)):
-        if is_run(folder):
-            raise UsageError(
-                f"{from_here(folder)} is the folder of a run; choose another --run-dir"
-            )
-        if not is_sweep(folder):
-            check_free(from_here(folder), overwrite=overwrite)
-        for run in asked if overwrite else ():
-            check_keeps(from_here(folder), run.config)
+        _check_folder(shown, asked, overwrite)
         plan = new_plan(asked, jobs or 1, choose, load, should_stop)
         if overwrite and is_sweep(folder):  # nothing after this can refuse to start
             delete_sweep(folder)
@@ -139,140 +128,184 @@ def run_sweep(
         else:
             plan = read_plan(folder)
             if asked is not None:
-                check_same(from_here(folder), plan, asked)
-        corpora = [
-            replace(corpus, standard_input=store_standard_input(corpus.standard_input, folder))
-            for corpus in _corpora(folder, plan, load)
-        ]
-        waiting = [
-            SweepJob(run.name, folder / run.name, run.config, corpus)
-            for run, corpus in zip(plan.runs, corpora, strict=True)
-            if not _is_finished(folder / run.name)
-        ]
-        log.info(
-            "%s: %s, %d to train", from_here(folder), counted(len(plan.runs), "run"), len(waiting)
-        )
-        jobs, shown = min(jobs or plan.jobs, len(waiting)), str(from_here(folder))
+                check_same(shown, plan, asked)
+        stored_in = None if asked is not None else folder
+        for run in plan.runs:
+            if reads_standard_input(run.config.data):
+                store_standard_input(standard_input(stored_in), folder)
+        jobs = min(jobs or plan.jobs, len(plan.runs))
+        finish = partial(_finish, folder, lambda config: load(config, stored_in), on_event)
         try:
-            if jobs > 1:
-                errors = train_at_once(waiting, jobs, should_stop, on_event)
+            if jobs == 1:
+                ended = [finish(run, should_stop) for run in plan.runs]
             else:
-                errors = train_in_turn(waiting, should_stop, on_event)
+                ended = _at_once(plan.runs, finish, jobs, should_stop)
         except Interrupted:
-            done = sum(_is_finished(folder / run.name) for run in plan.runs)
-            raise Interrupted(
-                f"stopped: {done} of {counted(len(plan.runs), 'run')} finished, the training of "
-                f"the others is saved; resume with: {command('train', '--resume', shown)}"
-            ) from None
-        ended = [
-            _ended(folder / run.name, run.config, corpus, errors.get(run.name))
-            for run, corpus in zip(plan.runs, corpora, strict=True)
-        ]
-        return Sweep(shown, _compared(plan, ended))
+            again = command("train", "--resume", str(shown))
+            raise Interrupted(f"stopped; what was trained is saved, resume by: {again}") from None
+        return Sweep(str(shown), _compared(plan, ended))
 
 
-def _corpora(folder: Path, plan: SweepPlan, load: Load) -> list[Corpus]:
-    """Return the text of each run. Runs with the same text share one, as each is an open file."""
-    shared: dict[tuple[object, ...], Corpus] = {}
-    corpora = []
-    for run in plan.runs:
-        corpus = _corpus(folder, run, load)
-        ids = corpus.ids.filename if isinstance(corpus.ids, np.memmap) else id(corpus.ids)
-        key = (ids, corpus.train_ids, corpus.vocabulary.to_json())
-        corpora.append(shared.setdefault(key, corpus))
-    if len({(corpus.sha256, corpus.val_characters) for corpus in corpora}) > 1:
-        log.warning("val losses are of different texts; compare only those of the same val split")
-    return corpora
+def _check_folder(folder: Path, asked: Sequence[PlannedRun], overwrite: bool) -> None:
+    """Raise UsageError if a new sweep cannot use `folder`."""
+    if is_run(folder):
+        raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
+    if not is_sweep(folder):
+        check_free(folder, overwrite=overwrite)
+    for run in asked if overwrite else ():
+        check_keeps(folder, run.asked)
 
 
-def _corpus(folder: Path, run: PlannedRun, load: Load) -> Corpus:
-    """Return the text of a run.
+def new_plan(
+    asked: Sequence[PlannedRun],
+    jobs: int,
+    choose: Callable[[Config], Config],
+    load: Load,
+    should_stop: Callable[[], bool],
+) -> SweepPlan:
+    """Return the plan of a new sweep.
 
-    Raises UsageError if the text has changed since the sweep began; or, for a run without a
-    checkpoint, the weights of a source run.
-    """
-    try:
-        vocabulary = read_summary(folder / run.name, "last").vocabulary
-    except GPTError:  # there is no checkpoint yet, or it is damaged
-        vocabulary = None
-    corpus = load(run.config, vocabulary)
-    changed = [] if corpus.sha256 == run.text_sha256 else [corpus.name]
-    if vocabulary is None:
-        for key, sha256 in source_sha256(run.config).items():
-            if run.source_sha256.get(key, sha256) != sha256:
-                changed.append(f"the best checkpoint of {key}")
-    if changed:
-        raise UsageError(
-            f"{changed[0]} has changed since {from_here(folder)} began; bring the old one back, "
-            f"or start a new sweep by --overwrite or another --run-dir"
-        )
-    return corpus
-
-
-def _is_finished(run: Path) -> bool:
-    """Return whether a run is finished. If its last checkpoint is not in its index, repair that."""
-    with suppress(GPTError):  # damaged, or in use: training it reports that
-        if not has_checkpoint(run):
-            return False
-        with suppress(GPTError):
-            if read_summary(run, "last").finished:
-                return True
-        if summary_to_resume(run).finished:
-            with locked(run):
-                return recover(run)[0].finished
-    return False
-
-
-def _ended(run: Path, config: Config, corpus: Corpus, error: str | None) -> SweepRun:
-    """Return how a run ended.
+    Open settings are chosen once for all runs that differ only in how they are trained, so that
+    these have the same model. Runs that differ in text, time or model are each chosen for.
 
     Args:
-        run: its folder.
-        config: its config in the plan.
-        corpus: its text.
-        error: the message of its training, if that failed.
+        asked: the runs, without the config to train with.
+        jobs: the number of runs to train at once; they share the threads of torch.
+        choose: returns the config to train with, given one with open settings.
+        load: reads the text of a config.
+        should_stop: called before each run, as choosing takes time.
+
+    Raises:
+        ConfigError: a value does not fit what was chosen, or the run to distill.
+        DeviceError: this machine does not have the device.
+        Interrupted: `should_stop` returned True.
     """
-    seed, shown = config.seed, str(from_here(run))
+    threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
+    chosen: dict[str, Config] = {}
+    runs = []
+    for run in asked:
+        if should_stop():
+            raise Interrupted("stopped before the first run began; nothing is written")
+        config = run.asked
+        if config.threads == "auto":
+            config = config.model_copy(update={"threads": threads})
+        if run.is_open:
+            config = _chosen(run, config, chosen, choose)
+        corpus = load(config, None)
+        select_device(config.device)
+        check_teacher(config, corpus.vocabulary)
+        runs.append(run.model_copy(update={"config": config, "text_sha256": corpus.sha256}))
+    return SweepPlan(jobs=jobs, runs=runs)
+
+
+def _chosen(
+    run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
+) -> Config:
+    """Return `config` with all settings; `chosen` has what was chosen for earlier runs."""
+    own = {  # settings that do not affect which model is chosen
+        key: value
+        for key, value in run.values.items()
+        if (key == "seed" or key.startswith("train.")) and not SETTINGS[key].affects_choice
+    }
+    shared = json.dumps({key: value for key, value in run.values.items() if key not in own})
+    if shared not in chosen:
+        try:
+            without_own = load_config(config, [f"{key}=null" for key in own])
+        except ConfigError:  # other settings need them
+            without_own = config
+        chosen[shared] = choose(without_own)
+    changes = [f"{k}={v}" for k, v in own.items() if typed_value(k, v) is not None]
+    if "muon_learning_rate" in config.train.model_fields_set:  # do not scale it
+        changes.append(f"train.muon_learning_rate={config.train.muon_learning_rate}")
+    return load_config(chosen[shared], changes)
+
+
+def _at_once(
+    runs: Sequence[PlannedRun],
+    finish: Callable[[PlannedRun, Callable[[], bool]], SweepRun],
+    jobs: int,
+    should_stop: Callable[[], bool],
+) -> list[SweepRun]:
+    """Call `finish` for each run, in `jobs` threads. If one call is interrupted, stop the others."""
+    is_over = Event()
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            futures = [
+                pool.submit(finish, run, lambda: is_over.is_set() or should_stop()) for run in runs
+            ]
+            waiting = {*futures}
+            while waiting:
+                done, waiting = wait(futures, POLL_S, FIRST_EXCEPTION)
+                for future in done:
+                    future.result()  # raises its error
+            return [future.result() for future in futures]
+        finally:
+            is_over.set()
+            pool.shutdown(cancel_futures=True)
+
+
+def _finish(
+    sweep: Path,
+    load: Callable[[Config], Corpus],
+    on_event: Callable[[dict[str, Any]], object],
+    planned: PlannedRun,
+    should_stop: Callable[[], bool],
+) -> SweepRun:
+    """Train or resume a run of a sweep unless it is finished; return how it ended."""
+    run = sweep / planned.name
+    ended = SweepRun(str(from_here(run)), planned.config.seed)
+    if should_stop():
+        raise Interrupted("stopped")
     try:
-        error = error or _other_settings(config, read_summary(run, "last").config, shown)
-        if error is not None:
-            return SweepRun(shown, seed, None, None, error)
+        corpus = load(planned.config)
+        if corpus.sha256 != planned.text_sha256:
+            raise UsageError(
+                f"{corpus.name} has changed since {from_here(sweep)} began; bring the old text "
+                f"back, or start a new sweep by --overwrite or another --run-dir"
+            )
+        newest = summary_to_resume(run) if has_checkpoint(run) else None
+        if newest and newest.finished:
+            with locked(run):
+                recover(run)  # a kill may have left an old index
+        else:
+            log.info("%s: training", run.name)
+            train(
+                newest.config if newest else planned.config,  # it has its own plans
+                corpus,
+                run,
+                "resume" if newest else "overwrite",  # a kill may have left an empty folder
+                should_stop=should_stop,
+                on_event=lambda event: on_event(event | {"run": run.name}),
+            )
         best = read_summary(run, "best")
         loss = best.val_loss
         if loss is None:  # it was evaluated on a part of val
-            model = load_model(read_checkpoint(run), select_device(config.device))
+            model = load_model(read_checkpoint(run), select_device(planned.config.device))
             with phase(f"evaluating {run}"):
                 loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
-    except GPTError as problem:
-        return SweepRun(shown, seed, None, None, str(problem))
-    return SweepRun(shown, seed, val_units(corpus).per_character(loss), best.step, None)
-
-
-def _other_settings(planned: Config, trained: Config, shown: str) -> str | None:
-    """Return a message if a run was resumed with other settings than the sweep's, else None.
-
-    A run of minutes makes its own plans, so it is not compared.
-    """
-    for key in () if planned.train.minutes else COMPARED_SETTINGS:
-        before, now = getattr(planned.train, key), getattr(trained.train, key)
-        if before != now:
-            return (
-                f"it was resumed by train.{key}={now}, where the sweep has {before}; to train it "
-                f"again: {command('runs', '--delete', shown)}"
-            )
-    return None
+        loss = val_units(corpus).per_character(loss)
+        log.info("%s: val loss %.4f", planned.name, loss)
+        return replace(ended, val_loss=loss, best_step=best.step)
+    except Interrupted:
+        raise
+    except Exception as error:  # of any kind: the other runs are trained
+        message = str(error) if isinstance(error, GPTError) else f"{type(error).__name__}: {error}"
+        log.warning("%s failed: %s", run.name, message)
+        return replace(ended, error=message)
 
 
 def _compared(plan: SweepPlan, ended: Sequence[SweepRun]) -> list[SweepResult]:
     """Return the combinations by their mean val loss; last those whose runs all failed."""
-    groups: dict[str, tuple[dict[str, str], list[SweepRun]]] = {}
+    if len({(run.text_sha256, run.config.data.val_fraction) for run in plan.runs}) > 1:
+        log.warning("val losses are of different texts; compare only those of the same val split")
+    groups: dict[str, SweepResult] = {}
     for planned, run in zip(plan.runs, ended, strict=True):
         values = {key: value for key, value in planned.values.items() if key != "seed"}
-        groups.setdefault(json.dumps(values), (values, []))[1].append(run)
+        groups.setdefault(str(values), SweepResult(values, None, None, [])).runs.append(run)
     results = []
-    for values, runs in groups.values():
-        losses = [run.val_loss for run in runs if run.val_loss is not None]
+    for group in groups.values():
+        losses = [run.val_loss for run in group.runs if run.val_loss is not None]
         mean = statistics.fmean(losses) if losses else None
         error = statistics.stdev(losses) / len(losses) ** 0.5 if len(losses) > 1 else None
-        results.append(SweepResult(values, mean, error, runs))
+        results.append(replace(group, mean=mean, standard_error=error))
     return sorted(results, key=lambda result: (result.mean is None, result.mean))

@@ -1,63 +1,150 @@
-"""The plan of a sweep: its runs and their configs, written before the first run begins."""
+"""Which runs a sweep trains: all combinations of lists of values, stored as its plan."""
 
-import json
-from collections.abc import Callable, Iterable, Sequence
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-from pydantic import (
-    AliasChoices,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PositiveInt,
-    ValidationError,
-    field_serializer,
-)
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_serializer
 
-from gpt.config.load import load_config, typed_value
+from gpt.config.load import Override, assignment, typed_value
+from gpt.config.mistakes import explain
 from gpt.config.removed import StoredConfig
-from gpt.config.schema import SETTINGS, Config, settled
-from gpt.device import select_device
-from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
+from gpt.config.schema import SETTINGS, Config, explicit, settled
+from gpt.config.schema import values as all_values
+from gpt.config.yaml import as_flow
+from gpt.errors import ConfigError, UsageError, listed, shown
 from gpt.files import read_bounded
-from gpt.recipe.grid import AskedRun
-from gpt.runs.find import SWEEP, find_run, source_runs
-from gpt.runs.read import read_summary
-from gpt.text.corpus import Corpus
-from gpt.text.vocabulary import Vocabulary
-from gpt.training.teacher import check_teacher
+from gpt.runs.find import SWEEP
 
 MAX_PLAN_BYTES = 2**26
+MAX_RUNS = 1000
+MAX_NAME_CHARACTERS = 60  # a longer name of a run is replaced by its number
 
-Load = Callable[[Config, Vocabulary | None], Corpus]
-"""Reads the text of a config, encoded with the given vocabulary if there is one."""
+
+@dataclass(frozen=True)
+class Combination:
+    """A run of a sweep.
+
+    Attributes:
+        name: the name of its folder, such as `learning_rate-1e-3,seed-1337`.
+        values: the values, as typed, of the settings that differ between runs.
+        changes: all overrides of the config.
+    """
+
+    name: str
+    values: dict[str, str]
+    changes: list[Override]
+
+
+def combinations(changes: Sequence[Override]) -> list[Combination]:
+    """Return the product of all lists of values among `changes`; the last one varies fastest.
+
+    A value is a list if the setting does not take it as it is, and it contains commas or is a list
+    in YAML. `train.learning_rate=1e-3,2e-3` has two values. `data.include=["*.md", "*.txt"]` and a
+    file named `a,b` are one value.
+
+    Raises:
+        ConfigError: a list is empty, has no value between two commas, or has one twice.
+        UsageError: there are more than MAX_RUNS combinations.
+    """
+    several: dict[str, list[str]] = {}
+    single: dict[str, Override] = {}
+    for change in changes:
+        key, value = assignment(change)
+        several.pop(key, None)
+        single.pop(key, None)
+        if values := _values(key, value, change):
+            several[key] = values
+        else:
+            single[key] = change
+    check_count(math.prod(map(len, several.values())))
+    combined: dict[str, Combination] = {}
+    for chosen in product(*several.values()):
+        values_by_key = dict(zip(several, chosen, strict=True))
+        parts = (f"{k.rpartition('.')[2]}-{v}" for k, v in values_by_key.items())
+        plain = (re.sub(r"[^\w.+-]+", "-", part.replace('"', "")) for part in parts)
+        name = ",".join(part.strip("-") for part in plain)
+        if len(name) > MAX_NAME_CHARACTERS or name in combined:
+            name = f"run-{len(combined) + 1}"
+        overrides = [*single.values(), *(f"{k}={v}" for k, v in values_by_key.items())]
+        combined[name] = Combination(name, values_by_key, overrides)
+    return [*combined.values()]
+
+
+def check_count(runs: int) -> None:
+    """Raise UsageError if there are too many runs."""
+    if runs > MAX_RUNS:
+        raise UsageError(f"expected at most {MAX_RUNS:,} runs, got {runs:,}")
+
+
+def _values(key: str, value: Any, change: Override) -> list[str] | None:
+    """Return the values of a list, as they can be typed; None if `value` is a single value."""
+    if isinstance(value, list):
+        takes_list = key in SETTINGS and tuple in SETTINGS[key].kinds
+        if takes_list and not all(_takes(key, each) for each in value):
+            return None  # a list for a setting that takes lists, with a mistake
+        texts = [as_flow(each) for each in value]
+    elif isinstance(change, str) and isinstance(value, str) and "," in value:
+        texts = [each.strip() for each in value.split(",")]
+    else:
+        return None
+    if _takes(key, value):
+        return None
+    origin = f"--set {key}={shown(', '.join(texts) or '[]')}"
+    if not texts or not all(texts):
+        raise ConfigError(f"{origin}: expected a value before and after each comma, got none")
+    parsed = [typed_value(key, each) for each in texts]
+    for i, each in enumerate(parsed):
+        if each in parsed[:i]:
+            raise ConfigError(f"{origin}: expected different values, got {each!r} twice")
+    return texts
+
+
+def _takes(key: str, value: Any) -> bool:
+    """Return whether a setting takes `value`, whatever the other settings are."""
+    tree = value
+    for name in reversed(key.split(".")):
+        tree = {name: tree}
+    try:
+        Config.model_validate(tree)
+    except ValidationError as error:
+        return not any(f"{at}.".startswith(f"{key}.") for at, _ in explain(error))
+    return True
 
 
 class PlannedRun(BaseModel):
-    """A run of a plan: `asked` is the config of the command, `config` the one to train with.
+    """A run of a sweep.
 
-    In `config`, the number of threads and the open settings are set. `text_sha256` and
-    `source_sha256` identify the text, and the weights of the run in each of `train.init_from` and
-    `train.distill`.
+    Attributes:
+        name: the name of its folder.
+        values: the values of the settings that differ between runs, as typed.
+        asked: the config of the command.
+        is_open: settings that `asked` does not set are chosen for the text and time.
+        config: the config to train with; all open settings and the number of threads are set.
+        text_sha256: identifies the text.
     """
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older plans have further keys
     name: str
     values: dict[str, str]
     asked: StoredConfig
-    config: StoredConfig
-    text_sha256: str
     is_open: bool = False
-    source_sha256: dict[str, str] = Field(  # the second name is that of older versions
-        {}, validation_alias=AliasChoices("source_sha256", "lent_sha256")
-    )
+    config: StoredConfig = Config()
+    text_sha256: str = ""
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that identify the run, by key: if it is open, only those that are set."""
+        return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked")
     def _asked(self, config: Config) -> dict[str, Any]:
         """Leave out open settings, which differ from settings that are set to a default."""
-        return config.model_dump(exclude_unset=True) if self.is_open else settled(config)
+        return config.model_dump(exclude_unset=True)
 
     @field_serializer("config")
     def _config(self, config: Config) -> dict[str, Any]:
@@ -68,104 +155,16 @@ class PlannedRun(BaseModel):
 class SweepPlan(BaseModel):
     """All runs of a sweep, and the number of runs to train at once."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    format: Literal[1, 2] = 2  # in format 1, `asked` had all defaults
     jobs: PositiveInt
     runs: list[PlannedRun]
 
 
-def new_plan(
-    asked: Sequence[AskedRun],
-    jobs: int,
-    choose: Callable[[Config], Config],
-    load: Load,
-    should_stop: Callable[[], bool],
-) -> SweepPlan:
-    """Return the plan of a new sweep.
-
-    Open settings are chosen once for all runs that differ only in how they are trained, so that
-    these have the same model. Runs that differ in text, time or model are each chosen for.
-
-    Args:
-        asked: the runs.
-        jobs: the number of runs to train at once; they share the threads of torch.
-        choose: returns the config to train with, given one with open settings.
-        load: reads the text of a config.
-        should_stop: called before each run, as choosing takes time.
-
-    Raises:
-        ConfigError: a value does not fit what was chosen, or the run to distill.
-        DeviceError: this machine does not have the device.
-        Interrupted: `should_stop` returned True.
-    """
-    threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
-    chosen: dict[str, Config] = {}
-    runs = []
-    for run in asked:
-        if should_stop():
-            raise Interrupted("stopped before the first run began; nothing is written")
-        config = run.config
-        if config.threads == "auto":
-            config = config.model_copy(update={"threads": threads})
-        if run.is_open:
-            own = {key: value for key, value in run.values.items() if not _changes_choice(key)}
-            shared = json.dumps({k: value for k, value in run.values.items() if k not in own})
-            if shared not in chosen:
-                chosen[shared] = choose(_without(config, own))
-            changes = [f"{k}={v}" for k, v in own.items() if typed_value(k, v) is not None]
-            if "muon_learning_rate" in config.train.model_fields_set:  # do not scale it
-                changes.append(f"train.muon_learning_rate={config.train.muon_learning_rate}")
-            config = load_config(chosen[shared], changes)
-        corpus = load(config, None)
-        select_device(config.device)
-        check_teacher(config, corpus.vocabulary)
-        runs.append(
-            PlannedRun(
-                name=run.name,
-                values=run.values,
-                asked=run.config,
-                config=config,
-                text_sha256=corpus.sha256,
-                is_open=run.is_open,
-                source_sha256=source_sha256(config),
-            )
-        )
-    return SweepPlan(jobs=jobs, runs=runs)
-
-
-def _changes_choice(key: str) -> bool:
-    """Return whether the model that is chosen depends on the setting `key`."""
-    return SETTINGS[key].affects_choice or not (key == "seed" or key.startswith("train."))
-
-
-def _without(config: Config, keys: Iterable[str]) -> Config:
-    """Return the config without the settings `keys`; unchanged if others need one of them."""
-    try:
-        return load_config(config, [f"{key}=null" for key in keys])
-    except ConfigError:
-        return config
-
-
-def source_sha256(config: Config) -> dict[str, str]:
-    """Return the SHA-256 of each source run's weights, by setting."""
-    runs = source_runs(config)
-    return {key: read_summary(find_run(run)).weights_sha256 for key, run in runs.items()}
-
-
 def read_plan(folder: Path) -> SweepPlan:
-    """Read the plan of the sweep in `folder`.
-
-    Raises:
-        UsageError: the file is not a plan.
-        GPTError: the file cannot be read.
-    """
+    """Read the plan of the sweep in `folder`; raise UsageError if the file is not a plan."""
     path = folder / SWEEP
     try:
-        content = json.loads(read_bounded(path, MAX_PLAN_BYTES))
-        return SweepPlan.model_validate(content)
-    except OSError as error:
-        raise GPTError(f"{path}: cannot read it ({error.strerror})") from None
-    except (ValueError, RecursionError) as error:  # ValidationError is a ValueError
+        return SweepPlan.model_validate_json(read_bounded(path, MAX_PLAN_BYTES))
+    except (OSError, ValidationError, ConfigError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UsageError(
             f"{path}: expected the plan of a sweep, got something else ({reason}); replace the "
@@ -173,29 +172,30 @@ def read_plan(folder: Path) -> SweepPlan:
         ) from None
 
 
-def check_same(folder: Path, plan: SweepPlan, asked: Sequence[AskedRun]) -> None:
-    """Raise UsageError, which names a difference, unless the plan has the runs that are asked for.
+def check_different(runs: Sequence[PlannedRun]) -> None:
+    """Raise UsageError if two runs have the same settings."""
+    names: dict[str, str] = {}
+    for run in runs:
+        if (other := names.setdefault(repr(sorted(run.settings.items())), run.name)) != run.name:
+            raise UsageError(
+                f"expected runs that differ, got {other} and {run.name} with the same settings; "
+                f"--minutes and --init-from take the place of train.minutes and train.init_from, "
+                f"and null stands for a default"
+            )
 
-    Args:
-        folder: the folder of the sweep, for the message.
-        plan: its plan.
-        asked: the runs of the command.
-    """
-    planned = [AskedRun(run.name, run.values, run.asked, run.is_open) for run in plan.runs]
-    before, now = ({run.name: run.settings for run in runs} for runs in (planned, asked))
+
+def check_same(folder: Path, plan: SweepPlan, asked: Sequence[PlannedRun]) -> None:
+    """Raise UsageError, which names a difference, unless `plan` has the runs that are asked for."""
+    before, now = ({run.name: run.settings for run in runs} for runs in (plan.runs, asked))
     if before == now:
         return
-    if missing := [name for name in before if name not in now]:
-        problem = f"it has {missing[0]}, which this command does not train"
-    elif added := [name for name in now if name not in before]:
-        problem = f"it does not have {added[0]}, which this command would train"
+    if before.keys() != now.keys():
+        problem = f"its runs are {listed([*before], 3)}, here they are {listed([*now], 3)}"
     else:
         name = next(name for name in now if before[name] != now[name])
-        old, new = (
-            {key: str(value) for key, value in each[name].items()} for each in (before, now)
-        )
-        key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
-        was, is_now = old.get(key, "left open"), new.get(key, "left open")
+        old, new = before[name], now[name]
+        key = next(key for key in old | new if str(old.get(key)) != str(new.get(key)))
+        was, is_now = (each.get(key, "left open") for each in (old, new))
         problem = f"its {key} is {was}, here it is {is_now}"
     raise UsageError(
         f"{folder} is another sweep: {problem}; resume that one by --resume {folder}, replace it "

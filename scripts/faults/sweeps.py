@@ -5,25 +5,23 @@ import random
 import signal
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 
-import psutil
 from tqdm import tqdm
 
 from faults.tally import Tally
 from faults.work import PROCESSES, Work, bits, differences, ended, log_of, remove, tiny, told
 from gpt.config.load import load_config
 from gpt.config.schema import Config
-from gpt.recipe.grid import AskedRun
 from gpt.recipe.sweep import run_sweep
+from gpt.recipe.sweep_plan import PlannedRun
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 
-MOMENT_S = {1: 0.7, 2: 5.0}  # mean seconds until a sweep is killed, by jobs; processes start slowly
+MOMENT_S = 0.7  # mean seconds until a sweep is killed
 
 
-def six(text: str) -> list[AskedRun]:
+def six(text: str) -> list[PlannedRun]:
     """Return runs with three learning rates and two seeds, on the text of that name."""
     asked = []
     for rate in (1e-3, 4e-3, 2e-2):
@@ -31,7 +29,8 @@ def six(text: str) -> list[AskedRun]:
             values = {"train.learning_rate": str(rate), "seed": str(seed)}
             config = tiny(13, learning_rate=rate, seed=seed, eval_every=6)
             config = load_config(config, [("data.source", text)])
-            asked.append(AskedRun(f"learning_rate-{rate},seed-{seed}", values, config))
+            name = f"learning_rate-{rate},seed-{seed}"
+            asked.append(PlannedRun(name=name, values=values, asked=config))
     return asked
 
 
@@ -48,7 +47,7 @@ def killed_sweeps(work: Work, kills: int, seed: int, jobs: int = 1) -> Tally:
     remove(folder)
     with tally.timed():
         while tally.tries < kills:
-            code = _swept(work, asked, folder, jobs, draws.expovariate(1 / MOMENT_S[jobs]))
+            code = _swept(work, asked, folder, jobs, draws.expovariate(1 / MOMENT_S))
             if code == -signal.SIGKILL:
                 tally.tries += 1
             if code == -signal.SIGKILL and tally.tries == kills:
@@ -63,32 +62,23 @@ def killed_sweeps(work: Work, kills: int, seed: int, jobs: int = 1) -> Tally:
 
 
 def _swept(
-    work: Work, asked: Sequence[AskedRun], folder: Path, jobs: int, seconds: float = 300.0
+    work: Work, asked: Sequence[PlannedRun], folder: Path, jobs: int, seconds: float = 300.0
 ) -> int:
-    """Return the exit code of a process that sweeps; kill it and its commands after `seconds`."""
+    """Return the exit code of a process that sweeps; kill it after `seconds`."""
     process = PROCESSES.Process(target=_sweep, args=(asked, work.corpus.name, folder, jobs))
     process.start()
-    process.join(seconds)
-    commands = []
-    with suppress(psutil.NoSuchProcess):  # it has ended
-        commands = psutil.Process(process.pid).children(recursive=True)
-    code = ended(process, 0.0)
-    for each in commands:
-        each.kill()
-    return code
+    return ended(process, seconds)
 
 
-def _sweep(asked: Sequence[AskedRun], text: str, folder: Path, jobs: int) -> None:
+def _sweep(asked: Sequence[PlannedRun], text: str, folder: Path, jobs: int) -> None:
     tqdm.set_lock(threading.RLock())  # its own are semaphores, which a kill leaves behind
     os.dup2(os.open(log_of(folder), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 2)
 
-    def load(config: Config, vocabulary: object) -> Corpus:  # not sent: its ids are those of a file
+    def load(
+        config: Config, folder: Path | None
+    ) -> Corpus:  # not sent: its ids are those of a file
         return load_corpus(open_source(text))
 
-    sweep = run_sweep(folder, asked, choose=_as_it_is, load=load, jobs=jobs)
+    sweep = run_sweep(folder, asked, load=load, jobs=jobs)
     if sweep.failed:
         raise RuntimeError(str(sweep.failed[0]))
-
-
-def _as_it_is(config: Config) -> Config:
-    return config

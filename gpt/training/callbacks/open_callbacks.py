@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from threading import current_thread, main_thread
 from typing import Any
 
 from gpt.training.callbacks.bar import ProgressBar
@@ -35,8 +36,9 @@ def opened_callbacks(
             callbacks += [
                 stack.enter_context(closing(MetricsFile(metrics, resumed_at, pending=pending))),
                 stack.enter_context(closing(TensorBoard(context, resumed_at, pending=pending))),
-                stack.enter_context(closing(ProgressBar(steps, resumed_at or 0))),
             ]
+            if current_thread() is main_thread():  # bars of several trainings would overlap
+                callbacks.append(stack.enter_context(closing(ProgressBar(steps, resumed_at or 0))))
             if on_event:
                 callbacks.append(EventFunction(on_event))
         yield callbacks
