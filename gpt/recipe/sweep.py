@@ -226,7 +226,7 @@ def _at_once(
     jobs: int,
     should_stop: Callable[[], bool],
 ) -> list[SweepRun]:
-    """Call `finish` for each run, in `jobs` threads. If one call is interrupted, stop the others."""
+    """Call `finish` for each run, in `jobs` threads; if one is interrupted, stop the others."""
     is_over = Event()
     with ThreadPoolExecutor(jobs) as pool:
         try:
