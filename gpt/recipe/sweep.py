@@ -42,7 +42,7 @@ from gpt.training.teacher import check_teacher
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1  # seconds between two looks for a signal, which Windows does not deliver to a wait
+SIGNAL_POLL_S = 0.1  # seconds; on Windows, a longer wait would delay signals
 
 
 Load = Callable[[Config, Path | None], Corpus]
@@ -235,7 +235,7 @@ def _at_once(
             ]
             waiting = {*futures}
             while waiting:
-                done, waiting = wait(futures, POLL_S, FIRST_EXCEPTION)
+                done, waiting = wait(futures, SIGNAL_POLL_S, FIRST_EXCEPTION)
                 for future in done:
                     future.result()  # raises its error
             return [future.result() for future in futures]
