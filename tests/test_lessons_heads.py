@@ -28,7 +28,7 @@ def table(lesson: str, words: str) -> list[list[float | None]]:
 
 
 def test_many_heads_equal_torchs_multihead_attention() -> None:
-    fused = shaken(FusedHeads(35, 5, 7, 7, T=13))
+    fused = shaken(FusedHeads(35, 5, 7, 7, 13))
     x = torch.randn(3, 11, 35)
     theirs, _ = as_torchs(fused)(x, x, x, attn_mask=torch.ones(11, 11).triu(1) == 1)
     torch.testing.assert_close(fused(x), theirs, rtol=1e-4, atol=1e-5)
@@ -37,13 +37,13 @@ def test_many_heads_equal_torchs_multihead_attention() -> None:
 @given(t=st.integers(1, 13))
 def test_a_mask_made_for_T_is_cropped_to_what_came_in(t: int) -> None:
     """Window 13; heads x head_size and heads x value_size differ from the 3 channels."""
-    fused = shaken(FusedHeads(3, 5, 7, 11, T=13))
+    fused = shaken(FusedHeads(3, 5, 7, 11, 13))
     x = torch.randn(2, 13, 3, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(fused(x[:, :t]), fused(x)[:, :t], rtol=1e-4, atol=1e-5)
 
 
 def test_a_mask_is_a_buffer_that_is_neither_trained_nor_saved() -> None:
-    fused = FusedHeads(3, 5, 7, 11, T=13)
+    fused = FusedHeads(3, 5, 7, 11, 13)
     assert [name for name, _ in fused.named_buffers()] == ["future"]
     assert {name.split(".")[0] for name in fused.state_dict()} == {"qkv", "projection"}
 

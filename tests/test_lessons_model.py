@@ -48,10 +48,7 @@ def table(lesson: str, words: str, trained: Trained | None = None) -> Tensor:
 @given(T=st.integers(3, 13), kept=st.integers(1, 5), seed=st.integers(0, 2**63 - 1))
 def test_the_past_is_permuted_and_the_last_stay(T: int, kept: int, seed: int) -> None:
     """It was rolled, not permuted, and the characters of the last n-gram moved with it."""
-    if kept + 2 > T:
-        with pytest.raises(ValueError, match="at least"):
-            positions.permute_past(T, kept, seed)
-        return
+    kept = min(kept, T - 2)
     order = positions.permute_past(T, kept, seed).tolist()
     assert sorted(order) == list(range(T))
     assert order[T - kept :] == list(range(T - kept, T))
@@ -152,10 +149,10 @@ def test_the_textbook_equals_the_production_model(bias: bool) -> None:
 
 
 def test_classic_is_the_textbook_and_the_default_is_not() -> None:
-    _, classic = textbook.example(SEED)
-    assert textbook.is_textbook(classic.config)
-    assert (classic.config.T, classic.config.C, classic.config.n_layer) == (64, 128, 4)
-    assert not textbook.is_textbook(ModelConfig())
+    config = textbook.example(SEED)[1].config.model_dump()
+    assert textbook.TEXTBOOK.items() <= config.items()
+    assert (config["T"], config["C"], config["n_layer"]) == (64, 128, 4)
+    assert not textbook.TEXTBOOK.items() <= ModelConfig().model_dump().items()
 
 
 def test_the_model_lesson_tells_nothing_of_the_recipe() -> None:
@@ -234,18 +231,6 @@ def test_u_vt_has_equal_singular_values_and_the_same_directions() -> None:
     assert torch.linalg.eigvalsh(stretched).min() > 0
 
 
-RECORDED = {  # how a row of scripts/experiments.md goes: {0} without the part, {1} with it
-    "Muon (AdamW before)": "| AdamW (3e-3) -> Muon (0.02) ... | {0} | {1} |",
-    "n-gram embeddings": "| ...(`ngram: 4`) | {0} | {1} |",
-    "QK norm": "| ...(`qk_norm`)... | {0} | {1} |",
-    "attention_scale 1.5": "...| `attention_scale` 1 again | {1} | {0} |",
-    "embeddings of variance 1/2": "| embeddings drawn ... variance 1/2 | {0} | {1} |",
-    "layers of variance 1/2": "| weights of layers drawn with variance ... | {0} | {1} |",
-    "first_window": "| ...(`first_window`) | {0} | {1} |",
-    "NorMuon": "...(NorMuon) | {0} | {1} |",
-    "windows in passes": "| windows in passes, ... | {0} | {1} |",
-    "token dropout 0.1": "| `character_dropout` 0.1, ... | {0} | {1} |",
-}
 LEFT_OUT = {  # {0}: val loss, the mean of three seeds
     "rotary positions (learned)": "| rotary positions | `model.positions=learned` |...| {0} |",
     "QK norm and its scale 1.5": "| QK norm | ...`model.attention_scale=1` |...| {0} |",
@@ -269,9 +254,6 @@ def test_what_the_recipe_brings_is_in_the_record_of_experiments() -> None:
     assert recorded("| nothing |...| {0} |", recipe.ALL_OF_THEM)
     assert {part: recorded(LEFT_OUT[part], x) for part, x in recipe.LEAVE_ONE_OUT.items()} == (
         dict.fromkeys(LEFT_OUT, True)
-    )
-    assert {part: recorded(RECORDED[part], *pair) for part, pair in recipe.TRIED.items()} == (
-        dict.fromkeys(RECORDED, True)
     )
 
 

@@ -1,8 +1,9 @@
 """The model built up from averaging, one runnable step a file; `gpt explain` shows them.
 
 Each module holds the step itself, as a naive form and a better one. Below them, `explain` runs
-both on small tensors and writes the page. `lesson_page` is the page of a lesson, `build` makes
-it, `render` shows it in a terminal, and `trained` holds a trained model and its activations.
+both on small tensors and writes the page, and `explain_trained` shows the same in a trained model.
+`lesson_page` is the page of a lesson, `build` makes it, `render` shows it in a terminal, and
+`trained` holds a trained model and its activations.
 """
 
 LESSONS = {  # in the order in which they build on each other
@@ -18,8 +19,5 @@ LESSONS = {  # in the order in which they build on each other
     "training": "bigram, one head, one block: trained here, in seconds",
     "recipe": "what this project adds to the textbook, and what it brings",
 }
-MODULES = {  # lessons whose module has another name, since other packages have modules so named
-    "dropout": "dropout_by_hand",
-    "model": "textbook",
-    "training": "three_models",
-}
+# lessons whose module has another name, since other packages have modules so named
+MODULES = {"dropout": "dropout_by_hand", "model": "textbook", "training": "three_models"}

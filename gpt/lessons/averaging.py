@@ -45,7 +45,7 @@ def example(seed: int) -> Tensor:
     return torch.randn(4, 8, 2)
 
 
-def explain(page: Page, seed: int, trained: Trained | None) -> None:
+def explain(page: Page, seed: int) -> None:
     """Write the page."""
     x = example(seed)
     B, T, C = x.shape
@@ -61,31 +61,26 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         names("t", T),
         ["x", "x", "mean", "mean"],
     )
-    page.paragraph("""A loop over positions is slow. One matrix product computes the same averages.
-        A lower triangular matrix of ones adds up the past. If each of its rows is divided by its
-        sum, it averages the past.""")
+    page.paragraph("""A loop over positions is slow. One matrix product does the same: a lower
+        triangular matrix of ones adds up the past, and averages it with each row divided by its
+        sum.""")
     page.source(by_matmul)
     page.by_position("torch.tril(torch.ones(T, T))", torch.ones(T, T).tril().long())
     page.check("loop = triangular matrix product", by_loop(x), by_matmul(x))
     page.paragraph("""The third way begins with **scores**. A score says how relevant a key position
         (column) is to a query position (row); here all scores are zero. The **causal mask** sets
-        the scores of the future to -inf. **Softmax** takes exp(score) and divides it by the sum of
-        its row, so each row becomes positive with a sum of 1. Since exp(-inf) is 0, the future has
-        weight 0.""")
+        the scores of the future to -inf. **Softmax** takes exp(score) divided by the sum of its
+        row, so each row is positive and sums to 1. The future has weight exp(-inf) = 0.""")
     page.source(causal_softmax, by_softmax)
     scores, future = torch.zeros(T, T), torch.ones(T, T).triu(1) == 1
-    page.by_position(
-        "the masked scores, before softmax: query position (row), key position (column)",
-        scores.masked_fill(future, float("-inf")),
-    )
+    masked = scores.masked_fill(future, float("-inf"))
+    page.by_position("the masked scores: query position (row), key position (column)", masked)
     weights = causal_softmax(scores)
     page.by_position("the attention weights: softmax of each row", weights, future)
     page.check("loop = masked softmax", by_loop(x), by_softmax(x))
     page.paragraph("""These **attention weights** are equal because the scores are equal. If the
         scores depend on the tokens, each position attends to some of the past more than to the
         rest. That is **attention**, the next lesson.""")
-    if trained is not None:
-        _explain_trained(page, trained)
     suffix = x[0].flip(0).cumsum(0).flip(0) / torch.arange(T, 0, -1).unsqueeze(1)
     first, last = (", ".join(f"{value:.4f}" for value in row) for row in suffix[[0, -1]])
     page.exercise(
@@ -97,14 +92,13 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
 
 
-def _explain_trained(page: Page, trained: Trained) -> None:
-    """Compare each head of a trained model with the average of its values."""
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Compare each head with the average of its values."""
     distances = []
     for _, q, k, v in trained.heads():
-        mean = causal_softmax(torch.zeros(q.shape[-2], q.shape[-2])) @ v
+        mean = by_softmax(v[0])
         out = causal_softmax(q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5) @ v
         distances.append((out - mean).norm(dim=(-2, -1)) / mean.norm(dim=(-2, -1)))
-    trained.introduce(page)
     page.table(
         "distance of each head's output from the average of its values, relative to that",
         torch.cat(distances),

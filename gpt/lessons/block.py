@@ -75,7 +75,6 @@ def stack(model: GPT) -> list[PreNormBlock]:
 def deep(
     x: Tensor,
     layers: list[Tensor],
-    *,
     residual: bool,
     norm: str = "none",
 ) -> list[float]:
@@ -103,21 +102,15 @@ def textbook_block(T: int, C: int) -> Block:
     return Block(ModelConfig.model_validate({"T": T, "C": C, "n_head": 4} | form))
 
 
-def example(seed: int) -> tuple[Tensor, Block]:
-    """Draw noise (2, 8, 16), and a block."""
-    torch.manual_seed(seed)
-    return torch.randn(2, 8, 16), textbook_block(T=8, C=16).eval()
-
-
-def explain(page: Page, seed: int, trained: Trained | None) -> None:
+def explain(page: Page, seed: int) -> None:
     """Write the page."""
-    x, block = example(seed)
+    torch.manual_seed(seed)
+    x, block = torch.randn(2, 8, 16), textbook_block(T=8, C=16).eval()
     layers = [torch.randn(16, 16) / 4 for _ in range(12)]
     page.paragraph("""Attention moves information between positions. A **multilayer perceptron**
-        (MLP, also feed-forward network) then computes on each position separately: up to 4 C
-        channels, an **activation**, and back to C. Together they are a **block**, and blocks are
-        stacked. Each part reads a normalised copy of the **residual stream** and adds its output to
-        it:""")
+        (MLP, or feed-forward network) then computes on each position separately: up to 4 C
+        channels, an **activation**, and back to C. Together they are a **block**; blocks are
+        stacked. Each part reads a normalised copy of the **residual stream** and adds to it:""")
     page.drawing(
         "the residual stream through one block",
         [
@@ -126,18 +119,15 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
             "    +--> LayerNorm --> attention --+   +--> LayerNorm --> MLP --+",
         ],
     )
-    page.paragraph("The block (PreNormBlock), and its MLP:")
-    page.source(PreNormBlock.__call__, FeedForward.__call__)
     page.paragraph("""Without an activation the MLP's two linear layers would be one. **GELU**
         (arXiv:1606.08415) is 0 for very negative numbers, x for very positive ones, and smooth
-        between:""")
-    page.source(gelu)
+        between. The block (PreNormBlock), its MLP, and GELU:""")
+    page.source(PreNormBlock.__call__, FeedForward.__call__, gelu)
     page.check("the lesson's block = the production model's", take_apart(block)(x), block(x))
     page.paragraph("""Why are outputs added? Through many random layers activations vanish, and
         gradients with them. A **residual connection** adds each output to the stream instead of
         replacing it (ResNet, arXiv:1512.03385). LayerNorm before each layer (**pre-LN**,
-        arXiv:2002.04745) keeps what is added at one size. Here are twelve layers, at the start of
-        training:""")
+        arXiv:2002.04745) keeps what is added at one size. Twelve new layers:""")
     page.source(deep)
     shown = [0, 2, 5, 8, 11, 12]
     rows = {
@@ -147,14 +137,12 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     }
     page.table(
         "standard deviation of the stream, and the gradient that reaches the input",
-        {name: torch.tensor(row)[shown] for name, row in rows.items()},
+        {name: [row[i] for i in shown] for name, row in rows.items()},
         columns=[*(f"layer {i + 1}" for i in shown[:-1]), "gradient"],
     )
     page.paragraph("""With plain layers both vanish. With residual connections alone both grow
-        exponentially, since each layer adds in proportion to its input. With LayerNorm each layer
-        adds about the same.""")
-    if trained is not None:
-        _explain_trained(page, trained)
+        exponentially, as each layer adds in proportion to its input; with LayerNorm it adds about
+        the same.""")
     pre, post = (deep(x, layers, residual=True, norm=norm) for norm in ("before", "after"))
     page.exercise(
         """In `explain` (gpt/lessons/block.py) the third call of deep has norm="before". Write
@@ -167,17 +155,16 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
 
 
-def _explain_trained(page: Page, trained: Trained) -> None:
-    """Show what each part of a trained model's blocks adds to the residual stream."""
-    trained.introduce(page)
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Show what each part of the blocks adds to the residual stream."""
     norms = []
     for layer, x in zip(trained.blocks, trained.streams, strict=True):
         attended = layer.attention(layer.attention_norm(x))
         computed = layer.mlp(layer.mlp_norm(x + attended))
-        norms.append([float(part.norm(dim=-1).mean()) for part in (x, attended, computed)])
+        norms.append([part.norm(dim=-1).mean() for part in (x, attended, computed)])
     page.table(
         "mean norm of the residual stream, and of what each part adds to it",
-        torch.tensor(norms),
+        norms,
         trained.layers,
         ["stream", "attention", "MLP"],
     )

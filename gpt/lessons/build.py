@@ -17,11 +17,16 @@ def build_page(name: str, seed: int, trained: Trained | None = None, **options: 
     Args:
         name: a key of `LESSONS`.
         seed: the seed of the lesson's tensors.
-        trained: a trained model; the page then ends with the same quantities in that model.
+        trained: a trained model, whose own numbers are shown before the exercise.
         options: for the lesson `training`, `source`: the text to train on.
     """
-    module = MODULES.get(name, name)
-    following = dict(pairwise(LESSONS)).get(name)
-    page = Page(name, LESSONS[name], f"gpt/lessons/{module}.py", following)
-    import_module(f"gpt.lessons.{module}").explain(page, seed, trained, **options)
+    module = import_module(f"gpt.lessons.{MODULES.get(name, name)}")
+    file = f"{module.__name__.replace('.', '/')}.py"
+    page = Page(name, LESSONS[name], file, dict(pairwise(LESSONS)).get(name))
+    module.explain(page, seed, **options)
+    if trained is not None:
+        exercise = page.parts.pop()
+        trained.introduce(page)
+        module.explain_trained(page, trained)
+        page.parts.append(exercise)
     return page

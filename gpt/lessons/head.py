@@ -17,13 +17,7 @@ LARGEST = 8  # weights or pairs that a table shows
 COMPARED_CHARACTERS = 256  # characters whose embeddings are compared, each with each
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    causal: bool,
-) -> tuple[Tensor, Tensor]:
+def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Map q (..., T, hs), k (..., S, hs), v (..., S, vs) to outputs and weights (..., T, S)."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
     weights = causal_softmax(scores) if causal else scores.softmax(dim=-1)
@@ -38,18 +32,12 @@ class Head(nn.Module):
     """
 
     def __init__(
-        self,
-        d_in: int,
-        head_size: int,
-        value_size: int | None = None,
-        *,
-        bias: bool = False,
-        causal: bool = True,
+        self, d_in: int, hs: int, vs: int | None = None, *, bias: bool = False, causal: bool = True
     ) -> None:
         super().__init__()
-        self.query = nn.Linear(d_in, head_size, bias=bias)
-        self.key = nn.Linear(d_in, head_size, bias=bias)
-        self.value = nn.Linear(d_in, value_size or head_size, bias=bias)
+        self.query = nn.Linear(d_in, hs, bias=bias)
+        self.key = nn.Linear(d_in, hs, bias=bias)
+        self.value = nn.Linear(d_in, vs or hs, bias=bias)
         self.causal = causal
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -86,49 +74,29 @@ def copy_matrices(source: six_words.ParameterHead, head: Head) -> Head:
 def draw_edges(weights: Tensor) -> list[str]:
     """Draw the edges into position t from weights (t + 1,); those above the average are thick."""
     t = len(weights) - 1
-    edges = "".join(f"{'#' if weight > 1 / (t + 1) else '|':^10}" for weight in weights)
+    edges = "".join(f"{'#' if weight > 1 / (t + 1) else '|':^10}" for weight in weights).rstrip()
     return [
         "".join(f"{name:^10}" for name in names("t", t + 2)).rstrip(),
-        edges.rstrip(),
+        edges,
         "".join(f"{weight:^10.4f}" for weight in weights) + " no edge: the future",
-        edges.rstrip(),
+        edges,
         f"    {'+---------' * t}+-----> output at t={t}",
     ]
 
 
-def explain(page: Page, seed: int, trained: Trained | None) -> None:
+def explain(page: Page, seed: int) -> None:
     """Write the page."""
     page.paragraph("""Averaging weighs all of the past equally. In a **head** of attention each
         position computes three vectors: a **query** (what it looks for), a **key** (what it
         contains) and a **value** (what it passes on). The **score** of a query and a key is their
         dot product, which is large if they match. Softmax turns the scores of a query into
         **attention weights**. The output of the query is the sum of the values, each times its
-        weight. Q, K and V have the queries, keys and values as rows, and a key has d_k numbers:""")
+        weight. Q, K and V have the queries, keys and values as rows, and a key has d_k numbers (the
+        next lesson says why the scores are divided by sqrt(d_k)):""")
     page.formula("scaled dot-product attention", "softmax(Q K^T / sqrt(d_k)) V")
     page.source(attend)
-    page.paragraph("Why the scores are divided by sqrt(d_k) is the next lesson.")
-    by_hand = six_words.by_parameters()
+    by_hand, linear, X = six_words.by_parameters(), by_layers(), six_words.X
     six_words.explain(page, by_hand)
-    _explain_linear_layers(page, by_hand)
-    _explain_causal(page, seed)
-    if trained is not None:
-        _explain_trained(page, seed, trained)
-    row = by_hand(six_words.X)[1][1]
-    q, k = six_words.X @ by_hand.query, six_words.X @ by_hand.key
-    unscaled = (q[1] @ k.T).softmax(-1)
-    page.exercise(
-        f"""In `ParameterHead.forward` (six_words.py) delete `/ k.shape[-1] ** 0.5`. The weight of
-        'journey' on itself was {row[1]:.4f}, and on 'one' {row[4]:.4f}. Which grows, which shrinks,
-        and which check fails?""",
-        f"""The largest weights grow and the smallest shrink, since softmax sees larger differences:
-        {unscaled[1]:.4f} on itself, {unscaled[4]:.4f} on 'one'. "These lines = torch's
-        scaled_dot_product_attention" fails, and so do the comparisons with linear layers.""",
-    )
-
-
-def _explain_linear_layers(page: Page, by_hand: six_words.ParameterHead) -> None:
-    linear, biased = by_layers(), Head(3, 2, bias=True, causal=False)
-    X = six_words.X
     page.paragraph(f"""Usually the three matrices are linear layers, `nn.Linear(d_in, d_out,
         bias=False)`. With seed {six_words.LINEAR_SEED} their context vectors differ from those
         above, because the weights are drawn differently. `torch.rand` draws from 0 to 1.
@@ -139,28 +107,23 @@ def _explain_linear_layers(page: Page, by_hand: six_words.ParameterHead) -> None
         lesson `recipe`. Without them they change nothing.)""")
     page.source(Head.forward)
     page.table("context vectors of the linear layers", linear(X)[0], six_words.WORDS)
-    copied = copy_matrices(by_hand, by_layers())
     page.check_differ("matrices drawn with 0 to 1, or by nn.Linear", by_hand(X)[0], linear(X)[0])
-    page.check("with copied weights: three matrices = linear layers", by_hand(X)[0], copied(X)[0])
-    folded = six_words.ParameterHead(4, 2)
-    for name in ("query", "key", "value"):
-        layer = getattr(biased, name)
-        getattr(folded, name).copy_(torch.cat([layer.weight, layer.bias.unsqueeze(1)], dim=1).T)
-    with_ones = torch.cat([X, torch.ones(len(X), 1)], dim=1)
+    copied = copy_matrices(by_hand, linear)(X)[0]
+    page.check("with copied weights: three matrices = linear layers", by_hand(X)[0], copied)
     page.paragraph("""A **bias** adds a constant to each query, key and value. That is the same as
         one more channel of x that is always 1. GPT-2 has biases; most models since have none. Here
         d_out differs from d_in. In a GPT with one head both are C, so that x and the output can be
-        added. With many heads, each makes C / n_head channels, and side by side they are C
-        again.""")
-    page.check("a bias = a channel that is always 1", biased(X)[0], folded(with_ones)[0])
-    sizes = [(3, 2, False), (3, 2, True), (3, 3, False)]
-    heads = [Head(d_in, d_out, bias=bias, causal=False) for d_in, d_out, bias in sizes]
-    counts = [[sum(p.numel() for p in head.parameters()), *head(X)[0].shape] for head in heads]
-    page.table(
-        "the head's numbers, and the shape of its output",
-        torch.tensor(counts),
-        ["d_in 3, d_out 2", "the same with a bias", "d_in 3, d_out 3"],
-        ["parameters", "words", "channels"],
+        added; of many heads each makes C / n_head channels.""")
+    _explain_causal(page, seed)
+    row = by_hand(X)[1][1]
+    unscaled = ((X[1] @ by_hand.query) @ (X @ by_hand.key).T).softmax(-1)
+    page.exercise(
+        f"""In `ParameterHead.forward` (six_words.py) delete `/ k.shape[-1] ** 0.5`. The weight of
+        'journey' on itself was {row[1]:.4f}, and on 'one' {row[4]:.4f}. Which grows, which shrinks,
+        and which check fails?""",
+        f"""The largest weights grow and the smallest shrink, since softmax sees larger differences:
+        {unscaled[1]:.4f} on itself, {unscaled[4]:.4f} on 'one'. "These lines = torch's
+        scaled_dot_product_attention" fails, and so does the comparison with linear layers.""",
     )
 
 
@@ -169,49 +132,33 @@ def _explain_causal(page: Page, seed: int) -> None:
     B, T, C = x.shape
     future = torch.ones(T, T).tril() == 0
     output, weights = head(x)
-    v = head.value(x)
-    scores = head.query(x) @ head.key(x).transpose(-2, -1) * 16**-0.5
     page.paragraph(f"""A model that predicts the next token must not see it. With the causal mask of
         the lesson `averaging`, the head is that of a **decoder**, a model that generates text. Here
-        it is on a batch of B = {B} sequences of T = {T} tokens, C = {C} channels of noise,
-        head_size 16:""")
-    masked = scores[0].masked_fill(future, float("-inf"))
+        are B = {B} sequences of T = {T} tokens, C = {C} channels of noise, head_size 16:""")
+    scores = head.query(x[0]) @ head.key(x[0]).T * 16**-0.5
+    masked = scores.masked_fill(future, float("-inf"))
     page.by_position("first sequence: the masked scores, before softmax", masked)
     page.by_position("the attention weights", weights[0], future)
-    page.check("each row sums to 1", weights.sum(-1), torch.ones(B, T))
-    page.check("nothing from the future", weights.triu(1), torch.zeros_like(weights))
     page.paragraph(f"""What is averaged? Without values it would be x itself: weights @ x, with all
         its {C} channels. The value layer chooses what to pass on, in 16 channels. It is linear, so
         it gives the same result before averaging and after.""")
-    ends = {"weights @ x": (weights @ x)[0, -1, :6], "weights @ V": output[0, -1, :6]}
-    page.table("output at t=7, its first 6 channels", ends)
     page.check("weights @ V = the values of weights @ x", output, head.value(weights @ x))
-    uniform = Head(32, 16)
-    uniform.load_state_dict(head.state_dict())
-    uniform.query.weight.zero_()
-    mean = causal_softmax(torch.zeros(T, T)) @ v
-    page.check("queries of zero = the average of the values so far", uniform(x)[0], mean)
     page.paragraph("""Attention is a **directed graph**. An edge leads from each position to itself
-        and to each position after it, and carries its value. The mask decides which edges exist;
-        the data decide their weights. Here are the edges into t=3 in two sequences, with # where a
-        weight is above the average:""")
-    for b in range(2):
-        page.drawing(f"sequence {b} of the batch", draw_edges(weights[b, 3, :4]))
-    changed = x.clone()
-    changed[1] = -x[1]
+        and to each position after it, and carries its value. The mask decides which edges exist,
+        the data their weights. Here are those into t=3, with # above the average:""")
+    page.drawing("sequence 0 of the batch", draw_edges(weights[0, 3, :4]))
     page.paragraph("No edge leads from one sequence of a batch to another: they never mix.")
-    page.check("sequence 0, whatever sequence 1 is", output[0], head(changed)[0][0])
     page.check("each alone = all at once", output, torch.cat([head(one[None])[0] for one in x]))
 
 
-def _explain_trained(page: Page, seed: int, trained: Trained) -> None:
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Show the largest weights of a query, and the embeddings that lie nearest."""
     attention, q, k, v = next(trained.heads())
     _, weights = attend(q, k, v, causal=True)
     T = len(trained.characters)
     largest = weights[0, 0, -1].topk(min(LARGEST, T))
     rows = [f"t={t} {symbol(trained.characters[t])}" for t in largest.indices.tolist()]
     others = 1 - largest.values.sum(dim=0, keepdim=True)
-    trained.introduce(page)
     page.table(
         f"layer 1, head 1: the largest attention weights of the last query, t={T - 1} "
         f"{symbol(trained.characters[-1])}, and the sum of the others",
@@ -220,15 +167,11 @@ def _explain_trained(page: Page, seed: int, trained: Trained) -> None:
     )
     expected = attention.explicit(trained.inputs[0])[1]
     page.check("this lesson's head = the production model's", weights, expected)
-    _explain_embeddings(page, seed, trained)
-
-
-def _explain_embeddings(page: Page, seed: int, trained: Trained) -> None:
     characters = trained.vocabulary.names[:COMPARED_CHARACTERS]
     if len(characters) < 2:
         return
     table = trained.model.token_embedding.weight[: len(characters)]
-    noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(seed))
+    noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(trained.seed))
     page.paragraph("""The vectors of noise above are fixed. The embeddings of a model are trained,
         and characters that are used alike come to point the same way. Some fixed random vectors
         point the same way by chance, whatever their characters are. These are the pairs with the

@@ -35,8 +35,7 @@ class ListOfHeads(nn.Module):
 class FusedHeads(nn.Module):
     """The better form: the queries, keys and values of all heads from one matrix product.
 
-    The mask is a buffer. It is made once, for T positions, and moves with the model from device to
-    device. It is cropped to the t positions of the input.
+    The mask is a buffer, made once for T positions and cropped to the t of the input.
     """
 
     future: Tensor
@@ -137,11 +136,12 @@ def example(seed: int, **settings: float) -> tuple[Tensor, CausalSelfAttention]:
     return torch.randn(2, 16, 16), CausalSelfAttention(config)
 
 
-def explain(page: Page, seed: int, trained: Trained | None) -> None:
+def explain(page: Page, seed: int) -> None:
     """Write the page."""
     x, attention = example(seed)
-    fused = FusedHeads(16, 8, 32, 24, T=16)
+    fused = FusedHeads(16, 8, 32, 24, 16)
     copy_weights(attention.eval(), fused)
+    apart = take_apart(attention)
     page.paragraph("""One head has one attention pattern at each position. Predicting text needs
         several at once: the vowel before, the start of the word, the speaker. **Multi-head
         attention** has many heads, each with its own queries, keys and values. Their outputs are
@@ -150,15 +150,13 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     page.formula("head_h", "softmax(Q_h K_h^T / sqrt(d_k)) V_h")
     page.source(ListOfHeads.forward)
     page.paragraph("""A list computes one head after the other. One matrix product can compute all
-        their queries, keys and values instead, with the heads as one more dimension of the
-        tensor:""")
+        their queries, keys and values instead, with the heads as one more dimension:""")
     page.source(FusedHeads.__init__, FusedHeads.split, FusedHeads.weigh, FusedHeads.join)
     page.paragraph("""Here 8 heads have keys of size 32 and values of size 24, from 16 channels.
-        Neither size needs to be C / H, which is the usual choice and the only one that torch's own
-        layer allows.""")
-    page.check("a list of 8 heads = one fused product", take_apart(attention)(x), fused(x))
+        Neither need be C / H, the usual choice and the only one that torch's own layer allows.""")
+    page.check("a list of 8 heads = one fused product", apart(x), fused(x))
     page.check("one fused product = the production model's attention", fused(x), attention(x))
-    usual = FusedHeads(16, 8, 2, 2, T=16)
+    usual = FusedHeads(16, 8, 2, 2, 16)
     theirs, _ = as_torchs(usual)(x, x, x, attn_mask=usual.future)
     page.check("with 8 heads of size 2, also torch's nn.MultiheadAttention", usual(x), theirs)
     page.paragraph("""Even untrained, the heads attend differently. The table shows the entropy of
@@ -170,56 +168,15 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         columns=[*(f"head {head + 1}" for head in range(8)), "maximum"],
     )
     masks.explain_masks(page, fused, x)
-    if trained is not None:
-        _explain_trained(page, trained)
-    _set_exercise(page, fused, take_apart(attention), x)
 
-
-def _explain_trained(page: Page, trained: Trained) -> None:
-    attentions = [block.attention for block in trained.blocks]
-    table = [
-        _entropies(attention.explicit(inputs)[1])
-        for attention, inputs in zip(attentions, trained.inputs, strict=True)
-    ]
-    changed = trained.ids.clone()
-    changed[:, -1] = (changed[:, -1] + 1) % len(trained.vocabulary)
-    before, after = trained.model(trained.ids), trained.model(changed)
-    after[:, -1] = before[:, -1]  # these logits may change
-    trained.introduce(page)
-    page.table(
-        "entropy of each head's attention weights (bits)",
-        torch.stack(table),
-        trained.layers,
-        [*trained.columns, "maximum"],
-    )
-    page.paragraph(
-        "A head near 0 bits attends to one character; with many bits it averages over many."
-    )
-    apart, whole = (
-        take_apart(attentions[-1])(trained.inputs[-1]),
-        attentions[-1](trained.inputs[-1]),
-    )
-    page.check("a list of its heads = the production model's attention", apart, whole)
-    page.check("causality: with another last character, all logits before it", after, before)
-
-
-def _entropies(weights: Tensor) -> Tensor:
-    """(B, H, T, T) -> (H + 1,) bits: each head's mean entropy, and the mean of the maxima."""
-    maximum = torch.tensor([max_entropy(weights.shape[-1])])
-    return torch.cat([entropy(weights).mean((0, 2)), maximum])
-
-
-def _set_exercise(page: Page, fused: FusedHeads, apart: ListOfHeads, x: Tensor) -> None:
     def mixed(x: Tensor) -> Tensor:
         """Compute the fused heads with the exercise's mistake."""
         q, k, v = fused.split(x)
         out: Tensor = fused.projection((fused.weigh(q, k) @ v).reshape(*x.shape[:2], -1))
         return out
 
-    difference = float((mixed(x) - apart(x)).abs().max())
-    leak = float(
-        masks.influence(mixed, x[:, :6]).triu(1).max()
-    )  # as the check "nor in the 8 heads"
+    difference = (mixed(x) - apart(x)).abs().max()
+    leak = masks.influence(mixed, x[:, :6]).triu(1).max()  # as the check "nor in the 8 heads"
     page.exercise(
         """In FusedHeads.join, replace `y.transpose(1, 2).flatten(2)` by
         `y.reshape(y.shape[0], y.shape[2], -1)`. The shape stays (B, t, H * vs). Which checks fail?
@@ -227,6 +184,34 @@ def _set_exercise(page: Page, fused: FusedHeads, apart: ListOfHeads, x: Tensor) 
         f"""A row of H * vs numbers is now one head at several positions instead of all heads at
         one. All five checks of the fused product fail. It differs from the list of heads by
         {difference:.4f}, and it is not causal: an early row holds numbers of later positions, and
-        an output changes by up to {leak:.4f} with an input after it. So a right shape proves
-        nothing.""",
+        an output changes by up to {leak:.4f} with an input after it.""",
     )
+
+
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Show the entropy of each head, and that the model is causal."""
+    attentions = [block.attention for block in trained.blocks]
+    changed = trained.ids.clone()
+    changed[:, -1] = (changed[:, -1] + 1) % len(trained.vocabulary)
+    before, after = trained.model(trained.ids), trained.model(changed)
+    after[:, -1] = before[:, -1]  # these logits may change
+    pairs = zip(attentions, trained.inputs, strict=True)
+    page.table(
+        "entropy of each head's attention weights (bits)",
+        torch.stack([_entropies(attention.explicit(x)[1]) for attention, x in pairs]),
+        trained.layers,
+        [*trained.columns, "maximum"],
+    )
+    page.paragraph("""A head near 0 bits attends to one character; with many bits it averages over
+        many.""")
+    last, x = attentions[-1], trained.inputs[-1]
+    page.check(
+        "a list of its heads = the production model's attention", take_apart(last)(x), last(x)
+    )
+    page.check("causality: with another last character, all logits before it", after, before)
+
+
+def _entropies(weights: Tensor) -> Tensor:
+    """(B, H, T, T) -> (H + 1,) bits: each head's mean entropy, and the mean of the maxima."""
+    maximum = torch.tensor([max_entropy(weights.shape[-1])])
+    return torch.cat([entropy(weights).mean((0, 2)), maximum])

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from gpt.text.display import first_columns
 
-DRAWING_WIDTH = 76  # columns of the terminal
 MAX_STANDARD_ERRORS = 5  # how far a mean over random draws may be from its expectation
 MIN_DIFFERENCE = 1e-3  # between tensors that are claimed to differ
+Row = Tensor | Sequence[float | Tensor]
+Rows = Row | Sequence[Sequence[float | Tensor]]
 TERM = re.compile(r"\*\*(.+?)\*\*")  # **causal mask**: a technical term where it is first used
 
 
@@ -51,7 +52,7 @@ class Page:
     def table(
         self,
         caption: str,
-        values: Tensor | Sequence[float] | Mapping[str, Tensor],
+        values: Rows | Mapping[str, Row],
         rows: Sequence[str] = (),
         columns: Sequence[str] = (),
         mask: Tensor | None = None,
@@ -63,17 +64,15 @@ class Page:
             values: (rows, columns) or (columns,), or the rows (columns,) by their names.
             rows: the names of the rows.
             columns: the names of the columns.
-            mask: boolean, of the same shape; cells where it is True stay blank.
+            mask: boolean, (rows, columns); cells where it is True stay blank.
         """
         if isinstance(values, Mapping):
-            rows, values = list(values), torch.stack(list(values.values()))
+            rows, values = list(values), torch.stack([*map(torch.as_tensor, values.values())])
         tensor = torch.as_tensor(values).detach()
-        hidden = torch.zeros_like(tensor, dtype=torch.bool) if mask is None else mask
-        shape = (-1, tensor.shape[-1])
-        cells = [
-            [None if blank else _json_number(value) for value, blank in zip(*row, strict=True)]
-            for row in zip(*(t.reshape(shape).tolist() for t in (tensor, hidden)), strict=True)
-        ]
+        tensor = tensor.reshape(-1, tensor.shape[-1])
+        cells = [list(map(_json_number, row)) for row in tensor.tolist()]
+        for row, column in [] if mask is None else mask.nonzero().tolist():
+            cells[row][column] = None
         self.parts.append(
             {"table": caption, "rows": list(rows), "columns": list(columns), "values": cells}
         )
@@ -84,25 +83,29 @@ class Page:
 
     def drawing(self, caption: str, lines: Sequence[str]) -> None:
         """Add a drawing made of characters; its lines are cut, never wrapped."""
-        cut = [first_columns(line, DRAWING_WIDTH) for line in lines]
+        cut = [first_columns(line, 76) for line in lines]
         self.parts.append({"drawing": caption, "lines": cut})
 
     def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-5) -> None:
         """Claim that two tensors are equal up to rounding, and check it."""
-        difference = float((left - right).detach().abs().max())
-        holds = difference <= tolerance * max(1.0, float(right.detach().abs().max()))
-        self._add_check(claim, "equal", holds, difference)
+        largest = tolerance * max(1.0, float(right.detach().abs().max()))
+        self._check(claim, "equal", left - right, lambda difference: difference <= largest)
 
     def check_differ(self, claim: str, left: Tensor, right: Tensor) -> None:
         """Claim that two tensors differ, and check it."""
-        difference = float((left - right).detach().abs().max())
-        self._add_check(claim, "differ", difference > MIN_DIFFERENCE, difference)
+        self._check(claim, "differ", left - right, lambda difference: difference > MIN_DIFFERENCE)
 
     def check_mean(self, claim: str, errors: Tensor) -> None:
         """Claim that means have their expected values; `errors` is in standard errors."""
-        largest = float(errors.detach().abs().max())
-        holds = largest <= MAX_STANDARD_ERRORS
-        self._add_check(claim, f"within {MAX_STANDARD_ERRORS} standard errors", holds, largest)
+        relation = f"within {MAX_STANDARD_ERRORS} standard errors"
+        self._check(claim, relation, errors, lambda error: error <= MAX_STANDARD_ERRORS)
+
+    def _check(
+        self, claim: str, relation: str, differences: Tensor, holds: Callable[[float], bool]
+    ) -> None:
+        largest = float(differences.detach().abs().max())
+        result = {"holds": holds(largest), "largest_difference": _json_number(largest)}
+        self.parts.append({"check": claim, "relation": relation} | result)
 
     def exercise(self, task: str, answer: str) -> None:
         """Add the exercise: change a line, predict what happens, run the lesson again."""
@@ -118,17 +121,13 @@ class Page:
         head = {"lesson": self.name, "title": self.title, "file": self.file, "next": self.next}
         return head | {"holds": self.holds, "parts": self.parts}
 
-    def _add_check(self, claim: str, relation: str, holds: bool, difference: float) -> None:
-        result = {"holds": holds, "largest_difference": _json_number(difference)}
-        self.parts.append({"check": claim, "relation": relation} | result)
-
 
 def names(letter: str, count: int) -> list[str]:
     """Return `t=0`, `t=1` and so on, to name the rows or columns of a table."""
     return [f"{letter}={i}" for i in range(count)]
 
 
-def _json_number(value: float) -> float | str:
+def _json_number(value: float) -> float | str | None:
     """Return infinity and NaN as text: masked scores are -inf, which JSON cannot express."""
     return value if math.isfinite(value) else str(value)
 

@@ -28,13 +28,10 @@ class BatchNorm:
         mean, var = self.running_mean, self.running_var
         if self.training:
             mean, var = x.mean(dim=0), x.var(dim=0, correction=self.correction)
-            self._update(mean, x.var(dim=0, correction=1))
+            old, new = 1 - self.momentum, self.momentum
+            self.running_mean = old * self.running_mean + new * mean
+            self.running_var = old * self.running_var + new * x.var(dim=0, correction=1)
         return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
-
-    def _update(self, mean: Tensor, var: Tensor) -> None:
-        """Move the running averages a little towards this batch; the variance is the unbiased."""
-        self.running_mean = (1 - self.momentum) * self.running_mean + self.momentum * mean
-        self.running_var = (1 - self.momentum) * self.running_var + self.momentum * var
 
     def parameters(self) -> list[Tensor]:
         """Return what the optimizer trains; the running statistics are only measured."""
@@ -77,7 +74,7 @@ def example(seed: int) -> Tensor:
     return torch.randn(32, 100)
 
 
-def explain(page: Page, seed: int, trained: Trained | None) -> None:
+def explain(page: Page, seed: int) -> None:
     """Write the page."""
     x = example(seed)
     layer_norm = LayerNorm(100)
@@ -85,27 +82,29 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     page.paragraph("""Activations drift through many layers: they become too large, too small, or
         off centre. To **normalise** is to subtract the mean and to divide by the standard
         deviation. The question is over which numbers to take the two. Here are 32 examples (rows)
-        of 100 channels (columns). **BatchNorm** normalises each column: a channel, over all
-        examples.""")
-    page.source(BatchNorm.__call__)
-    page.paragraph("**LayerNorm** normalises each row: an example, over its channels.")
-    page.source(LayerNorm.__call__)
-    forms = {"x": x, "BatchNorm": by_batch, "LayerNorm": by_layer}
+        of 100 channels (columns). **BatchNorm** normalises each column, a channel over all
+        examples. **LayerNorm** normalises each row, an example over its channels.""")
+    page.source(BatchNorm.__call__, LayerNorm.__call__)
     page.table(
         "mean and standard deviation of column 0 (a channel) and of row 0 (an example)",
-        {name: torch.stack(statistics(form)) for name, form in forms.items()},
-        columns=["column: mean", "std", "row: mean", "std"],
+        [statistics(form) for form in (x, by_batch, by_layer)],
+        ["x", "BatchNorm", "LayerNorm"],
+        ["column: mean", "std", "row: mean", "std"],
     )
-    first = {name: form[0, :6] for name, form in forms.items()}
-    page.table("the first numbers of row 0", first, columns=[f"channel {c}" for c in range(6)])
     page.paragraph("""A language model uses LayerNorm: an example must not depend on the others in
         its batch, nor a position on those after it. (Many newer models use RMSNorm,
         arXiv:1910.07467: LayerNorm without the mean and without beta.)""")
     page.check("LayerNorm of row 0 alone = of row 0 in its batch", layer_norm(x[:1]), by_layer[:1])
-    page.check_differ(
-        "BatchNorm of two rows alone and in their batch", BatchNorm(100)(x[:2]), by_batch[:2]
-    )
-    _explain_parameters(page, x)
+    claim = "BatchNorm of two rows alone and in their batch"
+    page.check_differ(claim, BatchNorm(100)(x[:2]), by_batch[:2])
+    page.paragraph("""The next layer may need another mean and variance than 0 and 1. So each
+        channel is multiplied by **gamma**, and **beta** is added. These are `parameters()`, one
+        number a channel each, that training may change; at first they are 1 and 0. **eps**, 1e-5,
+        is added to the variance, which is 0 if all numbers of a row are equal:""")
+    sevens = torch.full((100,), 7.0)
+    norms = {"eps 0": LayerNorm(100, eps=0.0), "eps 1e-5": LayerNorm(100, eps=1e-5)}
+    rows = {name: norm(sevens)[:4] for name, norm in norms.items()}
+    page.table("100 times the number 7, first four of the output", rows)
     _explain_running_statistics(page)
     page.paragraph("""The notebooks divide by the unbiased standard deviation (`correction` 1),
         torch's layers by the biased one (0). With that, both are torch's:""")
@@ -115,8 +114,6 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     page.check("in evaluation, by the running statistics", ours(x), theirs.eval()(x))
     biased = LayerNorm(100, correction=0)(x)
     page.check("LayerNorm by hand = torch's", biased, nn.LayerNorm(100)(x))
-    if trained is not None:
-        _explain_trained(page, trained)
     page.exercise(
         """In LayerNorm.__init__ let `correction` be 0 by default. In the first table, what becomes
         of the last number, the standard deviation of row 0?""",
@@ -126,43 +123,19 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
 
 
-def _explain_trained(page: Page, trained: Trained) -> None:
-    trained.introduce(page)
-    pairs = zip(trained.streams, trained.inputs, strict=True)
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Show the residual stream before and after LayerNorm."""
     page.table(
         "the residual stream before each attention, and after its LayerNorm",
-        torch.tensor([[s.mean(), s.std(), n.mean(), n.std()] for s, n in pairs]),
+        [
+            [before.mean(), before.std(), after.mean(), after.std()]
+            for before, after in zip(trained.streams, trained.inputs, strict=True)
+        ],
         trained.layers,
         ["mean", "std", "norm: mean", "std"],
     )
     by_hand = take_apart(trained.blocks[-1].attention_norm)(trained.streams[-1])
     page.check("LayerNorm by hand = the production model's", by_hand, trained.inputs[-1])
-
-
-def _explain_parameters(page: Page, x: Tensor) -> None:
-    scaled = LayerNorm(100)
-    scaled.gamma, scaled.beta = torch.full((100,), 2.0), torch.full((100,), 3.0)
-    page.paragraph("""The next layer may need another mean and variance than 0 and 1. So each
-        channel is multiplied by **gamma**, and **beta** is added. These are `parameters()`, one
-        number a channel each, that training may change; at first they are 1 and 0. With gamma 2 and
-        beta 3:""")
-    page.table(
-        "LayerNorm with gamma 2 and beta 3",
-        torch.stack([scaled(x)[0].mean(), scaled(x)[0].std()]),
-        columns=["row 0: mean", "std"],
-    )
-    counts = [
-        torch.tensor(sum(p.numel() for p in norm.parameters()))
-        for norm in (scaled, BatchNorm(100), nn.LayerNorm(100), nn.BatchNorm1d(100))
-    ]
-    claim = f"{counts[0]} parameters in either = as many as in torch's"
-    page.check(claim, torch.stack(counts[:2]), torch.stack(counts[2:]))
-    page.paragraph("""The small number **eps**, 1e-5, is added to the variance. A row of equal
-        numbers has variance 0, and eps prevents a division by zero:""")
-    sevens = torch.full((100,), 7.0)
-    norms = {"eps 0": LayerNorm(100, eps=0.0), "eps 1e-5": LayerNorm(100, eps=1e-5)}
-    rows = {name: norm(sevens)[:4] for name, norm in norms.items()}
-    page.table("100 times the number 7, first four of the output", rows)
 
 
 def _explain_running_statistics(page: Page) -> None:

@@ -13,7 +13,6 @@ from gpt.lessons.head import Head
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT, Block
-from gpt.text.display import symbol
 
 
 def add_positions(x: Tensor, positions: Tensor) -> Tensor:
@@ -32,13 +31,7 @@ def sinusoids(T: int, C: int) -> Tensor:
 
 
 def permute_past(T: int, kept: int, seed: int) -> Tensor:
-    """Return an order of T positions that permutes all but the last `kept`, and changes it.
-
-    Raises:
-        ValueError: fewer than two positions can be permuted, so there is one order only.
-    """
-    if kept + 2 > T:
-        raise ValueError(f"expected at least {kept + 2} positions, got {T}")
+    """Return an order of T positions that permutes all but the last `kept` (at most T - 2)."""
     past = torch.arange(T - kept)
     generator, order = torch.Generator().manual_seed(seed), past
     while order.equal(past):
@@ -66,15 +59,10 @@ def predict(model: GPT, x: Tensor) -> Tensor:
     return probabilities
 
 
-def example(seed: int) -> tuple[Tensor, Head, Tensor]:
-    """Draw noise (1, 8, 16), a head of size 6, and positions (8, 16)."""
-    torch.manual_seed(seed)
-    return torch.randn(1, 8, 16), Head(16, 6), torch.randn(8, 16)
-
-
-def explain(page: Page, seed: int, trained: Trained | None) -> None:
+def explain(page: Page, seed: int) -> None:
     """Write the page."""
-    x, head, learned = example(seed)
+    torch.manual_seed(seed)
+    x, head, learned = torch.randn(1, 8, 16), Head(16, 6), torch.randn(8, 16)
     permuted = x[:, permute_past(8, 1, seed)]
 
     def last_outputs(positions: Tensor) -> list[Tensor]:
@@ -85,13 +73,9 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         are: to attention the past is a **set**, not a **sequence**. If the past is in another
         order, the output at the last position is the same. Without the causal mask attention is
         **permutation equivariant**: permuted inputs give the same outputs, permuted alike.""")
-    page.check(
-        "the last output, without positions: past in order = past permuted",
-        head(x)[0][:, -1],
-        head(permuted)[0][:, -1],
-    )
-    encoder = Head(16, 6, causal=False)
-    order = torch.randperm(8)
+    claim = "the last output, without positions: past in order = past permuted"
+    page.check(claim, head(x)[0][:, -1], head(permuted)[0][:, -1])
+    encoder, order = Head(16, 6, causal=False), torch.randperm(8)
     claim = "no causal mask: outputs of permuted inputs = permuted outputs"
     page.check(claim, encoder(x[:, order])[0], encoder(x)[0][:, order])
     page.paragraph("""But 'dog bites man' is not 'man bites dog'. So each position gets a vector of
@@ -109,52 +93,45 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     page.by_position("dot products of sinusoidal positions", products)
     page.check("equal products at equal distance", products[1:, 1:], products[:-1, :-1])
     page.paragraph("""Both are **absolute**: they say where a character is. **Relative** positions
-        say how far apart a query and a key are. Most models now use rotary positions, which are in
-        the lesson recipe.""")
-    if trained is not None:
-        trained.introduce(page)
-        _explain_trained(page, seed, trained)
+        say how far apart a query and a key are. Most models now use rotary positions: the lesson
+        recipe.""")
     in_order, out_of_order = last_outputs(learned[:1])
     page.exercise(
         """In add_positions write positions[:1] for positions[: x.shape[1]]: the same vector at
         every position. Does the order of the past matter to the last output?""",
-        f"""No: past in order and past permuted differ by
-        {float((in_order - out_of_order).abs().max()):.0e}, which is rounding, so the check that
-        they differ fails. A vector that is the same everywhere does not say where a character
-        is.""",
+        f"""No: past in order and past permuted differ by {
+            float(
+                (in_order - out_of_order).abs().max()
+            ):.0e}, which is rounding, so the check that they differ fails. The
+        same vector everywhere says nothing of where a character is.""",
     )
 
 
-def _explain_trained(page: Page, seed: int, trained: Trained) -> None:
-    """Permute the past of a trained model, with its positions and without."""
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Permute the past of the text, with and without the model's positions."""
     model, T = trained.model, trained.ids.shape[1]
     kept = model.config.ngram
     if kept + 2 > T:
-        page.paragraph(f"""This text is too short to permute its past. It needs {kept + 2}
-            characters: the last {kept} keep their places, and another order needs at least two
-            before them.""")
+        page.paragraph(f"""This text is too short to permute its past: that needs {kept + 2}
+            characters, of which the last {kept} keep their places.""")
         return
     bare = without_positions(model)
     x = bare.embed(trained.ids)  # (1, T, C)
-    permuted = x[:, permute_past(T, kept, seed)]
+    permuted = x[:, permute_past(T, kept, trained.seed)]
     predictions = [torch.stack([predict(m, x), predict(m, permuted)]) for m in (model, bare)]
-    last = "the last one stays" if kept == 1 else f"the last {kept} stay"
-    page.paragraph(
-        f"The embeddings of the first {T - kept} characters are permuted, and {last}."
-        + " Each embedding includes the n-gram rows of the characters before it." * (kept > 1)
-        + f" So only the order changes. Then the same without the model's {model.config.positions}"
-        " positions" + ", and without the key offset" * model.config.key_offset + "."
-    )
-    likely = predictions[0][0].topk(min(6, predictions[0].shape[1])).indices
+    page.paragraph(f"""The embeddings of all characters but the last {kept} are permuted (each
+        includes its n-gram rows, if the model has any), so only the order changes. Then the same
+        without the model's positions ({model.config.positions}) and key offset.""")
+    likely, columns = trained.likeliest(predictions[0][0])
     page.table(
         "predicted probability of the next character",
         torch.cat(predictions)[:, likely],
         ["past in order", "past permuted", "no positions: in order", "no positions: permuted"],
-        [symbol(trained.vocabulary.names[i]) for i in likely],
+        columns,
     )
     page.table(
         "total variation: half the sum of |difference|, from 0 (the same) to 1",
-        [float((a - b).abs().sum() / 2) for a, b in predictions],
+        [(a - b).abs().sum() / 2 for a, b in predictions],
         columns=["with positions", "without"],
     )
     page.check(
@@ -164,6 +141,5 @@ def _explain_trained(page: Page, seed: int, trained: Trained) -> None:
     )
     if len(trained.blocks) > 1:
         page.paragraph("""From layer 2 on the order matters even without positions. The causal mask
-            gives each character a past of its own, so the outputs of layer 1 depend on the place,
-            and layer 2 can use that. Decoders can be trained with no positions at all
-            (arXiv:2203.16634).""")
+            gives each character a past of its own, so the outputs of layer 1 depend on the place.
+            Decoders can be trained without positions (arXiv:2203.16634).""")

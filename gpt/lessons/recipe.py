@@ -21,7 +21,7 @@ from gpt.lessons.scaling import entropy, max_entropy, scaled_scores
 from gpt.lessons.textbook import draw_zeros
 from gpt.lessons.trained import Trained
 from gpt.model.rotary import Rotary, offset_keys
-from gpt.model.transformer import GPT, cross_entropy, relu2
+from gpt.model.transformer import GPT, cross_entropy
 from gpt.text.batches import batch
 from gpt.text.display import symbol
 from gpt.text.vocabulary import MASKED
@@ -38,18 +38,6 @@ LEAVE_ONE_OUT = {  # val loss of shakespeare_fast without the part (with another
     "Muon (AdamW, its best rate)": 2.021,
     "short windows first": 1.867,
     "all but the initialisation": 2.519,
-}
-TRIED = {  # val loss without the part and with it, each pair of one size and length
-    "Muon (AdamW before)": (1.922, 1.701),
-    "n-gram embeddings": (1.701, 1.597),
-    "QK norm": (1.610, 1.600),
-    "attention_scale 1.5": (1.470, 1.463),
-    "embeddings of variance 1/2": (1.773, 1.717),
-    "layers of variance 1/2": (1.742, 1.720),
-    "first_window": (1.708, 1.686),
-    "NorMuon": (1.603, 1.580),
-    "windows in passes": (1.962, 1.935),
-    "token dropout 0.1": (1.962, 1.928),
 }
 FACTORS = (1, 10, 100)  # by which queries are multiplied
 
@@ -125,76 +113,67 @@ def queries_and_keys(seed: int) -> tuple[Tensor, Tensor]:
     return q, k
 
 
-def example(seed: int) -> tuple[Tensor, GPT]:
-    """Draw ids (2, 8) of 11 characters, and a new model of quickstart."""
-    torch.manual_seed(seed)
-    return torch.randint(11, (2, 8)), GPT(load_config("quickstart").model, 11).eval()
-
-
-def explain(page: Page, seed: int, trained: Trained | None) -> None:
+def explain(page: Page, seed: int) -> None:
     """Write the page."""
-    ids, model = example(seed)
+    torch.manual_seed(seed)
+    ids, model = torch.randint(11, (2, 8)), GPT(load_config("quickstart").model, 11).eval()
+    q, k = queries_and_keys(seed)
     page.paragraph("""The textbook GPT, config classic, learns slowly. This project's other configs
         add the ten parts below. Parts 7, 8 and 10 are off by default: `gpt train my.txt` sets 8,
-        and sets 7 and 10 if they pay. The tables at the end show what each part brings. Most are
+        and sets 7 and 10 if they pay. The table at the end shows what most parts bring. Most are
         settings: try without them, on your own text.""")
-    _explain_attention(page, seed)
+    _explain_attention(page, q, k)
     _explain_layers(page, ids, model)
     _explain_muon(page, ids, model)
     _explain_batches(page, ids, model)
-    _explain_key_offset(page, seed)
-    page.paragraph("""What does each part bring? The tables show the val loss (nats per character)
-        on tinyshakespeare. The first has the config shakespeare_fast, 140 steps of 1,024
-        characters, with one part left out. Losses are means of three seeds. Such a short run shows
-        what helps at once. QK norm does not, and squared ReLU and short windows hardly do, though
-        these two save time.""")
+    _explain_key_offset(page, k)
+    page.paragraph("""What does each part bring? The table shows the val loss (nats per character)
+        on tinyshakespeare of the config shakespeare_fast, 140 steps of 1,024 characters, with one
+        part left out: means of three seeds. Such a short run shows what helps at once. QK norm does
+        not, and squared ReLU and short windows hardly do, though these two save time.
+        scripts/experiments.md has all experiments, also those that did not help.""")
     page.table(
         "val loss without the part (with what is in parentheses instead); "
         f"with all of them it is {ALL_OF_THEM:.3f}",
-        torch.tensor([[loss, loss - ALL_OF_THEM] for loss in LEAVE_ONE_OUT.values()]),
-        [*LEAVE_ONE_OUT],
-        ["without", "it brings"],
+        {part: [loss, loss - ALL_OF_THEM] for part, loss in LEAVE_ONE_OUT.items()},
+        columns=["without", "it brings"],
     )
-    page.paragraph("""The second table has what was measured when each part was tried, on the same
-        text, with other sizes and lengths. Each is one run, so a difference of 0.01 says little.
-        scripts/experiments.md has all experiments, also those that did not help.""")
-    tried = torch.tensor([*TRIED.values()])
-    page.table("val loss without and with the part", tried, [*TRIED], ["without", "with"])
-    if trained is not None:
-        _explain_trained(page, trained)
+    scores = [scaled_scores(n * q, F.layer_norm(k, k.shape[-1:])) for n in FACTORS]
+    largest = ", ".join(f"{s.abs().max():.4f}" for s in scores)
+    bits = [entropy(causal_softmax(s)).mean() for s in scores]
     page.exercise(
         """In normalised_scores delete the line that normalises q. Which scores has the table's row
         'with QK norm' then, and what becomes of the attention weights?""",
-        _unnormalised_queries(seed),
+        f"""{largest}: they grow with the queries, and nothing bounds them. The attention weights
+        become sharp: their mean entropy falls from {bits[0]:.2f} to {bits[1]:.2f} and {bits[2]:.2f}
+        of at most {max_entropy(8):.2f} bits, and with it the gradient (lesson scaling).""",
     )
 
 
-def _explain_attention(page: Page, seed: int) -> None:
+def _explain_attention(page: Page, q: Tensor, k: Tensor) -> None:
     """Explain rotary positions and QK norm."""
     page.paragraph("""1. **Rotary positions** (RoPE; arXiv:2104.09864, section 3.2.2;
         model.positions). Nothing is added to the embedding. Each query and key is rotated, pair of
         channels by pair, by an angle proportional to its position. Their dot product then depends
         on the distance between the two alone.""")
     page.source(rotate)
-    q, k = torch.randn(2, 1, 1, 6).expand(2, 1, 8, 6)  # the same query and key at 8 positions
-    scores = (rotate(q) @ rotate(k).transpose(-2, -1))[0]  # (T, T)
+    one, other = torch.randn(2, 1, 1, 6).expand(2, 1, 8, 6)  # a query and a key at 8 positions
+    scores = (rotate(one) @ rotate(other).transpose(-2, -1))[0]  # (T, T)
     page.by_position("scores of one query with one key, at every pair of positions", scores)
     page.check("equal scores at equal distance", scores[1:, 1:], scores[:-1, :-1])
     rotary = Rotary(ModelConfig(T=8, C=6, n_head=1))
-    page.check("these lines = the production model's rotary positions", rotate(q), rotary(q))
+    page.check("these lines = the production model's rotary positions", rotate(one), rotary(one))
     page.paragraph("""2. **QK norm** (arXiv:2302.05442, section 2; model.qk_norm). Queries and keys
         are normalised to mean 0 and variance 1. Their length is then sqrt(hs), and no score exceeds
         attention_scale * sqrt(hs). So attention cannot become one-hot because weights grow, which
         has made larger models diverge. attention_scale, 1 by default, multiplies all scores and so
         raises this bound: with 1.5 attention can be sharper.""")
     page.source(normalised_scores)
-    q, k = queries_and_keys(seed)
-    forms = {"without": scaled_scores, "with QK norm": normalised_scores}
     page.table(
         "the largest |score| of 8 queries and keys, hs 16; at most 4 with QK norm",
         {
-            name: torch.stack([form(factor * q, k).abs().max() for factor in FACTORS])
-            for name, form in forms.items()
+            "without": [scaled_scores(n * q, k).abs().max() for n in FACTORS],
+            "with QK norm": [normalised_scores(n * q, k).abs().max() for n in FACTORS],
         },
         columns=["queries", "10 x", "100 x"],
     )
@@ -203,16 +182,15 @@ def _explain_attention(page: Page, seed: int) -> None:
 def _explain_layers(page: Page, ids: Tensor, model: GPT) -> None:
     """Explain n-gram embeddings, squared ReLU and the initialisation."""
     page.paragraph("""3. **n-gram embeddings** (model.ngram). Besides its own row, a position sums
-        rows of the characters just before it, from a table for each distance. 'q' after 'e' differs
-        from 'q' after a space before any attention. It is the first layer of a neural n-gram model
-        (Bengio et al. 2003, JMLR 3, section 2), or a causal convolution over one-hot
-        characters.""")
+        rows of the characters just before it, from a table for each distance. It is the first layer
+        of a neural n-gram model (Bengio et al. 2003, JMLR 3, section 2), or a convolution of
+        one-hot characters.""")
     page.source(ngram_embedding)
     tables = embedding_tables(model)
-    one_hot = F.one_hot(ids, 11).float().transpose(1, 2)  # (B, V, T)
-    kernel = torch.stack(tables[::-1], dim=-1).transpose(0, 1)  # (C, V, ngram)
-    convolved = F.conv1d(F.pad(one_hot, (len(tables) - 1, 0)), kernel).transpose(1, 2)
     embedded = ngram_embedding(ids, tables)
+    one_hot = F.pad(F.one_hot(ids, 11).float().transpose(1, 2), (len(tables) - 1, 0))
+    kernel = torch.stack(tables[::-1], dim=-1).transpose(0, 1)  # (C, V, ngram)
+    convolved = F.conv1d(one_hot, kernel).transpose(1, 2)
     page.check("these lines = the production model's embedding", embedded, model.embed(ids))
     page.check("these lines = torch's convolution of one-hot characters", embedded, convolved)
     page.paragraph("""4. **Squared ReLU** (Primer, arXiv:2109.08668; model.activation) in the MLP:
@@ -220,12 +198,11 @@ def _explain_layers(page: Page, ids: Tensor, model: GPT) -> None:
     page.formula("squared ReLU", "max(x, 0)^2")
     x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
     page.table("activations", {"x": x, "GELU": block.gelu(x), "squared ReLU": block.relu2(x)})
-    page.check("squared ReLU = the production model's", block.relu2(x), relu2(x))
     page.paragraph("""5. **Zero initialisation** (as arXiv:1706.02677, section 5.1, does with
         residual blocks). What a block adds to the residual stream begins at zero, and so does the
         head. A new model is its embedding and predicts each character alike, and each part learns
-        how much to add. Embeddings and layers are drawn so that the stream, and what layers make of
-        it, has variance 1/2.""")
+        how much to add. Embeddings and layers are drawn so that what they make has variance
+        1/2.""")
     first = model.blocks[0](embedded)
     page.check("a new model's first block: its output = its input", first, embedded)
     loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
@@ -244,21 +221,17 @@ def _explain_muon(page: Page, ids: Tensor, model: GPT) -> None:
         Muon computes nearly the same by polynomials (as in Polar Express, arXiv:2505.16932). Then
         all neurons are made to move alike (NorMuon, arXiv:2510.05491).""")
     page.source(by_svd)
-    weight = model.blocks[0].get_parameter("mlp.expand.weight")
     with torch.enable_grad():
         loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
-        (gradient,) = torch.autograd.grad(loss, weight)
+        (gradient,) = torch.autograd.grad(loss, model.get_parameter("blocks.0.mlp.expand.weight"))
     orthogonal = orthogonalise(gradient[None])[0]
     u, values, vh = torch.linalg.svd(gradient, full_matrices=False)
-    rows = {
-        "gradient": values / values[0],
-        "Muon": torch.linalg.svdvals(orthogonal),
-        "U V^T": torch.linalg.svdvals(by_svd(gradient)),
-    }
+    rows = [values / values[0], *map(torch.linalg.svdvals, (orthogonal, by_svd(gradient)))]
     page.table(
         "singular values of the first MLP's gradient, relative to the largest, and made equal",
-        {name: row[[0, 1, 3, 7, 11]] for name, row in rows.items()},
-        columns=["largest", "2nd", "4th", "8th", "12th"],
+        torch.stack(rows)[:, [0, 1, 3, 7, 11]],
+        ["gradient", "Muon", "U V^T"],
+        ["largest", "2nd", "4th", "8th", "12th"],
     )
     turned = u.T @ orthogonal @ vh.T
     claim = "the directions are kept: U^T (Muon's) V = its diagonal"
@@ -292,24 +265,19 @@ def _explain_batches(page: Page, ids: Tensor, model: GPT) -> None:
     shapes = [schedule.shape(step) for step in steps]
     page.table(
         "batches of quickstart",
-        torch.tensor([[B, T, B * T] for B, T in shapes]).T,
-        ["B", "T", "characters"],
-        [f"step {step}" for step in steps],
+        {f"step {step}": [B, T, B * T] for step, (B, T) in zip(steps, shapes, strict=True)},
+        columns=["B", "T", "characters"],
     )
     page.paragraph("""9. **Epochs**. Windows are not drawn anywhere in the text. Every pass over it
         uses each character at most once, and all but fewer than 2 T of them, in an order of its
         own. A pass over 1,009 characters is 62 windows of T = 16:""")
     text = np.arange(1009, dtype=np.uint16)
     drawn = torch.cat([batch(text, 2, 16, seed=0, step=step)[0] for step in range(31)])  # (62, T)
-    page.check(
-        f"the {drawn.numel()} characters of the pass = how many are distinct",
-        torch.tensor(float(drawn.numel())),
-        torch.tensor(float(len(set(drawn.flatten().tolist())))),
-        0.0,
-    )
+    claim = f"the {drawn.numel()} characters of the pass = how many are distinct"
+    page.check(claim, torch.tensor(drawn.numel()), torch.tensor(len({*drawn.flatten().tolist()})))
 
 
-def _explain_key_offset(page: Page, seed: int) -> None:
+def _explain_key_offset(page: Page, noise: Tensor) -> None:
     page.paragraph("""10. **Partial key offset** (modded-nanogpt, pull request 169;
         model.key_offset). What followed 'Rom' the last time is a good guess after this 'Rom'. A
         head that looks it up is called an induction head (arXiv:2209.11895). In the textbook GPT it
@@ -321,55 +289,40 @@ def _explain_key_offset(page: Page, seed: int) -> None:
         itself less, it changes nothing at this length.""")
     page.source(offset_by_one)
     text, hs = "romeo rom", 24
-    letters = sorted(set(text))
     k = torch.zeros(len(text), hs)
     for t, letter in enumerate(text):  # one-hot, in channels that are offset
-        k[t, hs // 4 + letters.index(letter)] = 1
-    query = 8 * k[-1:]
+        k[t, hs // 4 + " emor".index(letter)] = 1
     page.table(
         "attention weights of the last query, which looks for its own character, 'm'",
-        torch.cat([scaled_scores(query, keys).softmax(-1) for keys in (k, offset_by_one(k))]),
+        torch.cat([scaled_scores(8 * k[-1:], keys).softmax(-1) for keys in (k, offset_by_one(k))]),
         ["plain keys", "offset keys"],
         [f"t={t} {symbol(letter)}" for t, letter in enumerate(text)],
     )
-    _, noise = queries_and_keys(seed)
-    claim = "these lines = the production model's keys"
-    page.check(claim, offset_by_one(noise), offset_keys(noise))
+    page.check(
+        "these lines = the production model's keys", offset_by_one(noise), offset_keys(noise)
+    )
 
 
-def _unnormalised_queries(seed: int) -> str:
-    """Compute the answer to the exercise."""
-    q, k = queries_and_keys(seed)
-    k = F.layer_norm(k, k.shape[-1:])
-    scores = [scaled_scores(factor * q, k) for factor in FACTORS]
-    largest = ", ".join(f"{float(s.abs().max()):.4f}" for s in scores)
-    bits = [float(entropy(causal_softmax(s)).mean()) for s in scores]
-    return f"""{largest}: they grow with the queries, and nothing bounds them. The attention weights
-        become sharp: their mean entropy falls from {bits[0]:.2f} to {bits[1]:.2f} and
-        {bits[2]:.2f} of at most {max_entropy(8):.2f} bits, and with it the gradient, as the lesson
-        scaling shows."""
-
-
-def _explain_trained(page: Page, trained: Trained) -> None:
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Show the sizes of n-gram rows and scores, and how many channels are negative."""
     model, config = trained.model, trained.model.config
-    trained.introduce(page)
     page.table(
         "mean norm of the embeddings of this text's characters, and of those before each",
-        [float(t[trained.ids[0]].norm(dim=-1).mean()) for t in embedding_tables(model)],
+        [t[trained.ids[0]].norm(dim=-1).mean() for t in embedding_tables(model)],
         columns=["its own", *(f"{i} before" for i in range(1, config.ngram))],
     )
-    largest = [scaled_scores(q, k).tril().abs().max() for _, q, k, _ in trained.heads()]
-    negative = []
-    for layer, x in zip(trained.blocks, trained.streams, strict=True):
+    rows = []
+    for layer, x, (_, q, k, _) in zip(
+        trained.blocks, trained.streams, trained.heads(), strict=True
+    ):
         x = x + layer.attention(layer.attention_norm(x))
-        hidden = layer.mlp.expand(layer.mlp_norm(x))
-        negative.append((hidden <= 0).float().mean())
+        negative = (layer.mlp.expand(layer.mlp_norm(x)) <= 0).float().mean()
+        rows.append([scaled_scores(q, k).tril().abs().max(), negative])
     bound = config.attention_scale * config.head_size**0.5
     limit = f"at most {bound:.4f}" if config.qk_norm else "no QK norm"
-    becomes = "; squared ReLU makes them zero" if config.activation == "relu2" else ""
     page.table(
-        f"largest |score| ({limit}), and share of the MLP's channels that are negative{becomes}",
-        torch.tensor([largest, negative]).T,
+        f"largest |score| ({limit}), and share of the MLP's channels that are negative",
+        rows,
         trained.layers,
         ["score", "negative"],
     )

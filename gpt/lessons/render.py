@@ -46,11 +46,9 @@ def _render(part: Part, width: int, colour: bool, answer: bool) -> str:
     if "check" in part:
         return _fill(f"{part['check']} ({_outcome(part)})", width, indent=4)
     if "exercise" in part:
-        text = f"Exercise: {part['exercise']}"
         shown = f"Answer: {part['answer']}" if answer else "The answer: the same with --answer."
-        return "\n".join(
-            _paragraph(line, width, ["Exercise", "Answer"] * colour) for line in (text, shown)
-        )
+        lines = (f"Exercise: {part['exercise']}", shown)
+        return "\n".join(_paragraph(x, width, ["Exercise", "Answer"] * colour) for x in lines)
     return "\n".join([_fill(part["table"], width), _cells(part, width, colour)])
 
 
@@ -69,12 +67,16 @@ def _paragraph(text: str, width: int, terms: list[str]) -> str:
 
 def _code_line(line: str, width: int) -> str:
     """Indent a line of code by 4; continue a longer one below it, further in."""
-    margin = 4 + len(line) - len(line.lstrip())
-    first, further = " " * margin, " " * (margin + 8)
-    wrapper = textwrap.TextWrapper(
-        width, initial_indent=first, subsequent_indent=further, break_on_hyphens=False
+    margin = " " * (4 + len(line) - len(line.lstrip()))
+    further = f"{margin}{8 * ' '}"
+    wrapped = textwrap.wrap(
+        line.strip(),
+        width,
+        initial_indent=margin,
+        subsequent_indent=further,
+        break_on_hyphens=False,
     )
-    return wrapper.fill(line.strip())
+    return "\n".join(wrapped)
 
 
 def _outcome(part: Part) -> str:
@@ -98,26 +100,28 @@ def _cell(value: float | str | None) -> str:
 def _cells(part: Part, width: int, colour: bool) -> str:
     """Return the rows of a table, in blocks of as many columns as fit the width."""
     values, columns = part["values"], [visible(name) for name in part["columns"]]
-    texts = [[_cell(value) for value in row] for row in values]
     rows = [visible(name) for name in part["rows"]] or [""] * len(values)
+    texts = [[_cell(value) for value in row] for row in values]
     margin = max(map(len, rows)) + 2
     cell = max(8, *(len(text) + 1 for line in [columns, *texts] for text in line))
+    texts = [[text.rjust(cell) for text in row] for row in texts]
     total, fit = len(texts[0]), max(1, (width - margin) // cell)
     step = math.ceil(total / math.ceil(total / fit))  # columns of a block: blocks of equal size
     numbers = [abs(value) for row in values for value in row if isinstance(value, float)]
     largest = max(numbers, default=0.0)
-    shade = colour and total * len(values) > 1 and largest > 0
-
-    def show(value: float | str | None, text: str) -> str:
-        number = shade and isinstance(value, float)
-        return shaded(text.rjust(cell), value / largest) if number else text.rjust(cell)  # type: ignore[operator]
-
+    if colour and total * len(values) > 1 and largest > 0:
+        texts = [
+            [
+                shaded(x, v / largest) if isinstance(v, float) else x
+                for v, x in zip(*pair, strict=True)
+            ]
+            for pair in zip(values, texts, strict=True)
+        ]
     blocks = []
     for start in range(0, total, step):
         block = slice(start, start + step)
         lines = [" " * margin + "".join(c.rjust(cell) for c in columns[block])] if columns else []
-        for name, row, line in zip(rows, values, texts, strict=True):
-            cells = "".join(map(show, row[block], line[block]))
-            lines.append(f"{name:<{margin}}{cells}".rstrip())
+        for name, row in zip(rows, texts, strict=True):
+            lines.append(f"{name:<{margin}}{''.join(row[block])}".rstrip())
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)

@@ -60,7 +60,7 @@ def example(seed: int) -> tuple[Tensor, Tensor]:
     return torch.randn(B, T, 16), torch.randn(B, T, 16)
 
 
-def explain(page: Page, seed: int, trained: Trained | None) -> None:
+def explain(page: Page, seed: int) -> None:
     """Write the page."""
     q, k = example(seed)
     page.paragraph("""The score of a query and a key is their **dot product**: the sum of head_size
@@ -68,7 +68,7 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         the sum is about 16. The variance of the sum divided by sqrt(16) is about 1.""")
     page.source(raw_scores, scaled_scores)
     variances = [q.var(), k.var(), raw_scores(q, k).var(), scaled_scores(q, k).var()]
-    page.table("variance", torch.stack(variances), columns=["q", "k", "q.k", "scaled"])
+    page.table("variance", variances, columns=["q", "k", "q.k", "scaled"])
     dimensions = [5, 16, 100, 400]
     page.table(
         "variance of q.k over 1,000 pairs, by dimension",
@@ -76,34 +76,25 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
         ["q.k", "q.k / sqrt(dimension)"],
         [str(d) for d in dimensions],
     )
-    page.check(
-        "dividing the scores by sqrt(hs) = multiplying the queries by hs ** -0.5",
-        scaled_scores(q, k),
-        raw_scores(q * 16**-0.5, k),
-    )
-    scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
-    factors = [1, 8, 32]
     page.paragraph("""Why does it matter? Softmax is diffuse only while its scores are small. Large
-        scores make it nearly **one-hot**: all weight goes to the largest. Here are the same five
-        scores, times 1, 8 and 32:""")
-    rows = ["scores", *[f"{factor} x scores" for factor in factors[1:]]]
-    weights = torch.stack([(n * scores).softmax(-1) for n in factors])
-    page.table("softmax", weights, rows)
+        scores make it nearly **one-hot**: all weight goes to the largest. Five scores, times 1, 8
+        and 32:""")
+    scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
+    rows = ["scores", "8 x scores", "32 x scores"]
+    multiples = torch.stack([scores, 8 * scores, 32 * scores])
+    page.table("softmax", multiples.softmax(-1), rows)
     page.paragraph(f"""The **entropy** of the weights says how undecided they are. It is 0 bits if
-        one weight is 1. It is log2(n) if all n weights are equal, here log2(5) = {math.log2(5):.4f}
-        bits:""")
-    page.table("entropy of the weights (bits)", entropy(weights), columns=rows)
+        one weight is 1, and log2(n) if all n weights are equal: here {math.log2(5):.4f} bits.""")
+    page.table("entropy of the weights (bits)", entropy(multiples.softmax(-1)), columns=rows)
     page.paragraph("""A sharp softmax does not learn. The gradient of the scores is that of the
         weights times softmax's **Jacobian**, diag(w) - w w^T, which says how each weight w changes
         with each score. If w is nearly one-hot, the Jacobian is nearly 0. So a head has to begin
         diffuse, with scores of variance 1, and becomes as sharp as is useful by training.""")
     page.source(jacobian)
-    norms = torch.stack([jacobian(n * scores).norm() for n in factors])
+    norms = [jacobian(multiple).norm() for multiple in multiples]
     page.table("norm of softmax's Jacobian", norms, columns=rows)
     torchs = torch.func.jacrev(lambda s: s.softmax(-1))(scores)
     page.check("the Jacobian by hand = torch's", jacobian(scores), torchs)
-    if trained is not None:
-        _explain_trained(page, trained)
     raw, scaled = (form(2 * q, k).var() for form in (raw_scores, scaled_scores))
     page.exercise(
         """In `example` double the queries: `2 * torch.randn(B, T, 16)`. What are the variances of
@@ -114,22 +105,16 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
 
 
-def _explain_trained(page: Page, trained: Trained) -> None:
-    trained.introduce(page)
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Show the variance of the scores and the entropy of the weights, with and without scale."""
     T = trained.ids.shape[1]
-    largest = max_entropy(T)
+    largest, past = max_entropy(T), torch.ones(T, T).tril() == 1
     page.paragraph(f"""The entropy of the attention weights is the mean over rows of 1 to {T} keys,
         which is {largest:.4f} bits at most.""")
     for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
-        variances, bits = [], []
-        for _, queries, keys, _ in trained.heads():
-            layer = scores_of(queries, keys)[0]  # (H, T, T)
-            past = torch.tril(torch.ones_like(layer[0])) == 1
-            variances.append(layer[:, past].var(dim=-1, correction=0))
-            bits.append(entropy(causal_softmax(layer)).mean(dim=-1))
-        captions = (
-            f"variance of the scores, {form} the scale",
-            f"entropy of the attention weights, in bits of at most {largest:.4f}, {form} the scale",
-        )
-        for caption, values in zip(captions, (variances, bits), strict=True):
-            page.table(caption, torch.stack(values), trained.layers, trained.columns)
+        scores = torch.cat([scores_of(q, k) for _, q, k, _ in trained.heads()])  # (layers, H, T, T)
+        shape = trained.layers, trained.columns
+        variances = scores[:, :, past].var(dim=-1, correction=0)
+        page.table(f"variance of the scores, {form} the scale", variances, *shape)
+        bits = entropy(causal_softmax(scores)).mean(dim=-1)
+        page.table(f"entropy of the attention weights (bits), {form} the scale", bits, *shape)

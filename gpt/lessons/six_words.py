@@ -60,9 +60,8 @@ def explain(page: Page, head: ParameterHead) -> None:
     page.table("the three matrices", matrices, columns=SIDES)
     page.table("x @ the matrices: Q, K, V", torch.cat([q, k, v], dim=1), WORDS, SIDES)
     page.paragraph("""What does the second word attend to? Its scores are its query times each key.
-        The scores are divided by sqrt(2), and softmax turns them into weights. Each value is
-        multiplied by its weight, and the sum of these products is the word's **context
-        vector**.""")
+        The scores are divided by sqrt(2), and softmax turns them into weights. The sum of the
+        values, each times its weight, is the word's **context vector**.""")
     page.table(
         "the query of 'journey' (row 2 of Q) and each word's key",
         {"score": scores[1], "/ sqrt(2)": scores[1] / 2**0.5, "weight": weights[1]},
@@ -76,29 +75,19 @@ def explain(page: Page, head: ParameterHead) -> None:
     page.table("context vectors: weights @ V", context, WORDS)
     fused = nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
     page.check("these lines = torch's scaled_dot_product_attention", context, fused)
-    _explain_parameters(page, head)
-
-
-def _explain_parameters(page: Page, head: ParameterHead) -> None:
     one = ParameterHead(3, 2)
     one.load_state_dict(head.state_dict())
     with torch.enable_grad():
         loss = one(X)[0].square().sum()
-    loss.backward()
-    gradients = []
-    for parameter in one.parameters():
-        assert parameter.grad is not None
-        gradients.append(parameter.grad)
-        parameter.sub_(0.1 * parameter.grad)
-    listed = ", ".join(f"{name} {tuple(p.shape)}" for name, p in one.named_parameters())
-    page.paragraph(f"""Why `nn.Module` and `nn.Parameter`? A matrix that is an `nn.Parameter` has
+        gradients = torch.autograd.grad(loss, [*one.parameters()])
+    for parameter, gradient in zip(one.parameters(), gradients, strict=True):
+        parameter.sub_(0.1 * gradient)
+    page.paragraph("""Why `nn.Module` and `nn.Parameter`? A matrix that is an `nn.Parameter` has
         `requires_grad`, so `backward()` stores the gradient of a loss in its `.grad`. The module
         lists its parameters in `parameters()`, which is passed to an optimizer, and in
-        `state_dict()`, which a checkpoint stores: here {listed}. x is a plain tensor: it is fixed,
-        is in no list and has no gradient. In a model x is trained too: each vector is a row of an
-        **embedding** table, which is one more parameter. Here are the gradients of a loss, the sum
-        of the squared outputs. Below is that loss before and after w -= 0.1 * w.grad for each
-        parameter w.""")
+        `state_dict()`, which a checkpoint stores. x is a plain tensor: it is fixed, is in no list
+        and has no gradient. In a model x is trained too: each vector is a row of an **embedding**
+        table, which is one more parameter. Here are the gradients of a loss, the sum of the squared
+        outputs, and that loss before and after w -= 0.1 * w.grad for each parameter w.""")
     page.table(".grad of each parameter", torch.cat(gradients, dim=1), columns=SIDES)
-    losses = torch.stack([loss.detach(), one(X)[0].square().sum()])
-    page.table("the loss", losses, columns=["before", "after"])
+    page.table("the loss", [loss, one(X)[0].square().sum()], columns=["before", "after"])

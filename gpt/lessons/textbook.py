@@ -7,13 +7,11 @@ import torch
 from torch import Tensor
 
 from gpt.config.load import load_config
-from gpt.config.schema import ModelConfig
 from gpt.lessons import block, normalization
-from gpt.lessons.lesson_page import Page, names
+from gpt.lessons.lesson_page import Page
 from gpt.lessons.positions import add_positions
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT, count_parameters, cross_entropy
-from gpt.text.display import symbol
 
 TEXTBOOK = {  # the settings of a textbook GPT, whatever its size
     "positions": "learned",
@@ -36,11 +34,6 @@ def textbook(model: GPT, ids: Tensor) -> Tensor:
     return x @ weights["head.weight"].T  # (B, T, V)
 
 
-def is_textbook(config: ModelConfig) -> bool:
-    """Return whether `textbook` can compute a model of this config."""
-    return all(getattr(config, key) == value for key, value in TEXTBOOK.items())
-
-
 def draw_zeros(model: GPT) -> None:
     """Draw the parameters that are zero in a new model, so that each part has an effect."""
     for parameter in model.parameters():
@@ -56,7 +49,7 @@ def example(seed: int) -> tuple[Tensor, GPT]:
     return torch.randint(11, (2, 8)), model
 
 
-def explain(page: Page, seed: int, trained: Trained | None) -> None:
+def explain(page: Page, seed: int) -> None:
     """Write the page."""
     ids, model = example(seed)
     logits = textbook(model, ids)
@@ -80,73 +73,54 @@ def explain(page: Page, seed: int, trained: Trained | None) -> None:
     )
     claim = "the textbook's logits = those of the production model that classic trains"
     page.check(claim, logits, model(ids))
-    changed = ids.clone()
-    changed[:, 5:] = (ids[:, 5:] + 1) % V
-    page.check(
-        "causal: logits up to t=4 = the same with all later characters changed",
-        logits[:, :5],
-        textbook(model, changed)[:, :5],
-    )
-    page.table(
-        "predicted probabilities of the next character, first text, untrained: all about 1 / V",
-        logits[0].softmax(-1),
-        names("t", T),
-        [f"id {i}" for i in range(V)],
-    )
     page.paragraph("""The **loss** is the **cross-entropy**. It is minus the logarithm of the
         probability that was predicted for the actual next character, averaged over all positions.
         Untrained it is about ln V; training minimises it. Its exponential is the **perplexity**: a
         model with perplexity 5 is as unsure as if it guessed among 5 equally likely characters.""")
     page.formula("cross-entropy", "loss = -mean of log softmax(logits[t])[id of character t + 1]")
-    loss = cross_entropy(logits[:, :-1], ids[:, 1:])
     by_hand = -logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None]).mean()
+    loss = _show_loss(page, "the first texts", logits, ids)
     page.check("the formula = the loss that training minimises", by_hand, loss)
-    _show_loss(page, "the first texts", loss, V)
     page.paragraph("""GPT-2 differs in two points. Its queries, keys and values have biases
         (model.qkv_bias), and its token embedding is also its head (weight tying, arXiv:1608.05859).
-        How this project starts and trains its models, and what its own default changes, is the
-        lesson recipe.""")
-    if trained is not None:
-        _explain_trained(page, trained)
+        What this project changes is the lesson recipe.""")
     earlier = ids.clone()
     earlier[:, 0] = (ids[:, 0] + 1) % V
-    with_blocks = logits[:, -1] - textbook(model, earlier)[:, -1]
+    with_blocks = (logits - textbook(model, earlier))[:, -1].abs().max()
     model.blocks = torch.nn.ModuleList()
-    without = textbook(model, ids)[:, -1] - textbook(model, earlier)[:, -1]
+    without = (textbook(model, ids) - textbook(model, earlier))[:, -1].abs().max()
     page.exercise(
         """In textbook leave out the two lines of the loop over the blocks. On what can the
         prediction at a position still depend?""",
-        f"""On that character and its position only: a bigram model that has positions. Change
-        the first character: the last position's logits change by {float(without.abs().max()):.0f}
-        without blocks, and by {float(with_blocks.abs().max()):.4f} with them. The first check
-        fails: the production model has its blocks.""",
+        f"""On that character and its position only: a bigram model that has positions. Change the
+        first character: the last position's logits change by {without:.0f} without blocks, and by
+        {with_blocks:.4f} with them. The first check fails.""",
     )
 
 
-def _show_loss(page: Page, caption: str, loss: Tensor, V: int) -> None:
-    numbers = torch.stack([loss, torch.tensor(V).log(), loss.exp()])
+def _show_loss(page: Page, caption: str, logits: Tensor, ids: Tensor) -> Tensor:
+    """Show and return the loss of logits (B, T, V) of ids (B, T)."""
+    loss = cross_entropy(logits[:, :-1], ids[:, 1:])
+    numbers = torch.stack([loss, torch.tensor(logits.shape[-1]).log(), loss.exp()])
     page.table(caption, numbers, columns=["loss", "ln V", "perplexity"])
+    return loss
 
 
-def _explain_trained(page: Page, trained: Trained) -> None:
-    """Show a trained model's prediction, its loss on the text, and its parameters."""
-    config = trained.model.config
-    trained.introduce(page)
-    logits = trained.model(trained.ids)
-    if is_textbook(config):
-        by_hand = textbook(trained.model, trained.ids)
-        page.check("the textbook's logits = the trained model's", by_hand, logits)
-    else:
-        other = {key: getattr(config, key) for key in TEXTBOOK}
-        other = {key: value for key, value in other.items() if value != TEXTBOOK[key]}
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Show a prediction, the loss on the text, and the number of parameters."""
+    config, logits = trained.model.config, trained.model(trained.ids)
+    other = {key: getattr(config, key) for key in TEXTBOOK if getattr(config, key) != TEXTBOOK[key]}
+    if other:
         listed = ", ".join(f"model.{key} is {value}" for key, value in other.items())
         page.paragraph(f"""{trained.name} is no textbook GPT: {listed}. The lesson recipe computes
             it by hand, too.""")
-    likely = logits[0, -1].softmax(-1).topk(min(6, logits.shape[-1]))
-    columns = [symbol(trained.vocabulary.names[i]) for i in likely.indices]
-    page.table("the likeliest characters after the text", likely.values, columns=columns)
+    else:
+        by_hand = textbook(trained.model, trained.ids)
+        page.check("the textbook's logits = the trained model's", by_hand, logits)
+    probabilities = logits[0, -1].softmax(-1)
+    likely, columns = trained.likeliest(probabilities)
+    page.table("the likeliest characters after the text", probabilities[likely], columns=columns)
     if trained.ids.shape[1] > 1:
-        loss = cross_entropy(logits[:, :-1], trained.ids[:, 1:])
-        _show_loss(page, "this text", loss, logits.shape[-1])
+        _show_loss(page, "this text", logits, trained.ids)
     counts = count_parameters(trained.model)
     page.table("number of parameters", list(counts.values()), columns=list(counts))

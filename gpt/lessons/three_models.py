@@ -129,15 +129,11 @@ def load(source: str) -> Corpus:
         TextError: it cannot be read, is too short or has too many distinct characters.
     """
     corpus = load_corpus(open_source(source))
-    if len(corpus.val) <= T:
+    V = len(corpus.vocabulary)
+    if len(corpus.val) <= T or V > MAX_VOCABULARY:
         raise TextError(
-            f"{source}: expected at least {10 * T + 10} characters (90 % are train, 10 % val), "
-            f"got {len(corpus.ids)}; use a longer text"
-        )
-    if len(corpus.vocabulary) > MAX_VOCABULARY:
-        raise TextError(
-            f"{source}: expected at most {MAX_VOCABULARY:,} distinct characters, got "
-            f"{len(corpus.vocabulary):,}; use another text"
+            f"{source}: expected at least {10 * T + 10} characters and at most {MAX_VOCABULARY:,} "
+            f"distinct ones, got {len(corpus.ids):,} and {V:,}; use another text"
         )
     return corpus
 
@@ -151,97 +147,71 @@ def train(model: nn.Module, corpus: Corpus, rate: float, seed: int) -> list[floa
     return [before, after, math.exp(after)]
 
 
-def compare(corpus: Corpus, seed: int) -> tuple[Tensor, list[list[int]]]:
-    """Train the three models, and the one head once more with fixed token embeddings.
-
-    Returns:
-        What `train` returns for the four, (4, 3); samples of an untrained model and of the three.
-    """
-    V, first = len(corpus.vocabulary), int(corpus.val[0])
-    losses, samples = [], []
-    for kind, rate in ((Bigram, BIGRAM_RATE), (OneHead, RATE), (OneBlock, RATE)):
-        torch.manual_seed(seed)
-        model = kind(V)
-        untrained = sample(model, first, seed)
-        losses.append(train(model, corpus, rate, seed))
-        samples.append(sample(model, first, seed))
-    torch.manual_seed(seed)
-    fixed = OneHead(V)
-    fixed.tokens.weight.requires_grad_(False)
-    losses.append(train(fixed, corpus, RATE, seed))
-    return torch.tensor(losses), [untrained, *samples]
-
-
-def explain(page: Page, seed: int, trained: Trained | None, source: str = "python-docs") -> None:
+def explain(page: Page, seed: int, source: str = "python-docs") -> None:
     """Write the page; the models are trained on the text of that name or path."""
     corpus = load(source)
-    V = len(corpus.vocabulary)
+    V, first = len(corpus.vocabulary), int(corpus.val[0])
     page.paragraph(f"""Where do the weights come from? They begin random. Each step of training
         moves them a little way down the gradient of the loss. The text here is {source}:
         {len(corpus.ids):,} characters, {V} of them distinct. Its first 90 % are the **train split**
         and its last 10 % the **val split**. No step sees the val split: the loss there says what
         was learned, not what was memorised. A **batch** is B = {BATCH_SIZE} windows of T = {T}
-        characters. Its targets are the same windows one character later, so each window is T
-        examples at once.""")
+        characters; the targets are the same windows one character later.""")
     page.source(fit)
     page.paragraph("""**AdamW** (arXiv:1711.05101) divides each weight's mean gradient by its usual
         size, so that every weight moves by about the **learning rate**. Three models are trained,
-        each with one part more. A **bigram** model predicts from one character, by a table:""")
-    page.source(Bigram.forward)
-    page.paragraph("One head of attention, on token and position embeddings:")
-    page.source(OneHead.forward)
-    page.paragraph("One block of the textbook in its place:")
-    page.source(OneBlock.forward)
-    page.paragraph("""The one head is trained once more with its token embeddings fixed, as random
-        as they begin. What is training them worth?""")
+        each with one part more. A **bigram** model predicts from one character, by a table. The
+        second has one head of attention, the third one block of the textbook:""")
+    page.source(Bigram.forward, OneHead.forward, OneBlock.forward)
+    page.paragraph("""The one head is trained once more with its token embeddings fixed and random.
+        What is training them worth?""")
+    losses, samples = [], dict[str, list[int]]()
+    models = {"bigram": Bigram, "one head": OneHead, "one block": OneBlock}
     with computing_with(1):  # in models so small, threads would only wait for each other
-        losses, samples = compare(corpus, seed)
+        for name, kind in [*models.items(), ("one head, tokens fixed", OneHead)]:
+            torch.manual_seed(seed)
+            model = kind(V)
+            if name not in models:
+                model.get_parameter("tokens.weight").requires_grad_(False)
+            samples.setdefault("untrained", sample(model, first, seed))
+            losses.append(train(model, corpus, BIGRAM_RATE if kind is Bigram else RATE, seed))
+            samples[name] = sample(model, first, seed)
         counted = evaluate(count_bigrams(corpus.train, V), corpus.val)
-        torch.manual_seed(seed)
-        repeated = torch.tensor(train(Bigram(V), corpus, BIGRAM_RATE, seed)[1])
-    models = ["bigram", "one head", "one block"]
     page.table(
         f"nats per character of the val split (about {SCORED_CHARACTERS:,} of its characters), "
         f"before and after {STEPS} steps, and perplexity",
         losses,
-        [*models, "one head, tokens fixed"],
+        [*samples][1:],
         ["before", "after", "perplexity"],
     )
     page.drawing(
         "untrained, and trained: each character drawn from the prediction after those before it",
         [
-            f"{name:<11}{corpus.vocabulary.decode(ids).translate(LINE_ENDS)}"
-            for name, ids in zip(["untrained", *models], samples, strict=True)
+            f"{name:<11}{corpus.vocabulary.decode(samples[name]).translate(LINE_ENDS)}"
+            for name in ("untrained", *models)
         ],
     )
+    bigram = losses[0][1]
     page.paragraph(f"""Untrained, all begin at ln V = {math.log(V):.4f}: each of the {V} characters
         is equally likely. The best bigram needs no gradient: count how often each character follows
-        each. Counted it has a loss of {counted:.4f}; {STEPS} steps come to {losses[0, 1]:.4f}. What
-        is better than that comes from **context**: attention uses the characters before.""")
-    page.check_differ(
-        "one head's loss with trained token embeddings, and with fixed random ones",
-        losses[1, 1],
-        losses[3, 1],
-    )
-    claim = "every draw follows from the seed: the bigram's loss = that of the same trained again"
-    page.check(claim, losses[0, 1], repeated, 0.0)
+        each. Counted it has a loss of {counted:.4f}; {STEPS} steps come to {bigram:.4f}. What is
+        better than that comes from **context**: attention uses the characters before.""")
+    claim = "one head's loss with trained token embeddings, and with fixed random ones"
+    page.check_differ(claim, *torch.tensor(losses)[[1, 3], 1])
     page.paragraph("""`gpt train` does the same with more layers, more steps and a faster recipe:
         the lesson recipe. Its loop is gpt/training/trainer.py, a step gpt/training/step.py.""")
-    if trained is not None:
-        _explain_trained(page, trained)
     page.exercise(
         """In OneHead.forward leave out the line x = x + self.head(x)[0]. Which loss of the table
         does training come close to then?""",
-        f"""To the bigram's, {losses[0, 1]:.4f}. A prediction depends on one character again, and on
-        its position in the window, which is no help, since windows begin anywhere. Learning to
-        ignore it makes the loss a little worse.""",
+        f"""To the bigram's, {bigram:.4f}. A prediction depends on one character again, and on its
+        position in the window, which is no help, since windows begin anywhere. The loss is a little
+        worse.""",
     )
 
 
-def _explain_trained(page: Page, trained: Trained) -> None:
+def explain_trained(page: Page, trained: Trained) -> None:
     """Show a trained model's loss by how many characters it sees."""
     losses = loss_by_context(trained.model, trained.ids[0])
-    trained.introduce(page)
     if not losses:
         page.paragraph("One character has none after it to predict: give at least two.")
         return
@@ -249,7 +219,7 @@ def _explain_trained(page: Page, trained: Trained) -> None:
         sees only this many characters up to each. With 1 it is a bigram model.""")
     page.table(
         "loss (nats per character) by number of characters that it sees",
-        [*losses.values()],
+        list(losses.values()),
         columns=[str(context) for context in losses],
     )
 
@@ -259,13 +229,10 @@ def loss_by_context(model: nn.Module, ids: Tensor) -> dict[int, float]:
 
     All losses are of the same characters, those after the longest context.
     """
-    longest = min(len(ids) // 2, MAX_CONTEXT)
-    if not longest:
-        return {}
-    powers = range(longest.bit_length())
-    start = 2 ** powers[-1]  # the first character that is predicted
+    powers = range(min(len(ids) // 2, MAX_CONTEXT).bit_length())
     losses = {}
     for context in (2**power for power in powers):
+        start = 2 ** powers[-1]  # the first character that is predicted
         windows = ids[start - context : -1].unfold(0, context, 1)  # (N - start, context)
         logits = model(windows)[:, -1:]  # (N - start, 1, V)
         losses[context] = float(cross_entropy(logits, ids[start:, None]))

@@ -15,6 +15,7 @@ from gpt.model.transformer import GPT, Block
 from gpt.sampling.generate import generate_text
 from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
+from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 
 MAX_CHARACTERS = 256  # characters of a lesson's text; model.T of someone else's run may be huge
@@ -30,6 +31,7 @@ class Trained:
     vocabulary: Vocabulary
     text: str
     generated: bool
+    seed: int
     ids: Tensor  # (1, T)
     streams: list[Tensor]  # the residual stream before each block, (1, T, C)
 
@@ -51,8 +53,7 @@ class Trained:
     def heads(self) -> Iterator[tuple[CausalSelfAttention, Tensor, Tensor, Tensor]]:
         """Yield each layer's attention, queries and keys (1, H, T, hs), and values (1, H, T, vs).
 
-        The queries are multiplied by `attention_scale`, so that the scores are q k / sqrt(hs), as
-        in the lessons.
+        Queries are multiplied by `attention_scale`: the scores are q k / sqrt(hs), as in lessons.
         """
         for block, x in zip(self.blocks, self.inputs, strict=True):
             q, k, v = block.attention.heads(x)
@@ -70,14 +71,18 @@ class Trained:
 
     def introduce(self, page: Page) -> None:
         """Add a sentence that introduces the model and the text."""
-        quoted = self.text
+        quoted, origin = self.text, "that it generated" if self.generated else "of yours"
         if len(quoted) > QUOTED_CHARACTERS:
             quoted = f"{quoted[:QUOTED_CHARACTERS]}..."
-        origin = "that it generated" if self.generated else "of yours"
         page.verbatim(
             f"The same in the trained model {self.name}, on {len(self.characters)} "
             f"{self.vocabulary.unit}s {origin}: {quoted!r}."
         )
+
+    def likeliest(self, probabilities: Tensor) -> tuple[list[int], list[str]]:
+        """Return the ids of the six likeliest characters of (V,), and their symbols."""
+        ids = probabilities.topk(min(6, len(probabilities))).indices.tolist()
+        return ids, [symbol(self.vocabulary.names[id_]) for id_ in ids]
 
 
 @torch.no_grad()
@@ -90,7 +95,7 @@ def trained_model(
         name: the name of the run.
         model: the trained model; if it is an ensemble, its first member is used.
         vocabulary: the model's vocabulary.
-        seed: the seed of a generated text.
+        seed: the seed of a generated text, and of what the lessons draw.
         text: at most T characters (or bytes), and at most `MAX_CHARACTERS`; default: generate one.
 
     Raises:
@@ -110,6 +115,5 @@ def trained_model(
         ids = to_torch(vocabulary.encode(text))
     if not 0 < len(ids) <= longest:
         raise UsageError(f"--text: expected 1 to {longest} {vocabulary.unit}s, got {len(ids)}")
-    _, streams = run_with_streams(first, ids)
-    before_blocks = streams[:-1]  # the last one is the input of the model's head
-    return Trained(name, first, vocabulary, text, generated, ids[None], before_blocks)
+    _, streams = run_with_streams(first, ids)  # the last one is the input of the model's head
+    return Trained(name, first, vocabulary, text, generated, seed, ids[None], streams[:-1])

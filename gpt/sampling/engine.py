@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 CPU_BYTES = 2e11  # bytes of weights that a CPU reads in the time that a GPU takes to start
 UNKNOWN_LENGTH = 1000  # characters assumed for a sample that only a stop string ends
 PREFILL_CHARACTERS = 2048  # characters prefilled together; more would only take memory
-FLOAT_BYTES = 4
 TEXT_BYTES = 100  # bytes for a character that waits to be shown, at most
 SAMPLE_BYTES = 10_000  # bytes for a sample's draws, recent ids and list entries, at most
 
@@ -60,20 +59,28 @@ def open_engine(
         DeviceError: there is no such device.
         OutOfMemory: this many texts would take more memory than is free.
     """
-    device = _select(checkpoint, device, B, length)
-    V, unit = len(checkpoint.vocabulary), UTF8_BYTES if checkpoint.vocabulary.is_bytes else 1
-    ids = None if length is None else prompt + unit * length
+    config, weights, vocabulary = checkpoint.config.model, checkpoint.weights, checkpoint.vocabulary
+    characters = B * (UNKNOWN_LENGTH if length is None else length)
+    small = characters * sum(array.nbytes for array in weights.values()) < CPU_BYTES
+    gpu = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+    gpu = gpu or sys.platform in ("darwin", "win32")  # possibly: only torch can tell
+    if device == "auto" and (small or not gpu):
+        device = "cpu"
     free = None
-    if device.startswith("cuda"):
+    if device != "cpu":
         import torch
 
-        free = torch.cuda.mem_get_info(device)[0]
-    parts = sampling_bytes(checkpoint.config.model, V, B, ids)
+        from gpt.device import select_device
+
+        device = str(select_device(device))
+        free = torch.cuda.mem_get_info(device)[0] if device.startswith("cuda") else None
+    unit = UTF8_BYTES if vocabulary.is_bytes else 1
+    ids = None if length is None else prompt + unit * length
+    parts = sampling_bytes(config, len(vocabulary), B, ids)
     advice = "generate fewer samples at once, or use a smaller model"
     check_memory(f"sampling {counted(B, 'text')}", parts, advice, free)
     if device == "cpu":
-        return NumpyEngine(checkpoint.config.model, checkpoint.weights, B)
-    import torch
+        return NumpyEngine(config, weights, B)
 
     from gpt.runs.weights import load_model
     from gpt.sampling.torch_engine import TorchEngine
@@ -92,13 +99,9 @@ def engine_of(model: "LanguageModel", B: int) -> Engine:
 
 
 def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[str, int]:
-    """Return an upper bound of the memory that sampling takes, in bytes by part.
+    """Return an upper bound of the memory that sampling B texts takes, in bytes by part.
 
-    Args:
-        model: the shapes of the model.
-        V: the vocabulary size.
-        B: the number of texts.
-        ids: the ids of a prompt and its sample together; None: unknown.
+    `ids` counts the ids of a prompt and its sample together; None if unknown.
     """
     K, H = model.ensemble, model.n_head
     T = model.T if ids is None else min(model.T, max(ids, FIRST_ROOM))
@@ -117,18 +120,4 @@ def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[
     }
     # a single sample is shown at once; of several, all but the first wait
     samples = B * (SAMPLE_BYTES + TEXT_BYTES * (ids or 0)) if B > 1 else 0
-    return {part: FLOAT_BYTES * count for part, count in numbers.items()} | {"samples": samples}
-
-
-def _select(checkpoint: CheckpointData, device: str, B: int, length: int | None) -> str:
-    """Return the device to use; see `open_engine`."""
-    characters = B * (UNKNOWN_LENGTH if length is None else length)
-    small = characters * sum(array.nbytes for array in checkpoint.weights.values()) < CPU_BYTES
-    gpu = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
-    gpu = gpu or sys.platform in ("darwin", "win32")  # possibly: only torch can tell
-    if device == "cpu" or (device == "auto" and (small or not gpu)):
-        return "cpu"
-    from gpt.device import select_device
-
-    chosen = select_device(device)
-    return "cpu" if chosen.type == "cpu" else str(chosen)
+    return {part: 4 * count for part, count in numbers.items()} | {"samples": samples}

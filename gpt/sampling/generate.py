@@ -22,13 +22,7 @@ PLAIN = SampleConfig(temperature=1.0)  # sample from the model's own distributio
 
 
 def sample_sources(seed: int, indices: Iterable[int], step: int = 0) -> list[np.random.Generator]:
-    """Return the source of each sample's draws, which follow from seed, step and its index alone.
-
-    Args:
-        seed: the seed of the draws.
-        indices: the index of each sample.
-        step: the step of the model in training.
-    """
+    """Return each sample's source of draws: a function of seed, its index and the model's step."""
     return [uniforms(seed, f"sample/{index}", step) for index in indices]
 
 
@@ -39,14 +33,7 @@ class Generator:
     as they are at most T. When a text outgrows T, all but its last T // 2 characters are dropped,
     and those are prefilled as a text of their own; and so on. Later characters therefore have
     T // 2 to T characters of context, and cost on average as much as the first T. A character here
-    is an id; in a byte model it is a byte.
-
-    Args:
-        engine: an engine for as many texts as there are prompts.
-        prompts: the ids of each prompt.
-        sources: the random numbers of each text.
-        rules: how to sample.
-        banned: ids that are never drawn.
+    is an id; in a byte model it is a byte. The ids in `banned` are never drawn.
     """
 
     def __init__(
@@ -61,8 +48,7 @@ class Generator:
         self.contexts = [prompt[-self.T :] for prompt in prompts]
         self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]
         self.sources = list(sources)
-        self.draws = np.empty((len(prompts), 0))
-        self.draws_used = 0
+        self.draws, self.draws_used = np.empty((len(prompts), 0)), 0
         equal: dict[tuple[int, ...], list[int]] = {}  # rows of equal prompts: prefill one of them
         for row, ids in enumerate(self.contexts):
             equal.setdefault(tuple(ids), []).append(row)
@@ -72,14 +58,7 @@ class Generator:
                 engine.fork(first, others)
 
     def step(self) -> tuple[list[int], list[float]]:
-        """Draw the next id of each text.
-
-        Returns:
-            The ids, and the log-probability that the model gives to each, before any rule.
-
-        Raises:
-            CheckpointError: the model's logits are NaN or infinite.
-        """
+        """Draw each text's next id; return the ids and the model's log-probability of each."""
         if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
             for row in full:
                 self.contexts[row] = self.contexts[row][-max(self.T // 2, 1) :]
@@ -90,8 +69,7 @@ class Generator:
         logits = self.engine.decode([ids[-1] for ids in self.contexts]).astype(np.float64)
         if not np.isfinite(logits).all():
             raise CheckpointError(
-                "the model predicts nothing: its logits are NaN or infinite; load another "
-                "checkpoint of the run (best, last or a step)"
+                "the model is broken: its logits are NaN or infinite; load another checkpoint"
             )
         log_probabilities = log_softmax(logits)
         logits[:, self.banned] = NEVER
@@ -132,23 +110,12 @@ def generate(
     stops: Sequence[str] = (),
     ban: str = "",
 ) -> Iterator[Chunk]:
-    """Continue each prompt until a stop string, or for `length` characters.
+    """Continue each prompt until a stop string, or for `length` characters; yield the chunks.
 
-    A stop string is not part of the sample; characters that may be the beginning of one are held
-    back. The length, the stop strings and the other samples do not change the draws of a sample.
-
-    Args:
-        engine: an engine for as many texts as there are prompts.
-        vocabulary: the model's vocabulary.
-        prompts: the ids of each prompt.
-        sources: the random numbers of each sample, as `sample_sources` makes them.
-        length: the characters of a sample; None: only a stop string ends it.
-        rules: how to sample; by default from all characters, at temperature 1.
-        stops: strings that end a sample.
-        ban: characters that are never sampled.
-
-    Yields:
-        The chunks of all samples, as they are generated.
+    `engine` has as many texts as there are prompts (of ids). `sources` are the random numbers of
+    each sample, as `sample_sources` makes them. The characters in `ban` are never sampled. A stop
+    string is not part of the sample; characters that may be the beginning of one are held back. The
+    length, the stop strings and the other samples do not change the draws of a sample.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
@@ -190,7 +157,7 @@ def generate_text(
     step: int = 0,
 ) -> str:
     """Return the text of `length` characters that a model in memory generates after `prompt`."""
-    prompts, sources = [encode_prompt(prompt, vocabulary)], sample_sources(seed, [0], step)
+    ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
     engine = engine_of(model, 1)
-    chunks = generate(engine, vocabulary, prompts, sources, length=length, rules=rules)
+    chunks = generate(engine, vocabulary, [ids], sources, length=length, rules=rules)
     return "".join(chunk.text for chunk in chunks)

@@ -28,8 +28,7 @@ class NumpyEngine:
 
     Three things are computed once, from the weights, instead of at every character:
     - The scale and shift of a LayerNorm are multiplied into the matrix that follows it.
-    - LayerNorm subtracts the mean of the residual stream. Here all weights that add to the stream
-      are centred, so that its mean is always zero.
+    - Weights that add to the residual stream are centred, so that LayerNorm finds a mean of zero.
     - The two channels of queries and keys that rotary positions rotate together become neighbours,
       which numpy can view as one complex number.
     """
@@ -61,7 +60,7 @@ class NumpyEngine:
         self.values = np.zeros((*caches, room, config.value_size), np.float32)
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
-        """Replace the texts in `rows` by `texts`, of any lengths up to T."""
+        """See `Engine.prefill`."""
         lengths = [len(text) for text in texts]
         self.lengths[rows] = 0
         if longest := max(lengths):
@@ -75,21 +74,21 @@ class NumpyEngine:
             self.lengths[rows] = lengths  # without the padding
 
     def decode(self, ids: list[int]) -> Floats:
-        """Append one id to each text; return the logits (B, V) of the next."""
+        """See `Engine.decode`."""
         self._make_room(int(self.lengths.max()) + 1)
         logits = self._forward(np.arange(len(ids)), np.array(ids)[:, None])
         self.lengths += 1
         return logits
 
     def fork(self, row: int, rows: list[int]) -> None:
-        """Replace the texts in `rows` by the one in `row`."""
+        """See `Engine.fork`."""
         end = int(self.lengths[row])
         self.lengths[rows], self.ids[rows] = end, self.ids[row]
         for cache in (self.keys, self.values):  # one more: the next key's channels
             cache[:, :, rows, :, : end + 1] = cache[:, :, [row], :, : end + 1]
 
     def select(self, rows: list[int]) -> None:
-        """Drop all texts but those in `rows`, which become rows 0, 1, 2 and so on."""
+        """See `Engine.select`."""
         self.lengths, self.ids = self.lengths[rows], self.ids[rows]
         self.keys, self.values = self.keys[:, :, rows], self.values[:, :, rows]
 
@@ -131,7 +130,8 @@ class NumpyEngine:
 
         scale = np.float32(config.attention_scale * config.head_size**-0.5)
         for block, keys, values in zip(self.blocks, self.keys, self.values, strict=True):
-            q, k, v = self._heads(block.qkv(_normalize(x)), n, rotations)
+            qkv, projection, expand, contract = block
+            q, k, v = self._heads(qkv(_normalize(x)), n, rotations)
             append(values, v)
             append(keys[..., : self.own], k[..., : self.own])
             if config.key_offset:
@@ -140,9 +140,8 @@ class NumpyEngine:
                 return np.empty((0, 0), np.float32)
             k, v = keys[:, chosen, :, :end], values[:, chosen, :, :end]  # (K, n, H, end, size)
             y = _attend(q.swapaxes(2, 3), k, v, future, scale)  # (K, n, H, t, vs)
-            x += block.projection(y.swapaxes(2, 3).reshape(*x.shape[:2], -1))
-            hidden = block.expand(_normalize(x))
-            x += block.contract(_relu2(hidden) if config.activation == "relu2" else _gelu(hidden))
+            x += projection(y.swapaxes(2, 3).reshape(*x.shape[:2], -1))
+            x += contract(_activate(expand(_normalize(x)), config.activation))
         return _mean_prediction(self.head(_normalize(x)))
 
     def _heads(
@@ -159,11 +158,9 @@ class NumpyEngine:
         return qk[..., :H, :], qk[..., H:, :], v.reshape(K, n, -1, H, vs)
 
 
-def _relu2(h: Floats) -> Floats:
-    return np.square(np.maximum(h, 0, out=h), out=h)
-
-
-def _gelu(h: Floats) -> Floats:
+def _activate(h: Floats, activation: str) -> Floats:
+    if activation == "relu2":
+        return np.square(np.maximum(h, 0, out=h), out=h)
     inner = np.float32((2 / np.pi) ** 0.5) * (h + np.float32(0.044715) * h * h * h)
     gelu: Floats = np.float32(0.5) * h * (1 + np.tanh(inner))
     return gelu
@@ -212,13 +209,6 @@ class _Linear(NamedTuple):
         return out
 
 
-class _Block(NamedTuple):
-    qkv: _Linear
-    projection: _Linear
-    expand: _Linear
-    contract: _Linear
-
-
 def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
     """Stack the members' weights: each becomes (K, ...), under its name in a single model."""
     if config.ensemble == 1:
@@ -244,33 +234,26 @@ def _linear(weights: Mapping[str, Floats], name: str, norm: str | None = None) -
     return _Linear(np.ascontiguousarray(weight.swapaxes(1, 2)), bias[:, None])
 
 
-def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> _Block:
-    def to_stream(name: str) -> _Linear:
-        """Return a layer that adds to the residual stream, whose mean must stay zero."""
-        weight, bias = _linear(weights, prefix + name)
-        return _Linear(_centred(weight), _centred(bias))
-
-    def from_stream(name: str, norm: str) -> _Linear:
-        return _linear(weights, prefix + name, prefix + norm)
-
-    return _Block(
-        _prepared(config, from_stream("attention.qkv", "attention_norm")),
-        to_stream("attention.projection"),
-        from_stream("mlp.expand", "mlp_norm"),
-        to_stream("mlp.projection"),
-    )
-
-
-def _prepared(config: ModelConfig, qkv: _Linear) -> _Linear:
-    """Prepare the layer for `_heads`: centre queries and keys for QK norm, and pair channels."""
+def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> list[_Linear]:
+    """Return a block's layers: qkv, projection, expand, contract."""
     H, hs = config.n_head, config.head_size
 
-    def prepared(columns: Floats) -> Floats:
-        qk, v = np.split(columns, [2 * H * hs], -1)
+    def prepared(qkv: Floats) -> Floats:
+        """Prepare for `_heads`: centre queries and keys for QK norm, and pair their channels."""
+        qk, v = np.split(qkv, [2 * H * hs], -1)
         if config.qk_norm:
             qk = _centred(qk.reshape(-1, 2 * H, hs))
         if config.positions == "rotary" or config.key_offset:  # channels i and i + hs / 2
             qk = qk.reshape(-1, 2 * H, 2, hs // 2).swapaxes(-1, -2)
         return np.concatenate([qk.reshape(*v.shape[:-1], 2 * H * hs), v], -1)
 
-    return _Linear(prepared(qkv.weight), prepared(qkv.bias))
+    qkv = _linear(weights, f"{prefix}attention.qkv", f"{prefix}attention_norm")
+    projection = _linear(weights, f"{prefix}attention.projection")
+    expand = _linear(weights, f"{prefix}mlp.expand", f"{prefix}mlp_norm")
+    contract = _linear(weights, f"{prefix}mlp.projection")
+    return [
+        _Linear(*map(prepared, qkv)),
+        _Linear(*map(_centred, projection)),  # adds to the stream, whose mean must stay zero
+        expand,
+        _Linear(*map(_centred, contract)),
+    ]

@@ -20,26 +20,17 @@ def check_known(
     what: str = "the text",
     shared: bool = True,
 ) -> None:
-    """Check that the vocabulary has an id for each character of `text`.
+    """Raise UsageError, which says `what` and `advice`, if characters of `text` have no id.
 
-    Args:
-        text: the characters.
-        vocabulary: the model's vocabulary.
-        advice: what the user can do, for the message.
-        what: what the text is, for the message.
-        shared: accept characters that share the unknown id, except for surrogates, which no text
-            can contain.
-
-    Raises:
-        UsageError: characters have no id; the message lists them.
+    With `shared`, the unknown id serves, except for surrogates, which no text can contain.
     """
     unknown = vocabulary.outside(text)
     if shared and vocabulary.unknown_id is not None:
         unknown = "".join(c for c in unknown if "\ud800" <= c <= "\udfff")
     if unknown:
+        unknown = listed_characters(unknown)
         raise UsageError(
-            f"{what} has characters outside the model's vocabulary: {listed_characters(unknown)}; "
-            f"{advice}"
+            f"{what} has characters outside the model's vocabulary: {unknown}; {advice}"
         )
 
 
@@ -48,10 +39,7 @@ def with_known_characters(text: str, vocabulary: Vocabulary) -> tuple[str, list[
 
     The whole text is converted to NFC or NFD if fewer of its characters are then outside.
     Typographic quotes that are outside become ASCII quotes if the vocabulary has those. If the
-    vocabulary has an unknown id, the text stays as it is.
-
-    Returns:
-        The text, and a notice for each kind of replacement.
+    vocabulary has an unknown id, the text stays as it is. A notice tells each kind of replacement.
     """
     notices: list[str] = []
     if vocabulary.unknown_id is not None:
@@ -83,8 +71,7 @@ def banned_ids(characters: str, vocabulary: Vocabulary) -> list[int]:
         UsageError: the vocabulary lacks a character, nothing would be left to sample, or the
             model predicts bytes and a character is not ASCII.
     """
-    if vocabulary.is_bytes and not characters.isascii():
-        shared = [c for c in characters if not c.isascii()]
+    if vocabulary.is_bytes and (shared := [c for c in characters if not c.isascii()]):
         raise UsageError(
             f"the characters to ban: expected ASCII, because this model predicts bytes and other "
             f"characters share theirs, got {listed_characters(shared)}"
@@ -94,10 +81,7 @@ def banned_ids(characters: str, vocabulary: Vocabulary) -> list[int]:
     unknown = set() if vocabulary.unknown_id is None else {vocabulary.unknown_id}
     banned = unknown.union(vocabulary.encode(characters).tolist())
     if len(banned) == len(vocabulary):
-        raise UsageError(
-            "the characters to ban: expected at least one character that stays, got all of the "
-            "model's vocabulary; ban fewer"
-        )
+        raise UsageError("the characters to ban: got all of the model's vocabulary; ban fewer")
     return sorted(banned)
 
 
@@ -108,6 +92,6 @@ def listed_characters(characters: Collection[str]) -> str:
         if character.isprintable() and unicodedata.category(character)[0] not in "MZ":
             return character
         name = unicodedata.name(character, "")
-        return ascii(character) + (f" ({name})" if name else "")
+        return f"{character!a} ({name})" if name else ascii(character)
 
     return listed([shown(character) for character in characters], LISTED_CHARACTERS, " ")

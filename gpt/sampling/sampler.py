@@ -20,16 +20,9 @@ Ints = NDArray[np.int_]
 
 
 def sampling_rules(config: SampleConfig, **changes: object) -> SampleConfig:
-    """Return `config` with those of the `changes` that are not None.
-
-    Raises:
-        UsageError: a value is not allowed; the message names its keyword.
-    """
-    given = {
-        key: value.item() if isinstance(value, np.generic) else value
-        for key, value in changes.items()
-        if value is not None
-    }
+    """Return `config` with those of the `changes` that are not None; UsageError names a mistake."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
     try:
         return SampleConfig.model_validate(config.model_dump() | given)
     except ValidationError as error:
@@ -39,8 +32,8 @@ def sampling_rules(config: SampleConfig, **changes: object) -> SampleConfig:
 def log_softmax(logits: Floats) -> Floats:
     """Return the log-probabilities of `logits`; the exponentials of each row sum to 1."""
     logits = logits - logits.max(-1, keepdims=True)
-    sums: Floats = np.exp(logits).sum(-1, keepdims=True)
-    return logits - np.log(sums)
+    log_probabilities: Floats = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    return log_probabilities
 
 
 def apply_penalties(
@@ -52,15 +45,6 @@ def apply_penalties(
     Example: `e` has the logit 5.0 and occurs 3 times. With presence 0.5 and frequency 0.2 its
     logit becomes 5.0 - 0.5 - 3 * 0.2 = 3.9. Its odds against an id that does not occur become
     exp(1.1) = 3.0 times smaller.
-
-    Args:
-        logits: (B, V).
-        recent: the ids of each row to count, B lists.
-        presence: subtracted once from each id that occurs.
-        frequency: subtracted for each time that an id occurs.
-
-    Returns:
-        New logits (B, V).
     """
     logits = logits.copy()
     for row, ids in enumerate(recent):
@@ -119,17 +103,10 @@ def keep_min_p(logits: Floats, p: float) -> Floats:
 
 
 def draw(logits: Floats, uniforms: Floats) -> Ints:
-    """Draw an id from the softmax of each row, by inverse transform sampling.
+    """Draw an id from the softmax of each row, by inverse transform of a number in [0, 1).
 
     Example: the probabilities of ids 0, 1, 2 are [0.2, 0.5, 0.3], so their sums are
     [0.2, 0.7, 1.0]. The uniform number 0.6 draws id 1, the first whose sum exceeds 0.6.
-
-    Args:
-        logits: (B, V).
-        uniforms: a number in [0, 1) for each row, (B,).
-
-    Returns:
-        The ids (B,). No row depends on another.
     """
     sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
     total = sums[:, -1:]
@@ -142,17 +119,7 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
 def choose(
     logits: Floats, uniforms: Floats, rules: SampleConfig, recent: list[list[int]] | None = None
 ) -> Ints:
-    """Apply the rules to logits (B, V), then draw an id for each row.
-
-    Args:
-        logits: (B, V).
-        uniforms: a number in [0, 1) for each row, (B,).
-        rules: how to sample; temperature 0 takes the likeliest (greedy).
-        recent: the ids of each row that the penalties count.
-
-    Returns:
-        The ids (B,).
-    """
+    """Apply the rules to logits (B, V), then draw an id for each row; penalties count `recent`."""
     penalties = rules.presence_penalty, rules.frequency_penalty
     if recent is not None and any(penalties):
         logits = apply_penalties(logits, recent, *penalties)

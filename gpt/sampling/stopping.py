@@ -27,11 +27,7 @@ class Detokenizer:
                 self.push(byte, 0.0)
 
     def push(self, id_: int, log_probability: float) -> list[tuple[str, float]]:
-        """Return the characters that this id completes.
-
-        A byte completes none, one, or two: two if the bytes before it are invalid and the byte is
-        a character of its own.
-        """
+        """Return the characters that this id completes: a byte none, one, or (if invalid) two."""
         if self.utf8 is None:
             return [(self.names[id_], log_probability)]
         self.waiting.append(log_probability)
@@ -119,13 +115,7 @@ def collect(chunks: Iterable[Chunk], prompts: list[str]) -> list[Sample]:
 
 
 def in_order(chunks: Iterable[Chunk], prompts: list[str], separator: str = "---") -> Iterator[str]:
-    """Yield each prompt and its sample: the first as it is generated, the others after it.
-
-    Args:
-        chunks: the chunks of all samples.
-        prompts: the prompt of each sample.
-        separator: a line between two samples.
-    """
+    """Yield each prompt and its sample: the first as it is generated, the others after it."""
     n, showing = len(prompts), 0
     waiting, ended = [""] * n, [False] * n
     yield prompts[0]

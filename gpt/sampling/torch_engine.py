@@ -14,10 +14,7 @@ EAGER_STEPS = 3  # calls that CUDA needs to warm up before it may capture one
 
 
 class TorchEngine:
-    """B texts, each with a length of its own, and the keys and values of all their characters.
-
-    Each character costs one synchronisation with the device: the logits are copied to the CPU.
-    """
+    """B texts; each character costs one synchronisation: the logits are copied to the CPU."""
 
     def __init__(self, model: LanguageModel, B: int) -> None:
         self.model, self.T = model.eval(), model.config.T
@@ -28,7 +25,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
-        """Replace the texts in `rows` by `texts`, of any lengths up to T."""
+        """See `Engine.prefill`."""
         lengths = [len(text) for text in texts]
         fresh = Cache(self.model.config, len(rows), self.device)
         if longest := max(lengths):  # pad shorter texts; `set_lengths` discards the padding
@@ -39,7 +36,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def decode(self, ids: list[int]) -> NDArray[np.float32]:
-        """Append one id to each text; return the logits (B, V) of the next."""
+        """See `Engine.decode`."""
         lengths = [length + 1 for length in self.cache.lengths]
         self.ids.copy_(torch.tensor(ids)[:, None])
         logits: NDArray[np.float32] = self._logits().cpu().numpy()
@@ -48,12 +45,12 @@ class TorchEngine:
 
     @torch.inference_mode()
     def fork(self, row: int, rows: list[int]) -> None:
-        """Replace the texts in `rows` by the one in `row`."""
+        """See `Engine.fork`."""
         self.cache.replace(rows, self.cache, [row] * len(rows))
 
     @torch.inference_mode()
     def select(self, rows: list[int]) -> None:
-        """Drop all texts but those in `rows`, which become rows 0, 1, 2 and so on."""
+        """See `Engine.select`."""
         selected = Cache(self.model.config, len(rows), self.device)
         selected.replace(range(len(rows)), self.cache, rows)
         self.cache, self.ids = selected, self.ids[: len(rows)]
