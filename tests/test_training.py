@@ -23,7 +23,7 @@ from gpt.config.schema import Config
 from gpt.device import autocast, select_device, select_precision, set_threads_here
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import ConfigError, DeviceError, TrainingError, UsageError
-from gpt.evaluation.loss import Stopped, evaluate
+from gpt.evaluation.loss import Stopped, evaluate, evaluate_each
 from gpt.model.transformer import GPT, cross_entropy
 from gpt.runs.read import read_checkpoint
 from gpt.runs.recovery import check_resumable
@@ -382,7 +382,7 @@ def test_an_evaluation_stops_within_a_window_of_each_thread(
     scored: list[int] = []
     model.register_forward_pre_hook(lambda *_: scored.append(1))
     with pytest.raises(Stopped):
-        evaluate(model, corpus.ids, should_stop=lambda: len(scored) >= 5)
+        evaluate_each(model, corpus.ids, should_stop=lambda: len(scored) >= 5)
     assert len(scored) in (5, 6)
 
 

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -14,7 +14,6 @@ from gpt.cli.options import (
     WhichCheckpoint,
     one_run,
     option,
-    terminal_colour,
     terminal_width,
 )
 from gpt.errors import GPTError, UsageError
@@ -79,18 +78,19 @@ def attend(
 
         width, unit = terminal_width(), vocabulary.unit
         layer, head = chosen
+        blocks = sys.stdout.isatty() and "utf" in sys.stdout.encoding.lower()
         shown = draw_head(
-            analysis, names, title, layer=layer, head=head, width=width, style=_style(), unit=unit
+            analysis, names, title, layer=layer, head=head, width=width, blocks=blocks, unit=unit
         )
-        typer.echo(shown, color=terminal_colour())
+        typer.echo(shown)
         return
     ellipsis = "…" if len(text) > TITLE_CHARACTERS else ""
     title += f": “{in_one_line(text[:TITLE_CHARACTERS])}{ellipsis}”"
     if is_picture:
         with phase("drawing"):
-            from gpt.inspection.attention_picture import draw_analysis, png
+            from gpt.inspection.attention_picture import draw, png
 
-            content = png(draw_analysis(analysis, names, title, vocabulary))
+            content = png(draw(analysis, names, title))
     else:
         from gpt.inspection.attention_page import attention_page
 
@@ -111,10 +111,3 @@ def _val_text(model: "Model") -> str:
     known = [id_ for id_ in ids if id_ != model.vocabulary.unknown_id]
     text = model.vocabulary.decode(known).strip("\ufffd")
     return model.prepare(text, drop_unknown=True)  # the text may have changed
-
-
-def _style() -> Literal["colour", "blocks", "digits"]:
-    """Return how to draw weights: blocks need a terminal that shows Unicode."""
-    if terminal_colour():
-        return "colour"
-    return "blocks" if sys.stdout.isatty() and "utf" in sys.stdout.encoding.lower() else "digits"

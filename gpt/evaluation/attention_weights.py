@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gpt.config.schema import ModelConfig
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
@@ -99,7 +98,14 @@ def attend_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Atte
             f"the text: expected at most T = {model.config.T} {vocabulary.unit}s, as many as the "
             f"model sees at once, got {len(ids)}; cut it"
         )
-    _check_memory(model.config, len(vocabulary), len(ids))
+    config, T = model.config, len(ids)
+    layer = 4 * config.n_head * T * T  # bytes of one layer's weights
+    logits = (4 * config.ensemble + 12) * len(vocabulary) * T
+    parts = {
+        "attention weights": layer * (3 * config.n_layer * config.ensemble + 4),
+        "activations": 4 * config.C * T * (config.n_layer + config.n_head + 14) + logits,
+    }
+    check_memory(f"the attention of {T:,} characters", parts, "use a shorter text")
     attention = attend(model, ids)
     if not (attention.weights.isfinite().all() and attention.probabilities.isfinite().all()):
         raise CheckpointError(
@@ -107,15 +113,3 @@ def attend_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Atte
             "last or a step)"
         )
     return attention
-
-
-def _check_memory(config: ModelConfig, V: int, T: int) -> None:
-    """Raise OutOfMemory if the attention to a text of `T` characters does not fit into memory."""
-    layer = 4 * config.n_head * T * T  # bytes of one layer's weights
-    stream = 4 * config.C * T
-    logits = (4 * config.ensemble + 12) * V * T
-    parts = {
-        "attention weights": layer * (3 * config.n_layer * config.ensemble + 4),
-        "activations": stream * (config.n_layer + config.n_head + 14) + logits,
-    }
-    check_memory(f"the attention of {T:,} characters", parts, "use a shorter text")

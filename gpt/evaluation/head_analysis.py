@@ -4,7 +4,6 @@ Shapes use n_layer layers, H heads, T characters, V distinct characters and C ch
 are float32 tensors on the CPU. Losses are in nats per character.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -20,7 +19,7 @@ from gpt.evaluation.attention_weights import (
 )
 from gpt.evaluation.loss import unknown_costs
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
-from gpt.model.transformer import GPT, cross_entropy
+from gpt.model.transformer import cross_entropy
 from gpt.seeds import uniforms
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
@@ -117,10 +116,10 @@ def value_norms(model: LanguageModel, ids: Tensor) -> Tensor:
 
 
 def previous_character_score(weights: Tensor) -> Tensor:
-    """Return the mean weight on the character before: (..., T, T) -> (...), from 0 to 1.
+    """Return the mean weight on the character before: (..., T, T) -> (...); NaN if T is 1.
 
     A head with a high score, followed by a head with a high `induction_score`, copies text:
-    [A][B] ... [A] -> [B] (arXiv:2209.11895). NaN for a text of one character.
+    [A][B] ... [A] -> [B] (arXiv:2209.11895).
     """
     return weights.diagonal(-1, -2, -1).mean(-1)
 
@@ -128,8 +127,8 @@ def previous_character_score(weights: Tensor) -> Tensor:
 def prefix_matching_score(weights: Tensor) -> Tensor:
     """Return the mean weight on the character that followed the same character before.
 
-    `weights` (..., 2 n, 2 n) belong to n different characters followed by the same n characters.
-    The query position n + i should attend to the key position i + 1. Returns (...), from 0 to 1.
+    `weights` (..., 2 n, 2 n) belong to n different characters, written twice: the query position
+    n + i should attend to the key position i + 1.
     """
     n = weights.shape[-1] // 2
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
@@ -162,28 +161,23 @@ def losses_without_heads(model: LanguageModel, ids: Tensor) -> Tensor:
     predictions of the other members stay the same.
     """
     members = members_of(model)
-    targets = ids[None, 1:].to(next(model.parameters()).device)
-    logits = [member(ids.to(targets.device)[None])[:, :-1] for member in members]
+    runs = [run_with_streams(member, ids) for member in members]
+    logits = [member_logits[:, :-1] for member_logits, _ in runs]  # each (1, T - 1, V)
+    targets = ids[None, 1:].to(logits[0].device)
     member_losses = []
-    for m, member in enumerate(members):
-        losses: list[list[Tensor]] = [[] for _ in member.blocks]
-        for layer, changed in _logits_without_heads(member, ids):
-            prediction = mean_prediction([*logits[:m], changed, *logits[m + 1 :]])
-            losses[layer].append(cross_entropy(prediction, targets, reduction="none").cpu())
-        member_losses.append(torch.stack([torch.stack(heads) for heads in losses]))
-    return torch.cat(member_losses, dim=1)
-
-
-def _logits_without_heads(model: GPT, ids: Tensor) -> Iterator[tuple[int, Tensor]]:
-    """Yield (layer, logits (1, T - 1, V)) with each head ablated, layer by layer."""
-    _, streams = run_with_streams(model, ids)
-    blocks = blocks_of(model)
-    for layer, block in enumerate(blocks):
-        for head in range(block.attention.n_head):
-            x = block(streams[layer], ablated_head=head)  # (1, T, C)
+    for m, (member, (_, streams)) in enumerate(zip(members, runs, strict=True)):
+        blocks, losses = blocks_of(member), []
+        for layer, head in product(range(len(blocks)), range(member.config.n_head)):
+            x = blocks[layer](streams[layer], ablated_head=head)  # (1, T, C)
             for later in blocks[layer + 1 :]:
                 x = later(x)
-            yield layer, model.head(model.norm(x[:, :-1]))
+            changed = member.head(member.norm(x[:, :-1]))
+            prediction = mean_prediction([*logits[:m], changed, *logits[m + 1 :]])
+            losses.append(cross_entropy(prediction, targets, reduction="none").cpu())
+        member_losses.append(
+            torch.stack(losses).view(len(blocks), member.config.n_head, len(ids) - 1)
+        )
+    return torch.cat(member_losses, dim=1)
 
 
 @torch.no_grad()

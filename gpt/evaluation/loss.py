@@ -4,7 +4,7 @@ B: batch, T: characters of a window, V: distinct characters.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -35,22 +35,10 @@ def evaluate(
     vocabulary: Vocabulary | None = None,
     *,
     characters: int | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[int], object] = lambda characters: None,
 ) -> float:
-    """Return the mean nats per id of `ids`, each but the first scored once.
-
-    The loss of an ensemble is that of the mean probabilities of its members. For the arguments see
-    `evaluate_each`.
-    """
-    return evaluate_each(
-        model,
-        ids,
-        vocabulary,
-        characters=characters,
-        should_stop=should_stop,
-        on_progress=on_progress,
-    )[0]
+    """Return the first loss of `evaluate_each`: the mean nats per id of `ids`."""
+    return evaluate_each(model, ids, vocabulary, characters=characters, on_progress=on_progress)[0]
 
 
 def evaluate_each(
@@ -99,8 +87,12 @@ def evaluate_each(
         return losses, y.numel()
 
     totals, scored, stopped = np.zeros(len(members) + (len(members) > 1)), 0, False
-    windows = scored_windows(ids, model.config.T, characters)
-    windows = _split_windows(windows, EVAL_LOGITS // members[0].head.out_features)
+    B = EVAL_LOGITS // members[0].head.out_features // model.config.T or 1
+    windows = (
+        window
+        for batch in scored_windows(ids, model.config.T, characters)
+        for window in zip(*(torch.split(part, B) for part in batch), strict=True)
+    )
     own_windows = islice(windows, ranks.rank, None, ranks.size)
     threads = torch.get_num_threads()
     pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
@@ -120,15 +112,6 @@ def evaluate_each(
     if stops:
         raise Stopped
     return [each / total_scored for each in sums]
-
-
-def _split_windows(
-    windows: Iterator[tuple[Tensor, Tensor]], characters: int
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Split batches of windows x and y (B, T) that have more than `characters` characters."""
-    for x, y in windows:
-        B = max(1, characters // x.shape[1])
-        yield from zip(torch.split(x, B), torch.split(y, B), strict=True)
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:

@@ -113,7 +113,21 @@ def describe_text(
     with phase(f"{name}: counting n-grams"):
         ngrams = [ngram_baseline(corpus, n) for n in NGRAM_NAMES]
     with phase(f"{name}: looking for passages of val that also occur in train"):
-        duplicates = _duplication(count, text)
+        found = find_duplicates(text.train, text.val, count.characters)
+        longest = sorted(found.passages, key=lambda passage: passage.start - passage.end)
+        passages = [
+            DuplicatePassage(
+                passage.end - passage.start,
+                count.line_of(text.train_ids + passage.start),
+                count.line_of(passage.train_start),
+                count.text(
+                    text.train_ids + passage.start,
+                    text.train_ids + min(passage.end, passage.start + MAX_PASSAGE_EXCERPT),
+                ),
+            )
+            for passage in longest[:MAX_PASSAGES]
+        ]
+        duplicates = Duplication(found.share, found.scanned, len(longest), passages)
     with phase(f"{name}: compressing"):
         sample = compression_sample(text.ids, (count.bytes, len(text.ids)))
         compression = compress(text.vocabulary.decode(sample))
@@ -148,18 +162,6 @@ def describe_text(
         duplicates=duplicates,
         warnings=[*_warnings(data, size, only_in_val, suspicious, duplicates)],
     )
-
-
-def _duplication(count: CountedText, text: Corpus) -> Duplication:
-    """Find the passages of val that also occur in train, and quote the longest."""
-    found = find_duplicates(text.train, text.val, count.characters)
-    longest = []
-    for passage in sorted(found.passages, key=lambda p: p.start - p.end)[:MAX_PASSAGES]:
-        start, end = text.train_ids + passage.start, text.train_ids + passage.end
-        lines = count.line_of(start), count.line_of(passage.train_start)
-        excerpt = count.text(start, min(end, start + MAX_PASSAGE_EXCERPT))
-        longest.append(DuplicatePassage(end - start, *lines, excerpt))
-    return Duplication(found.share, found.scanned, len(found.passages), longest)
 
 
 def _warnings(
