@@ -4,6 +4,7 @@ import os
 import re
 import reprlib
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -209,14 +210,10 @@ def typed_value(key: str, text: str) -> Any:
         value = parse(text, origin) if is_yaml else None
         return text if value is None or isinstance(value, str) else value
     if text[:1] == "[" and text[-1:] == "]":
-        try:
-            values = parse(text, origin)
-        except ConfigError as error:
-            if takes_list:
-                advice = """put quotation marks around each text, as in ["*.md", "!a.md"]"""
-                raise ConfigError(f"{error}; {advice}") from None
-        else:
-            if takes_list or len(values) > 1:
+        if takes_list:
+            return parse(text, origin)
+        with suppress(ConfigError):
+            if len(values := parse(text, origin)) > 1:  # for a sweep
                 return values
     is_escaped = key in (
         "data.separator",

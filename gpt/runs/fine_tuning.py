@@ -13,11 +13,8 @@ RATE_FACTOR = 0.5  # learning rates in fine-tuning / those of the run (scripts/e
 
 
 def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
-    """Return the tree of settings that replace the defaults when this model is fine-tuned.
-
-    They are its shape, how its text was read, and the steps, batches and optimizer that trained it,
-    with lower learning rates. A run that was fine-tuned itself has low rates already.
-    """
+    """Return the tree of settings that replace the defaults when this model is fine-tuned."""
+    # a run that was fine-tuned itself has low rates already
     factor = RATE_FACTOR if data.config.train.init_from is None else 1.0
     tree: dict[str, Any] = {"data": {"vocabulary": _vocabulary_of(data)}}
     for key, value in values(data.config).items():
@@ -57,26 +54,16 @@ def _vocabulary_of(data: CheckpointData) -> str:
 
 
 def warn_of_known_val(key: str, old: Config, new: Config) -> None:
-    """Warn if the run that `key` names trained on a part of what is val in `new`."""
-    before, now = _split(old), _split(new)
-    same_text = old.data.source == new.data.source and new.data.val_source is None
-    smaller_tail = before.keys() == now.keys() == {"data.split", "data.val_fraction"} and (
-        before["data.val_fraction"] >= now["data.val_fraction"]
-    )
-    if same_text and before != now and not smaller_tail:
+    """Warn if the run that `key` names split the same text otherwise."""
+    before, now = values(old), values(new)
+    keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")
+    split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]
+    if len(split) == 1 and before["data.val_fraction"] > now["data.val_fraction"]:
+        return  # a smaller tail
+    if split and old.data.source == new.data.source and new.data.val_source is None:
         log.warning(
-            "%s: that run trained on a part of what is val here, so val losses will be too low; "
-            "to split the text as it did: --set %s",
+            "%s: that run may have been trained on a part of what is val here, so val losses may "
+            "be too low; to split the text as it did: --set %s",
             key,
-            " --set ".join(f"{key}={value}" for key, value in before.items()),
+            " --set ".join(split),
         )
-
-
-def _split(config: Config) -> dict[str, Any]:
-    """Return the settings that decide which part of the text is val."""
-    keys = ["data.split", "data.val_fraction"]
-    if config.data.val_source is not None:
-        keys = ["data.val_source"]
-    elif config.data.split == "documents":
-        keys += ["data.documents", "seed"]
-    return {key: values(config)[key] for key in keys}

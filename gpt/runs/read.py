@@ -61,15 +61,10 @@ def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]
 
 
 def read_index(folder: Path) -> layout.Index:
-    """Read which checkpoints in `folder` are `last` and `best`.
-
-    Raises:
-        CheckpointError: the index is missing or damaged.
-        Unreadable: it cannot be read.
-    """
+    """Read which checkpoints in `folder` are `last` and `best`."""
     path = folder / layout.INDEX
     try:
-        return _parse(layout.Index, path.name, _read_plain(path))
+        return _parse(layout.Index, path)
     except DAMAGE as error:
         steps = layout.steps_in(folder)
         raise CheckpointError(
@@ -127,16 +122,14 @@ def _read(
 ) -> tuple[CheckpointData, TrainingState]:
     """Read the checkpoint in `folder`, which is of `step`, with these files of tensors."""
     try:
-        content = _read_plain(folder / layout.MANIFEST)
-        manifest = _parse(layout.Manifest, layout.MANIFEST, content)
+        manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
             raise ValueError(f"expected format {layout.FORMAT}, got {manifest.format}")
         sha256 = manifest.sha256
-        config = _parse(Config, layout.CONFIG, _verified(folder / layout.CONFIG, sha256))
-        content = _verified(folder / layout.VOCABULARY, sha256)
-        vocabulary = Vocabulary.from_json(content.decode("utf-8"))
-        content = _verified(folder / layout.TRAINING, sha256)
-        counters = _parse(layout.Counters, layout.TRAINING, content)
+        config = _parse(Config, folder / layout.CONFIG, sha256)
+        text = _small_file(folder / layout.VOCABULARY, sha256).decode("utf-8")
+        vocabulary = Vocabulary.from_json(text)
+        counters = _parse(layout.Counters, folder / layout.TRAINING, sha256)
         if step not in (None, counters.step):
             raise ValueError(f"expected step {step}, got {counters.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))
@@ -171,23 +164,17 @@ def _read(
     return data, TrainingState(state, counters.numbers)
 
 
-def _parse(model: type[JsonModel], name: str, content: bytes) -> JsonModel:
-    """Parse the JSON of the file `name`; raise ValueError if it is not valid."""
+def _parse(model: type[JsonModel], path: Path, sha256: dict[str, str] | None = None) -> JsonModel:
+    """Parse a JSON file, which has the hash in `sha256`, if that is known."""
+    content = _small_file(path, sha256)
     try:
         tree = json.loads(content)
         json.dumps(tree, allow_nan=False)  # refuse NaN and infinity
         return model.model_validate(without_removed(tree))
     except ValidationError as error:
-        raise ValueError(f"{name}: {next(explain(error))[1]}") from None
+        raise ValueError(f"{path.name}: {next(explain(error))[1]}") from None
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
-def _verified(path: Path, sha256: dict[str, str]) -> bytes:
-    """Return the content of a small file, which has the hash in the manifest."""
-    content = _read_plain(path)
-    _check_hash(path.name, hashlib.sha256(content).hexdigest(), sha256)
-    return content
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def _tensors(
@@ -196,28 +183,18 @@ def _tensors(
     max_bytes: int,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
-    """Return the tensors of a file, which must be float32 and finite.
-
-    Args:
-        path: the file.
-        sha256: the hashes of all files.
-        max_bytes: largest size of all tensors together.
-        shapes: the expected shape of each tensor, if they are known.
-    """
+    """Return the tensors of a file, which must have these `shapes`, if they are known."""
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:
         _check_hash(path.name, hashlib.file_digest(file, "sha256").hexdigest(), sha256)
+    needed = {"tensors": path.stat().st_size}
+    check_memory(f"reading {path}", needed, "close other programs, or use a larger machine")
     with safe_open(path, framework="numpy") as file:
-        parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 (no dict)
-        found = {key: tuple(part.get_shape()) for key, part in parts.items()}
-        is_float32 = all(part.get_dtype() == "F32" for part in parts.values())
-        if not is_float32 or (shapes is not None and found != shapes):
-            raise ValueError(f"{path.name}: expected float32 tensors of a model with this config")
-        needed = {"tensors": path.stat().st_size}
-        check_memory(f"reading {path}", needed, "close other programs, or use a larger machine")
-        tensors = {key: file.get_tensor(key) for key in parts}
-    if not all(np.isfinite(tensor).all() for tensor in tensors.values()):
-        raise ValueError(f"{path.name}: expected finite numbers")
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no dict)
+    is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
+    found = {key: tensor.shape for key, tensor in tensors.items()}
+    if not is_usable or (shapes is not None and found != shapes):
+        raise ValueError(f"{path.name}: expected finite float32 tensors of a model of this config")
     return tensors
 
 
@@ -236,6 +213,9 @@ def _check_plain(path: Path, max_bytes: int) -> None:
         )
 
 
-def _read_plain(path: Path) -> bytes:
+def _small_file(path: Path, sha256: dict[str, str] | None) -> bytes:
     _check_plain(path, MAX_JSON_BYTES)
-    return path.read_bytes()
+    content = path.read_bytes()
+    if sha256 is not None:
+        _check_hash(path.name, hashlib.sha256(content).hexdigest(), sha256)
+    return content
