@@ -370,7 +370,7 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
         (
             ["--minutes", "1", "--set", "train.max_steps=1"],
             2,
-            "train.warmup_steps: expected at most train.steps (1)",
+            "train.warmup_steps has no effect: it is more than train.max_steps",
         ),
         (
             ["--set", "train.optimizer=adamw", "--set", "train.muon_learning_rate=0.1"],
@@ -385,7 +385,7 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
         (
             ["--set", "train.plans=[[5, 0]]"],
             2,
-            "train.plans: expected pairs of a step and a larger",
+            "train.plans.0.1: expected greater than 0, got 0",
         ),
         (["--set", "train.eval_every=true"], 2, "train.eval_every: expected a number of steps, or"),
         (["--set", "model.T=long"], 2, "model.T: expected a valid integer, got 'long'"),
@@ -398,7 +398,7 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
         (["--device", "gpu"], 2, "device: expected auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
         (["--run-dir", "full"], 2, "full exists; replace it by --overwrite, or choose"),
         (["--run-dir", "short.txt"], 2, "--run-dir short.txt: expected a folder's name, got a"),
-        (["--run-dir", "short.txt/run"], 1, "short.txt: expected a folder, got a file or a link"),
+        (["--run-dir", "short.txt/run"], 1, "short.txt: expected a folder that you may write to"),
     ],
 )
 def test_bad_input_of_train(

@@ -204,7 +204,7 @@ def test_a_teacher_that_cannot_teach_is_refused_in_one_message(
     with pytest.raises(ConfigError, match=r"a model.T of at least 19, got 17"):
         train(student(model__T=19), corpus, Path("r"))
     shutil.rmtree("teacher/checkpoints")
-    with pytest.raises(UsageError, match=r"^teacher: expected"):
+    with pytest.raises(UsageError, match=r"^teacher has no checkpoint"):
         train(student(), corpus, Path("r"))
     assert not Path("r").exists()
     code, _, err = gpt("train", "pangram.txt", "--set", "train.distill=nowhere", "--dry-run")

@@ -61,7 +61,7 @@ def resolve_new(
     settled = resolve(
         config, text, changes, minutes, inherit=lambda run: settings_to_inherit(_summary(run))
     )
-    given |= explicit(settled).keys() & {"train.max_steps"}
+    given |= explicit(settled).keys() & {"train.max_steps", "train.warmup_steps"}
     if is_open(config, settled):  # the minutes are chosen later
         given -= {"train.max_steps"}
     check_effects(settled, given)

@@ -97,9 +97,11 @@ def keys_set_by(overrides: Sequence[Override]) -> set[str]:
 
 def check_effects(config: Config, given: Collection[str]) -> None:
     """Raise ConfigError if one of the keys in `given` has no effect in `config`."""
-    train = config.train
+    train, warmup = config.train, config.train.warmup_steps
+    exceeds = train.max_steps is not None and warmup > train.max_steps
     for key, is_unused, reason in (
         ("train.max_steps", train.minutes is None and not train.plans, "it limits --minutes"),
+        ("train.warmup_steps", exceeds, "it is more than train.max_steps"),
         ("train.muon_learning_rate", train.optimizer == "adamw", "train.optimizer is adamw"),
         ("data.val_fraction", config.data.val_source is not None, "data.val_source is all of val"),
     ):

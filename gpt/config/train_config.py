@@ -56,9 +56,7 @@ StepsOrPart = Annotated[
     int | str,
     _steps_or(r"(100|(?!0+(\.0+)? )\d\d?(\.\d{1,3})?) %", "a part of the run such as `10 %`"),
 ]
-StepsOrMinutes = Annotated[
-    int | str, _steps_or(r"[1-9]\d{0,5} min", "a number of minutes such as `10 min`")
-]
+StepsOrMinutes = Annotated[int | str, _steps_or(r"[1-9]\d{0,5} min", "of minutes such as `10 min`")]
 LearningRate = Annotated[float, Field(gt=0, le=MAX_RATE)]
 Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # or a list
 Plans = Annotated[tuple[Plan, ...], Field(strict=False), AfterValidator(_check_plans)]
