@@ -34,11 +34,8 @@ Opener = Callable[[], AbstractContextManager[Readable]]
 def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
     """Yield the files in an archive, each with its path in it, without hidden ones and links.
 
-    They are sorted by their paths, except in a compressed .tar, which is read in one pass.
-
-    Args:
-        path: the archive.
-        kind: one of ARCHIVES.
+    They are sorted by their paths, except in a compressed .tar, which is read in one pass. `kind`
+    is one of ARCHIVES.
 
     Raises:
         TextError: the archive or a member is damaged, encrypted or a decompression bomb.
@@ -131,6 +128,8 @@ class _Rewindable:
     @contextmanager
     def open(self) -> Iterator[Readable]:
         """Return the stream, rewound to its beginning."""
+        if self._position > len(self._head):
+            raise RuntimeError("a member of a compressed .tar is read once")
         self._position = 0
         yield self
 

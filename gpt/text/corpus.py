@@ -148,11 +148,6 @@ def load_corpus(
             read; or the cache cannot be written.
     """
     task = Task(source, val_source, data or DataConfig(), vocabulary, extends, seed)
-    if task.data.documents != "files" and task.data.split != "documents":
-        log.info(
-            f"data.documents={task.data.documents} has no effect with data.split="
-            f"{task.data.split}; to hold out whole documents: --set data.split=documents"
-        )
     folder = corpora_dir() / task.key()
     try:
         with _locked(folder), phase(f"preparing {source.name}"):
@@ -165,10 +160,8 @@ def load_corpus(
                 corpus = _read(folder, source.name, fingerprint)
             if corpus is None:
                 raise OSError(errno.EIO, "it returns other data than was written")
-            stdin = next(
-                (each.standard_input for each in task.sources if each.standard_input), None
-            )
-            return replace(corpus, standard_input=stdin)
+            stdin = [each.standard_input for each in task.sources if each.standard_input]
+            return replace(corpus, standard_input=stdin[0] if stdin else None)
     except OSError as error:
         raise TextError(
             f"{folder}: cannot keep the text's ids there ({error.strerror or error}); "

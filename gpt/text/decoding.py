@@ -40,9 +40,7 @@ def encoding_of(head: bytes, encoding: str) -> str:
 def fits_utf8(blocks: Iterable[bytes], *, whole: bool = True) -> bool:
     """Return whether `blocks` are UTF-8 with some non-ASCII characters and no NUL.
 
-    Args:
-        blocks: the bytes, cut anywhere.
-        whole: require that they end with a whole character.
+    Unless they are the `whole` text, the last character may be incomplete.
     """
     decoder, ascii_only = _Utf8("strict"), True
     try:

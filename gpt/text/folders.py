@@ -61,10 +61,6 @@ def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
     As in a .gitignore, a glob with a slash matches the path, one without a slash matches the last
     name in it, `**` matches any number of folders, and one that ends in a slash matches everything
     in a folder. A glob that begins with `!` excludes files, and folders with their content.
-
-    Args:
-        parts: the parts of the path.
-        globs: the globs.
     """
     including = [_parts(glob) for glob in globs if not glob.startswith("!")]
     return not is_excluded(parts, globs) and (

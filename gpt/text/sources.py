@@ -123,12 +123,9 @@ class _TextFiles:
     """
 
     def __init__(self, name: str, data: DataConfig, *, among_others: bool) -> None:
-        """Prepare to read files.
+        """Prepare to read the files of the text `name`, by the settings `data`.
 
-        Args:
-            name: the name of the text.
-            data: how to read them.
-            among_others: the user did not name each file, so their encodings may differ.
+        `among_others` means that the user did not name each file: their encodings may differ.
         """
         self._name, self._data, self._among_others = in_message(name), data, among_others
         self._raw = data.vocabulary == "bytes"  # binary files are then read, too
@@ -141,15 +138,7 @@ class _TextFiles:
         return Source(self._name, self._parts, tuple(self.kinds), notices, stdin)
 
     def add(self, path: Path, *, named: bool = False) -> None:
-        """Add a file, or skip it if it is not text.
-
-        Args:
-            path: the file.
-            named: raise TextError instead of skipping it.
-
-        Raises:
-            TextError: the file cannot be read, or is `named` and not text.
-        """
+        """Add a file, or skip it if it is not text. Raise TextError for it instead if `named`."""
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
         head = entry.head()
         found = None if self._raw else binary_format(head, path.name)

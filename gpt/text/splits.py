@@ -71,12 +71,7 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
 
 
 def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Choose documents for val by the seed, with about this fraction of all characters.
-
-    Args:
-        lengths: the number of characters of each document.
-        fraction: the size of val, as a fraction of all characters.
-        seed: chooses the documents.
+    """Choose documents for val by the seed, with about this `fraction` of all characters.
 
     Returns:
         True for each document that is held out; at least one is.
