@@ -191,23 +191,24 @@ def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(
 
 
 def test_a_run_waits_for_its_device_when_it_logs_and_every_ten_steps(
-    corpus: Corpus, pretend: torch.device
+    corpus: Corpus, pretend: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = small(
         device="auto", train__steps=37, train__log_every=16, train__eval_every=37,
         train__checkpoint_every=37,
     )  # fmt: skip
-    after_step: list[int] = []
+    before_step: list[int] = []
+    take_step = TrainStep.__call__
 
-    def note() -> bool:
-        after_step.append(syncs())
-        return False
+    def note(update: TrainStep, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        before_step.append(syncs())
+        return take_step(update, step)
 
+    monkeypatch.setattr(TrainStep, "__call__", note)
     with count_syncs() as syncs:
-        train(config, corpus, Path("r"), should_stop=note)
-    waits = [b > a for a, b in pairwise(after_step)]
-    # the first note is before training, and saving step 0 comes after the second
-    assert [step for step, waited in enumerate(waits[2:37], 2) if waited] == [10, 16, 26, 32]
+        train(config, corpus, Path("r"))
+    waits = [b > a for a, b in pairwise(before_step)]
+    assert [step for step, waited in enumerate(waits, 1) if waited] == [10, 16, 26, 32]
 
 
 def test_steps_that_are_skipped_on_the_device_are_reported_and_roll_the_run_back(
