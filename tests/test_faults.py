@@ -234,7 +234,7 @@ def test_a_run_that_had_enough_is_finished(corpus: Corpus) -> None:
     """Each resume once trained on, to the next evaluation."""
     train(small(**PART), corpus, Path("r"))
     for config in (small(**PART), small(train__patience=1, **PART)):
-        with pytest.raises(UsageError, match=r"r is finished: at step 4, val loss .*=null"):
+        with pytest.raises(UsageError, match=r"r is finished: val loss .*, at step 4 .*=null"):
             train(config, corpus, Path("r"), mode="resume")
     assert train(small(), corpus, Path("r"), mode="resume").step == 11
 
@@ -540,7 +540,7 @@ def test_a_first_checkpoint_that_cannot_be_saved_is_not_to_be_resumed(text_file:
     code, err = run_limited(text_file, {resource.RLIMIT_FSIZE: 20_000})
     assert code == 1
     assert "cannot save step 0 in r (File too large); it has no checkpoint yet" in err
-    assert err.rstrip().endswith("--overwrite --run-dir r, or choose another --run-dir")
+    assert err.rstrip().endswith("start it again with --overwrite")
     again = ("train", "--config", "c.yaml", "--overwrite", "--run-dir", "r")
     assert gpt_limited({}, *again).returncode == 0
 
@@ -685,7 +685,7 @@ def test_a_run_that_never_heals_stops_with_advice_and_keeps_its_checkpoint(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poison(monkeypatch, lambda step, _: step >= 5)
-    with pytest.raises(TrainingError, match=r"rolled back 3 times .*lower train.learning_rate"):
+    with pytest.raises(TrainingError, match=r"rolled back 3 times.*lower train.learning_rate"):
         train(small(), corpus, Path("r"))
     assert read_checkpoint(Path("r"), "last").step == 4
     backs = [r for r in metrics_of(Path("r")) if r.get("event", "").startswith("rolled back")]
@@ -747,7 +747,7 @@ def test_a_state_of_something_else_is_told_by_its_key(corpus: Corpus) -> None:
     training["numbers"]["progress"] = {"nonsense": 1}
     (last / "training.json").write_text(json.dumps(training))
     rehash(last)
-    with pytest.raises(CheckpointError, match=r"not of this model \(nonsense: [^:/]+\); start a"):
+    with pytest.raises(CheckpointError, match=r"not of this model \(.*nonsense.*; start a"):
         train(small(), corpus, Path("r"), mode="resume")
 
 

@@ -17,33 +17,30 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from google.protobuf import text_format
 from PIL import Image
 from tensorboard.plugins.hparams import metadata
-from tensorboard.plugins.projector import projector_config_pb2
 from tqdm.utils import disp_len
 
 from gpt.config.schema import values
 from gpt.config.yaml import to_yaml
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.attention_weights import Attention
-from gpt.model.transformer import GPT
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_source
-from gpt.training.callbacks.bar import ProgressBar, evaluation_bar, training_bar
+from gpt.training.callbacks.bar import ProgressBar, evaluation_bar, make_bar
 from gpt.training.callbacks.callback import Callback, Evaluation
-from gpt.training.callbacks.open_callbacks import opened_callbacks
+from gpt.training.callbacks.jsonl import MetricsFile
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.run_context import RunContext
 from gpt.training.start import train
-from tests.conftest import PANGRAM, load, metrics_of, small
+from tests.conftest import PANGRAM, metrics_of, small
 
 
 def events_of(run: Path):  # type: ignore[no-untyped-def]
@@ -52,6 +49,15 @@ def events_of(run: Path):  # type: ignore[no-untyped-def]
     events = EventAccumulator(str(run), size_guidance={"histograms": 0, "scalars": 0})  # 0: all
     events.Reload()
     return events
+
+
+def texts_of(run: Path, tag: str):  # type: ignore[no-untyped-def]
+    """Return the texts as TensorBoard shows them, without those that a resume replaced."""
+    from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run))
+    events.Reload()
+    return events.Tensors(f"{tag}/text_summary")
 
 
 def points(run: Path, tag: str) -> list[tuple[int, float]]:
@@ -83,10 +89,15 @@ def board(run: Path, resumed_at: int | None = None) -> TensorBoard:
     return TensorBoard(context(run), resumed_at)
 
 
+@contextmanager
 def recorders(
     run: Path, resumed_at: int | None = None, pending: bool = False
-) -> AbstractContextManager[list[Callback]]:
-    return opened_callbacks(context(run), resumed_at, pending, steps=11, on_event=None)
+) -> Iterator[list[Callback]]:
+    with (
+        closing(MetricsFile(run / "metrics.jsonl", resumed_at, pending=pending)) as metrics,
+        closing(TensorBoard(context(run), resumed_at, pending=pending)) as shown,
+    ):
+        yield [metrics, shown]
 
 
 # --- TensorBoard ---
@@ -106,30 +117,12 @@ def test_tensorboard_shows_the_metrics_by_step(text_file: Path) -> None:
         expected = [(r["step"], pytest.approx(r[name])) for r in records if r["step"] and name in r]
         assert points(Path("r"), tag) == expected, tag
     assert set(events_of(Path("r")).Tags()["scalars"]) == {
-        *("loss/train", "loss/val", "loss_by_seconds/train", "loss_by_seconds/val"),
+        *("loss/train", "loss/val"),
         *(
             f"training/{name}"
             for name in ("learning_rate", "gradient_norm", "characters_per_second")
         ),
     }
-
-
-def test_tensorboard_shows_the_losses_on_one_chart_by_step_and_by_seconds(tmp_path: Path) -> None:
-    with closing(board(tmp_path)) as shown:
-        shown.on_metrics(3, 7.0, {"train_loss": 2.5, "val_loss": 2.75})
-    for which, loss in [("train", 2.5), ("val", 2.75)]:
-        assert points(tmp_path, f"loss/{which}") == [(3, loss)]
-        assert points(tmp_path, f"loss_by_seconds/{which}") == [(7, loss)]
-    from tensorboard.plugins.custom_scalar import layout_pb2
-
-    (event,) = events_of(tmp_path).Tensors("custom_scalars__config__")
-    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
-    tags = [f"{name}/{of}" for name in ("loss", "loss_by_seconds") for of in ("train", "val")]
-    charts = [
-        [tag for tag in tags if any(re.match(pattern, tag) for pattern in chart.multiline.tag)]
-        for chart in layout.category[0].chart
-    ]
-    assert charts == [tags[:2], tags[2:]]
 
 
 def test_a_run_evaluated_on_a_part_has_one_val_curve_and_its_description(text_file: Path) -> None:
@@ -144,11 +137,9 @@ def test_a_run_evaluated_on_a_part_has_one_val_curve_and_its_description(text_fi
     assert [step for step, _ in parts] == [4, 8, 11]
     assert points(Path("r"), "loss/val") == parts
     events = events_of(Path("r"))
-    assert [tag for tag in events.Tags()["scalars"] if "val" in tag] == [
-        *("loss/val", "loss_by_seconds/val"),
-    ]
+    assert [tag for tag in events.Tags()["scalars"] if "val" in tag] == ["loss/val"]
     description = events.SummaryMetadata("loss/val").summary_description
-    assert description == "on the first 29 ids of the val split"
+    assert description == "on 29 ids of the val split"
 
 
 def test_plans_are_no_text_cards_and_samples_come_before_notices(tmp_path: Path) -> None:
@@ -165,7 +156,7 @@ def test_plans_are_no_text_cards_and_samples_come_before_notices(tmp_path: Path)
 
 def test_a_sample_of_each_evaluation_is_shown(text_file: Path) -> None:
     train(small(), load_corpus(open_source(str(text_file))), Path("r"))
-    samples = events_of(Path("r")).Tensors("sample/text_summary")
+    samples = texts_of(Path("r"), "sample")
     assert [e.step for e in samples] == [0, 4, 8, 11]
     text = samples[0].tensor_proto.string_val[0].decode()
     assert len(text.replace("\n    ", "\n").removeprefix("    ")) == 5
@@ -185,11 +176,10 @@ def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Pa
 
 
 def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(tmp_path: Path) -> None:
-    model = GPT(small().model, 31)
     with closing(board(tmp_path)) as shown:
         shown.on_evaluation(0, 59.0, evaluation("a"))  # of an untrained model: flat
         shown.on_evaluation(4, 59.0, evaluation("b"))
-        shown.on_end(4, 59.0, {}, model)
+        shown.on_end(4, 59.0, {})
     from gpt.inspection.attention_picture import draw, png
 
     (event,) = events_of(tmp_path).Images("visualization/attention")
@@ -200,43 +190,10 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(tmp_path: Pat
     assert np.array_equal(np.array(shown), np.array(expected))
 
 
-def test_the_projector_names_the_characters(text_file: Path) -> None:
-    """And a resumed run leaves no second set of files, and prints nothing."""
-    text_file.write_text("\x1b\t\n 日\u2028abca" * 50)
-    corpus = load_corpus(open_source(str(text_file)))
-    train(small(train__stop_at_val_loss=99.0), corpus, Path("r"))
-    train(small(), corpus, Path("r"), mode="resume")
-    config = projector_config_pb2.ProjectorConfig()
-    text_format.Parse(Path("r/projector_config.pbtxt").read_text(), config)
-    (embedding,) = config.embeddings
-    labels = Path("r", embedding.metadata_path).read_text("utf-8").split("\n")
-    assert [line.split("\t") for line in labels] == [
-        ["character", "count", "name", "category"],
-        ["⇥", "50", "U+0009", "Cc"],
-        ["↵", "50", "U+000A", "Cc"],
-        [r"\x1b", "50", "U+001B", "Cc"],
-        ["␣", "50", "SPACE", "Zs"],
-        ["a", "100", "LATIN SMALL LETTER A", "Ll"],
-        ["b", "50", "LATIN SMALL LETTER B", "Ll"],
-        ["c", "50", "LATIN SMALL LETTER C", "Ll"],
-        [r"\u2028", "50", "LINE SEPARATOR", "Zl"],
-        ["日", "50", "CJK UNIFIED IDEOGRAPH-65E5", "Lo"],
-        [""],
-    ]
-    vectors = np.loadtxt(Path("r", embedding.tensor_path), delimiter="\t")
-    model = load("r")
-    assert vectors == pytest.approx(model.token_embedding.weight.numpy(force=True), rel=1e-5)
-    names = {p.name for p in Path("r").iterdir() if not p.name.startswith("events")}
-    assert names == {
-        *("checkpoints", "config.yaml", "metrics.jsonl", "provenance.jsonl", ".lock"),
-        *("projector", "projector_config.pbtxt"),
-    }
-
-
 def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
     text_file.write_text("<script>\x1b[2J# **\n" * 50)
     train(small(train__steps=2), load_corpus(open_source(str(text_file))), Path("r"))
-    for event in events_of(Path("r")).Tensors("sample/text_summary"):
+    for event in texts_of(Path("r"), "sample"):
         text = event.tensor_proto.string_val[0].decode()
         assert visible(text) == text
         assert all(line.startswith("    ") for line in text.split("\n"))
@@ -255,7 +212,7 @@ def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
     train(small(), corpus, Path("r"), mode="resume")
     assert [step for step, _ in points(Path("r"), "loss/train")] == list(range(1, 12))
     assert [step for step, _ in points(Path("r"), "loss/val")] == [4, 8, 11]
-    samples = events_of(Path("r")).Tensors("sample/text_summary")
+    samples = texts_of(Path("r"), "sample")
     assert [event.step for event in samples] == [0, 4, 8, 11]
 
 
@@ -272,27 +229,9 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path)
                 callback.on_metrics(4, 0.0, {"train_loss": 2.0, "val_loss": 1.0})
     assert points(tmp_path, "loss/train") == [(3, 3.0), (4, 2.0)]
     assert points(tmp_path, "loss/val") == [(4, 1.0)]
-    for tag in ("training/notice/text_summary", "sample/text_summary"):
-        assert [event.step for event in events_of(tmp_path).Tensors(tag)] == [4]
+    assert [e.step for e in texts_of(tmp_path, "sample")] == [4]
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [3, 4, 4]
-
-
-@pytest.mark.parametrize("seconds_per_step", [0.5, 20.0])
-def test_a_resumed_curve_by_seconds_has_no_repeat(tmp_path: Path, seconds_per_step: float) -> None:
-    """A purge by step would take points in seconds for steps: too many of a slow run's, say."""
-
-    def record(step: int) -> None:
-        with closing(board(tmp_path, step - 4)) as shown:
-            shown.on_metrics(step, step * seconds_per_step, {"val_loss": step / 2})
-
-    for step in (4, 8, 12, 12, 16):  # 12 was not saved, and trained again
-        record(step)
-    expected = [(step, step / 2) for step in (4, 8, 12, 16)]
-    assert points(tmp_path, "loss/val") == expected
-    assert points(tmp_path, "loss_by_seconds/val") == [
-        (step * seconds_per_step, loss) for step, loss in expected
-    ]
 
 
 def test_a_damaged_event_file_is_no_reason_not_to_resume(tmp_path: Path) -> None:
@@ -415,44 +354,28 @@ def test_the_bar_fits_its_terminal_and_keeps_the_val_loss_longest(
 ) -> None:
     """At 80 columns it was one character wide, and its fields were cut."""
     screen = terminal(columns)
-    bar = training_bar(2500, 1500)
-    bar.set_postfix_str(LONG)
+    bar = make_bar(total=2500, initial=1500)
+    bar.set_description_str(LONG)
     bar.close()
-    line = screen.shown()[-1].removesuffix("\x1b[J")
-    assert disp_len(line) < columns
+    line = screen.shown()[-1].rstrip()
+    assert disp_len(line) <= columns
     present = [
         name
         for name, words in [
             ("val", "val 12.3456"),
+            ("train", "train 12.3456"),
+            ("pace", "212k chars/s"),
             ("time", "<"),
             ("count", "1500/2500"),
-            ("train", "train 12.3456"),
             ("percent", " 60%"),
             ("bar", "|██"),
-            ("pace", "212k chars/s"),
         ]
         if words in line
     ]
-    least = {10: 0, 24: 2, 40: 3, 53: 4, 80: 5, 100: 7, 120: 7, 200: 7}[columns]
-    order = ["val", "time", "count", "train", "percent", "bar", "pace"]
+    least = {10: 0, 24: 1, 40: 2, 53: 4, 80: 7, 100: 7, 120: 7, 200: 7}[columns]
+    order = ["val", "train", "pace", "time", "count", "percent", "bar"]
     assert present == order[: len(present)]
     assert len(present) >= least
-
-
-def test_the_bar_follows_a_terminal_that_is_resized(
-    terminal: Callable[[int], Terminal],
-) -> None:
-    screen = terminal(120)
-    bar = training_bar(2500, 1500)
-    bar.set_postfix_str(LONG)
-    for columns in (60, 100):
-        screen.shown()
-        screen.resize(columns)
-        bar.refresh()
-        line = screen.shown()[-1]
-        assert line.endswith("\x1b[J")  # nothing of a longer line is left
-        assert columns - 25 < disp_len(line.removesuffix("\x1b[J")) < columns
-    bar.close()
 
 
 def test_a_short_evaluation_shows_no_bar(terminal: Callable[[int], Terminal]) -> None:
@@ -474,7 +397,7 @@ def test_a_long_evaluation_shows_a_bar_and_removes_it(
         line = screen.shown()[-1]
         for words in ("evaluating", " 60%", "1.20M/2.00M", "|███"):
             assert words in line
-    assert screen.shown()[-1] == "\x1b[J"
+    assert screen.shown()[-1].isspace()
 
 
 def test_the_first_lines_of_a_sample_are_shown(

@@ -198,7 +198,7 @@ def test_a_resume_on_a_chip_of_another_precision_says_so(
     assert "precision" not in caplog.text
     monkeypatch.setattr("gpt.device.has_fast_bf16", lambda device: False)
     train(small(train__steps=13), corpus, Path("r"), mode="resume")
-    assert "computing in float32, where the run had bfloat16" in caplog.text
+    assert "computing with float32, where the run had bfloat16" in caplog.text
 
 
 @pytest.mark.parametrize("fails", [False, True])

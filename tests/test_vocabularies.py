@@ -391,21 +391,6 @@ def test_train_prints_what_runs_of_other_vocabularies_can_be_compared_by(
     assert f" {loss:.4f}/byte " in out
 
 
-def test_the_projector_names_each_id(folder: Path) -> None:
-    rows = [
-        line.split("\t")
-        for line in (folder / "bytes/projector/characters.tsv").read_text("utf-8").splitlines()
-    ]
-    assert len(rows) == 1 + 256
-    count = TEXT.encode().count(0xE6)
-    assert rows[1 + 0xE6] == [r"\xe6", str(count), "byte 0xe6", "-"]
-    assert rows[1 + ord("a")][2:] == ["LATIN SMALL LETTER A", "Ll"]
-    *_, last = (folder / "capped/projector/characters.tsv").read_text("utf-8").splitlines()
-    vocabulary = load(folder, "capped").vocabulary
-    count = sum(c not in vocabulary.characters for c in TEXT)
-    assert last.split("\t") == ["\ufffd", str(count), "all other characters", "-"]
-
-
 # --- lessons ---
 
 

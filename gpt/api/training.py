@@ -27,7 +27,7 @@ from gpt.status import phase
 if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.training.dry_run import Estimate
-    from gpt.training.outcome import Outcome
+    from gpt.training.run_context import Outcome
     from gpt.training.start import Mode
 
 OnEvent = Callable[[dict[str, Any]], object]
@@ -187,7 +187,7 @@ def _resume(
     from gpt.runs.recovery import summary_to_resume
 
     if "outcome" in before:  # training ended before torchrun restarted this process
-        from gpt.training.outcome import Outcome
+        from gpt.training.run_context import Outcome
 
         return Outcome(**before["outcome"])
     run = before.get("run", run)  # the newest run may have changed

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpt.config.schema import Config
     from gpt.recipe.sweep import Sweep
     from gpt.training.dry_run import Estimate
-    from gpt.training.outcome import Outcome
+    from gpt.training.run_context import Outcome
 
 MIB = 2**20  # bytes
 

@@ -1,7 +1,6 @@
 """Checkpoints of a run: when to write them, what they contain, and advice if that fails."""
 
 import math
-import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -93,36 +92,30 @@ class Checkpointer:
             keep = config.train.keep_checkpoints
             write_checkpoint(context.folder, data, self._state(progress), keep=keep)
         except (OSError, Unreadable) as error:
+            advice = "it has no checkpoint yet. When there is room, start it again with --overwrite"
+            if self.saved_at_step is not None:
+                resume = command("train", "--resume", context.name)
+                advice = f"its checkpoints are as they were. Make room and resume with: {resume}"
             reason = getattr(error, "strerror", None) or error
             raise TrainingError(
-                f"cannot save step {step} in {context.name} ({reason}); {self._advice()}"
+                f"cannot save step {step} in {context.name} ({reason}); {advice}"
             ) from error
         finish_overwrite(context.folder)
         return True
 
     def _state(self, progress: Progress) -> TrainingState:
         """Return what training resumes with beside the weights."""
-        state = self.update.state_dict()
+        state, corpus = self.update.state_dict(), self.context.corpus
         # JSON has no infinity, the value of losses before the first evaluation
         known = {key: value for key, value in asdict(progress).items() if value != math.inf}
         numbers = state.numbers | {
             "threads": torch.get_num_threads(),
             "precision": str(self.update.precision).removeprefix("torch."),
             "progress": known,
-            "text_sha256": self.context.corpus.sha256,
+            "text_sha256": corpus.sha256,
         }
         if progress.val_loss is not None:
-            units = val_units(self.context.corpus)
-            numbers["bits_per_byte"] = units.bits_per_byte(progress.val_loss)
+            numbers["bits_per_byte"] = val_units(corpus).bits_per_byte(progress.val_loss)
         if teacher := self.update.teacher:
             numbers["teacher_sha256"] = teacher.sha256
         return TrainingState(state.tensors, numbers)
-
-    def _advice(self) -> str:
-        if self.saved_at_step is not None:
-            resume = command("train", "--resume", self.context.name)
-            return f"its checkpoints are as they were. When there is room, resume with: {resume}"
-        return (
-            f"it has no checkpoint yet. When there is room, start it again with --overwrite "
-            f"--run-dir {shlex.quote(self.context.name)}, or choose another --run-dir"
-        )

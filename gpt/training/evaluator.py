@@ -1,7 +1,7 @@
 """Scores on the val split: the newest, the best so far, and early stopping."""
 
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Annotated
 
 from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
@@ -9,8 +9,10 @@ from pydantic.dataclasses import dataclass
 
 from gpt.config.schema import TrainConfig
 from gpt.evaluation.attention_weights import attend
+from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
+from gpt.model.transformer import count_parameters
 from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
@@ -18,11 +20,10 @@ from gpt.status import phase
 from gpt.text.batches import to_torch
 from gpt.training.callbacks.bar import evaluation_bar
 from gpt.training.callbacks.callback import Evaluation
-from gpt.training.run_context import RunContext
+from gpt.training.run_context import Outcome, RunContext
 from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch
 
 OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best before a warning
-
 ATTENTION_CHARACTERS = 32  # characters of the val split whose attention is drawn
 
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s)$")]
@@ -109,20 +110,17 @@ class Evaluator:
         train = self.context.config.train
         part = train.eval_characters
         if part is None or part >= self.units.ids:
-            losses = self._score(step, "val_loss")
+            losses = self._score(step, "val_loss", self.units.ids)
         else:
             losses = self._score(step, "val_loss_part", part)
         progress, is_best = replace(self.progress, pending=None), False
         if step or train.init_from is not None:  # else the model is untrained
             is_best = progress.add(step, next(iter(losses.values())))
             early = progress.early_stop(train)
-            progress.ended = bool(early)
-            reason, best_val_loss = (
-                early or ("all steps done" if is_last else ""),
-                progress.best_loss,
-            )
+            progress.ended, best_val_loss = bool(early), progress.best_loss
+            reason = early or ("all steps done" if is_last else "")
             if reason and "val_loss" not in losses:
-                losses |= self._score(step, "val_loss")
+                losses |= self._score(step, "val_loss", self.units.ids)
                 best_val_loss = losses["val_loss"] if is_best else self._score_best(step)
             self.reason_to_stop, self.best_val_loss = reason, best_val_loss
         progress.val_loss = losses.get("val_loss")
@@ -133,24 +131,22 @@ class Evaluator:
 
     def describe(self, step: int, losses: dict[str, float]) -> Evaluation:
         """Return the evaluation of `step` with a sample and attention weights."""
-        config, corpus = self.context.config, self.context.corpus
-        sample = None
-        if config.train.sample_length:
+        config, vocabulary, sample = self.context.config, self.context.corpus.vocabulary, None
+        if length := config.train.sample_length:
             sample = generate_text(
                 self.model,
-                corpus.vocabulary,
-                length=config.train.sample_length,
+                vocabulary,
+                length=length,
                 rules=config.sample,
                 seed=config.seed,
                 step=step,
             )
-        excerpt = to_torch(corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
-        text = corpus.vocabulary.names_of(excerpt.tolist())
-        attention = attend(self.model, excerpt)
+        excerpt = to_torch(self.context.corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
+        text, attention = vocabulary.names_of(excerpt.tolist()), attend(self.model, excerpt)
         return Evaluation(losses, self.is_best, self._warning(), sample, attention, text)
 
     def final_scores(self) -> dict[str, float]:
-        """Return the val loss of the last and the best weights, and the best in bits per byte."""
+        """Return the val losses of the last and the best weights, and bits per byte."""
         assert self.progress.val_loss is not None
         return {
             "val_loss": self.progress.val_loss,
@@ -158,30 +154,47 @@ class Evaluator:
             "bits_per_byte": self.units.bits_per_byte(self.best_val_loss),
         }
 
-    def _warning(self) -> str:
-        """Return a warning if the val loss has risen for `OVERFIT_EVALUATIONS` evaluations."""
-        progress = self.progress
-        if progress.since_best != OVERFIT_EVALUATIONS or progress.loss <= progress.best_loss:
-            return ""
-        cause = (
-            "the model overfits"
-            if progress.loss < math.log(len(self.context.corpus.vocabulary))  # loss of guessing
-            else "training diverges, try a lower train.learning_rate"
-        )
-        return (
-            f"val loss has risen since step {progress.best_step} ({progress.best_loss:.4f} "
-            f"then, {progress.loss:.4f} now): {cause}; that step stays the best checkpoint"
+    def outcome(self, step: int, seconds: float) -> Outcome:
+        """Return the outcome of a run that ended at `step`, `seconds` after its call."""
+        context, scores = self.context, self.final_scores()
+        return Outcome(
+            run=context.name,
+            text=context.corpus.name,
+            config=f"{context.name}/config.yaml",
+            seed=context.config.seed,
+            parameters=sum(count_parameters(self.model).values()),
+            reason=self.reason_to_stop,
+            step=step,
+            val_loss_per_character=self.units.per_character(scores["val_loss"]),
+            best_val_loss_per_character=self.units.per_character(scores["best_val_loss"]),
+            best_step=self.progress.best_step,
+            elapsed_s=round(self.progress.elapsed_s, 1),  # as saved
+            seconds=round(seconds, 1),
+            **scores,
+            **asdict(measure_baselines(context.corpus)),
         )
 
-    def _score(self, step: int, name: str, characters: int | None = None) -> dict[str, float]:
-        """Return the loss on the val split, or on `characters` of it, as `name`."""
+    def _warning(self) -> str:
+        """Return a warning if the val loss has risen for `OVERFIT_EVALUATIONS` evaluations."""
+        best, now = self.progress.best_loss, self.progress.loss
+        if self.progress.since_best != OVERFIT_EVALUATIONS or now <= best:
+            return ""
+        cause = "the model overfits"
+        if now >= math.log(len(self.context.corpus.vocabulary)):  # the loss of guessing
+            cause = "training diverges, try a lower train.learning_rate"
+        return (
+            f"val loss has risen since step {self.progress.best_step} ({best:.4f} then, {now:.4f} "
+            f"now): {cause}; that step stays the best checkpoint"
+        )
+
+    def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
+        """Return the loss on `characters` of the val split as `name`, and those of members."""
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
         if is_untrained and vocabulary.unknown_id is None:  # every id is equally likely
             return {name: math.log(len(vocabulary))}
-        total = self.units.ids if characters is None else characters
         self.stopwatch.lap(EVALUATION, 0)
-        with phase("evaluating"), evaluation_bar(total, hidden=ranks.rank > 0) as advance:
+        with phase("evaluating"), evaluation_bar(characters, hidden=ranks.rank > 0) as advance:
             loss, *of_members = evaluate_each(
                 self.model,
                 self.val,
@@ -191,11 +204,10 @@ class Evaluator:
                 on_progress=advance,
                 ranks=ranks,
             )
-        self.stopwatch.lap(CHARACTER, total)
+        self.stopwatch.lap(CHARACTER, characters)
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the val loss is {loss}")
-        members = {f"{name}_member_{m}": each for m, each in enumerate(of_members, start=1)}
-        return {name: loss} | members
+        return {name: loss} | {f"{name}_member_{m}": x for m, x in enumerate(of_members, start=1)}
 
     def _score_best(self, step: int) -> float:
         """Return the val loss of the best checkpoint, whose weights are loaded temporarily."""
@@ -204,6 +216,6 @@ class Evaluator:
         try:
             best = self.context.ranks.broadcast(read_checkpoint, self.context.folder, "best")
             load_weights(self.model, best)
-            return self._score(step, "val_loss")["val_loss"]
+            return self._score(step, "val_loss", self.units.ids)["val_loss"]
         finally:
             self.model.load_state_dict(weights)

@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.errors import counted, listed
@@ -48,8 +47,12 @@ def initial_model(
     run = find_run(config.train.init_from)
     data = read_checkpoint(run)
     check_same_model(data, config)
-    characters = _describe_characters(data, config.model, vocabulary)
-    log.info("fine-tuning %s, step %d: %s", run, data.step, characters)
+    added = [symbol(c) for c in data.vocabulary.outside(vocabulary.characters)]
+    log.info(
+        "fine-tuning %s, step %d: %s and %s (%s)",
+        *(run, data.step, counted(len(data.vocabulary.characters), "character")),
+        *(counted(len(added), "new one"), listed(added, MAX_LISTED_CHARACTERS, " ") or "none"),
+    )
     warn_of_known_val("train.init_from", data.config, config)
     weights = adapted_weights(data, config.model, vocabulary)
     model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)
@@ -67,8 +70,9 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
     like its base. Its row of the head (V, C) is the mean row: it is as likely as the mean old
     character. Position embeddings (T, C) are cut to the first `config.T`.
     """
-    old = data.vocabulary
-    rows, head_rows = (old_rows(old, vocabulary, by_base=by_base) for by_base in (True, False))
+    rows, head_rows = (
+        _old_rows(data.vocabulary, vocabulary, by_base=by_base) for by_base in (True, False)
+    )
     shapes = parameter_shapes(config, len(vocabulary))
     one_more = parameter_shapes(config, len(vocabulary) + 1)
     weights = Tensors()
@@ -82,30 +86,17 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
     return weights
 
 
-def old_rows(old: Vocabulary, new: Vocabulary, *, by_base: bool) -> NDArray[np.int64]:
+def _old_rows(old: Vocabulary, new: Vocabulary, *, by_base: bool) -> list[int]:
     """Return for each new id (V,) the old id with its first row, or OLD_MEAN.
 
     With `by_base`, a new character gets the row of the base of its compatibility decomposition
     (Unicode's NFKD), if the old vocabulary has that.
     """
     if new.is_bytes:
-        return np.arange(len(new))
+        return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}
     bases = [unicodedata.normalize("NFKD", c)[0] if by_base else c for c in new.characters]
     rows = [
         ids.get(c, ids.get(base, OLD_MEAN)) for c, base in zip(new.characters, bases, strict=True)
     ]
-    return np.array(rows if old.unknown_id is None else [*rows, old.unknown_id])
-
-
-def _describe_characters(data: CheckpointData, config: ModelConfig, new: Vocabulary) -> str:
-    """Describe the vocabulary of the run to fine-tune, and the new characters."""
-    old, T = data.vocabulary, data.config.model.T
-    context = f"; model.T {config.T} in place of {T}" if config.T != T else ""
-    added = old.outside(new.characters)
-    if not added:
-        unit = "id" if old.is_bytes else "character"
-        return f"its {counted(len(old), unit)}, none new{context}"
-    characters = listed([symbol(c) for c in added], MAX_LISTED_CHARACTERS, " ")
-    known, new_ones = counted(len(old.characters), "character"), counted(len(added), "new one")
-    return f"its {known} and {new_ones} ({characters}){context}"
+    return rows if old.unknown_id is None else [*rows, old.unknown_id]

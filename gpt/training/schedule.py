@@ -9,9 +9,7 @@ longer. Its learning rate first rises to the rate that one run with all these st
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
 from fractions import Fraction
-from itertools import pairwise
 
 from gpt.config.schema import Config
 
@@ -125,18 +123,6 @@ class Schedule:
         if isinstance(every, int):
             return -(-self.steps // every) - after // every
         return math.ceil(1 / _as_part(every)) - self.part_done(after) // _as_part(every)
-
-    def steps_due(self, every: int | str) -> Iterator[int]:
-        """Yield all steps at which an event is due, some perhaps twice: see `is_due`."""
-        starts = [at for at, _ in self.plans[1:] if self.phase_start(at) == at]
-        if isinstance(every, int):
-            yield from sorted({*range(0, self.steps, every), *starts})
-        else:
-            part = _as_part(every)
-            for begin, end in pairwise([0, *starts, self.steps]):
-                for i in range(math.ceil(1 / part)):
-                    yield begin + bisect_left(range(begin, end), i * part, key=self.part_done)
-        yield self.steps
 
     def phase_start(self, step: int) -> int:
         """Return the first step of the phase that `step` is in."""

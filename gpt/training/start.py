@@ -16,7 +16,7 @@ from gpt.device import computing_with, select_device
 from gpt.distributed.ddp import select_own_device, select_own_threads
 from gpt.distributed.launch import remember
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import Interrupted
+from gpt.errors import Interrupted, counted
 from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_folder, make_numbered
 from gpt.runs.lock import check_plain, locked, set_aside
@@ -28,9 +28,8 @@ from gpt.training.build_step import build_step
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.init_from import initial_model
 from gpt.training.memory_estimate import check_training_memory
-from gpt.training.outcome import Outcome
 from gpt.training.resume import RunState, resume_from
-from gpt.training.run_context import RunContext
+from gpt.training.run_context import Outcome, RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.teacher import Teacher, load_teacher
 from gpt.training.time_budget import Stopwatch, TimeBudget
@@ -48,7 +47,6 @@ Mode = Literal["new", "numbered", "overwrite", "resume", "extend"]
     resume     continue the run in it from its last checkpoint
     extend     the same; the run is finished, and `train.minutes` is the time for further steps
 """
-Provenance = dict[str, str | int]
 
 
 def train(
@@ -98,7 +96,9 @@ def train(
     device = select_own_device(select_device(config.device), ranks)
     ranks.check_batch(config.train.batch_size)
     context = RunContext(config, corpus, run.absolute(), ranks, should_stop)
-    threads, state, source = select_own_threads(config.threads, ranks), None, Provenance()
+    threads = select_own_threads(config.threads, ranks)
+    state: RunState | None = None
+    source: dict[str, str | int] = {}
     with computing_with(threads, deterministic=config.deterministic):
         with phase("preparing the training"):
             teacher = load_teacher(config, corpus.vocabulary, device)
@@ -109,9 +109,8 @@ def train(
                 state, source = _new_state(context, device, teacher, clock)
                 folder = ranks.broadcast(_make_folder, context.folder, mode)  # cannot fail later
                 context = replace(context, folder=folder)
-        with (
-            locked(context.folder) if ranks.rank == 0 else nullcontext(lambda: None)
-        ) as check_in_place:
+        lock = locked(context.folder) if ranks.rank == 0 else nullcontext(lambda: None)
+        with lock as check_in_place:
             if state is None:
                 with phase("loading the checkpoint"):
                     state = resume_from(context, device, teacher, clock, mode == "extend")
@@ -121,32 +120,39 @@ def train(
             ranks.broadcast(_record_start, context, state, source)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), context.name)
             remember(run=str(context.folder))
-            outcome = _fit(Trainer(context, state, check_in_place, on_event))
-            remember(outcome=asdict(outcome))
-            return outcome
+            trainer, notice = Trainer(context, state, check_in_place, on_event), ""
+            while True:
+                try:
+                    outcome = trainer.fit(notice)
+                except Diverged as error:
+                    notice = trainer.roll_back(str(error))
+                else:
+                    remember(outcome=asdict(outcome))
+                    return outcome
 
 
 def _new_state(
-    context: RunContext,
-    device: torch.device,
-    teacher: Teacher | None,
-    clock: Callable[[], float],
-) -> tuple[RunState, Provenance]:
+    context: RunContext, device: torch.device, teacher: Teacher | None, clock: Callable[[], float]
+) -> tuple[RunState, dict[str, str | int]]:
     """Return the state of a new run at step 0, and where its weights come from."""
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, source = initial_model(config, corpus.vocabulary, device)
     update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
     stopwatch = Stopwatch(clock)
     if config.train.minutes is not None:
-        stopwatch.probe(update, corpus.val, config, ranks)
+        stopwatch.probe(update.probe, update, corpus.val, config, ranks)
     budget = TimeBudget(config, corpus.val, stopwatch)
     config = ranks.broadcast(budget.first_plan, config)
     schedule = Schedule(config)
     update.follow(schedule)
     if ranks.any(context.should_stop()):
         raise Interrupted("stopped before training began; nothing is saved")
-    if ranks.rank == 0:
-        budget.log_first_plan(schedule.steps)
+    if config.train.minutes is not None:
+        log.info(
+            "about %s in %g min, of which the evaluation at the end takes %.1f s",
+            *(counted(schedule.steps, "step"), config.train.minutes),
+            budget.evaluation_s(budget.val_characters),
+        )
     return RunState(config, 0, update, schedule, budget, Progress()), source
 
 
@@ -159,12 +165,12 @@ def _make_folder(folder: Path, mode: Mode) -> Path:
     return folder
 
 
-def _record_start(context: RunContext, state: RunState, source: Provenance) -> None:
+def _record_start(context: RunContext, state: RunState, source: dict[str, str | int]) -> None:
     """Write the config and the provenance of a run that starts or resumes."""
     config = state.schedule.stored(context.config)
     write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])
     store_standard_input(context.corpus.standard_input, context.folder)
-    computed: Provenance = {
+    computed: dict[str, str | int] = {
         "device": str(state.update.device),
         "precision": str(state.update.precision).removeprefix("torch."),
         "threads": torch.get_num_threads(),
@@ -172,12 +178,3 @@ def _record_start(context: RunContext, state: RunState, source: Provenance) -> N
         **source,
     }
     note_start(context.folder, config, context.corpus.sha256, state.step, computed)
-
-
-def _fit(trainer: Trainer) -> Outcome:
-    """Train to the end; return to the last checkpoint each time that training diverges."""
-    while True:
-        try:
-            return trainer.fit()
-        except Diverged as error:
-            trainer.roll_back(str(error))

@@ -1,24 +1,28 @@
 """The training loop: step, evaluate, log, save; until there is a reason to stop."""
 
 import logging
-import math
 from collections.abc import Callable
+from threading import current_thread, main_thread
 from typing import Any
 
 from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
-from gpt.training.callbacks.callback import Callback
-from gpt.training.callbacks.open_callbacks import opened_callbacks
+from gpt.training.callbacks.bar import ProgressBar
+from gpt.training.callbacks.callback import Callback, EventFunction
+from gpt.training.callbacks.jsonl import MetricsFile
+from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.evaluator import Evaluator
-from gpt.training.outcome import Outcome, summarise
 from gpt.training.resume import RunState, roll_back
-from gpt.training.run_context import RunContext
-from gpt.training.step_results import StepResults, halve
+from gpt.training.run_context import Outcome, RunContext
+from gpt.training.step import Result
+from gpt.training.step_results import read_results
 from gpt.training.time_budget import EVALUATION, PICTURE
 
 log = logging.getLogger(__name__)
+
+MAX_UNREAD_STEPS = 10  # whose results an accelerator computes while the CPU continues
 
 
 class Trainer:
@@ -42,52 +46,61 @@ class Trainer:
         self.step, self.update, self.schedule = state.step, state.update, state.schedule
         self.budget, self.stopwatch = state.budget, state.budget.stopwatch
         self.clock, self.began = self.stopwatch.clock, self.stopwatch.clock()
+        self.started = self.began - state.progress.elapsed_s
         self.resumed_at = None if state.saved_config is None else state.step
         self.is_unsaved = state.saved_config not in (None, context.config)
-        self.results = StepResults(self.update)
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
         self.checkpointer = Checkpointer(
             context, self.update, self.schedule, check_in_place, self.clock, self.resumed_at
         )
-        self.callbacks: list[Callback] = []
+        self.callbacks: list[Callback] = []  # open while `fit` runs
+        self.unread: list[Result] = []  # of the last steps
         self.metrics: dict[str, float] = {}  # of this step
-        self.rollback_notice = ""  # for the callbacks, once they are open again
         self.furthest_step = self.step  # steps that a rollback repeats keep their plans
-        self.timed_steps, self.timed_s = 0, 0.0  # since the pace was last recorded
+        self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last recorded
 
     @property
     def elapsed_s(self) -> float:
         """Seconds of training so far, over all resumes."""
         return self.clock() - self.started
 
-    def fit(self) -> Outcome:
-        """Train until there is a reason to stop.
+    def fit(self, notice: str = "") -> Outcome:
+        """Train until there is a reason to stop; `notice` tells of a rollback.
 
         Raises:
             Diverged: steps in a row, a val loss or a weight are NaN or infinite.
             Interrupted: a stop was requested, and the state is saved.
             TrainingError: see `Checkpointer.save`.
         """
-        progress, steps = self.evaluator.progress, self.schedule.steps
-        self.started = self.clock() - progress.elapsed_s
-        pending = progress.pending is not None
-        with opened_callbacks(
-            self.context, self.resumed_at, pending, steps, self.on_event
-        ) as self.callbacks:
-            self.start()
+        self.callbacks = self.open_callbacks()
+        try:
+            self.start(notice)
             while not self.evaluator.reason_to_stop:
                 self.take_step()
                 self.evaluate()
                 self.log()
                 self.save()
             return self.context.ranks.broadcast(self.finish)
+        finally:
+            for callback in self.callbacks:
+                callback.close()
 
-    def start(self) -> None:
+    def open_callbacks(self) -> list[Callback]:
+        """Return the callbacks of rank 0; other ranks have none."""
+        if self.context.ranks.rank > 0:
+            return []
+        at, pending = self.resumed_at, self.evaluator.progress.pending is not None
+        metrics = MetricsFile(self.context.folder / "metrics.jsonl", at, pending=pending)
+        callbacks: list[Callback] = [metrics, TensorBoard(self.context, at, pending=pending)]
+        if current_thread() is main_thread():  # bars of several trainings would overlap
+            callbacks.append(ProgressBar(self.schedule.steps, at or 0))
+        return [*callbacks, EventFunction(self.on_event)] if self.on_event else callbacks
+
+    def start(self, notice: str) -> None:
         """Evaluate and save step 0, or the step whose evaluation was interrupted."""
         self.stopwatch.start()
-        if self.rollback_notice:
-            self.notify(self.step, self.rollback_notice)
-            self.rollback_notice = ""
+        if notice:
+            self.notify(self.step, notice)
         if self.is_unsaved:  # a kill would bring the old settings back
             self.report_plan()
             self.write_checkpoint()
@@ -104,27 +117,23 @@ class Trainer:
         was_evaluated = bool(self.metrics.keys() & {"val_loss", "val_loss_part"})
         # the time since the last step belongs to its evaluation, or to this step
         self.stopwatch.lap(EVALUATION if was_evaluated else T, times=int(was_evaluated))
-        self.results.unread.append(self.update(self.step))
+        self.unread.append(self.update(self.step))
         self.step, self.is_unsaved, self.metrics = self.step + 1, True, {}
-        self.evaluator.is_best, self.evaluator.progress.val_loss = False, None
+        progress = self.evaluator.progress
+        self.evaluator.is_best, progress.val_loss = False, None
         periods = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
-        has_plan = self.step in dict(self.schedule.plans)
-        if self.results.must_be_read or has_plan or any(map(self.is_due, periods)):
-            loss, norm = self.results.read(self.step, self.evaluator.progress, self.notify)
+        needed = self.step in dict(self.schedule.plans) or any(map(self.is_due, periods))
+        if needed or not self.update.is_ahead or len(self.unread) >= MAX_UNREAD_STEPS:
+            results = read_results(self.update, self.unread, self.step, progress, self.notify)
         self.stopwatch.lap(T)
-        self.timed_steps, self.timed_s = self.timed_steps + 1, self.timed_s + self.clock() - began
+        self.timed_characters += self.schedule.batch_size * self.schedule.T
+        self.timed_s += self.clock() - began
         for callback in self.callbacks:
             callback.on_step(self.step)
         if self.is_due(self.config.log_every):
-            characters = self.timed_steps * self.schedule.batch_size * self.schedule.T
-            metrics = {
-                "train_loss": loss,
-                "lr": self.schedule.lr(self.step - 1),
-                "grad_norm": norm,
-                "chars_per_s": round(characters / self.timed_s, 1),
-            }
-            self.metrics = {key: value for key, value in metrics.items() if math.isfinite(value)}
-            self.timed_steps, self.timed_s = 0, 0.0
+            pace = round(self.timed_characters / self.timed_s, 1)
+            self.metrics = results | {"lr": self.schedule.lr(self.step - 1), "chars_per_s": pace}
+            self.timed_characters, self.timed_s = 0, 0.0
 
     def is_due(self, every: int | str) -> bool:
         """Return whether an event is due at this step; never for a period in minutes."""
@@ -158,12 +167,8 @@ class Trainer:
                 callback.on_metrics(self.step, self.elapsed_s, self.metrics)
 
     def save(self) -> None:
-        """Write a checkpoint if it is due, the best, the last, or a stop is requested.
-
-        Raises:
-            Interrupted: a stop is requested, and the state is saved.
-        """
-        if self.results.unread:  # nothing is due before they are read
+        """Write a checkpoint if it is due, the best, the last, or a stop is requested."""
+        if self.unread:  # nothing is due before they are read
             return
         stop, due = self.agree()
         reason, skipped = self.evaluator.reason_to_stop, self.evaluator.progress.skipped_in_a_row
@@ -189,8 +194,7 @@ class Trainer:
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
         # patient: rank 0 may have drawn a sample and a picture meanwhile
-        sums = self.context.ranks.sum([stop, due, end], patient=True)
-        stops, dues, end = map(int, sums)
+        stops, dues, end = map(int, self.context.ranks.sum([stop, due, end], patient=True))
         self.furthest_step = max(self.furthest_step, self.step)
         if end:
             self.schedule.replan(self.step, end)
@@ -207,22 +211,22 @@ class Trainer:
 
     def write_checkpoint(self) -> None:
         """Write a checkpoint of this step."""
-        self.evaluator.progress.elapsed_s = self.elapsed_s
+        evaluator = self.evaluator
+        evaluator.progress.elapsed_s = self.elapsed_s
         for callback in self.callbacks:
             callback.before_checkpoint()
-        finished = bool(self.evaluator.reason_to_stop)
-        self.checkpointer.save(self.step, self.evaluator.progress, finished)
+        self.checkpointer.save(self.step, evaluator.progress, bool(evaluator.reason_to_stop))
         self.is_unsaved = False
         path = f"{self.context.name}/checkpoints/step-{self.step}"
         for callback in self.callbacks:
-            callback.on_checkpoint(self.step, path, self.evaluator.is_best)
+            callback.on_checkpoint(self.step, path, evaluator.is_best)
 
     def finish(self) -> Outcome:
         """Pass the final scores to the callbacks, and return the outcome."""
-        scores, model = self.evaluator.final_scores(), self.update.model
+        scores = self.evaluator.final_scores()
         for callback in self.callbacks:
-            callback.on_end(self.step, self.elapsed_s, scores, model)
-        return summarise(self.evaluator, self.step, self.clock() - self.began)
+            callback.on_end(self.step, self.elapsed_s, scores)
+        return self.evaluator.outcome(self.step, self.clock() - self.began)
 
     def notify(self, step: int, text: str) -> None:
         """Log a notice and pass it to the callbacks."""
@@ -230,21 +234,16 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_notice(step, self.elapsed_s, text)
 
-    def roll_back(self, reason: str) -> None:
-        """Load the last checkpoint and halve the learning rates.
+    def roll_back(self, reason: str) -> str:
+        """Load the last checkpoint and halve the learning rates; return a notice.
 
         Raises:
             TrainingError: that was done too often.
         """
-        scale = halve(self.schedule.scale, reason, self.context.name)
-        elapsed_s, diverged_at = self.elapsed_s, self.step
-        self.results.unread.clear()
-        self.step, progress = roll_back(self.context, self.update)
-        progress.elapsed_s, progress.skipped_in_a_row = elapsed_s, 0
-        progress.scale = self.schedule.scale = scale
+        self.unread.clear()
+        diverged_at = self.step
+        self.step, progress = roll_back(self.context, self.update, self.schedule, reason)
         self.evaluator.restart(progress)
         self.resumed_at = self.checkpointer.saved_at_step = self.step
-        self.is_unsaved = False
-        self.rollback_notice = (
-            f"rolled back from step {diverged_at}: {reason}; learning rates x {scale:g} from here"
-        )
+        self.is_unsaved, rates = False, f"learning rates x {progress.scale:g} from here"
+        return f"rolled back from step {diverged_at}: {reason}; {rates}"

@@ -1,4 +1,4 @@
-"""The progress bar: one line of the terminal, whatever its width; a widget in a notebook."""
+"""The progress bar: one line of the terminal; a widget in a notebook."""
 
 import logging
 import shutil
@@ -8,14 +8,15 @@ from contextlib import contextmanager
 from typing import Any
 
 from tqdm import tqdm
-from tqdm.utils import disp_len, disp_trim
+from tqdm.utils import disp_trim
 
 from gpt.text.display import visible
 from gpt.training.callbacks.callback import Callback, Evaluation
 
 log = logging.getLogger(__name__)
 
-MIN_BAR_COLUMNS = 8  # with the strokes at its ends
+# a narrow terminal cuts the line at its end: the losses come first
+BAR_FORMAT = "{desc}  {elapsed}<{remaining}  {n_fmt}/{total_fmt}  {percentage:.0f}% |{bar}|"
 SAMPLE_LINES = 3  # shown in the terminal at each evaluation
 MAX_SAMPLE_COLUMNS = 100
 SHOWN_METRICS = {  # most important first
@@ -30,7 +31,7 @@ class ProgressBar(Callback):
     """Shows the steps, the newest losses and the pace; logs evaluations and samples."""
 
     def __init__(self, steps: int, done: int) -> None:
-        self._bar = training_bar(steps, done)
+        self._bar = make_bar(total=steps, initial=done, desc="training")
         self._latest: dict[str, float] = {}
 
     def on_step(self, step: int) -> None:
@@ -53,7 +54,7 @@ class ProgressBar(Callback):
             shown.insert(1, f"members {min(members):.4f} to {max(members):.4f}")
         if pace := latest.get("chars_per_s"):
             shown.append(f"{tqdm.format_sizeof(pace)} chars/s")
-        self._bar.set_postfix_str(", ".join(shown), refresh=False)
+        self._bar.set_description_str(", ".join(shown), refresh=False)
         if name in metrics:
             log.info("step %d: %s", step, ", ".join(shown))
 
@@ -74,59 +75,20 @@ class ProgressBar(Callback):
 
 
 class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
-    """A tqdm that drops whole fields, the least important first, until its line fits.
+    """A tqdm without its thread: every update checks the clock (miniters=1)."""
 
-    The postfix is a list of fields, separated by `, `, the most important first. The first of them
-    and the remaining time are dropped last.
-    """
-
-    monitor_interval = 0  # no thread: every update checks the clock (miniters=1)
-
-    @staticmethod
-    def status_printer(file: Any) -> Callable[[str], None]:
-        """Return a function that overwrites the line and clears what is behind and below it."""
-
-        def write(line: str) -> None:
-            file.write(f"\r{line}\x1b[J")
-            file.flush()
-
-        return write
-
-    def __str__(self) -> str:
-        """Return the line, at most one column narrower than the terminal."""
-        state = self.format_dict
-        n, total, elapsed = state["n"], state["total"], state["elapsed"]
-        rate = state["rate"] or (n - state["initial"]) / max(elapsed, 1e-9)
-        remaining = self.format_interval((total - n) / rate) if rate else "?"
-        count = [self.format_sizeof(x) if state["unit_scale"] else str(x) for x in (n, total)]
-        first, _, others = (state["postfix"] or "").partition(", ")
-        second, _, others = others.partition(", ")
-        fields = {  # from left to right
-            "name": state["prefix"].removesuffix(": "),
-            "percent": f"{n / total:4.0%}",
-            "bar": " " * MIN_BAR_COLUMNS,
-            "count": f"{'/'.join(count)}",
-            "time": f"{self.format_interval(elapsed)}<{remaining}",
-            "first": first,
-            "second": second,
-            "others": others,
-        }
-        fields = {name: field for name, field in fields.items() if field}
-        width = (state["ncols"] or 80) - 1
-        for name in ("others", "bar", "percent", "second", "count", "name", "time"):
-            if disp_len("  ".join(fields.values())) > width:
-                fields.pop(name, None)
-        if "bar" in fields:
-            columns = MIN_BAR_COLUMNS + width - disp_len("  ".join(fields.values()))
-            fields["bar"] = self.format_meter(
-                n, total, elapsed, ncols=columns, ascii=self.ascii, bar_format="|{bar}|"
-            )
-        return disp_trim("  ".join(fields.values()), width)
+    monitor_interval = 0
 
 
-def training_bar(total: int, initial: int) -> "tqdm[Any]":
-    """Return a bar over the steps of a run."""
-    return _bar(total=total, initial=initial)
+def make_bar(**options: Any) -> "tqdm[Any]":
+    """Return a widget in a notebook; elsewhere a line on stderr, if that is a terminal."""
+    options["bar_format"] = BAR_FORMAT
+    if "ipykernel" in sys.modules:
+        from tqdm.auto import tqdm as notebook_bar
+
+        return notebook_bar(**options)
+    disable = None if sys.stderr else True  # pythonw has no stderr
+    return TerminalBar(**options, disable=disable, dynamic_ncols=True, miniters=1)
 
 
 @contextmanager
@@ -135,17 +97,5 @@ def evaluation_bar(total: int, *, hidden: bool = False) -> Iterator[Callable[[in
     if hidden:
         yield lambda characters: None
         return
-    with _bar(
-        total=total, desc="evaluating", unit="char", unit_scale=True, delay=1, leave=False
-    ) as bar:
+    with make_bar(total=total, desc="evaluating", unit_scale=True, delay=1, leave=False) as bar:
         yield bar.update
-
-
-def _bar(**options: Any) -> "tqdm[Any]":
-    """Return a widget in a notebook; elsewhere a line on stderr, if that is a terminal."""
-    if "ipykernel" in sys.modules:
-        from tqdm.auto import tqdm as notebook_bar
-
-        return notebook_bar(**options)
-    disable = None if sys.stderr else True  # pythonw has no stderr
-    return TerminalBar(**options, disable=disable, dynamic_ncols=True, miniters=1)

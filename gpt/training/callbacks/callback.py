@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt.evaluation.attention_weights import Attention
-from gpt.model.ensemble import LanguageModel
 
 
 @dataclass(frozen=True)
@@ -55,9 +54,7 @@ class Callback:
     def on_checkpoint(self, step: int, path: str, is_best: bool) -> None:
         """Handle a checkpoint that was written to `path`."""
 
-    def on_end(
-        self, step: int, elapsed_s: float, scores: Mapping[str, float], model: LanguageModel
-    ) -> None:
+    def on_end(self, step: int, elapsed_s: float, scores: Mapping[str, float]) -> None:
         """Handle the end of the run, with its final scores."""
 
     def close(self) -> None:
@@ -65,34 +62,34 @@ class Callback:
 
 
 class EventFunction(Callback):
-    """Calls the caller's `on_event` with a dict for each event: see `gpt.api.train`."""
+    """Calls `emit` with a dict for each event: see `on_event` of `gpt.api.train`."""
 
-    def __init__(self, on_event: Callable[[dict[str, Any]], object]) -> None:
-        self.on_event = on_event
+    def __init__(self, emit: Callable[[dict[str, Any]], object]) -> None:
+        self.emit = emit
 
     def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
         """Emit `plan`."""
-        self.on_event({"kind": "plan", "step": step, "steps": steps})
+        self.emit({"kind": "plan", "step": step, "steps": steps})
 
     def on_notice(self, step: int, elapsed_s: float, text: str) -> None:
         """Emit `notice`."""
-        self.on_event({"kind": "notice", "step": step, "text": text})
+        self.emit({"kind": "notice", "step": step, "text": text})
 
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
         """Emit `notice` for a warning, `sample` and `evaluation`."""
         if evaluation.warning:
-            self.on_event({"kind": "notice", "step": step, "text": evaluation.warning})
+            self.on_notice(step, elapsed_s, evaluation.warning)
         if evaluation.sample is not None:
-            self.on_event({"kind": "sample", "step": step, "text": evaluation.sample})
+            self.emit({"kind": "sample", "step": step, "text": evaluation.sample})
         losses = {**evaluation.losses, "is_best": evaluation.is_best}
-        self.on_event({"kind": "evaluation", "step": step, **losses})
+        self.emit({"kind": "evaluation", "step": step, **losses})
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
         """Emit `step`, without the val losses, which `evaluation` has."""
         if "train_loss" in metrics:
             shown = {name: value for name, value in metrics.items() if name[:3] != "val"}
-            self.on_event({"kind": "step", "step": step, **shown})
+            self.emit({"kind": "step", "step": step, **shown})
 
     def on_checkpoint(self, step: int, path: str, is_best: bool) -> None:
         """Emit `checkpoint`."""
-        self.on_event({"kind": "checkpoint", "step": step, "path": path, "is_best": is_best})
+        self.emit({"kind": "checkpoint", "step": step, "path": path, "is_best": is_best})

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -83,29 +84,24 @@ class AppendOnlyFile:
             while remaining:
                 remaining = remaining[self._file.write(remaining) :]
         except OSError as error:
-            self._warn(error)
+            if not self._failed:
+                reason = error.strerror or error
+                log.warning("cannot write %s (%s); training continues", self._path, reason)
+            self._failed = True
         else:
             self._size += len(self._unwritten)
             self._unwritten, self._failed = b"", False
 
     def sync(self) -> None:
-        """Flush the file to the disk."""
-        try:
-            if self._file is not None:
+        """Flush the file to the disk, if possible."""
+        if self._file is not None:
+            with suppress(OSError):
                 os.fsync(self._file.fileno())
-        except OSError as error:
-            self._warn(error)
 
     def close(self) -> None:
         """Close the file; unwritten content is lost."""
         if self._file is not None:
             self._file.close()
-
-    def _warn(self, error: OSError) -> None:
-        if not self._failed:
-            reason = error.strerror or error
-            log.warning("cannot write %s (%s); training continues", self._path, reason)
-        self._failed = True
 
 
 def _records_until(path: Path, step: int, pending: bool) -> Iterator[bytes]:
