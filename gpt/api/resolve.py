@@ -151,11 +151,7 @@ def since_now() -> Callable[[], float]:
 
 
 def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
-    """Return the default name of a run's folder: `neko` for `texts/neko.txt`.
-
-    This is the name of the first text without its folder and suffix. Without a text it is the name
-    of the config, and `run` without either.
-    """
+    """Return the default name of a run, that of its text or config: `neko` for `neko.txt`."""
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
     if named == "-":
@@ -229,17 +225,9 @@ def chosen(
     costs: bool = True,
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
-    """Choose the open settings of `config` for its text and time; return both.
+    """Choose the settings that `config` does not set, for its text and time; return both.
 
-    Args:
-        config: its explicit settings are kept.
-        clock: returns the seconds used so far.
-        should_stop: see `gpt.api.train`.
-        costs: also log the expected memory and time.
-        ranks: the processes that train together.
-
-    Raises:
-        Interrupted: `should_stop` returned True.
+    `clock` returns the seconds used so far. With `costs`, log the expected memory and time.
     """
     sources = open_sources(config.data, ranks=ranks)
     corpus = prepared(config, sources, ranks=ranks)

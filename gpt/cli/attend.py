@@ -108,6 +108,6 @@ def _val_text(model: "Model") -> str:
     except GPTError as error:
         raise UsageError(f"{error}; to show the heads on another text, give --text") from None
     ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.T)].tolist()
-    known = [id_ for id_ in ids if id_ != model.vocabulary.unknown_id]
-    text = model.vocabulary.decode(known).strip("\ufffd")
+    known = [id_ for id_ in ids if id_ != corpus.vocabulary.unknown_id]
+    text = corpus.vocabulary.decode(known).strip("\ufffd")
     return model.prepare(text, drop_unknown=True)  # the text may have changed
