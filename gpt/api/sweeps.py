@@ -58,7 +58,7 @@ def sweep(
         overwrite: replace the sweep in the folder.
         should_stop: see `train`.
         on_event: see `train`; each event also has `run`, the name of its run. With several `jobs`,
-            it is called in several threads.
+            each run is a process of its own, whose events are not reported.
 
     Returns:
         The combinations, the lowest mean val loss (nats per character) first, each with its runs.

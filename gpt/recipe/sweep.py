@@ -27,6 +27,7 @@ from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
 from gpt.evaluation.loss import evaluate, scored_val, val_units
 from gpt.files import from_here, write_atomically
 from gpt.recipe.sweep_plan import PlannedRun, SweepPlan, check_same, read_plan
+from gpt.recipe.train_command import train_by_command
 from gpt.runs.find import SWEEP, is_run, is_sweep
 from gpt.runs.folder import check_free, check_keeps, delete_sweep, make_folder
 from gpt.runs.format import has_checkpoint
@@ -105,7 +106,8 @@ def run_sweep(
             them. Default: as before, or 1.
         overwrite: replace the sweep in `folder`.
         should_stop: see `gpt.api.train`.
-        on_event: called with each event of `gpt.api.train`, and the name of its `run`.
+        on_event: called with each event of `gpt.api.train`, and the name of its `run`, unless runs
+            train at once: those are processes of their own.
 
     Raises:
         UsageError: `folder` holds something else.
@@ -134,7 +136,13 @@ def run_sweep(
             if reads_standard_input(run.config.data):
                 store_standard_input(standard_input(stored_in), folder)
         jobs = min(jobs or plan.jobs, len(plan.runs))
-        finish = partial(_finish, folder, lambda config: load(config, stored_in), on_event)
+        finish = partial(
+            _finish,
+            sweep=folder,
+            load=lambda config: load(config, stored_in),
+            on_event=on_event,
+            as_command=jobs > 1,
+        )
         try:
             if jobs == 1:
                 ended = [finish(run, should_stop) for run in plan.runs]
@@ -245,13 +253,24 @@ def _at_once(
 
 
 def _finish(
+    planned: PlannedRun,
+    should_stop: Callable[[], bool],
+    *,
     sweep: Path,
     load: Callable[[Config], Corpus],
     on_event: Callable[[dict[str, Any]], object],
-    planned: PlannedRun,
-    should_stop: Callable[[], bool],
+    as_command: bool,
 ) -> SweepRun:
-    """Train or resume a run of a sweep unless it is finished; return how it ended."""
+    """Train or resume a run of a sweep unless it is finished; return how it ended.
+
+    Args:
+        planned: the run.
+        should_stop: see `run_sweep`.
+        sweep: the folder of the sweep.
+        load: reads the text of a config.
+        on_event: see `run_sweep`.
+        as_command: train by a `gpt train` command instead of in this process.
+    """
     run = sweep / planned.name
     ended = SweepRun(str(from_here(run)), planned.config.seed)
     if should_stop():
@@ -267,6 +286,15 @@ def _finish(
         if newest and newest.finished:
             with locked(run):
                 recover(run)  # a kill may have left an old index
+        elif as_command:
+            log.info("%s: training in a process of its own", run.name)
+            train_by_command(
+                planned.config,
+                run,
+                resume=newest is not None,
+                standard_input=corpus.standard_input,
+                should_stop=should_stop,
+            )
         else:
             log.info("%s: training", run.name)
             train(

@@ -1,0 +1,86 @@
+"""Train one run by a `gpt train` command, so that several runs use several processes.
+
+The run is an ordinary one: `gpt train --resume RUN` continues it, also after a kill.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from gpt.config.schema import Config, settled
+from gpt.config.yaml import as_flow
+from gpt.errors import Interrupted, TrainingError
+
+POLL_COMMAND_S = 0.1  # seconds between two calls of `should_stop`
+STOP_COMMAND_S = 300  # seconds in which a stopped command must have saved its run
+
+
+def train_by_command(
+    config: Config,
+    run: Path,
+    *,
+    resume: bool,
+    standard_input: Path | None,
+    should_stop: Callable[[], bool],
+) -> None:
+    """Train or resume a run by a `gpt train` command, and wait for it.
+
+    Args:
+        config: the settings of a new run.
+        run: the folder of the run.
+        resume: continue the run in that folder instead of starting a new one.
+        standard_input: a file with the text, if the text came from standard input.
+        should_stop: called several times a second.
+
+    Raises:
+        Interrupted: `should_stop` returned True; the command has saved the run.
+        TrainingError: the command failed; the message is the command's own.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        config_file, messages = Path(folder, "config.yaml"), Path(folder, "messages")
+        config_file.write_text(as_flow(settled(config)), "utf-8")
+        new = ["--config", str(config_file), "--run-dir", str(run), "--overwrite"]
+        with (standard_input or Path(os.devnull)).open("rb") as stdin, messages.open("wb") as err:
+            process = subprocess.Popen(
+                # -P: modules of the working folder are not imported
+                [sys.executable, "-P", "-m", "gpt", "train", "--json"]
+                + (["--resume", str(run)] if resume else new),
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                stderr=err,
+                # a Ctrl-C is for the sweep, which stops this process
+                start_new_session=True,
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+            )
+        try:
+            code = _wait(process, should_stop)
+        finally:
+            process.kill()
+            process.wait()
+        if code != 0:
+            raise TrainingError(_message(code, messages))
+
+
+def _wait(process: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> int:
+    """Return the exit code of `process`; stop it, and raise Interrupted, if `should_stop` says."""
+    while True:
+        try:
+            return process.wait(POLL_COMMAND_S)
+        except subprocess.TimeoutExpired:
+            if should_stop():
+                process.terminate()
+                process.wait(STOP_COMMAND_S)
+                raise Interrupted("stopped") from None
+
+
+def _message(code: int, messages: Path) -> str:
+    """Return the message of a command that failed with the exit `code`."""
+    if code < 0:
+        return f"its process was ended by signal {-code}, perhaps because memory was full"
+    lines = messages.read_text("utf-8", errors="replace").strip()
+    _, found, message = f"\n{lines}".rpartition("\ngpt: ")
+    return message if found else f"exit code {code}: {lines[-300:]}"
