@@ -15,7 +15,6 @@ from gpt.status import phase
 if TYPE_CHECKING:
     from gpt.config.load import Override
     from gpt.config.schema import Config, DataConfig
-    from gpt.recipe.plan import Plan
     from gpt.runs.format import CheckpointData
     from gpt.text.corpus import Corpus
     from gpt.text.documents import Source
@@ -39,14 +38,7 @@ def resolve_new(
     *,
     in_sweep: bool = False,
 ) -> "Config":
-    """Return the config of a new run. Defaults are those of the fine-tuned run, if there is one.
-
-    The arguments are those of `gpt.train`. With `in_sweep`, settings may have no effect on the run.
-
-    Raises:
-        ConfigError: the file, a key or a value is wrong, or a setting has no effect.
-        UsageError: the run to fine-tune or to distill does not exist.
-    """
+    """Return the config of a new run; see `gpt.train`. With `in_sweep`, settings may be unused."""
     from gpt.config.load import check_effects, keys_set_by
     from gpt.config.schema import explicit
     from gpt.runs.find import find_run
@@ -83,10 +75,6 @@ def resolve(
     """Return the config with these settings; see `gpt.train` and `load_config`.
 
     `train.steps` among the settings replaces the config's minutes, plans and max_steps.
-
-    Raises:
-        ConfigError: the file, a key or a value is wrong.
-        UsageError: the settings have both minutes and steps, or `text` names no text.
     """
     from gpt.config.load import keys_set_by, load_config
 
@@ -232,14 +220,13 @@ def chosen(
     sources = open_sources(config.data, ranks=ranks)
     corpus = prepared(config, sources, ranks=ranks)
 
-    def make_plan() -> "Plan":
-        with phase("loading PyTorch"):
-            from gpt.recipe.plan import plan
+    with phase("loading PyTorch"):
+        from gpt.recipe.plan import plan
 
-        minutes = config.train.minutes or DEFAULT_MINUTES
-        return plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
-
-    best = ranks.broadcast(make_plan)
+    minutes = config.train.minutes or DEFAULT_MINUTES
+    best = ranks.broadcast(
+        lambda: plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
+    )
     for line in best.describe(costs=costs):
         log.info(line)
     if best.config.data != config.data:

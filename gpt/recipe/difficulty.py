@@ -76,9 +76,6 @@ def measure_difficulty(
         val: the ids to score; default: those of the val split.
         repeats: the text repeats itself; see `settings_for`.
         affordable: the largest number of characters to see, if above MIN_PILOT_CHARACTERS.
-
-    Raises:
-        OutOfMemory: there is not enough memory, as for a vocabulary of a million characters.
     """
     most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, affordable)
     most = min(most, MAX_PILOT_PASSES * len(corpus.train))

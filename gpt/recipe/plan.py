@@ -116,12 +116,6 @@ def plan(
         speed: how fast models train here; measured by default.
         repeats: whether the text repeats itself; measured by default.
         should_stop: called before each step.
-
-    Raises:
-        Interrupted: `should_stop` returned True.
-        OutOfMemory: there is not enough memory for any model.
-        TextError: the text is too short for a window of T.
-        ConfigError: the settings of `base` fit no model.
     """
 
     def check_stop() -> None:

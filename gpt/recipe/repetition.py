@@ -52,11 +52,7 @@ def repeated_part(ids: Ids, T: int, context: int) -> float:
 def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) -> float:
     """Return what repeated ids contribute to the val loss: their nats, over the number of all ids.
 
-    Args:
-        model: the model to evaluate.
-        ids: the val split.
-        vocabulary: the vocabulary of `ids`.
-        context: see `repeated_part`.
+    For `context` see `repeated_part`.
     """
     device = next(model.parameters()).device
     total, scored = 0.0, 0

@@ -50,11 +50,7 @@ def step_characters(characters: float, T: int, batch_size: int | None = None) ->
 
     They grow with the square root of the run's length. More steps help a short run more than larger
     ones (arXiv:1812.06162; scripts/experiments.md).
-
-    Args:
-        characters: the length of the run.
-        T: the context length.
-        batch_size: windows of a step, if the user has set them.
+    `batch_size` is set if the user has set it.
     """
     if batch_size is not None:
         return batch_size * T
@@ -70,14 +66,10 @@ def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
 def settings_for(
     choice: Choice, T: int, batch_size: int | None = None, *, repeats: bool = False
 ) -> Config:
-    """Return the config of a run.
+    """Return the config of a run; `batch_size` is set if the user has set it.
 
-    Args:
-        choice: the shape, length and dropout of the run.
-        T: the context length.
-        batch_size: windows of a step, if the user has set them.
-        repeats: the text repeats itself, so heads should copy. There are at least two heads, half
-            of each key is offset, and the windows at the start are longer.
+    If the text `repeats` itself, heads should copy: there are at least two heads, half of each key
+    is offset, and the windows at the start are longer.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

@@ -77,11 +77,9 @@ class Speed:
         )
 
     def learn(self, *configs: Config, others: Sequence[Config] = ()) -> list[Pace]:
-        """Measure `configs` and store their paces; return the paces of `others`.
+        """Measure `configs` and store their paces; return the paces of `others`, not stored.
 
-        Args:
-            configs: configs of one member, or of `at_once` members after the same with one.
-            others: configs with other settings, whose paces are not stored.
+        `configs` have one member, or `at_once` members after the same with one.
         """
         paces = self.measure([*others, *configs])
         for config, pace in zip(configs, paces[len(others) :], strict=True):
@@ -157,14 +155,7 @@ def measure_paces(
     """Train throwaway models for a few steps of each window length, and evaluate them briefly.
 
     The models take turns, so that other programs on the machine slow all of them equally.
-
-    Args:
-        configs: the models to measure.
-        corpus: the text.
-        before_each: called before each step. An exception that it raises ends the measurement.
-
-    Raises:
-        OutOfMemory: there is not enough memory for one of the models.
+    `before_each` is called before each step and may raise an exception.
     """
     device, V = select_device(configs[0].device), len(corpus.vocabulary)
     with computing_with(configs[0].threads):

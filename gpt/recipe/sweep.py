@@ -176,17 +176,8 @@ def new_plan(
     Open settings are chosen once for all runs that differ only in how they are trained, so that
     these have the same model. Runs that differ in text, time or model are each chosen for.
 
-    Args:
-        asked: the runs, without the config to train with.
-        jobs: the number of runs to train at once; they share the threads of torch.
-        choose: returns the config to train with, given one with open settings.
-        load: reads the text of a config.
-        should_stop: called before each run, as choosing takes time.
-
-    Raises:
-        ConfigError: a value does not fit what was chosen, or the run to distill.
-        DeviceError: this machine does not have the device.
-        Interrupted: `should_stop` returned True.
+    The `jobs` runs that train at once share the threads of torch. For the arguments see
+    `run_sweep`.
     """
     threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}
