@@ -35,8 +35,8 @@ def sweep(
     init_from: str | Path | None = None,
     run_dir: str | Path | None = None,
     overwrite: bool = False,
-    should_stop: Callable[[], bool] = never,
-    on_event: Callable[[dict[str, Any]], object] = lambda event: None,
+    should_stop: Callable[[], bool] | None = None,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Sweep":
     """Train a run for each combination of several values, and compare their val losses.
 
@@ -96,12 +96,12 @@ def sweep(
     return run_sweep(
         Path(run_dir) if run_dir else RUNS / f"{name_of(config, text)}-sweep",
         runs,
-        choose=lambda one: chosen(one, since_now(), should_stop)[0],
+        choose=lambda one: chosen(one, since_now(), should_stop or never)[0],
         load=lambda one, folder: read_text(one, folder=folder),
         jobs=jobs,
         overwrite=overwrite,
-        should_stop=should_stop,
-        on_event=on_event,
+        should_stop=should_stop or never,
+        on_event=on_event or (lambda event: None),
     )
 
 
@@ -110,6 +110,9 @@ def is_sweep(settings: Settings) -> bool:
 
     Args:
         settings: see `sweep`.
+
+    Returns:
+        True if the settings are of a sweep.
     """
     from gpt.recipe.sweep_plan import combinations
 
@@ -120,8 +123,8 @@ def resume_sweep(
     folder: str | Path,
     *,
     jobs: int | None = None,
-    should_stop: Callable[[], bool] = never,
-    on_event: Callable[[dict[str, Any]], object] = lambda event: None,
+    should_stop: Callable[[], bool] | None = None,
+    on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Sweep":
     """Train the runs of a sweep that are not finished, and compare all; see `sweep`.
 
@@ -130,6 +133,9 @@ def resume_sweep(
         jobs: the number of runs to train at the same time; default: as before.
         should_stop: see `train`.
         on_event: see `sweep`.
+
+    Returns:
+        The result of `sweep`.
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
@@ -142,6 +148,6 @@ def resume_sweep(
         None,
         load=lambda one, within: read_text(one, folder=within),
         jobs=jobs,
-        should_stop=should_stop,
-        on_event=on_event,
+        should_stop=should_stop or never,
+        on_event=on_event or (lambda event: None),
     )
