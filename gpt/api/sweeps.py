@@ -113,6 +113,9 @@ def is_sweep(settings: Settings) -> bool:
 
     Returns:
         True if the settings are of a sweep.
+
+    Raises:
+        ConfigError: a setting is not `section.key=value`.
     """
     from gpt.recipe.sweep_plan import combinations
 
@@ -136,6 +139,10 @@ def resume_sweep(
 
     Returns:
         The result of `sweep`.
+
+    Raises:
+        UsageError: there is no such sweep.
+        Interrupted: `should_stop` returned True, and what was trained is saved.
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep
