@@ -394,7 +394,7 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
         (["latin.txt"], 1, "latin.txt: byte 0xe9 at offset 3 is not UTF-8"),
         (["nowhere.txt"], 1, "nowhere.txt: no such text"),
         (["full"], 1, "full: expected text files, got none; skipped 1 empty (full/file)"),
-        (["--device", "cuda:77"], 2, "device cuda:77: torch"),
+        (["--device", "cuda:77"], 2, "device cuda:77: expected auto, cpu, cuda"),
         (["--device", "gpu"], 2, "device: expected auto, cpu, cuda, cuda:N or mps, got 'gpu'"),
         (["--run-dir", "full"], 2, "full exists; replace it by --overwrite, or choose"),
         (["--run-dir", "short.txt"], 2, "--run-dir short.txt: expected a folder's name, got a"),
