@@ -1151,7 +1151,7 @@ def test_a_file_whose_name_is_no_utf8_is_read() -> None:
 def test_a_name_with_invisible_characters_is_read_and_escaped(c: str) -> None:
     """Bug: the names of macOS's screenshots were refused: rename the file."""
     name = write(b"abc", f"a{c}b.txt")
-    config = load_config(None, [], [name])
+    config = load_config(None, [("data.source", name)])
     assert config.data.source == name
     written = to_yaml(config)
     assert c not in written

@@ -144,8 +144,8 @@ def _read(
     except DAMAGE as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(
-            f"{folder}: damaged or not a checkpoint of this program ({reason:.300}); another of "
-            f"the run may be intact: --checkpoint last, best or a step"
+            f"{folder}: damaged or not a checkpoint of this program ({reason:.300}); another "
+            f"checkpoint of the run may be intact"
         ) from error
     except OSError as error:
         raise layout.unreadable(folder, error) from error

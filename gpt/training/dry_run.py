@@ -66,7 +66,7 @@ def estimate(
     vocabulary, V = corpus.vocabulary, len(corpus.vocabulary)
     with (
         computing_with(config.threads, deterministic=config.deterministic),
-        phase("measuring training steps and an evaluation"),
+        phase("measuring a training step and an evaluation"),
     ):
         device = select_device(config.device)
         teacher = load_teacher(config, vocabulary, device)

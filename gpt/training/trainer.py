@@ -22,7 +22,7 @@ from gpt.training.time_budget import EVALUATION, PICTURE
 
 log = logging.getLogger(__name__)
 
-MAX_UNREAD_STEPS = 10  # whose results an accelerator computes while the CPU continues
+MAX_UNREAD_STEPS = 10  # steps that an accelerator may be behind the CPU
 
 
 class Trainer:
@@ -56,7 +56,7 @@ class Trainer:
         self.callbacks: list[Callback] = []  # open while `fit` runs
         self.unread: list[Result] = []  # of the last steps
         self.metrics: dict[str, float] = {}  # of this step
-        self.furthest_step = self.step  # steps that a rollback repeats keep their plans
+        self.furthest_step = self.step  # no new plans up to here: a rollback repeats old ones
         self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last recorded
 
     @property
@@ -115,8 +115,8 @@ class Trainer:
         """Update the weights once; wait for the results if they are needed."""
         T, began = self.schedule.shape(self.step)[1], self.clock()
         was_evaluated = bool(self.metrics.keys() & {"val_loss", "val_loss_part"})
-        # the time since the last step belongs to its evaluation, or to this step
-        self.stopwatch.lap(EVALUATION if was_evaluated else T, times=int(was_evaluated))
+        work, times = (EVALUATION, 1) if was_evaluated else (T, 0)
+        self.stopwatch.lap(work, times)
         self.unread.append(self.update(self.step))
         self.step, self.is_unsaved, self.metrics = self.step + 1, True, {}
         progress = self.evaluator.progress
@@ -150,7 +150,8 @@ class Trainer:
         try:
             losses = self.evaluator.evaluate(self.step, self.step >= self.schedule.steps)
         except Stopped:
-            self.evaluator.progress.pending, self.metrics = self.metrics, {}
+            self.evaluator.progress.pending = self.metrics  # for the repeated evaluation
+            self.metrics = {}
             return
         self.metrics |= losses
         if self.callbacks:
@@ -158,7 +159,7 @@ class Trainer:
             self.stopwatch.lap(EVALUATION, 0)
             for callback in self.callbacks:
                 callback.on_evaluation(self.step, self.elapsed_s, evaluation)
-            self.stopwatch.lap(PICTURE)  # drawn once a minute
+            self.stopwatch.lap(PICTURE)  # at most one a minute
 
     def log(self) -> None:
         """Record the metrics of this step, if there are any."""
@@ -168,11 +169,11 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint if it is due, the best, the last, or a stop is requested."""
-        if self.unread:  # nothing is due before they are read
+        if self.unread:  # stops and checkpoints by the clock wait until the results are read
             return
         stop, due = self.agree()
         reason, skipped = self.evaluator.reason_to_stop, self.evaluator.progress.skipped_in_a_row
-        # a rollback must lead to before the skipped steps
+        # not amid skipped steps: a rollback must go back past them
         due = (due or self.is_due(self.config.checkpoint_every)) and not skipped
         again = self.checkpointer.saved_at_step == self.step  # saved without its evaluation
         if self.is_unsaved and (due or again or self.evaluator.is_best or reason or stop):
@@ -193,7 +194,7 @@ class Trainer:
                 # at the end the best checkpoint is scored, too, unless it is the last
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
-        # patient: rank 0 may have drawn a sample and a picture meanwhile
+        # only rank 0 has `due` and `end`; patient, as rank 0 may have drawn a picture meanwhile
         stops, dues, end = map(int, self.context.ranks.sum([stop, due, end], patient=True))
         self.furthest_step = max(self.furthest_step, self.step)
         if end:
