@@ -752,7 +752,7 @@ def test_resume_of_a_damaged_run_says_what_it_can_do(gpt: Gpt, trained: Path) ->
         weights.write_bytes(b"{}")
     code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
     assert (code, "--checkpoint" in err) == (1, False)
-    assert "runs/small cannot be resumed: none of its checkpoints is intact; step-11 is dam" in err
+    assert "runs/small cannot be resumed: none of its checkpoints is intact. " in err
     advised = shlex.split(err[err.index("train the run again: ") :])
     assert gpt(*advised[advised.index("train", 4) :])[0] == 0
 

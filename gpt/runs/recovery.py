@@ -10,6 +10,7 @@ from typing import TypeVar
 from gpt.config.schema import SETTINGS, Config, values
 from gpt.config.yaml import as_flow
 from gpt.errors import CheckpointError, ConfigError, command
+from gpt.files import from_here
 from gpt.runs.format import CheckpointData, TrainingState, step_folder, steps_in
 from gpt.runs.lock import locked
 from gpt.runs.read import read_summary, read_to_resume
@@ -68,12 +69,13 @@ def _newest_intact(
             damaged[step] = error
     if not damaged:
         raise CheckpointError(f"{folder}: no checkpoint")
-    config = str(run / "config.yaml")
-    again = command("train", "--config", config, "--run-dir", str(run), "--overwrite")
+    shown = from_here(run)
+    config = str(shown / "config.yaml")
+    again = command("train", "--config", config, "--run-dir", str(shown), "--overwrite")
     newest = next(iter(damaged.values()))
     raise CheckpointError(
-        f"{run} cannot be resumed: none of its checkpoints is intact. {newest}. Copy {folder} from "
-        f"a backup, or train the run again: {again}"
+        f"{shown} cannot be resumed: none of its checkpoints is intact. {newest}. Copy "
+        f"{shown / 'checkpoints'} from a backup, or train the run again: {again}"
     )
 
 
