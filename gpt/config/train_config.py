@@ -131,7 +131,7 @@ class TrainConfig(ConfigSection):
     )
     min_learning_rate: NonNegativeFloat = setting(
         1e-5,
-        "last learning rate of AdamW, after a linear decay; that of Muon is in proportion",
+        "AdamW's rate one step after the last of the linear decay; Muon's is in proportion",
         fine_tuning="scaled",
     )
 

@@ -21,10 +21,10 @@ class CausalSelfAttention(nn.Module):
     """Masked multi-head attention ("Attention Is All You Need", arXiv:1706.03762, section 3.2).
 
     One matrix product computes the queries, keys and values of all heads. The heads' outputs, H x
-    vs channels, are projected back to C, so H x hs need not equal C.
+    vs channels, are projected back to C, so neither H x hs nor H x vs need equal C.
 
     With `qk_norm`, queries and keys are normalised (arXiv:2302.05442, section 2). This bounds the
-    scores, also where sharp attention needs larger ones; `attention_scale` > 1 makes up for it.
+    scores and so how sharp attention can become; `attention_scale` > 1 raises the bound.
     With `key_offset`, see `offset_keys`. All layers of a model share one `rotary`, whose table
     grows with T.
     """

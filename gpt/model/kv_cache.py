@@ -11,11 +11,11 @@ from gpt.text.vocabulary import MASKED
 
 
 class Cache:
-    """Keys and values of B texts of different lengths, with room for T characters each.
+    """Keys and values of B texts, with room for T characters each.
 
-    `model(ids, cache)` with ids (B, t) fills an empty cache with the first t characters of each
-    text. With ids (B, 1), it appends one character to each text. The logits equal those of the
-    whole texts.
+    Prefill: `model(ids, cache)` with ids (B, t) fills an empty cache with t characters of each
+    text. Decode: with ids (B, 1), it appends one character to each text; their lengths may differ
+    by then. The logits equal those of a forward pass over the whole texts.
     """
 
     def __init__(self, config: ModelConfig, B: int, device: torch.device) -> None:

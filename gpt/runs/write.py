@@ -73,7 +73,7 @@ def manifest_of(contents: dict[str, bytes]) -> bytes:
 
 
 def _write(place: Path, contents: dict[str, bytes]) -> None:
-    """Write the folder `place` next to its place, then rename it."""
+    """Write the files to a temporary folder beside `place`, then rename it to `place`."""
     temporary = place.with_name(f".{place.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed while writing it
     try:

@@ -1,4 +1,4 @@
-"""Prompts: characters that the vocabulary has ids for."""
+"""Check that a prompt's characters are in the vocabulary, or convert them to ones that are."""
 
 import unicodedata
 from collections.abc import Collection

@@ -212,7 +212,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
 def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
     """Return what `_prepare` wrote; None if it is missing or damaged, or the text has changed.
 
-    The ids are verified like a text: whole up to 64 MiB, else by a sample.
+    The ids are verified by a hash: of all bytes up to 64 MiB, else of a sample.
     """
     try:
         record = json.loads((folder / RECORD).read_bytes())

@@ -123,7 +123,7 @@ def _decoded(
 
 
 def _better_encoding(sample: bytes, encoding: str) -> str | None:
-    """Return the likely encoding of bytes that are not in `encoding`; None if it is as likely."""
+    """Return an encoding that fits `sample` better than `encoding` does; None if there is none."""
     valid = sample.decode(errors="ignore").encode()
     others, valid_others = (sum(byte > 0x7F for byte in each) for each in (sample, valid))
     if 3 * valid_others > 2 * others:  # most non-ASCII characters are UTF-8

@@ -47,7 +47,7 @@ class Optimizer:
 
         Args:
             lr_factor: the learning rate, as a fraction of its peak.
-            skip: a () of bool on the parameters' device. If it is true, nothing changes; the CPU
+            skip: a bool scalar tensor on the parameters' device. If it is true, nothing changes; the CPU
                 does not wait for its value.
         """
         tensors = [*self.parameters, *self._named_state().values()]
@@ -129,8 +129,8 @@ class Muon(Optimizer):
 
     Args:
         parameters: 2-D tensors.
-        rows: for each parameter, the heights of the matrices in it, such as those of queries, keys
-            and values. Each matrix is orthogonalised separately.
+        rows: for each parameter, the number of rows of each matrix that is stacked in it, such as
+            queries, keys and values. Each matrix is orthogonalised separately.
         learning_rate: the peak.
         weight_decay: decoupled, as in AdamW.
         dtype: of the matrix products.

@@ -62,7 +62,7 @@ class Schedule:
         # 1) warmup of the first phase: linear, and at the peak in its last step
         if begin == 0 and step < self.warmup_steps:
             return self.scale * (self.peak * (step + 1) / self.warmup_steps)
-        # 2) decay: linear, from the peak to the floor, which the step after the last would have
+        # 2) linear decay from the peak; it would reach the floor one step after the last
         peak = self.peak
         if begin > 0:
             peak = self._decayed(peak, _part(begin - self.warmup_steps, end - self.warmup_steps))
@@ -131,8 +131,8 @@ class Schedule:
     def part_done(self, step: int, start: int = 0) -> Fraction:
         """Return the fraction of its phase that is done before `step`, from 0 to 1.
 
-        It is 0 until step `start` and linear between plans. After a new plan, its slope is the one
-        that reaches 1 at the new end.
+        It is 0 until step `start` and then linear. From a new plan on, what is not done yet is
+        spread evenly over the steps up to the new end.
         """
         return _done(step, self._phase(step), start)
 
@@ -149,6 +149,7 @@ class Schedule:
 
 
 def _done(step: int, plans: list[Plan], start: int = 0) -> Fraction:
+    """Return the fraction done: each plan adds its part of what earlier plans left."""
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)
     for planned_at, planned_end in replans:
