@@ -86,7 +86,7 @@ def corpus_of(characters: int, V: int = 65) -> Corpus:
 def planned(characters: int, minutes: float, base: Config | None = None) -> Plan:
     corpus = corpus_of(characters)
     text = replace(TEXT, train_ids=len(corpus.train))
-    return plan(corpus, minutes, base, text=text, speed=fake_speed(text.V), repeats=False)
+    return plan(corpus, minutes, base, difficulty=text, speed=fake_speed(text.V), repeats=False)
 
 
 def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
@@ -221,7 +221,9 @@ def test_where_the_law_does_not_apply_nothing_is_predicted(changes: dict[str, fl
     """Bug: of regular texts, 0.08 ± 0.00 was predicted and 0.199 reached, 0.24 ± 0.01 and 0.350."""
     text = replace(TEXT, train_ids=900_000, **changes)
     base = Config.model_validate({"model": {"n_layer": 2, "C": 128, "ensemble": 1}})
-    described = plan(corpus_of(1_000_000), 2, base, text=text, speed=fake_speed(65)).describe()
+    described = plan(
+        corpus_of(1_000_000), 2, base, difficulty=text, speed=fake_speed(65)
+    ).describe()
     assert described[-1].startswith("no prediction: ")
     assert not any("±" in line for line in described)
 
@@ -271,7 +273,7 @@ def test_more_time_is_not_predicted_to_be_worse_where_longer_runs_overfit() -> N
     text = Difficulty(180_000, 62, 1.642, 0.253, 0.247, 720_000)
     losses = [
         plan(
-            corpus_of(200_000, 62), minutes, text=text, speed=fake_speed(62), repeats=False
+            corpus_of(200_000, 62), minutes, difficulty=text, speed=fake_speed(62), repeats=False
         ).val_loss
         for minutes in (5, 10)
     ]
@@ -301,7 +303,7 @@ def test_a_page_of_text_gets_a_small_model_that_makes_some_steps(
     text = Difficulty(
         ids, 65, pilot_loss=5.0, pilot_gain=gain, pilot_gap=3.0, pilot_characters=9_984
     )
-    chosen = plan(corpus, minutes, text=text, speed=fake_speed(65))
+    chosen = plan(corpus, minutes, difficulty=text, speed=fake_speed(65))
     assert chosen.parameters < 2e7
     assert chosen.config.train.steps >= 9 or minutes < 0.2
     assert any("no prediction: the text is too short" in line for line in chosen.describe()) == (
@@ -356,7 +358,7 @@ def test_a_smaller_val_split_still_holds_a_window(characters: int) -> None:
     slow = speed_at(1e-6, evaluation_s=1e3)
     corpus = corpus_of(characters)
     text = replace(TEXT, train_ids=len(corpus.train))
-    chosen = plan(corpus, 2, text=text, speed=slow).config
+    chosen = plan(corpus, 2, difficulty=text, speed=slow).config
     assert chosen.data.val_fraction * characters > chosen.model.T + 1
 
 
@@ -364,7 +366,7 @@ def test_a_late_start_leaves_a_val_split_to_speak_of() -> None:
     """When the minutes were gone before the plan, val became two windows."""
     corpus = corpus_of(10_000_000)
     text = replace(TEXT, train_ids=len(corpus.train))
-    chosen = plan(corpus, 0.5, elapsed_s=40.0, text=text, speed=fake_speed(65), repeats=False)
+    chosen = plan(corpus, 0.5, elapsed_s=40.0, difficulty=text, speed=fake_speed(65), repeats=False)
     assert chosen.config.data.val_fraction * corpus.characters >= 20_000
 
 
@@ -375,7 +377,7 @@ def test_a_late_start_leaves_the_time_to_training_and_measures_no_more(
     """Of 18 seconds on a slow CPU all went into measuring, and two steps were made."""
     corpus, speed = corpus_of(1_000_000), fake_speed(65)
     text = replace(TEXT, train_ids=len(corpus.train))
-    plan(corpus, 10.0, elapsed_s=elapsed_s, text=text, speed=speed, repeats=False)
+    plan(corpus, 10.0, elapsed_s=elapsed_s, difficulty=text, speed=speed, repeats=False)
     assert len(speed.measured) == measured
 
 
@@ -416,7 +418,7 @@ def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
     T, fraction = part.config.model.T, part.config.data.val_fraction
     val = corpus.last(40_000 - train_characters(40_000, fraction))
     text = measure_difficulty(corpus, T, base, 0.1, val=val, repeats=repeats_much(corpus, T))
-    assert part == plan(corpus, 0.1, base, text=text, speed=slow)
+    assert part == plan(corpus, 0.1, base, difficulty=text, speed=slow)
 
 
 @given(
@@ -505,7 +507,7 @@ def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
         corpus_of(40_000), ids=np.resize(ids, 40_000), vocabulary=Vocabulary.of(LETTERS)
     )
     text = replace(TEXT, train_ids=36_000)
-    chosen = plan(corpus, 2, text=text, speed=fake_speed(65))
+    chosen = plan(corpus, 2, difficulty=text, speed=fake_speed(65))
     T, train = chosen.config.model.T, chosen.config.train
     assert chosen.config.model.key_offset == repeats
     assert train.first_window == (T // 2 if repeats else T // 4)
@@ -537,7 +539,7 @@ def test_heads_that_are_set_are_kept_on_a_text_that_repeats_itself(
 ) -> None:
     """Eight heads of a C of 64 had 64 channels each."""
     base, corpus = Config.model_validate({"model": model}), corpus_of(1_000_000)
-    chosen = plan(corpus, 2, base, text=TEXT, speed=fake_speed(65), repeats=True).config
+    chosen = plan(corpus, 2, base, difficulty=TEXT, speed=fake_speed(65), repeats=True).config
     assert heads is None or (chosen.model.n_head, chosen.model.head_size) == heads
     assert chosen.model.head_size == model.get("head_size", chosen.model.head_size)
     assert chosen.model.key_offset == offset
@@ -672,7 +674,7 @@ def test_where_members_cost_little_beside_each_other_a_plan_has_more_of_them() -
     corpus = corpus_of(200_000)
     text = replace(TEXT, train_ids=len(corpus.train))
     alone, at_once = (
-        plan(corpus, 1, text=text, speed=speed, repeats=False)
+        plan(corpus, 1, difficulty=text, speed=speed, repeats=False)
         for speed in (machine(1, 1.0), machine(8, 1.2))
     )
     assert at_once.config.model.ensemble > alone.config.model.ensemble
@@ -714,10 +716,12 @@ def test_what_a_text_repeats_and_what_the_pilot_has_learnt_of_it_are_measured() 
     plain = measure_difficulty(corpus, 128, base, 0.1)
     assert plain.repeated_part == plain.pilot_repeated == 0.0
     known, measured = (
-        plan(corpus, 0.1, base, text=of_text, speed=fake_speed(len(LETTERS)))
+        plan(corpus, 0.1, base, difficulty=of_text, speed=fake_speed(len(LETTERS)))
         for of_text in (text, None)
     )
-    assert known.val_loss != plan(corpus, 0.1, base, text=plain, speed=fake_speed(15)).val_loss
+    assert (
+        known.val_loss != plan(corpus, 0.1, base, difficulty=plain, speed=fake_speed(15)).val_loss
+    )
     assert known == measured
 
 
@@ -753,7 +757,7 @@ def test_a_run_shorter_than_the_pilot_is_trained_and_nothing_predicted() -> None
     """On a slow machine such a run was predicted, with confidence, far too low."""
     text = replace(TEXT, train_ids=900_000, pilot_characters=200_000)
     slow = speed_at(3e-4, 1e-5)
-    lines = plan(corpus_of(1_000_000), 0.5, text=text, speed=slow, repeats=False).describe()
+    lines = plan(corpus_of(1_000_000), 0.5, difficulty=text, speed=slow, repeats=False).describe()
     assert "no prediction: the run is too short (200,000 characters needed)" in lines
 
 
@@ -762,7 +766,7 @@ def test_a_run_that_turns_out_to_be_faster_ends_where_it_would_overfit() -> None
 
     text = replace(TEXT, train_ids=27_000, pilot_characters=100_000)
     slow, fast = (
-        plan(corpus_of(30_000), minutes, text=text, speed=speed, repeats=False)
+        plan(corpus_of(30_000), minutes, difficulty=text, speed=speed, repeats=False)
         for minutes, speed in ((0.5, speed_at(1e-4, 1e-5)), (9, fake_speed(65)))
     )
     train, model = slow.config.train, slow.config.model
@@ -827,7 +831,7 @@ def test_of_one_character_repeated_nothing_but_a_loss_of_0_is_predicted() -> Non
     """A million of it ended with a ZeroDivisionError."""
     text = replace(TEXT, V=1, pilot_loss=0.0, pilot_gain=0.0, pilot_gap=0.0)
     for minutes in (0.2, 5):
-        chosen = plan(corpus_of(1_000_000, V=1), minutes, text=text, speed=fake_speed(1))
+        chosen = plan(corpus_of(1_000_000, V=1), minutes, difficulty=text, speed=fake_speed(1))
         assert chosen.val_loss == 0.0
 
 
@@ -893,7 +897,7 @@ def test_of_bytes_the_loss_is_predicted_per_character() -> None:
     )
     text = replace(TEXT, train_ids=len(corpus.train))
     of_bytes, of_characters = (
-        plan(each, 5, text=text, speed=fake_speed(65)) for each in (in_bytes, corpus)
+        plan(each, 5, difficulty=text, speed=fake_speed(65)) for each in (in_bytes, corpus)
     )
     assert of_bytes.val_loss == pytest.approx(3 * of_characters.val_loss, rel=1e-3)
     assert "bytes" in of_bytes.describe()[1]

@@ -98,7 +98,7 @@ def plan(
     base: Config | None = None,
     *,
     elapsed_s: float = 0.0,
-    text: Difficulty | None = None,
+    difficulty: Difficulty | None = None,
     speed: Speed | None = None,
     repeats: bool | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -112,7 +112,7 @@ def plan(
         minutes: the time for the whole command.
         base: its explicit settings are kept, except train.steps.
         elapsed_s: seconds of `minutes` that are used already.
-        text: how hard the text is; measured by default.
+        difficulty: how hard the text is; measured by default.
         speed: how fast models train here; measured by default.
         repeats: whether the text repeats itself; measured by default.
         should_stop: called before each step.
@@ -139,11 +139,11 @@ def plan(
     if val_fraction is not None:  # predict the loss of the smaller val split
         val_characters = corpus.characters - train_characters(corpus.characters, val_fraction)
     val = corpus.last(val_characters)
-    if text is None:
-        text = _measure_text(chooser, val, pilot_pace, remaining_s(), check_stop)
+    if difficulty is None:
+        difficulty = _measure_text(chooser, val, pilot_pace, remaining_s(), check_stop)
     while True:
         with phase("choosing the model and its settings"):
-            run = chooser.best(text, remaining_s(), len(val))
+            run = chooser.best(difficulty, remaining_s(), len(val))
             config = chooser.config(run.choice, val_fraction)
         is_late = used_s() > MAX_ELAPSED_FRACTION * limit_s
         if is_late or speed.knows(config) or len(speed.measured) >= MAX_MEASURED:
@@ -153,15 +153,15 @@ def plan(
 
     ids_per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * config.model.T
-    overfits = max(train.steps, longest_run(run.choice, text) // in_step)
+    overfits = max(train.steps, longest_run(run.choice, difficulty) // in_step)
     if overfits < min(MAX_SPEED_UP * train.steps, train.max_steps or MAX_COUNT):
         config = load_config(config, [("train.max_steps", overfits)])
     return Plan(
         config=config,
         val_loss=ids_per_character * run.val_loss,
-        uncertainty=ids_per_character * uncertainty(run.val_loss, run.choice, text),
-        unknown=why_unknown(run.choice, text, corpus.vocabulary.unit),
-        parameters=parameter_count(config.model, text.V),
+        uncertainty=ids_per_character * uncertainty(run.val_loss, run.choice, difficulty),
+        unknown=why_unknown(run.choice, difficulty, corpus.vocabulary.unit),
+        parameters=parameter_count(config.model, difficulty.V),
         unit=corpus.vocabulary.unit,
         passes=train.steps * in_step / len(corpus.train),
         memory_bytes=chooser.memory_bytes(config),

@@ -47,8 +47,8 @@ class Optimizer:
 
         Args:
             lr_factor: the learning rate, as a fraction of its peak.
-            skip: a bool scalar tensor on the parameters' device. If it is true, nothing changes; the CPU
-                does not wait for its value.
+            skip: a bool scalar tensor on the parameters' device. If it is true, nothing
+                changes; the CPU does not wait for its value.
         """
         tensors = [*self.parameters, *self._named_state().values()]
         before = [] if skip is None else [tensor.clone() for tensor in tensors]
