@@ -36,7 +36,7 @@ SHIPPED = {  # changes that shorten a run without changing the memory of a step
     "classic": SHORT,
     "shakespeare_gpu": [*SHORT, "device=cpu", "train.steps=3", "train.eval_characters=20000"],
 }
-LARGEST_RATIO = 1.2  # of peak memory to its estimate
+LARGEST_RATIO = 1.2  # largest accepted ratio of peak memory to its estimate
 HUGE_BATCH = ["--set", "train.batch_size=1000000000"]
 LITTLE_BYTES = 2**30  # memory limit of the control group
 

@@ -448,7 +448,7 @@ def test_a_run_is_deleted_on_a_full_disk(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("gpt.runs.lock.write_atomically", disk_is_full)
-    Path("runs/third/.writer.json").write_text("{}")  # of a process that was killed
+    Path("runs/third/.writer.json").write_text("{}")  # left by a killed process
     assert gpt("runs", "--yes", "--delete", "third")[:2] == (0, "deleted runs/third\n")
     assert not Path("runs/third").exists()
 

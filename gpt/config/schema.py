@@ -45,7 +45,7 @@ class Config(ConfigSection):
     )
     threads: Annotated[int | str, BeforeValidator(_thread_count)] = resumable(
         "auto",
-        "CPU threads, which affect the last digits of results; auto = as many as torch chooses",
+        "number of CPU threads; auto = torch's default; it affects the last digits of results",
     )
     seed: NonNegativeInt = setting(
         1337, "seed of every random draw, together with its purpose and step"

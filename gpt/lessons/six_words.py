@@ -21,7 +21,7 @@ X = torch.tensor(  # (6, 3): a vector for each word
         [0.05, 0.80, 0.55],
     ]
 )
-PARAMETER_SEED, LINEAR_SEED = 123, 789  # of the matrices, and of the linear layers
+PARAMETER_SEED, LINEAR_SEED = 123, 789  # seeds of the matrices and of the linear layers
 
 
 class ParameterHead(nn.Module):
@@ -59,8 +59,8 @@ def explain(page: Page, head: ParameterHead) -> None:
     page.table("x: a vector for each word", X, WORDS)
     page.table("the three matrices", matrices, columns=SIDES)
     page.table("x @ the matrices: Q, K, V", torch.cat([q, k, v], dim=1), WORDS, SIDES)
-    page.paragraph("""What does the second word attend to? Its scores are its query times each key.
-        The scores are divided by sqrt(2), and softmax turns them into weights. The sum of the
+    page.paragraph("""The second word scores each word: its query times that word's
+        key. The scores are divided by sqrt(2), and softmax turns them into weights. The sum of the
         values, each times its weight, is the word's **context vector**.""")
     page.table(
         "the query of 'journey' (row 2 of Q) and each word's key",

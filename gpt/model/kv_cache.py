@@ -27,7 +27,8 @@ class Cache:
             [LayerCache(self, config, B, device) for _ in range(config.n_layer)]
             for _ in range(config.ensemble)
         ]
-        self.positions: slice | Tensor = slice(0, 0)  # of the characters being appended
+        # positions of the characters that are being appended
+        self.positions: slice | Tensor = slice(0, 0)
         self.mask: Tensor | None = None  # (B, 1, 1, T): which characters each text has
 
     def begin(self, ids: Tensor) -> None:

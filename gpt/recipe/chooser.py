@@ -37,16 +37,16 @@ CHARACTER_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # characters of runs that end early
 MIN_EVALUATION_DISTANCE_S = 24  # seconds between two evaluations; one takes up to a second
 EVALUATIONS = (2, 4, 5, 10)  # possible numbers of evaluations: divisors of 100 %
-EVALUATION_FRACTION = 0.03  # of the time, for the evaluations before the last
+EVALUATION_FRACTION = 0.03  # fraction of the time for the evaluations before the last
 MAX_LAST_EVALUATION = 0.25  # largest fraction of the time for the last; beyond, val is made smaller
 REDUCED_LAST_EVALUATION = 0.05  # fraction of the time for the last evaluation of a smaller val
 EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample, attention maps and checkpoint of one
 END_S = 3.0  # seconds after training: pictures, and the command's own sample
 EQUAL_LOSS = 1.003  # ratio of predicted losses that count as equal if longer runs overfit
-MIN_STEPS = 9  # of a run: the law was not fitted on shorter ones
-MIN_TRAINING_FRACTION = 0.1  # of the time that remains
+MIN_STEPS = 9  # steps of a run; the law was not fitted on shorter runs
+MIN_TRAINING_FRACTION = 0.1  # fraction of the remaining time
 SAMPLE_LENGTH = 100  # characters
-MAX_MEMORY_FRACTION = 0.8  # of the free memory
+MAX_MEMORY_FRACTION = 0.8  # fraction of the free memory
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ MIN_TEXT = 18_000  # characters of the train split
 MIN_C = 48
 PILOT_LOSSES = (1.2, 5.5)
 FITTED_CHARACTERS, FITTED_PASSES, FITTED_C, FITTED_LAYERS = 10_000_000, 56, 256, 8
-MIN_LOSS_RATIO = 0.49  # of a run's val loss to the pilot's
+MIN_LOSS_RATIO = 0.49  # smallest ratio of a run's val loss to the pilot's
 # limits of prediction: for logs, tables and repeated lines, the law predicted half of their loss
 MIN_PILOT_LOSS = 1.0  # nats per id
 MAX_REPEATED = 0.4  # fraction of the ids, see `repeated_part`; 0.38 in the fit

@@ -30,14 +30,16 @@ FIRST_MEASURED = ((2, 64), (2, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: a first guess, to choose the batch to measure with
 LONGEST_GUESS = 10**11  # characters; batches are not larger for longer runs
 MAX_MEASURED = 4  # number of configs
-MAX_ELAPSED_FRACTION = 0.5  # of the time, after which no further config is measured
+MAX_ELAPSED_FRACTION = 0.5  # fraction of the time after which no further config is measured
 PILOT_FRACTION = 0.05  # largest fraction of the remaining time for the pilot
 LONG_PILOT_FRACTION = 0.15  # the same for repetitive texts, large vocabularies and LARGE_TEXT
 LARGE_TEXT = 4_000_000  # ids of train
 MAX_SPEED_UP = 10  # largest speed-up over the measured pace to allow for
-FREE_FRACTION = 0.02  # of the time, kept free
+FREE_FRACTION = 0.02  # fraction of the time that is kept free
 MIN_MEASURED_MEMBERS = 3  # for fewer members, measuring takes longer than it saves
-MIN_PLAN_FRACTION = 0.1  # of the time; a plan has at least this much left
+MIN_PLAN_FRACTION = (
+    0.1  # fraction of the time that a plan has at least, also if measuring took longer
+)
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def _measure_text(
 ) -> Difficulty:
     """Train the pilot for a small part of the remaining time; see `measure_difficulty`."""
     corpus, repeats = chooser.corpus, chooser.offsets_keys
-    scorings = 4 if repeats else 2  # of the two evaluations; repeated ids are scored separately
+    scorings = 4 if repeats else 2  # two evaluations; each scores repeated ids separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s
     is_large = chooser.speed.V >= LARGE_VOCABULARY or len(corpus.train) >= LARGE_TEXT
     fraction = LONG_PILOT_FRACTION if repeats or is_large else PILOT_FRACTION

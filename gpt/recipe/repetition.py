@@ -18,7 +18,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 CONTEXT_CHARACTERS = 4  # length of the context that must occur again
 CHANCE_WINDOWS = 64  # windows in which a context occurs again by chance, at most once
 MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
-MAX_SCORED_IDS = 60_000  # of val, evenly spread; also for the pilot
+MAX_SCORED_IDS = 60_000  # ids of val that are scored, evenly spread; the pilot scores as many
 MUCH_REPEATED = 0.2  # fraction of ids; prose has 0.00 to 0.16, documentation and code 0.28 to 0.38
 
 

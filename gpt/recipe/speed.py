@@ -25,12 +25,16 @@ from gpt.training.schedule import Schedule
 WARMUP_ROUNDS = 1  # rounds of steps that are not timed
 MIN_TIMED_ROUNDS, MAX_ROUNDS = 2, 9
 MIN_TIMED_S = 0.7  # seconds; up to MAX_ROUNDS are timed until their sum is larger
-SMALLER_POWER = 0.7  # of the operations: the time of a model smaller than all measured ones
-MEMBERS_POWER = 0.8  # of their number: the time of members side by side, unless it is measured. Two
+# models smaller than all measured ones take time in proportion to operations ** SMALLER_POWER
+SMALLER_POWER = 0.7
+# M members side by side take M ** MEMBERS_POWER times as long as one, unless that is measured. Two
 # members with one thread each had powers from 0.5 (small models) to 1.1 (scripts/experiments.md).
-MAX_OPERATIONS_RATIO = 5  # of two measured shapes between which others are interpolated
-MAX_STEP_RATIO = 2  # of characters in a step: on a GPU, a character of a longer step takes less
-MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # of the ensembles that are considered
+MEMBERS_POWER = 0.8
+MAX_OPERATIONS_RATIO = 5  # largest ratio of two measured shapes that are interpolated
+# a measured pace counts for steps with at most this many times more or fewer characters: on a GPU,
+# each character of a longer step takes less time
+MAX_STEP_RATIO = 2
+MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # sizes of the ensembles that are considered
 
 
 @dataclass(frozen=True)

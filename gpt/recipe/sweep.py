@@ -234,7 +234,7 @@ def _at_once(
             ]
             waiting = {*futures}
             while waiting:
-                done, waiting = wait(futures, SIGNAL_POLL_S, FIRST_EXCEPTION)
+                done, waiting = wait(waiting, SIGNAL_POLL_S, FIRST_EXCEPTION)
                 for future in done:
                     future.result()  # raises its error
             return [future.result() for future in futures]

@@ -48,7 +48,7 @@ class CheckpointData:
     config: Config
     vocabulary: Vocabulary
     weights: Tensors  # by parameter name; empty if only a summary was read
-    val_loss: float | None = None  # of these weights, if they were evaluated
+    val_loss: float | None = None  # val loss of these weights, if they were evaluated
     best_step: int | None = None  # step with the lowest val loss, if any was evaluated
     finished: bool = False  # whether training had a reason to stop here
     weights_sha256: str = ""  # hash of the file of the weights
@@ -57,7 +57,7 @@ class CheckpointData:
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What training needs beside the weights to resume: tensors by name, and numbers as JSON."""
+    """State of training other than the weights: tensors by name, and numbers as JSON."""
 
     tensors: Tensors
     numbers: dict[str, Any]

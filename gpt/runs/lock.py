@@ -60,7 +60,7 @@ def locked(run: Path) -> Iterator[Callable[[], None]]:
     with lock_without_writing(run):
         try:
             write_atomically(run / WRITER, [writer.encode()])
-            finish_overwrite(run)  # of a process that was killed
+            finish_overwrite(run)  # an overwrite by a process that was killed
             yield check_in_place
         finally:
             if is_in_place():

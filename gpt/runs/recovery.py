@@ -57,7 +57,7 @@ def _newest_intact(
 ) -> tuple[Read, dict[int, CheckpointError]]:
     """Return what `read` returns of the newest intact checkpoint, and the errors of newer ones."""
     folder = run / "checkpoints"
-    for replaced in folder.glob(".step-*.replaced"):  # of a kill within `write_checkpoint`
+    for replaced in folder.glob(".step-*.replaced"):  # left by a kill within `write_checkpoint`
         name = re.fullmatch(r"\.(step-\d+)\.replaced", replaced.name)
         if name and not (folder / name[1]).exists():
             replaced.rename(folder / name[1])

@@ -75,7 +75,7 @@ def manifest_of(contents: dict[str, bytes]) -> bytes:
 def _write(place: Path, contents: dict[str, bytes]) -> None:
     """Write the files to a temporary folder beside `place`, then rename it to `place`."""
     temporary = place.with_name(f".{place.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # of a run that was killed while writing it
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed while it wrote
     try:
         temporary.mkdir()
         for name, content in contents.items():

@@ -23,7 +23,7 @@ from gpt.text.reading import CHUNK_BYTES, ExpansionLimit, naming_errors
 
 TEXT_TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # tables that are text files
 PARQUET = ".parquet"
-TABLES = ".jsonl, .json, .csv, .tsv and .parquet"  # for messages
+TABLES = ".jsonl, .json, .csv, .tsv and .parquet"  # as messages list them
 DELIMITERS = ",;\t|"  # possible delimiters of a .csv file, the most usual first
 MAX_RECORD_CHARACTERS = 1 << 28  # length of a row of a .csv, or of a value in a .json
 MAX_TOKEN_CHARACTERS = 16  # length of a JSON escape or literal that the end of a chunk may cut

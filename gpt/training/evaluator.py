@@ -40,15 +40,15 @@ class Progress:
     The losses are on the val split or, with `train.eval_characters`, on a part of it.
     """
 
-    loss: float = math.inf  # of the newest evaluation after step 0
+    loss: float = math.inf  # loss of the newest evaluation after step 0
     best_loss: float = math.inf
     best_step: NonNegativeInt = 0
-    val_loss: float | None = None  # of the current weights, if they were evaluated
+    val_loss: float | None = None  # val loss of the current weights, if they were evaluated
     since_best: NonNegativeInt = 0  # evaluations in a row without a new best
     pending: dict[Metric, float] | None = None  # metrics of a step that is still to be evaluated
     ended: bool = False  # early, by a target or by patience
     skipped_in_a_row: NonNegativeInt = 0  # steps
-    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the learning rates: see Schedule
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on the learning rates: see Schedule
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
 
     def add(self, step: int, loss: float) -> bool:

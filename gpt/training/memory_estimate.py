@@ -63,7 +63,7 @@ def training_bytes(
     K, V = model.ensemble, vocabulary_size
     workers = worker_count(config, device, ranks)
     side_by_side = takes_threads(config, device, ranks)
-    members = min(K, torch.get_num_threads()) if side_by_side else 1  # that train at once
+    members_at_once = min(K, torch.get_num_threads()) if side_by_side else 1
     windows = -(-train.batch_size // (train.accumulation * ranks.size))
     if on_cpu:
         windows = windows_at_once(windows, model.T, model.C, workers)
@@ -81,7 +81,7 @@ def training_bytes(
     evaluation = scored * _activation_bytes(model, 1, (2 + K) * V)
     if on_cpu:
         evaluation *= torch.get_num_threads()
-    training = members * (windows * model.T * each + workers * head)
+    training = members_at_once * (windows * model.T * each + workers * head)
     parameters = FLOAT_BYTES * parameter_count(model, V)
     return {
         "weights": parameters,

@@ -26,7 +26,7 @@ class Teacher:
     """
 
     model: LanguageModel
-    sha256: str  # of the weights' file
+    sha256: str  # SHA-256 of the weights file
 
     @torch.no_grad()
     def targets(self, x: Tensor, y: Tensor) -> Tensor:

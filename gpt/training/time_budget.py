@@ -112,7 +112,7 @@ class TimeBudget:
         self.train, self.stopwatch = config.train, stopwatch
         self.val_characters, self.elapsed_before = len(val) - 1, elapsed_before
         self.limit_s = 60 * (config.train.minutes or math.inf)
-        self.given_s = self.limit_s - elapsed_before  # of this command
+        self.given_s = self.limit_s - elapsed_before  # seconds that this command may use
         self.next_check_s = self.used_s + CHECK_PART / 2 * self.given_s
 
     @property

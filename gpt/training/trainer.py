@@ -54,8 +54,8 @@ class Trainer:
             context, self.update, self.schedule, check_in_place, self.clock, self.resumed_at
         )
         self.callbacks: list[Callback] = []  # open while `fit` runs
-        self.unread: list[Result] = []  # of the last steps
-        self.metrics: dict[str, float] = {}  # of this step
+        self.unread: list[Result] = []  # results of the last steps
+        self.metrics: dict[str, float] = {}  # metrics of this step
         self.furthest_step = self.step  # no new plans up to here: a rollback repeats old ones
         self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last recorded
 

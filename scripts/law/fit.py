@@ -16,7 +16,7 @@ from law.texts import HELD_OUT
 OUTLIER = 0.02  # relative residual from which on Huber's loss grows linearly
 SHARED = 0.2  # part of a text's mean residual that is not counted: runs of one text are compared
 PRIOR = 0.003  # residual of a coefficient e times its START, which keeps undetermined ones there
-ITERATIONS = 200  # of the fit
+ITERATIONS = 200  # iterations of the fit
 STEP = 1e-5  # difference by which derivatives are estimated
 START = Coefficients(
     *(0.05, 0.09, 0.5, 0.5, 0.7, 0.3),  # size, characters

@@ -31,7 +31,7 @@ RUNS = Path(__file__).with_name("runs.jsonl")
 PILOTS = Path(__file__).with_name("pilots.jsonl")
 PILOTED_MINUTES = (0.5, 2.0)  # --minutes whose pilots are trained
 EVALUATIONS = 4
-EVAL_CHARACTERS = 250_000  # of the val split, evenly spread; for most texts all of it
+EVAL_CHARACTERS = 250_000  # characters of val that are scored, evenly spread; most texts have fewer
 CHOICE = tuple(field.name for field in fields(Choice))
 # runs: layers x C, millions of characters, token dropout, and members if not one
 OF_EACH = "2x64 .1 0, 2x64 .2 0, 2x64 .4 0"
