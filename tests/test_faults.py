@@ -540,7 +540,7 @@ def test_a_first_checkpoint_that_cannot_be_saved_is_not_to_be_resumed(text_file:
     code, err = run_limited(text_file, {resource.RLIMIT_FSIZE: 20_000})
     assert code == 1
     assert "cannot save step 0 in r (File too large); it has no checkpoint yet" in err
-    assert err.rstrip().endswith("start it again with --overwrite")
+    assert err.rstrip().endswith("start it again with --overwrite --run-dir r")
     again = ("train", "--config", "c.yaml", "--overwrite", "--run-dir", "r")
     assert gpt_limited({}, *again).returncode == 0
 

@@ -1,6 +1,7 @@
 """Checkpoints of a run: when to write them, what they contain, and advice if that fails."""
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 
@@ -92,7 +93,8 @@ class Checkpointer:
             keep = config.train.keep_checkpoints
             write_checkpoint(context.folder, data, self._state(progress), keep=keep)
         except (OSError, Unreadable) as error:
-            advice = "it has no checkpoint yet. When there is room, start it again with --overwrite"
+            again = f"--overwrite --run-dir {shlex.quote(context.name)}"
+            advice = f"it has no checkpoint yet. When there is room, start it again with {again}"
             if self.saved_at_step is not None:
                 resume = command("train", "--resume", context.name)
                 advice = f"its checkpoints are as they were. Make room and resume with: {resume}"

@@ -115,8 +115,9 @@ def roll_back(
     """
     if schedule.scale <= 2**-MAX_ROLLBACKS:
         raise TrainingError(
-            f"{reason}; it rolled back {MAX_ROLLBACKS} times. Its checkpoints are as they were. "
-            f"Start again with a lower train.learning_rate, or train.precision fp32"
+            f"{reason}; it rolled back {MAX_ROLLBACKS} times. The checkpoints of {context.name} "
+            f"are as they were. Start again with a lower train.learning_rate, or train.precision "
+            f"fp32"
         )
     schedule.scale /= 2
     data, state = context.ranks.broadcast(recover, context.folder)
