@@ -343,13 +343,6 @@ def ranks() -> dict[str, Any]:
     return measure()
 
 
-def muon_ranks() -> dict[str, Any]:
-    """Time Muon on two ranks that do all of its work each, or divide it: bench_ranks.py."""
-    from bench_ranks import muon_ranks as measure
-
-    return measure()
-
-
 def batch_sizes() -> dict[str, Any]:
     """Measure val losses after the same characters by batch size: bench_ranks.py."""
     from bench_ranks import batch_sizes as measure
@@ -402,7 +395,6 @@ OURS = (
     optimizer,
     ensembles,
     ranks,
-    muon_ranks,
     batch_sizes,
 )
 PARTS = {part.__name__: part for part in OURS}

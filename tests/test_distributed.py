@@ -274,18 +274,6 @@ def launched(monkeypatch: pytest.MonkeyPatch, text_file: Path) -> Callable[..., 
     return run
 
 
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [("RANK", "5"), ("RANK", "x"), ("WORLD_SIZE", "0"), ("MASTER_PORT", "q"), ("LOCAL_RANK", "-1")],
-)
-def test_variables_that_torchrun_does_not_set_are_refused(
-    launched: Callable[..., None], variable: str, value: str
-) -> None:
-    """Bug: RANK=5 of 2 waited for an hour, MASTER_PORT=q was a traceback."""
-    with pytest.raises(UsageError, match=f"got .*{variable}={value}.*; start gpt"):
-        launched(**{variable: value})
-
-
 @pytest.mark.parametrize(("rank", "missing"), [("1", "rank 0 at localhost:1"), ("0", "rank 1")])
 def test_the_wait_for_other_ranks_is_bounded_and_can_be_stopped(
     launched: Callable[..., None], monkeypatch: pytest.MonkeyPatch, rank: str, missing: str
@@ -308,28 +296,14 @@ PROGRAM = """
 import sys
 import numpy, torch, torch.distributed
 from gpt.distributed.ddp import check_equal
-from gpt.distributed.ranks import SINGLE, joined
+from gpt.distributed.ranks import joined
 from gpt.errors import ConfigError, TrainingError
 from gpt.model.transformer import GPT
 from gpt.text.batches import batch, token_dropout
-from gpt.training.optimizer import make_optimizers
 from gpt.training.build_step import build_step
 from tests.conftest import small
 
-def moved_by_muon(ranks):
-    draws = torch.Generator().manual_seed(7)
-    model = GPT(small().model, 17, draws)
-    muon, _ = make_optimizers(model, small().train, ranks=ranks)
-    for _ in range(3):
-        for p in muon.parameters:
-            p.grad = torch.randn(p.shape, generator=draws)
-        muon.step(1.0)
-    return [*model.state_dict().values(), *muon.state["momentum"], *muon.state["square"]]
-
 with joined() as ranks:
-    together, alone = moved_by_muon(ranks), moved_by_muon(SINGLE)
-    assert all(a.equal(b) for a, b in zip(together, alone, strict=True))
-
     rank = ranks.rank
     assert ranks.broadcast(lambda: rank) == 0
     assert ranks.any(rank == 1) and not ranks.any(False)
@@ -361,7 +335,7 @@ with joined() as ranks:
 
 
 def test_ranks_divide_each_batch_and_notice_when_their_weights_differ(elsewhere: Path) -> None:
-    """The weights differ by one bit. Muon's work is divided, too, and its result is exact."""
+    """The weights differ by one bit."""
     (elsewhere / "program.py").write_text(PROGRAM)
     done = run_ranks(2, elsewhere, "program.py", PYTHONPATH=ROOT)
     assert done.returncode == 0, done.stderr

@@ -90,7 +90,7 @@ def main() -> NoReturn:
             raise
         lines = error.args if isinstance(error, GPTError) else (_message(error),)
         message = "gpt: " + "\n".join(_shortened(in_one_line(str(line))) for line in lines)
-        if is_first_to_fail(message):
+        if is_first_to_fail():
             typer.echo(wrapped(message, sys.stderr), err=True)
         sys.exit(getattr(error, "exit_code", 1))
 

@@ -1,4 +1,4 @@
-"""Gradients, devices and matrices that several ranks share.
+"""Gradients, devices and threads of several ranks.
 
 Each rank computes the gradient of its windows of the batch. DistributedDataParallel averages the
 gradients during the last backward pass (Li et al. 2020, arXiv:2006.15704).
@@ -7,12 +7,12 @@ gradients during the last backward pass (Li et al. 2020, arXiv:2006.15704).
 import hashlib
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from gpt.distributed.ranks import Ranks
 from gpt.errors import DeviceError, TrainingError
@@ -86,28 +86,3 @@ def check_equal(module: nn.Module, step: int, ranks: Ranks) -> None:
             f"all ranks to compute alike: use machines of one kind with the same packages, and "
             f"resume from the last checkpoint"
         )
-
-
-def assign_owners(costs: Sequence[int], ranks: int) -> list[int]:
-    """Return the rank that does each piece of work, so that all ranks have about equal work.
-
-    The largest piece comes first; each goes to the rank with the least work so far (Graham 1969,
-    longest processing time). With 2 ranks, `[3, 5, 3]` gives `[1, 0, 1]`.
-    """
-    load, owner = [0] * ranks, [0] * len(costs)
-    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
-        owner[i] = load.index(min(load))
-        load[owner[i]] += costs[i]
-    return owner
-
-
-def share_results(results: Sequence[Tensor], owner: Sequence[int], ranks: Ranks) -> None:
-    """Broadcast each tensor from its owner to all ranks, in place, in one buffer for each rank."""
-    for rank in range(ranks.size if ranks.size > 1 else 0):
-        tensors = [tensor for tensor, i in zip(results, owner, strict=True) if i == rank]
-        if tensors:
-            flat = torch.cat([tensor.flatten() for tensor in tensors])
-            dist.broadcast(flat, src=rank, group=ranks.group)
-            parts = torch.split(flat, [tensor.numel() for tensor in tensors])
-            for tensor, part in zip(tensors, parts, strict=True):
-                tensor.copy_(part.view_as(tensor))

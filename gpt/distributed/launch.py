@@ -9,14 +9,11 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from contextlib import suppress
 from datetime import timedelta
-from pathlib import Path
-from threading import Thread
+from functools import partial
 from typing import Any
 
-from gpt.errors import Interrupted, TrainingError, UsageError, listed
+from gpt.errors import Interrupted, TrainingError, UsageError
 from gpt.status import phase
 
 STORE_TIMEOUT = timedelta(seconds=10)  # longest wait for an answer of torchrun's store
@@ -37,36 +34,14 @@ def is_main() -> bool:
     return not is_launched() or os.environ["RANK"] == "0"
 
 
-def check_variables() -> None:
-    """Raise UsageError if the variables that torchrun sets contradict each other."""
-    lowest = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-    values = {name: os.environ.get(name, "1") for name in lowest}
-    numbers = {name: int(value) for name, value in values.items() if value.isdecimal()}
-    in_range = [least <= numbers.get(name, -1) <= 65535 for name, least in lowest.items()]
-    if not all(in_range) or numbers["RANK"] >= numbers["WORLD_SIZE"]:
-        given = ", ".join(f"{name}={value:.50}" for name, value in values.items())
-        raise UsageError(
-            f"expected environment variables as torchrun sets them, RANK from 0 to WORLD_SIZE - 1, "
-            f"got {given}; start gpt with torchrun, or unset RANK to train in one process"
-        )
-
-
 def check_alone(work: str) -> None:
     """Raise UsageError if torchrun started several processes for `work`, which needs one."""
     if is_launched() and os.environ["WORLD_SIZE"] != "1":
         raise UsageError(f"{work} does not train on ranks; start it without torchrun")
 
 
-def is_first_to_fail(message: str) -> bool:
-    """Return whether to print an error: no other rank has failed since torchrun (re)started them.
-
-    The message is also written for torchrun's summary.
-    """
-    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        extra = {"py_callstack": message, "timestamp": str(int(time.time()))}
-        content = {"message": {"message": message, "extraInfo": extra}}
-        with suppress(OSError):
-            Path(path).write_text(json.dumps(content), "utf-8")
+def is_first_to_fail() -> bool:
+    """Return whether no other rank has failed since torchrun (re)started them."""
     try:
         return not _has_store() or bool(_connect().add(f"{_attempt()}/failed", 1) == 1)
     except RuntimeError:  # torchrun has ended
@@ -97,8 +72,7 @@ def rendezvous(timeout: timedelta, should_stop: Callable[[], bool]) -> Any:
     """Wait for all ranks, and return the store through which they found each other.
 
     The store contains nothing of earlier process groups. Without torchrun's own store, rank 0 hosts
-    one. torch connects in a thread, because signals do not end its calls, and it waits forever if
-    another program listens.
+    one. Signals do not end torch's calls, so this function only makes calls that return at once.
 
     Args:
         timeout: the longest wait for an answer of the returned store.
@@ -111,69 +85,54 @@ def rendezvous(timeout: timedelta, should_stop: Callable[[], bool]) -> Any:
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    address = host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    is_host, missing, met = (
-        rank == 0 and not _has_store(),
-        f"rank 0 at {host}:{port}",
-        Future[Any](),
-    )
-
-    def meet() -> Any:
-        nonlocal missing
-        while not (is_host or _answers(address)):
-            time.sleep(POLL_S)
-        tcp_store = TCPStore(
-            host,
-            port,
-            is_master=is_host,
-            timeout=timeout,
-            wait_for_workers=False,
-            multi_tenant=is_host,  # a second training of this process uses the first one's
-        )
+    host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    is_host = rank == 0 and not _has_store()
+    with phase("waiting for the other ranks"):
+        if not is_host:
+            _wait_until(partial(_answers, host, port), f"rank 0 at {host}:{port}", should_stop)
+        try:
+            tcp_store = TCPStore(
+                host,
+                port,
+                is_master=is_host,
+                timeout=timeout,
+                wait_for_workers=False,
+                multi_tenant=is_host,  # a second training of this process uses the first one's
+            )
+        except RuntimeError as error:
+            raise TrainingError(
+                f"rank {rank} of {size} cannot use {host}:{port} to find the others "
+                f"({error!s:.150}); set a MASTER_PORT that no other program uses, the same for "
+                f"every rank"
+            ) from None
         store = PrefixStore(f"{_attempt()}/{next(_rendezvous)}", tcp_store)
         store.set(f"{rank}", "")
-        while absent := [key for key in map(str, range(size)) if not store.check([key])]:
-            missing = f"rank {listed(absent, 9)}"
-            time.sleep(POLL_S)
-        return store
-
-    def run() -> None:
-        try:
-            met.set_result(meet())
-        except Exception as error:
-            met.set_exception(error)
-
-    Thread(target=run, daemon=True).start()
-    _wait(met, lambda: missing, should_stop)
-    try:
-        return met.result()
-    except RuntimeError as error:
-        reason, *_ = str(error).splitlines() or [""]
-        raise TrainingError(
-            f"rank {rank} of {size} cannot use {host}:{port} to find the others ({reason:.150}); "
-            f"set a MASTER_PORT that no other program uses, the same for every rank"
-        ) from None
+        for other in range(size):
+            _wait_until(partial(store.check, [f"{other}"]), f"rank {other}", should_stop)
+    return store
 
 
-def _wait(met: Future[Any], missing: Callable[[], str], should_stop: Callable[[], bool]) -> None:
-    """Wait until `met` is done; raise an error if it takes too long or `should_stop` is true."""
+def _wait_until(
+    is_there: Callable[[], bool], missing: str, should_stop: Callable[[], bool]
+) -> None:
+    """Wait until `is_there()`; raise an error if it takes too long or a stop is requested."""
     began = time.monotonic()
-    with phase("waiting for the other ranks"):
-        while not wait([met], POLL_S).done:
-            if should_stop():
-                raise Interrupted("stopped before training began; nothing is saved")
-            if time.monotonic() - began > RENDEZVOUS_S:
-                raise TrainingError(
-                    f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} waited "
-                    f"{RENDEZVOUS_S} s for {missing()}; start every rank with the same MASTER_ADDR "
-                    f"and MASTER_PORT, as torchrun does, or unset RANK to train in one process"
-                )
+    while not is_there():
+        if should_stop():
+            raise Interrupted("stopped before training began; nothing is saved")
+        if time.monotonic() - began > RENDEZVOUS_S:
+            raise TrainingError(
+                f"rank {os.environ['RANK']} of {os.environ['WORLD_SIZE']} waited "
+                f"{RENDEZVOUS_S} s for {missing}; start every rank with the same MASTER_ADDR "
+                f"and MASTER_PORT, as torchrun does, or unset RANK to train in one process"
+            )
+        time.sleep(POLL_S)
 
 
-def _answers(address: tuple[str, int]) -> bool:
+def _answers(host: str, port: int) -> bool:
     """Return whether a program listens at the address."""
     try:
-        socket.create_connection(address, timeout=1).close()
+        socket.create_connection((host, port), timeout=1).close()
     except OSError:
         return False
     return True

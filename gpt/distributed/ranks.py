@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from gpt.distributed.launch import check_variables, is_launched, rendezvous
+from gpt.distributed.launch import is_launched, rendezvous
 from gpt.errors import ConfigError, TrainingError
 
 STEP_TIMEOUT = timedelta(seconds=30)  # longest wait of a rank for another one during a step
@@ -100,12 +100,9 @@ def joined(should_stop: Callable[[], bool] = lambda: False) -> Iterator[Ranks]:
     Without torchrun, yield `SINGLE`.
 
     Raises:
-        UsageError: the variables that torchrun sets contradict each other.
         Interrupted: `should_stop` returned True before all ranks were there.
         TrainingError: another rank does not come, ends, or does not answer.
     """
-    if is_launched():
-        check_variables()
     if not is_launched() or os.environ["WORLD_SIZE"] == "1":
         yield SINGLE
         return

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from gpt.config.schema import TrainConfig
-from gpt.distributed.ddp import assign_owners, share_results
-from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.model.transformer import GPT, Block
 from gpt.runs.format import Tensors
 
@@ -125,7 +123,6 @@ class Muon(Optimizer):
 
     All directions of a matrix move equally far; otherwise its gradient's few large directions would
     dominate. Over many steps, all its neurons move equally far, too (NorMuon, arXiv:2510.05491).
-    Each rank orthogonalises a part of the matrices and broadcasts the results.
 
     Args:
         parameters: 2-D tensors.
@@ -134,7 +131,6 @@ class Muon(Optimizer):
         learning_rate: the peak.
         weight_decay: decoupled, as in AdamW.
         dtype: of the matrix products.
-        ranks: the processes that share the work.
     """
 
     MOMENTUM = 0.95  # weight of the past in the running mean of gradients
@@ -147,9 +143,8 @@ class Muon(Optimizer):
         learning_rate: float,
         weight_decay: float,
         dtype: torch.dtype = torch.float32,
-        ranks: Ranks = SINGLE,
     ) -> None:
-        self.rows, self.dtype, self.ranks = rows, dtype, ranks
+        self.rows, self.dtype = rows, dtype
         self.learning_rate, self.weight_decay = learning_rate, weight_decay
         super().__init__(
             parameters,
@@ -170,17 +165,14 @@ class Muon(Optimizer):
             directions.append(gradient.lerp(momentum, self.MOMENTUM))  # Nesterov's
             p.mul_(1 - rate * self.weight_decay)
         matrices, steps = self._split(self.parameters), self._split(directions)
-        owner = assign_owners([s.numel() * min(s.shape) for s in steps], self.ranks.size)
         by_shape: dict[torch.Size, list[int]] = {}  # matrices of one shape share each product
         for i, step in enumerate(steps):
-            if owner[i] == self.ranks.rank:
-                by_shape.setdefault(step.shape, []).append(i)
+            by_shape.setdefault(step.shape, []).append(i)
         for same in by_shape.values():
             squares = [self.state["square"][i] for i in same]
             even = self._equalise(torch.stack([steps[i] for i in same]), squares)
             for i, step in zip(same, even, strict=True):
                 steps[i] = step
-        share_results([*steps, *self.state["square"]], [*owner, *owner], self.ranks)
         for matrix, step in zip(matrices, steps, strict=True):
             height, width = step.shape
             matrix.sub_(step, alpha=rate * max(1, height / width) ** 0.5)
@@ -226,15 +218,12 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 
 
 def make_optimizers(
-    model: GPT,
-    config: TrainConfig,
-    dtype: torch.dtype = torch.float32,
-    ranks: Ranks = SINGLE,
+    model: GPT, config: TrainConfig, dtype: torch.dtype = torch.float32
 ) -> list[Optimizer]:
     """Return AdamW for all parameters, or Muon for the blocks' matrices and AdamW for the rest.
 
     Biases and LayerNorms do not decay. Beside Muon, embeddings and the head do not decay either.
-    For `dtype` and `ranks` see Muon.
+    Muon's matrix products use `dtype`.
     """
     matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2}
     vectors = [p for p in model.parameters() if p.ndim < 2]
@@ -249,5 +238,5 @@ def make_optimizers(
     assert isinstance(block, Block)
     qkv = block.attention.sizes
     rows = [qkv if name.endswith("qkv.weight") else [len(p)] for name, p in in_blocks.items()]
-    muon = Muon([*in_blocks.values()], rows, config.muon_learning_rate, decay, dtype, ranks)
+    muon = Muon([*in_blocks.values()], rows, config.muon_learning_rate, decay, dtype)
     return [muon, AdamW([*others, *vectors], rate, betas, 0.0)]

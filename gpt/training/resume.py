@@ -104,7 +104,7 @@ def resume_from(
     return RunState(config, data.step, update, schedule, budget, progress, data.config)
 
 
-def roll_back(
+def restore_last(
     context: RunContext, update: Update, schedule: Schedule, reason: str
 ) -> tuple[int, Progress]:
     """Load the last intact checkpoint of a run in place, and halve its learning rates.

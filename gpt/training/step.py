@@ -66,7 +66,7 @@ class TrainStep:
         if self.masks is not None:
             set_generator(model, self.masks)
         products = self.precision if self.precision == torch.bfloat16 else torch.float32
-        self.optimizers = make_optimizers(model, config.train, products, ranks)
+        self.optimizers = make_optimizers(model, config.train, products)
         # float16 has few exponents: gradients are scaled up so that none is lost (arXiv:1710.03740)
         self.scaler: Any = torch.amp.GradScaler(
             device.type, enabled=self.precision == torch.float16

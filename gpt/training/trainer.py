@@ -14,7 +14,7 @@ from gpt.training.callbacks.jsonl import MetricsFile
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.evaluator import Evaluator
-from gpt.training.resume import RunState, roll_back
+from gpt.training.resume import RunState, restore_last
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.step import Result
 from gpt.training.step_results import read_results
@@ -243,7 +243,7 @@ class Trainer:
         """
         self.unread.clear()
         diverged_at = self.step
-        self.step, progress = roll_back(self.context, self.update, self.schedule, reason)
+        self.step, progress = restore_last(self.context, self.update, self.schedule, reason)
         self.evaluator.restart(progress)
         self.resumed_at = self.checkpointer.saved_at_step = self.step
         self.is_unsaved, rates = False, f"learning rates x {progress.scale:g} from here"
