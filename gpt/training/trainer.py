@@ -123,6 +123,7 @@ class Trainer:
         self.evaluator.is_best, progress.val_loss = False, None
         periods = (self.config.log_every, self.config.eval_every, self.config.checkpoint_every)
         needed = self.step in dict(self.schedule.plans) or any(map(self.is_due, periods))
+        results: dict[str, float] = {}
         if needed or not self.update.is_ahead or len(self.unread) >= MAX_UNREAD_STEPS:
             results = read_results(self.update, self.unread, self.step, progress, self.notify)
         self.stopwatch.lap(T)
