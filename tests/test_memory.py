@@ -43,11 +43,11 @@ from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import training_bytes
 torch.set_num_threads(2)
 config, V = Config.model_validate_json(sys.argv[1]), int(sys.argv[2])
-ids, cpu = np.arange(99_991, dtype=np.uint32) % V, torch.device("cpu")
+ids, cpu = np.arange(29_989, dtype=np.uint32) % V, torch.device("cpu")
 before = most_held()
 step = build_step(config, make_model(config.model, V, seed=1), cpu, SINGLE, ids)
 step.read([step(i) for i in range(2)])
-evaluate(step.model, ids[:20_011])
+evaluate(step.model, ids[:9_011])  # more than two threads score at once
 print(json.dumps({"taken": most_held() - before, "parts": training_bytes(config, V, cpu)}))
 """
 SAMPLED = """
@@ -63,9 +63,9 @@ prompts = [[i % V] * 97 for i in range(B)]
 before = most_held()
 weights = {k: np.ones(shape, np.float32) for k, shape in parameter_shapes(config, V).items()}
 engine, sources = NumpyEngine(config, weights, B), sample_sources(1, range(B))
-for _ in generate(engine, vocabulary, prompts, sources, length=60):
+for _ in generate(engine, vocabulary, prompts, sources, length=20):
     pass
-print(json.dumps({"taken": most_held() - before, "parts": sampling_bytes(config, V, B, 157)}))
+print(json.dumps({"taken": most_held() - before, "parts": sampling_bytes(config, V, B, 117)}))
 """
 COMMAND = """
 from gpt.cli.main import main
@@ -92,12 +92,12 @@ def told_and_taken(program: str, *arguments: str) -> tuple[float, int]:
 @pytest.mark.parametrize(
     ("sizes", "precision", "V"),
     [
-        ({"T": 128, "C": 256, "n_layer": 5}, "fp32", 67),
-        ({"T": 128, "C": 256, "n_layer": 5}, "bf16", 67),
-        ({"T": 128, "C": 128, "n_layer": 5, "ensemble": 3}, "fp32", 67),
-        ({"T": 256, "C": 64, "n_layer": 7, "dropout": 0.1}, "fp32", 67),
+        ({"T": 64, "C": 192, "n_layer": 5}, "fp32", 67),
+        ({"T": 64, "C": 128, "n_layer": 5}, "bf16", 67),
+        ({"T": 64, "C": 64, "n_layer": 5, "ensemble": 3}, "fp32", 67),
+        ({"T": 128, "C": 64, "n_layer": 5, "dropout": 0.1}, "fp32", 67),
         ({"T": 512, "C": 32, "n_layer": 2, "n_head": 4}, "bf16", 67),
-        ({"T": 128, "C": 128, "n_layer": 2}, "bf16", 7001),
+        ({"T": 128, "C": 64, "n_layer": 2}, "bf16", 7001),
     ],
 )
 def test_training_takes_what_was_estimated_within_a_factor_of_one_and_a_half(
@@ -105,7 +105,7 @@ def test_training_takes_what_was_estimated_within_a_factor_of_one_and_a_half(
 ) -> None:
     """What evaluation takes was left out, as if malloc gave it what training had freed."""
     tree = {"device": "cpu", "model": sizes}
-    tree |= {"train": {"batch_size": 32, "precision": precision}}
+    tree |= {"train": {"batch_size": 16, "precision": precision}}
     estimate, taken = told_and_taken(TRAINED, Config.model_validate(tree).model_dump_json(), str(V))
     assert estimate / 1.5 <= taken <= 1.5 * estimate
 
@@ -148,7 +148,7 @@ def test_a_text_of_more_characters_than_memory_can_hold_is_refused_before_it_is_
 @pytest.fixture
 def claims_much() -> Path:
     """A small run, with right hashes, whose rotary tables once took 2 GB."""
-    sizes = {"n_layer": 100, "T": 2**23, "head_size": 2, "C": 1, "n_head": 1}
+    sizes = {"n_layer": 30, "T": 2**23, "head_size": 2, "C": 1, "n_head": 1}
     config, vocabulary = Config.model_validate({"model": sizes}), Vocabulary("\n abc")
     shapes = parameter_shapes(config.model, len(vocabulary))
     weights = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
@@ -186,7 +186,7 @@ def test_a_small_file_takes_little_memory_whatever_it_claims(
 
 
 @linux
-@pytest.mark.parametrize(("B", "ensemble"), [("1", 1), ("307", 1), ("1", 5), ("101", 3)])
+@pytest.mark.parametrize(("B", "ensemble"), [("1", 1), ("107", 1), ("1", 5), ("31", 3)])
 def test_sampling_takes_no_more_than_its_estimate(B: str, ensemble: int) -> None:
     config = ModelConfig(T=131, C=256, n_layer=3, ensemble=ensemble)
     estimate, taken = told_and_taken(SAMPLED, config.model_dump_json(), B)

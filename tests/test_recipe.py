@@ -16,6 +16,7 @@ from gpt.config.load import load_config
 from gpt.config.schema import Config, DataConfig
 from gpt.errors import Interrupted
 from gpt.model.transformer import GPT
+from gpt.recipe import difficulty
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
 from gpt.recipe.law import of_repeated, predict, uncertainty
 from gpt.recipe.plan import Plan, plan
@@ -81,6 +82,13 @@ def corpus_of(characters: int, V: int = 65) -> Corpus:
         val_bytes=val,
         val_first_bytes=1,
     )
+
+
+@pytest.fixture
+def short_pilots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pilots see a fifth of the characters that they see otherwise."""
+    monkeypatch.setattr(difficulty, "MIN_PILOT_CHARACTERS", 20_000)
+    monkeypatch.setattr(difficulty, "PILOT_CHARACTERS_PER_MINUTE", 80_000)
 
 
 def planned(characters: int, minutes: float, base: Config | None = None) -> Plan:
@@ -264,7 +272,7 @@ def test_passes_beyond_many_are_predicted_to_overfit_a_small_text() -> None:
 
 @pytest.mark.parametrize("characters", [20_000, 1_000_000, 1_000_000_000])
 def test_more_time_is_never_predicted_to_be_worse(characters: int) -> None:
-    losses = [planned(characters, minutes).val_loss for minutes in (0.5, 2, 10, 120)]
+    losses = [planned(characters, minutes).val_loss for minutes in (0.5, 2, 10)]
     assert all(b <= a + 1e-3 for a, b in pairwise(losses))  # lengths are tried in steps
 
 
@@ -291,9 +299,10 @@ def test_a_small_text_gets_a_small_model_and_few_passes_and_a_large_one_what_tim
     assert not huge.ends_early
 
 
-@pytest.mark.parametrize("minutes", [0.05, 0.2, 5])
-@pytest.mark.parametrize("characters", [50, 2_400, 20_000])
-@pytest.mark.parametrize("gain", [-3.0, 0.2])
+@pytest.mark.parametrize("minutes", [0.05, 0.5])
+@pytest.mark.parametrize(
+    ("characters", "gain"), [(50, -3.0), (2_400, -3.0), (2_400, 0.2), (20_000, 0.2)]
+)
 def test_a_page_of_text_gets_a_small_model_that_makes_some_steps(
     characters: int, minutes: float, gain: float
 ) -> None:
@@ -311,13 +320,13 @@ def test_a_page_of_text_gets_a_small_model_that_makes_some_steps(
     )
 
 
-@pytest.mark.parametrize("minutes", [1, 2, 10, 60])
+@pytest.mark.parametrize("minutes", [1, 10])
 def test_a_plan_stays_inside_the_minutes(minutes: float) -> None:
     for characters in (20_000, 1_000_000, 20_000_000):
         assert planned(characters, minutes).seconds <= 60 * minutes
 
 
-@pytest.mark.parametrize("minutes", [0.3, 1.2, 2.0, 3.0, 3.6, 5.0, 600.0])
+@pytest.mark.parametrize("minutes", [0.3, 2.0, 3.0, 5.0, 60.0])
 def test_evaluations_are_few_in_a_short_run_and_at_equal_distances(minutes: float) -> None:
     """Runs of three minutes were evaluated at 98 % of their steps, too."""
     config = planned(1_000_000, minutes).config
@@ -401,6 +410,7 @@ def test_what_becomes_val_is_known_before_the_text_is_split_again(
         assert decoded[0] == decoded[1]
 
 
+@pytest.mark.usefixtures("short_pilots")
 def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
     """It was that of the whole last tenth, though less became val, which may be harder."""
     ids = np.arange(40_000) * 7 % len(LETTERS)
@@ -688,6 +698,7 @@ def test_a_plan_describes_itself_in_a_few_lines() -> None:
     assert all(len(line) < 120 for line in lines)
 
 
+@pytest.mark.usefixtures("short_pilots")
 def test_text_that_follows_a_rule_is_less_difficult_than_one_drawn_at_random() -> None:
     drawn = np.random.default_rng(11).integers(len(LETTERS), size=40_000)
     losses = []
@@ -713,8 +724,7 @@ def test_what_a_text_repeats_and_what_the_pilot_has_learnt_of_it_are_measured() 
     chance = text.repeated_part * np.log(len(LETTERS))
     assert 0.0 < text.pilot_repeated < 0.1 * chance, "it copies, but not yet at the first quarter"
     assert text.pilot_gain < 0.12 * chance, "of the others, which nothing can predict"
-    plain = measure_difficulty(corpus, 128, base, 0.1)
-    assert plain.repeated_part == plain.pilot_repeated == 0.0
+    plain = replace(text, repeated_part=0.0, pilot_repeated=0.0)
     known, measured = (
         plan(corpus, 0.1, base, difficulty=of_text, speed=fake_speed(len(LETTERS)))
         for of_text in (text, None)
@@ -732,6 +742,7 @@ def test_ids_drawn_at_random_are_predicted_to_stay_as_they_are() -> None:
         assert predict(choice, replace(text, train_ids=10**8)) == pytest.approx(0.6935, abs=0.01)
 
 
+@pytest.mark.usefixtures("short_pilots")
 @pytest.mark.parametrize(("repeats", "part"), [(False, 0.05), (True, 0.15)])
 def test_the_pilot_takes_a_twentieth_of_the_time_or_where_that_says_little_three(
     repeats: bool, part: float
@@ -741,7 +752,7 @@ def test_the_pilot_takes_a_twentieth_of_the_time_or_where_that_says_little_three
     corpus = replace(corpus_of(70_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
     model = {"T": 32, "n_layer": 12, "C": 768, "n_head": 12}  # of which few characters are seen
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": model})
-    each_s = part * 2.4e-4  # of the pilot
+    each_s = part * 1.2e-3  # of the pilot
     speed = Speed(
         len(LETTERS),
         lambda configs: [Pace(each_s if each.model.C == 64 else 3e-3, 1e-9) for each in configs],
@@ -749,7 +760,7 @@ def test_the_pilot_takes_a_twentieth_of_the_time_or_where_that_says_little_three
     lines = plan(corpus, 0.6, base, speed=speed, repeats=repeats).describe()
     [pilot] = re.findall("the run is too short .([0-9,]+) characters needed", lines[-1])
     seen = int(pilot.replace(",", ""))
-    assert 100_000 < seen < 230_000
+    assert 20_000 < seen < 46_000
     assert seen * each_s == pytest.approx(part * 36, rel=0.03)
 
 
@@ -785,19 +796,21 @@ def test_a_run_that_turns_out_to_be_faster_ends_where_it_would_overfit() -> None
     assert planned(1_000_000_000, 2).config.train.max_steps is None
 
 
+@pytest.mark.usefixtures("short_pilots")
 def test_the_pilot_sees_more_the_more_minutes_there_are_but_few_passes() -> None:
-    ids = np.random.default_rng(5).integers(len(LETTERS), size=300_000).astype(np.uint8)
+    ids = np.random.default_rng(5).integers(len(LETTERS), size=60_000).astype(np.uint8)
     base = Config.model_validate({"device": "cpu", "threads": 1})
     seen = []
-    for minutes, characters in ((0.1, 300_000), (0.4, 300_000), (60, 30_000)):
+    for minutes, characters in ((0.1, 60_000), (0.4, 60_000), (60, 6_000)):
         corpus = replace(
             corpus_of(characters), ids=ids[:characters], vocabulary=Vocabulary.of(LETTERS)
         )
         measured = measure_difficulty(corpus, 64, base, minutes)
         assert measured.pilot_loss == pytest.approx(np.log(len(LETTERS)), rel=0.05)
+        assert measured.repeated_part == measured.pilot_repeated == 0.0
         seen.append(measured.pilot_characters)
     assert 1.4 * seen[0] < seen[1]
-    assert seen[2] <= 4 * 27_000
+    assert seen[2] <= 4 * 5_400
 
 
 def test_a_pace_is_measured_in_seconds_for_a_character() -> None:
@@ -879,7 +892,7 @@ def test_minutes_beyond_any_life_have_the_most_steps_that_a_config_can() -> None
 
 def test_the_seconds_of_a_plan_that_ends_early_are_its_own() -> None:
     """3 % of the minutes were added, for evaluations, however short the run was."""
-    chosen = [planned(20_000, minutes) for minutes in (60, 600)]
+    chosen = [planned(20_000, minutes) for minutes in (30, 60)]
     assert all(each.ends_early for each in chosen)
     assert chosen[1].seconds == pytest.approx(chosen[0].seconds, rel=0.01)
 
