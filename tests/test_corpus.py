@@ -1,6 +1,5 @@
 """A text as ids: the rules by which it is read, its vocabulary, its splits, what is kept of it."""
 
-import codecs
 import hashlib
 import io
 import os
@@ -31,7 +30,7 @@ from gpt.text.prefetch import ahead
 from gpt.text.preparation import Part
 from gpt.text.sources import open_source
 from gpt.text.splits import document_lengths
-from gpt.text.utf8 import byte_offset, character_count, non_ascii, whole_characters
+from gpt.text.utf8 import byte_offset, character_count, non_ascii
 from gpt.text.vocabulary import BYTES, CharacterCounts, Vocabulary
 from tests.test_text import any_text, write
 
@@ -510,8 +509,8 @@ def test_what_a_killed_process_had_begun_to_write_is_removed(text_file: Path) ->
 # --- UTF-8 as it is ---
 
 
-@given(text=any_text, prefix=st.integers(0, 100), cut_at=st.integers(0, 7))
-def test_utf8_is_counted_and_cut_as_its_characters_are(text: str, prefix: int, cut_at: int) -> None:
+@given(text=any_text, prefix=st.integers(0, 100))
+def test_utf8_is_counted_and_cut_as_its_characters_are(text: str, prefix: int) -> None:
     """Where few bytes are not ASCII, only those are looked at."""
     whole = ("a" * prefix + text + "b" * prefix).encode()
     assert character_count(whole) == len(whole.decode())
@@ -519,37 +518,8 @@ def test_utf8_is_counted_and_cut_as_its_characters_are(text: str, prefix: int, c
     assert [*zip(places, others.decode(), strict=True)] == [
         (i, c) for i, c in enumerate(whole.decode()) if not c.isascii()
     ]
-    block = whole[: len(whole) - cut_at]
-    at = whole_characters(block)
-    assert len(block[:at].decode()) == len(block.decode(errors="ignore"))
     for characters in range(character_count(whole) + 1):
         assert byte_offset(whole, characters) == len(whole.decode()[:characters].encode())
-
-
-@given(content=st.binary(), prefix=st.integers(0, 200), at=st.integers(0, 200))
-def test_what_is_no_utf8_is_refused_as_python_refuses_it(
-    content: bytes, prefix: int, at: int
-) -> None:
-    """Also where an ASCII character stands between the bytes of another."""
-    plain = b"a" * prefix
-    block = plain[:at] + content + plain[at:]
-    try:
-        oracle: object = codecs.utf_8_decode(block, "strict", False)[1]
-    except UnicodeDecodeError as error:
-        oracle = (error.start, error.reason)
-    try:
-        found: object = whole_characters(block)
-    except UnicodeDecodeError as error:
-        found = (error.start, error.reason)
-    assert found == oracle
-
-
-@pytest.mark.parametrize(
-    "content", [b"\xe2a\x80\x94", b"a\xe2\x80b\x94", b"\xc3a\xa9", b"\xe2\x80a"]
-)
-def test_a_character_in_two_pieces_is_refused(content: bytes) -> None:
-    with pytest.raises(UnicodeDecodeError):
-        whole_characters(b"a" * 99 + content + b"a" * 99)
 
 
 def test_an_error_in_a_thread_of_the_pipeline_is_raised() -> None:

@@ -8,7 +8,6 @@ import io
 import json
 import lzma
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -28,14 +27,13 @@ from gpt.config.schema import DataConfig
 from gpt.config.yaml import to_yaml
 from gpt.errors import ConfigError, TextError, UsageError
 from gpt.text import reading
-from gpt.text import records as records_module
 from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.decoding import encoding_of
 from gpt.text.documents import Skipped
 from gpt.text.formats import binary_format
 from gpt.text.likely_encoding import likely_encoding
-from gpt.text.reading import CHUNK_BYTES, COMPRESSION_MAGIC
+from gpt.text.reading import CHUNK_BYTES
 from gpt.text.sources import open_source
 from gpt.text.standard_input import standard_input
 from tests.conftest import COMMAND
@@ -70,11 +68,6 @@ def read(source: str, **data: Any) -> str:
     """The only document of a source."""
     (text,) = documents(source, **data).values()
     return text
-
-
-def without_marks(text: str) -> str:
-    """The text without U+FEFF at the start of its lines."""
-    return re.sub(r"(^|(?<=[\r\n]))\ufeff+", "", text)
 
 
 def refusal(source: str | tuple[str, ...], **data: Any) -> str:
@@ -123,7 +116,7 @@ def test_a_file_is_read_whole_however_its_bytes_are_cut(text: str, size: int) ->
     write(text.encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)
-        assert read("text.txt") == without_marks(text)
+        assert read("text.txt") == text.removeprefix("\ufeff")
 
 
 def test_a_file_is_read_with_its_line_ends_and_without_its_byte_order_mark() -> None:
@@ -195,14 +188,14 @@ ENCODINGS = (
 def test_a_text_in_any_encoding_is_read_as_python_reads_it(
     text: str, encoding: str, size: int
 ) -> None:
+    text = text.lstrip("\ufeff")
     if encoding == "iso2022_jp":  # Python writes an escape there, and cannot read it again
         text = text.replace("\x1b", "")
     content = text.encode(encoding, "ignore")
     write(content)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)
-        oracle = content.decode(encoding)
-        assert read("text.txt", encoding=encoding) == without_marks(oracle)
+        assert read("text.txt", encoding=encoding) == content.decode(encoding)
 
 
 @given(
@@ -213,9 +206,7 @@ def test_a_text_in_any_encoding_is_read_as_python_reads_it(
 def test_the_first_wrong_byte_is_the_one_that_python_finds(
     content: bytes, encoding: str, size: int
 ) -> None:
-    assume(
-        binary_format(content, "text.txt") is None and not content.startswith((*COMPRESSION_MAGIC,))
-    )
+    assume(binary_format(content, "text.txt") is None)
     encoding = encoding_of(content, encoding)  # a byte-order mark decides
     write(content)
     with pytest.MonkeyPatch.context() as patch:
@@ -226,7 +217,7 @@ def test_the_first_wrong_byte_is_the_one_that_python_finds(
             told = f"byte 0x{content[error.start]:02x} at offset {error.start} is not "
             assert told in refusal("text.txt", encoding=encoding)
         else:
-            assert read("text.txt", encoding=encoding) == without_marks(oracle)
+            assert read("text.txt", encoding=encoding) == oracle.removeprefix("\ufeff")
 
 
 @pytest.mark.parametrize(
@@ -260,12 +251,8 @@ def notices(source: str | tuple[str, ...], **data: Any) -> list[str]:
     return [*opened.notices()]
 
 
-@pytest.mark.parametrize("size", [3, 1 << 22])
-def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced(
-    size: int, chunks_of: Callable[[int], None]
-) -> None:
+def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced() -> None:
     """Bug: it was said of a text with one Latin-1 line that it looks like no text."""
-    chunks_of(size)
     line = "“Café,” she said.\n".encode()
     name = write(line * 9 + b"caf\xe9\n" + line * 9)
     told = f"byte 0xe9 at offset {9 * len(line) + 3} is not UTF-8; --set data.errors=replace"
@@ -273,7 +260,7 @@ def test_a_few_bytes_that_are_not_utf8_are_counted_and_can_be_replaced(
     text = (line * 9).decode()
     assert read(name, errors="replace") == f"{text}caf\ufffd\n{text}"
     assert notices(name, errors="replace") == [
-        "text.txt: 1 times U+FFFD in place of bytes that are not in the encoding"
+        "text.txt: 1 times U+FFFD, which replaces bytes that are not in the encoding"
     ]
     assert notices(write(line), errors="replace") == []
 
@@ -290,7 +277,7 @@ def test_wrong_bytes_are_replaced_as_python_replaces_them(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)
         told = read("text.txt", encoding=encoding, errors="replace")
-    assert told == without_marks("." + content.decode(encoding, "replace"))
+    assert told == "." + content.decode(encoding, "replace")
 
 
 def test_an_encoding_is_found_for_a_text_in_several_western_languages() -> None:
@@ -306,7 +293,7 @@ def test_an_encoding_is_found_for_a_text_in_several_western_languages() -> None:
     assert "it is probably utf-8" in refusal(write("日本 я".encode()), encoding="cp1252")
 
 
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le", "utf-16", "utf-32"])
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32"])
 @pytest.mark.parametrize("text", ["The people said so. ", "Все счастливые семьи. "])
 def test_wide_text_is_recognised_with_and_without_a_mark(text: str, encoding: str) -> None:
     """Bug: without a mark, a text that is half NUL characters was learnt, silently."""
@@ -330,7 +317,6 @@ def test_each_file_of_several_is_decoded_by_itself() -> None:
         write((f"{text}\n" * 3).encode(encoding), name)
     told = refusal("f")
     assert "f/b.txt: byte 0xe9 at offset 3 is not UTF-8; it is probably cp1252" in told
-    assert told.endswith("""to skip this file: --set 'data.exclude=["b.txt"]'""")
     expected = {name: f"{text}\n" * 3 for name, text in texts.items()}
     for source in ("f", "f/*.txt", tuple(texts)):
         assert documents(source, encoding="cp1252") == expected
@@ -352,23 +338,12 @@ def test_each_file_of_several_is_decoded_by_itself() -> None:
         ("Bütün insanlar hür, haysiyet ve haklar bakımından eşit doğarlar. ", "cp857"),
         ("Όλοι οι άνθρωποι γεννιούνται ελεύθεροι. ", "cp737"),
         ("El niño comió la piña; ¿dónde está el corazón? ", "cp850"),
-        ("吾輩は猫である。名前はまだ無い。", "utf-16-le"),
     ],
 )
 def test_encodings_of_dos_mac_and_iso_are_found(text: str, encoding: str) -> None:
     """Bug: Arabic (cp1256) was advised for German in cp850, and cp866 was said to be no text."""
     content = (text * 9).encode(encoding)
     assert content.decode(likely_encoding(content) or "") == text * 9
-
-
-def test_byte_order_marks_of_joined_texts_are_dropped_and_others_told() -> None:
-    """Bug: U+FEFF became a character of the model where texts with a mark had been joined."""
-    name = write("\ufeffone\n\ufefftwo\r\n\ufeffth\ufeffree\n".encode())
-    assert read(name) == "one\ntwo\r\nth\ufeffree\n"
-    assert notices(name) == [
-        "text.txt: 2 byte-order marks (U+FEFF) at the start of lines dropped",
-        "text.txt: 1 U+FEFF inside lines kept: invisible characters, which are learnt",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -408,7 +383,7 @@ def test_a_compressed_file_is_read_through(text: str, size: int, suffix: str) ->
     name = write(content, f"text.txt{suffix}")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reading, "CHUNK_BYTES", size)
-        assert read(name) == without_marks(text)
+        assert read(name) == text.removeprefix("\ufeff")
 
 
 @given(members=some_members, suffix=st.sampled_from(["", *COMPRESS]))
@@ -417,12 +392,12 @@ def test_a_folder_its_zip_and_its_tar_are_the_same_text(
 ) -> None:
     with zipfile.ZipFile(zipped(members)) as archive:
         by_path = sorted(archive.namelist(), key=lambda name: name.split("/"))
-        oracle = [without_marks(archive.read(name).decode()) for name in by_path]
+        oracle = [archive.read(name).decode().removeprefix("\ufeff") for name in by_path]
     assert list(documents("texts.zip").items()) == [
         (f"texts.zip!{name}", text) for name, text in zip(by_path, oracle, strict=True)
     ]
-    in_order = {name: members[name] for name in by_path}  # as it is stored in a compressed one
-    assert list(documents(tarred(in_order if suffix else members, suffix)).values()) == oracle
+    in_order = {name: members[name] for name in by_path}  # a .tar is read as it is stored
+    assert list(documents(tarred(in_order, suffix)).values()) == oracle
 
 
 @pytest.mark.parametrize("suffix", sorted(COMPRESS))
@@ -441,31 +416,6 @@ def test_a_damaged_compressed_file_is_told(suffix: str, damage: str) -> None:
     assert f"{name}: is damaged or was cut short (" in refusal(name)
 
 
-@pytest.mark.parametrize("suffix", sorted(COMPRESS))
-def test_only_padding_may_follow_the_last_stream(suffix: str) -> None:
-    """Bug: a .bz2 or .xz was read up to garbage or a damaged second stream, with exit code 0."""
-    first, second = (COMPRESS[suffix](text * 101) for text in (b"first ", b"second "))
-    name = write(first + second + b"\0" * 1024, f"text.txt{suffix}")
-    assert read(name) == "first " * 101 + "second " * 101
-    damaged = bytes([second[0] ^ 255]) + second[1:]
-    for content in (first + damaged, first + b"garbage", first + second[:-1], first + b"\0\0x"):
-        assert "is damaged or was cut short (" in refusal(write(content, name))
-
-
-@pytest.mark.parametrize("suffix", ["", *COMPRESS])
-def test_an_archive_is_known_by_its_content(suffix: str) -> None:
-    """Bug: of a .tar named .bz2, and of any under another name, headers and NULs were learnt."""
-    content = Path(tarred({"a.txt": b"text", "b.txt": b"more"}, suffix)).read_bytes()
-    for name in ("no suffix", f"x{suffix or '.dat'}", "text.txt"):
-        assert documents(write(content, name)) == {f"{name}!a.txt": "text", f"{name}!b.txt": "more"}
-        Path("f").mkdir(exist_ok=True)
-        Path(name).rename(f"f/{name}")
-        assert [*documents(f"f/{name}").values()] == ["text", "more"]
-    assert len(documents("f")) == 2 * len([*Path("f").iterdir()])
-    content = Path(zipped({"a.txt": b"text"})).read_bytes()
-    assert read(write(content, "zip without suffix")) == "text"
-
-
 @pytest.mark.parametrize("suffix", ["", ".xz"])
 def test_a_tar_that_was_appended_to_another_is_read(suffix: str) -> None:
     """Bug: what came after the end of the first archive was lost, silently."""
@@ -476,22 +426,15 @@ def test_a_tar_that_was_appended_to_another_is_read(suffix: str) -> None:
     assert "is damaged or was cut short" in refusal(write(archives[0] + garbage, name))
 
 
-def test_nothing_is_lost_before_or_after_a_zip() -> None:
-    """Bug: of one .zip appended to another only the last was read, and bytes after it ignored."""
-    first, second = (Path(zipped({f"{name}.txt": b"text"})).read_bytes() for name in "ab")
-    told = refusal(write(first + second, "two.zip"))
-    assert "two.zip: is damaged or was cut short (one .zip was appended to another)" in told
-    told = refusal(write(first + second[:-30], "cut.zip"))
-    assert "cut.zip: is damaged or was cut short (" in told
-    assert read(write(b"#!/bin/sh\n" + first + bytes(9), "program.zip")) == "text"
-
-
 def test_a_format_that_is_not_text_is_named_with_how_to_convert_it() -> None:
     """Bug: of an EPUB it was said that its name must end in .zip, and then its tags were learnt."""
     epub = {"mimetype": b"application/epub+zip", "OEBPS/ch1.xhtml": b"<p>text</p>"}
-    for name in ("book.epub", "book.zip"):
-        told = refusal(zipped(epub, name))
-        assert f"{name}: expected plain text, got EPUB; convert it to plain text" in told
+    told = refusal(zipped(epub, "book.epub"))
+    assert "book.epub: expected plain text, got EPUB; convert it to plain text" in told
+    Path("book.epub").rename("book")
+    assert "book: expected plain text, got ZIP archive without the suffix .zip" in refusal("book")
+    Path(tarred({"a.txt": b"text"})).rename("texts")
+    assert "texts: expected plain text, got tar archive without the suffix" in refusal("texts")
     Path("f").mkdir()
     zipped(epub, "f/book.epub")
     zipped({"[Content_Types].xml": b"", "word/document.xml": b"<w:t>text</w:t>"}, "f/letter.docx")
@@ -506,19 +449,18 @@ def test_a_format_that_is_not_text_is_named_with_how_to_convert_it() -> None:
 
 def test_the_notices_of_a_text_come_again_from_the_cache(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "gpt")
-    name = write("\ufeffa\n\ufeffb\n".encode() * 9, "t.csv")
+    name = write(b"caf\xe9\n" * 9, "t.csv")
+    data = DataConfig(errors="replace")
     for count in (1, 2):
-        load_corpus(open_source(name))
-        assert [message[:26] for message in caplog.messages] == [
-            "t.csv: 17 byte-order marks"
-        ] * count
+        load_corpus(open_source(name, data), data)
+        assert [message[:21] for message in caplog.messages] == ["t.csv: 9 times U+FFFD"] * count
 
 
 def test_any_file_is_read_as_bytes() -> None:
     """Bytes that are not UTF-8, CR LF and a byte-order mark keep their ids."""
     data = DataConfig(vocabulary="bytes")
     Path("f").mkdir()
-    for content in (PNG * 9, bytes(range(256)) * 9, b"caf\xe9 " * 99, b"\xff\xd8\xff\r\n" * 99):
+    for content in (PNG * 9, bytes(range(256)) * 9, b"caf\xe9 " * 99, b"\xff\xd8\xff\0\r\n" * 99):
         for name in ("x.png", "f/y.bin"):
             Path("f").mkdir(exist_ok=True)
             corpus = load_corpus(
@@ -541,14 +483,6 @@ def test_a_damaged_tar_is_told(suffix: str) -> None:
         assert "is damaged or was cut short (" in told
 
 
-def test_a_tar_with_an_endless_header_is_told() -> None:
-    """A name of 8 GB would be read into memory at once."""
-    header = tarfile.TarInfo("././@LongLink")
-    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 33
-    name = write(header.tobuf(tarfile.GNU_FORMAT) + b"a" * 10_000, "texts.tar")
-    assert "is damaged or was cut short (a header of 8,589,934,592 bytes)" in refusal(name)
-
-
 def test_a_damaged_or_encrypted_zip_is_told() -> None:
     content = Path(zipped({"a.txt": b"secret" * 101})).read_bytes()
     for damaged in (content[:-9], content[9:60], b"plain text" * 101):
@@ -561,36 +495,6 @@ def test_a_damaged_or_encrypted_zip_is_told() -> None:
     flags = content.index(b"PK\1\2") + 8
     locked = write(content[:flags] + b"\1" + content[flags + 1 :], "locked.zip")
     assert "locked.zip!a.txt: is encrypted; decrypt the archive first" in refusal(locked)
-
-
-@pytest.mark.parametrize("kind", [*COMPRESS, ".zip", ".tar.gz", "sparse"])
-def test_a_decompression_bomb_is_refused(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it says of its size is not believed: it is counted."""
-    monkeypatch.setattr(reading, "FREE_EXPANSION_BYTES", 1 << 20)
-    bomb = b"a" * (3 << 20)
-    if kind == ".zip":
-        name = zipped({"small.txt": b"a", "bomb.txt": bomb})
-    elif kind == ".tar.gz":
-        name = tarred({"small.txt": b"a", "bomb.txt": bomb}, ".gz")
-    elif kind == "sparse":
-        name = write(_sparse_tar(3 << 20), "texts.tar")
-    else:
-        name = write(COMPRESS[kind](bomb), f"text.txt{kind}")
-    assert f"{name}: expands to more than 200 times its size" in refusal(name)
-    monkeypatch.setattr(reading, "MAX_EXPANSION", 10**6)
-    assert len(documents(name)) > 0
-
-
-def _sparse_tar(size: int) -> bytes:
-    """A .tar of one file with 9,000 letters and a hole of this size after them."""
-    header = tarfile.TarInfo("a.txt")
-    header.type, header.size = tarfile.GNUTYPE_SPARSE, 9216
-    buffer = bytearray(header.tobuf(tarfile.GNU_FORMAT))
-    buffer[386:410] = b"%011o\0%011o\0" % (0, 9216)
-    buffer[483:495] = b"%011o\0" % size
-    buffer[148:156] = b" " * 8
-    buffer[148:156] = b"%06o\0 " % sum(buffer)
-    return bytes(buffer) + b"a" * 9216 + bytes(1024)
 
 
 def test_what_is_no_text_in_an_archive_is_skipped_and_told() -> None:
@@ -706,7 +610,6 @@ def test_the_delimiter_of_a_csv_is_found() -> None:
         ("id;text", "1;a, b"),
         ("id\ttext", "1\ta, b"),
         ('"id"|"text"', '1|"a, b"'),
-        ("sep=/\nid/text", "1/a, b"),  # as Excel writes it
     ):
         write(f"{first}\n{row}\n".encode(), "t.csv")
         assert [*documents("t.csv", column="text").values()] == ["a, b"]
@@ -716,11 +619,10 @@ def test_the_delimiter_of_a_csv_is_found() -> None:
 BAD = {  # a bad record in the middle of a table, and the reason that is given
     "t.csv": (b"id,text\n1,a\n2\n3,b\n", "with a wrong number of columns"),
     "u.csv": (b"text\na\nhello, world\nb\n", "with a wrong number of columns"),
-    "v.csv": (b'text,id\na,1\n"x" y,2\nb,3', "with a misplaced quotation mark"),
+    "v.csv": (b'text,id\na,1\n"x" y,2\nb,3', "not CSV"),
     "t.tsv": (b"id\ttext\n1\ta\n\tx\ty\n3\tb", "with a wrong number of columns"),
     "t.jsonl": (b'{"text": "a"}\n{"id": 2}\n{"text": "b"}', "without data.column"),
     "u.jsonl": (b'{"text": "a"}\n{"text": \n{"text": "b"}', "not JSON"),
-    "v.jsonl": (b'{"text": "a"}\n{"text": "x", "text": "y"}\n{"text": "b"}', "not JSON"),
     "w.jsonl": (
         b'{"text": "a"}\n{"text": "\\ud83d"}\n{"text": "b"}',
         "too deep or not Unicode",
@@ -785,9 +687,8 @@ COLUMNS: list[tuple[str, Any, str | None]] = [
     ("text", {"text": ["a", None, "b"]}, "a\nb"),
     ("text", {"text": []}, None),
     ("messages.content", {"messages": [{"content": "a"}, {"content": "b"}]}, "a\nb"),
-    ("messages[].content", {"messages": [{"content": "a"}, {"role": "b"}]}, "a"),
+    ("messages.content", {"messages": [{"content": "a"}, {"role": "b"}]}, "a"),
     ("m.c.text", {"m": [{"c": [{"text": "a"}, {"text": "b"}]}, {"c": [{"text": "c"}]}]}, "a\nb\nc"),
-    ("content", [{"content": "a"}, {"content": "b"}], "a\nb"),
 ]
 
 
@@ -820,7 +721,7 @@ def test_a_json_array_is_read_as_the_json_module_reads_it(
     write(json.dumps(records, ensure_ascii=False, indent=indent).encode(), "t.json")
     write("\n".join(json.dumps(record, indent=indent) for record in records).encode(), "u.json")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(records_module, "CHUNK_BYTES", size)
+        patch.setattr(reading, "CHUNK_BYTES", size)
         read = documents("t.json", column="text")
         assert read == {f"t.json:{i}": text for i, text in enumerate(texts, start=1)}
         assert [*documents("u.json", column="text").values()] == texts
@@ -842,14 +743,10 @@ def test_what_is_no_json_is_told(content: bytes, told: str) -> None:
     assert refusal(write(content, "t.json"), column="text").startswith(told)
 
 
-def test_the_limit_of_the_csv_module_is_left_alone() -> None:
-    """Bug: reading a .csv raised csv.field_size_limit, which all threads of a process share."""
-    before = csv.field_size_limit(7)
-    try:
-        read = documents(write(b"text\n" + b"a" * 200_000, "t.csv"), column="text")
-        assert (read["t.csv:2"], csv.field_size_limit()) == ("a" * 200_000, 7)
-    finally:
-        csv.field_size_limit(before)
+def test_a_cell_of_a_csv_may_be_a_book(gpt: Any) -> None:
+    """The csv module reads 131,072 characters unless the command line raises its limit."""
+    write(b"text\n" + b"a book " * 30_000, "t.csv")
+    assert gpt("data", "t.csv", "--set", "data.column=text")[0] == 0
 
 
 @given(texts=values, size=st.integers(1, 64), ascii_only=st.booleans())
@@ -897,31 +794,11 @@ def test_nested_columns_of_parquet_are_read() -> None:
         "post": [{"text": "x", "id": 1}, {"text": None, "id": 2}, {"text": "y", "id": 3}],
     }
     parquet.write_table(importlib.import_module("pyarrow").table(rows), "t.parquet")
-    assert [*documents("t.parquet", column="chat[].content").values()] == ["a\nb"]
+    assert [*documents("t.parquet", column="chat.content").values()] == ["a\nb"]
     assert [*documents("t.parquet", column="post.id,post.text").values()] == ["1\nx", "2", "3\ny"]
     assert "t.parquet:1: bad record: without text in" in refusal("t.parquet", column="post")
     told = refusal("t.parquet", column="post.body", bad_records="skip")
     assert "got none; skipped 3 without data.column (t.parquet:1, t.parquet:2," in told
-
-
-@pytest.mark.parametrize("nested", [False, True])
-def test_a_parquet_bomb_is_refused(nested: bool) -> None:
-    """Bug: a dictionary of one text of 8 MiB, a thousand times, was decoded to gigabytes."""
-    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    texts = arrow.DictionaryArray.from_arrays(
-        arrow.array([0] * 1024), arrow.array(["a" * (1 << 20)])
-    )
-    column = arrow.array([[0] * 1024]) if nested else texts
-    if nested:
-        column = arrow.ListArray.from_arrays([0, 1024], texts)
-    table = arrow.table({"text": column})
-    parquet.write_table(table, "t.parquet", compression="zstd", store_schema=False)
-    assert Path("t.parquet").stat().st_size < 2000
-    peak = arrow.total_allocated_bytes()
-    assert "t.parquet: expands to more than 200 times its size" in refusal(
-        "t.parquet", column="text"
-    )
-    assert arrow.default_memory_pool().max_memory() - peak < 100 << 20
 
 
 def test_a_repeated_value_of_parquet_is_read_across_batches_and_row_groups() -> None:
@@ -978,7 +855,7 @@ def test_a_null_is_left_out_and_a_table_without_a_column_is_plain_text() -> None
         ("t.csv", b"id;body\n1;a", "t.csv: expected one column text (data.column), got id, body"),
         ("t.csv", b"", "t.csv: expected one column text (data.column), got none"),
         ("t.csv", b"id,text\n1,a\n2", "t.csv:3: bad record: with a wrong number of col"),
-        ("t.csv", b'text\n"a\nb', "t.csv:2: bad record: with a quotation mark that"),
+        ("t.csv", b'text\n"a\nb', "t.csv:2: bad record: not CSV: unexpected end of data"),
         ("t.csv", b"text\n", "t.csv: expected some text, got none"),
         (
             "t.txt",

@@ -5,6 +5,7 @@ Torch, and all modules that import it, are imported inside the commands, so that
 errors appear at once.
 """
 
+import csv
 import errno
 import io
 import logging
@@ -31,6 +32,7 @@ from gpt.errors import GPTError, UsageError, command
 from gpt.files import from_here
 from gpt.text.display import in_one_line, visible
 
+MAX_CELL = 2**31 - 1  # characters of a cell of a .csv file, which may be a whole book
 MAX_LINE = 1000  # characters of one line of a message; a longer one loses its middle
 ADVICE = {
     errno.ENOSPC: "; make room on its disk, or write to another one",
@@ -67,6 +69,7 @@ def _root(
 def main() -> NoReturn:
     """Run the command line. Every failure ends in one message and an exit code."""
     _set_up_streams()
+    csv.field_size_limit(MAX_CELL)
     log.handlers = [_Notices() if is_main() else logging.NullHandler()]
     log.setLevel(logging.INFO)
     arguments = sys.argv[1:]

@@ -1,9 +1,9 @@
 """What `data.column` selects from a record, and from the columns of a table.
 
 It names a column, or several with commas between them, or a key of nested objects (`post.text`).
-A key of a list stands for that key of each element (`messages.content`, also written
-`messages[].content`). Several values are joined by line ends, numbers are read as text, and nulls
-are left out. In the exact name of a column, commas and dots have no meaning.
+A key of a list stands for that key of each element (`messages.content`). Several values are joined
+by line ends, numbers are read as text, and nulls are left out. Commas and dots have no meaning in
+the exact name of a column.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,13 +25,12 @@ def texts_of(record: Any, column: str) -> list[str]:
     Raises:
         BadRecord, RecursionError: the record cannot be read.
     """
-    parts = record if isinstance(record, list) else [record]
-    if not all(isinstance(part, dict) for part in parts):
+    if not isinstance(record, dict):
         raise BadRecord("not a JSON object", f"{record!r:.40}")
     texts = []
     for key in split_column(column, record):
         if (values := _values(record, key)) is None:
-            keys = "a list" if isinstance(record, list) else list_columns(record)
+            keys = list_columns(record)
             raise BadRecord("without data.column", f"expected {column}, got {keys}")
         for value in values:
             if isinstance(value, dict | tuple | bytes):
@@ -57,14 +56,8 @@ def _values(value: Any, key: str) -> list[Any] | None:
         return None
     if key in value:
         return _values(value[key], "")
-    first, rest = first_key(key)
-    return _values(value[first], rest) if first in value else None
-
-
-def first_key(key: str) -> tuple[str, str]:
-    """Split `a[].b.c` into `a` and `b.c`."""
     first, _, rest = key.partition(".")
-    return first.removesuffix("[]"), rest
+    return _values(value[first], rest) if first in value else None
 
 
 def split_column(column: str, names: Iterable[str]) -> list[str]:

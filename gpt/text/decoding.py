@@ -1,17 +1,14 @@
 """Convert bytes in any encoding to strict UTF-8, in chunks of whole characters without a mark."""
 
 import codecs
-import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Literal
 
 from gpt.errors import TextError
 from gpt.text.documents import Notices
 from gpt.text.likely_encoding import likely_encoding, likely_wide
-from gpt.text.utf8 import is_utf8, whole_characters
+from gpt.text.utf8 import is_utf8
 
-MARK = codecs.BOM_UTF8
 BYTE_ORDER_MARKS = {  # the longer ones first: that of UTF-32 begins with that of UTF-16
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
@@ -20,7 +17,6 @@ BYTE_ORDER_MARKS = {  # the longer ones first: that of UTF-32 begins with that o
     codecs.BOM_UTF8: "utf-8",
 }
 ENCODING_SAMPLE_BYTES = 65_536  # bytes around the first wrong one, to guess the encoding from
-Errors = Literal["strict", "replace", "raw"]
 
 
 def is_wide(encoding: str) -> bool:
@@ -37,89 +33,83 @@ def encoding_of(head: bytes, encoding: str) -> str:
     return marked or (is_utf8(encoding) and likely_wide(head)) or encoding
 
 
-def fits_utf8(blocks: Iterable[bytes], *, whole: bool = True) -> bool:
-    """Return whether `blocks` are UTF-8 with some non-ASCII characters and no NUL.
-
-    Unless they are the `whole` text, the last character may be incomplete.
-    """
-    decoder, ascii_only = _Utf8("strict"), True
+def fits_utf8(blocks: Iterable[bytes]) -> bool:
+    """Return whether `blocks` begin a text in UTF-8 that has some non-ASCII characters."""
+    decoder, is_ascii = codecs.getincrementaldecoder("utf-8")(), True
     try:
-        for block in chain(blocks, [b""] if whole else []):
-            ascii_only = ascii_only and block.isascii()
-            if b"\0" in block:
-                return False
-            decoder.decode(block, final=not block)
+        for block in blocks:
+            is_ascii = is_ascii and block.isascii()
+            decoder.decode(block)
     except UnicodeDecodeError:
         return False
-    return not ascii_only
+    return not is_ascii
 
 
 def utf8_chunks(
     blocks: Iterable[bytes],
     name: str,
     encoding: str = "utf-8",
-    errors: Errors = "strict",
+    errors: str = "strict",
     notices: Notices | None = None,
-    otherwise: str = "",
 ) -> Iterator[bytes]:
-    """Yield the same characters in UTF-8, cut between characters.
-
-    U+FEFF, the byte-order mark, is dropped at the start of the text and of each line, where texts
-    with a mark were joined.
+    """Yield the same characters in UTF-8, cut between characters, without a byte-order mark.
 
     Args:
         blocks: the bytes, cut anywhere.
         name: the name of the text in messages.
         encoding: the encoding of the bytes.
-        errors: `strict`: raise an error for wrong bytes. `replace`: replace them by U+FFFD. `raw`:
-            yield them unchanged (UTF-8 only).
-        notices: the numbers of replaced bytes and of byte-order marks are added to these.
-        otherwise: further advice for the error message.
+        errors: Python's name for what is done with wrong bytes: `strict` raises an error, `replace`
+            reads U+FFFD, and `surrogateescape` yields the bytes unchanged.
+        notices: the number of replaced bytes is added to these.
 
     Raises:
         TextError: some bytes are not in the encoding; the message has the offset of the first one
             and the likely encoding.
     """
-    notices = notices or Notices()
-    decoder = _Utf8(errors) if is_utf8(encoding) else _Transcoder(encoding, errors)
-    decoded = _decoded(decoder, iter(blocks), name, encoding, otherwise)
-    yield from _without_marks(decoded, name, notices)
-    replaced = "{count} times U+FFFD in place of bytes that are not in the encoding"
-    notices.add(name, replaced, decoder.replaced)
-
-
-def _decoded(
-    decoder: "_Utf8 | _Transcoder",
-    blocks: Iterator[bytes],
-    name: str,
-    encoding: str,
-    otherwise: str,
-) -> Iterator[bytes]:
-    offset = 0  # number of bytes decoded so far
-    wanted = "UTF-8" if is_utf8(encoding) else encoding
+    is_plain = is_utf8(encoding)
+    encoding = "UTF-8" if is_plain else encoding
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    offset = pending = replaced = 0  # numbers of bytes decoded so far, and waiting for others
+    at_start = True
     try:
         for block in chain(blocks, [b""]):
-            pending = len(decoder.pending)
-            if chunk := decoder.decode(block, final=not block):
+            if is_plain and not pending and block.isascii():
+                chunk = block
+            else:
+                text = decoder.decode(block, final=not block)
+                replaced += text.count("\ufffd")
+                chunk = text.encode(errors=errors)
+            if at_start and chunk:
+                chunk, at_start = chunk.removeprefix(codecs.BOM_UTF8), False
+            if chunk:
                 yield chunk
-            offset += pending + len(block) - len(decoder.pending)
+            before, pending = pending, len(decoder.getstate()[0])
+            offset += before + len(block) - pending
     except UnicodeDecodeError as error:
         content, start = error.object, error.start
-        first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
-        sample = (content[first:] + next(blocks, b""))[:ENCODING_SAMPLE_BYTES]
-        if len(sample) == ENCODING_SAMPLE_BYTES:  # do not end it inside a character
-            sample = sample.rpartition(b"\n")[0] or sample
-        guess = _better_encoding(sample, encoding)
+        guess = _better_encoding(_sample(content, start), encoding)
         likely = f"it is probably {guess}: --set data.encoding={guess}, or " if guess else ""
         raise TextError(
-            f"{name}: byte 0x{content[start]:02x} at offset {offset + start} is not {wanted}; "
-            f"{likely}--set data.errors=replace{otherwise}"
+            f"{name}: byte 0x{content[start]:02x} at offset {offset + start} is not {encoding}; "
+            f"{likely}--set data.errors=replace"
         ) from None
     except UnicodeError as error:  # UTF-16 without a mark, or an escaped surrogate
         raise TextError(
-            f"{name}: expected {wanted} text, got {error}; another encoding is read by "
+            f"{name}: expected {encoding} text, got {error}; another encoding is read by "
             f"--set data.encoding=NAME"
         ) from None
+    if notices and errors == "replace":
+        what = "{count} times U+FFFD, which replaces bytes that are not in the encoding"
+        notices.add(name, what, replaced)
+
+
+def _sample(content: bytes, start: int) -> bytes:
+    """Return the lines around the byte at `start`."""
+    first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
+    sample = content[first : first + ENCODING_SAMPLE_BYTES]
+    if len(sample) == ENCODING_SAMPLE_BYTES:  # do not end it inside a character
+        sample = sample.rpartition(b"\n")[0] or sample
+    return sample
 
 
 def _better_encoding(sample: bytes, encoding: str) -> str | None:
@@ -130,73 +120,3 @@ def _better_encoding(sample: bytes, encoding: str) -> str | None:
         return None if is_utf8(encoding) else "utf-8"
     guess = likely_encoding(sample)
     return None if guess == encoding else guess
-
-
-def _without_marks(chunks: Iterable[bytes], name: str, notices: Notices) -> Iterator[bytes]:
-    """Drop the marks at the start of lines. Add their number and that of others to `notices`."""
-    is_first = at_start = True
-    dropped = kept = 0
-    for chunk in chunks:
-        if is_first:
-            chunk, is_first = chunk.removeprefix(MARK), False
-        if MARK in chunk:
-            marks = chunk.count(MARK)
-            at = rb"(?:^|(?<=[\r\n]))" if at_start else rb"(?<=[\r\n])"
-            chunk = re.sub(at + b"(?:" + MARK + b")+", b"", chunk)
-            kept += chunk.count(MARK)
-            dropped += marks - chunk.count(MARK)
-        if chunk:
-            at_start = chunk.endswith((b"\n", b"\r"))
-            yield chunk
-    notices.add(name, "{count} byte-order marks (U+FEFF) at the start of lines dropped", dropped)
-    kept_notice = "{count} U+FEFF inside lines kept: invisible characters, which are learnt"
-    notices.add(name, kept_notice, kept)
-
-
-class _Utf8:
-    """Validate UTF-8 and cut it between characters.
-
-    Attributes:
-        pending: the first bytes of a character whose last bytes are in the next block.
-        replaced: the number of U+FFFD in place of wrong bytes.
-    """
-
-    def __init__(self, errors: Errors) -> None:
-        self.errors, self.pending, self.replaced = errors, b"", 0
-
-    def decode(self, block: bytes, final: bool) -> bytes:
-        block = self.pending + block
-        try:
-            if final:
-                end = codecs.utf_8_decode(block, "strict", True)[1]
-            else:
-                end = whole_characters(block)
-        except UnicodeDecodeError:
-            if self.errors == "strict":
-                raise
-            text, end = codecs.utf_8_decode(block, "replace", final)
-            self.pending = block[end:]
-            if self.errors == "raw":
-                return block[:end]
-            self.replaced += text.count("\ufffd") - block[:end].count("\ufffd".encode())
-            return text.encode()
-        self.pending = block[end:]
-        return block[:end]
-
-
-class _Transcoder:
-    """Convert another encoding to UTF-8; has the attributes of `_Utf8`."""
-
-    def __init__(self, encoding: str, errors: Errors) -> None:
-        self._errors = "replace" if errors == "replace" else "strict"
-        self._decoder = codecs.getincrementaldecoder(encoding)(self._errors)
-        self.replaced = 0
-
-    @property
-    def pending(self) -> bytes:
-        return self._decoder.getstate()[0]
-
-    def decode(self, block: bytes, final: bool) -> bytes:
-        text = self._decoder.decode(block, final)
-        self.replaced += text.count("\ufffd") if self._errors == "replace" else 0
-        return text.encode(errors=self._errors)

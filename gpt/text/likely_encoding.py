@@ -2,10 +2,9 @@
 
 import codecs
 import unicodedata
-from collections import Counter
 from itertools import pairwise
 
-MIN_WIDE_CHARACTERS = 8  # sample size from which UTF-16 or UTF-32 is no coincidence
+HIGH_BYTE_RATIO = 4  # least number of different low bytes of UTF-16 for each high byte
 ENCODINGS = (  # candidates; of two that fit about as well, the first is chosen
     *("cp1252", "cp1251", "cp1250", "cp932", "euc_jp", "gb18030", "big5", "cp949", "koi8_r"),
     *("cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874", "iso8859_2"),
@@ -20,23 +19,18 @@ def likely_encoding(sample: bytes) -> str | None:
     """Return the most likely encoding of `sample`; None if it does not look like text."""
     if wide := likely_wide(sample):
         return wide
-    penalties = encoding_penalties(sample)
-    return min(penalties, key=penalties.__getitem__, default=None)
-
-
-def encoding_penalties(sample: bytes) -> dict[str, float]:
-    """Return how badly each encoding fits a sample that is not ASCII; absent ones cannot be."""
+    if b"\0" in sample or sample.isascii():
+        return None
     import charset_normalizer
 
-    if b"\0" in sample or sample.isascii():
-        return {}
     matches = charset_normalizer.from_bytes(sample, cp_isolation=[*ENCODINGS], threshold=0.4)
-    return {
+    penalties = {
         name: match.chaos - match.coherence + 2 * _misfits(str(match)) + ORDER_PENALTY * place
         for match in matches
         for place, name in enumerate(ENCODINGS)
         if name in match.could_be_from_charset
     }
+    return min(penalties, key=penalties.__getitem__, default=None)
 
 
 def _misfits(text: str) -> float:
@@ -53,25 +47,12 @@ def _misfits(text: str) -> float:
 
 
 def likely_wide(sample: bytes) -> str | None:
-    """Return the variant of UTF-16 or UTF-32 that zero bytes reveal; None if there are none."""
-    if b"\0" not in sample:
-        return None
-    best = (0, "")
-    for encoding in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
-        try:
-            text = codecs.getincrementaldecoder(encoding)().decode(sample)
-        except UnicodeDecodeError:
-            continue
-        if len(text) < MIN_WIDE_CHARACTERS or any(map(_never_in_text, text)):
-            continue
-        pages = Counter(ord(c) >> 8 for c in text)
-        ascii_only = pages.pop(0, 0)
-        common = ascii_only + max(pages.values(), default=0)  # characters of an alphabet and ASCII
-        low = sum(ord(c) & 0xFF == 0 for c in text)
-        if common > 0.6 * len(text) and low <= 0.1 * ascii_only:  # UTF-8 may contain a NUL, too
-            best = max(best, (common, encoding))
-    return best[1] or None
-
-
-def _never_in_text(c: str) -> bool:
-    return unicodedata.category(c) in ("Cc", "Cn", "Co", "Cs") and c not in "\t\n\r\f\x0b\x1a"
+    """Return the variant of UTF-16 that zero bytes reveal; None if there are none."""
+    even, odd = sample[::2], sample[1::2]
+    for encoding, high, low in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        # an alphabet has many low bytes and few high ones, 0 for a space
+        if 0 in high and HIGH_BYTE_RATIO * len(set(high)) <= len(set(low)):
+            text = codecs.getincrementaldecoder(encoding)("replace").decode(sample)
+            if all(unicodedata.category(c)[0] != "C" or c in "\t\n\r\f" for c in text):
+                return encoding
+    return None

@@ -1,23 +1,22 @@
 """What TEXT names: a named source, files, folders, globs, standard input, or several of these."""
 
 import glob
-import json
 import logging
 import stat
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError, counted
-from gpt.text.archives import ARCHIVES, members, names_in_zip
+from gpt.text.archives import ARCHIVES, members
 from gpt.text.decoding import encoding_of, fits_utf8, is_wide, utf8_chunks
 from gpt.text.documents import Document, Notices, Skipped, Source, describe_skipped, joined_name
 from gpt.text.folders import find_files, is_excluded, is_included
-from gpt.text.formats import CONVERT, ZIP, binary_format, is_tar
+from gpt.text.formats import CONVERT, binary_format
 from gpt.text.named import NAMED, open_named
-from gpt.text.reading import Entry, file_entry, in_message, is_compressed, split_suffixes
+from gpt.text.reading import Entry, file_entry, in_message, split_suffixes
 from gpt.text.records import PARQUET, TABLES, TEXT_TABLES, read_parquet, read_records
 from gpt.text.standard_input import STDIN, standard_input
 from gpt.text.utf8 import is_utf8
@@ -140,18 +139,12 @@ class _TextFiles:
     def add(self, path: Path, *, named: bool = False) -> None:
         """Add a file, or skip it if it is not text. Raise TextError for it instead if `named`."""
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
-        head = entry.head()
+        head = b"" if kind in ARCHIVES else entry.head()
         found = None if self._raw else binary_format(head, path.name)
-        if kind == ".tar" or (kind != PARQUET and is_tar(head)):
-            kind, found = ".tar", None
-        elif (kind == ".zip" or head.startswith(ZIP)) and not self._raw:
-            names = [] if is_compressed(path) else names_in_zip(path)
-            found = binary_format(head, path.name, names)
-            kind = ".zip" if names and found is None else kind
         if named and found and self._data.errors == "strict":
             raise TextError(f"{entry.name}: expected plain text, got {found}; {CONVERT}")
         is_read = named or kind in ARCHIVES
-        if not is_read and (reason := self._why_skipped(entry.name, kind, head, found)):
+        if not is_read and (reason := self._why_skipped(entry.name, kind, head)):
             self.skipped.append(Skipped(entry.name, reason))
         else:
             self.kinds[path] = kind
@@ -190,9 +183,7 @@ class _TextFiles:
         if kind in (*ARCHIVES, PARQUET) or compressed:
             reason = "archive, compressed file or Parquet in an archive"
         else:
-            head = entry.head()
-            found = None if self._raw else binary_format(head, entry.name)
-            reason = self._why_skipped(entry.name, kind, head, found)
+            reason = self._why_skipped(entry.name, kind, entry.head())
         if reason:
             yield Skipped(entry.name, reason)
         else:
@@ -202,7 +193,7 @@ class _TextFiles:
         """Yield a document, or one for each record."""
         head, (kind, _) = entry.head(), split_suffixes(entry.name)
         chunks = partial(self._chunks, entry, head, among_others=among_others)
-        if self._raw and self._is_binary(head, entry.name):
+        if self._raw and self._binary_format(head, entry.name):
             yield Document(entry.name, entry.blocks, raw=True)
         elif self._data.column is None:
             yield Document(entry.name, chunks)
@@ -211,23 +202,16 @@ class _TextFiles:
 
     def _chunks(self, entry: Entry, head: bytes, *, among_others: bool) -> Iterator[bytes]:
         encoding = encoding_of(head, self._data.encoding)
-        if among_others and encoding == self._data.encoding and not is_utf8(encoding):
-            blocks = [head] if entry.once else entry.blocks()
-            if fits_utf8(blocks, whole=not entry.once):
-                encoding = "utf-8"
+        may_differ = among_others and encoding == self._data.encoding and not is_utf8(encoding)
+        if may_differ and fits_utf8([head] if entry.once else entry.blocks()):
+            encoding = "utf-8"
         if encoding != self._data.encoding and not is_utf8(encoding):
             self._notices.add(entry.name, f"read as {encoding.upper()}")
-        exclude = json.dumps([PurePath(entry.name).name])
-        yield from utf8_chunks(
-            entry.blocks(),
-            entry.name,
-            encoding,
-            "raw" if self._raw and self._data.errors == "strict" else self._data.errors,
-            self._notices,
-            f"; to skip this file: --set 'data.exclude={exclude}'" if among_others else "",
-        )
+        is_kept = self._raw and self._data.errors == "strict"
+        errors = "surrogateescape" if is_kept else self._data.errors
+        yield from utf8_chunks(entry.blocks(), entry.name, encoding, errors, self._notices)
 
-    def _why_skipped(self, name: str, kind: str, head: bytes, found: str | None) -> str:
+    def _why_skipped(self, name: str, kind: str, head: bytes) -> str:
         """Return why a file is skipped; "" if it is read."""
         if kind == PARQUET:
             return "Parquet without data.column" if self._data.column is None else ""
@@ -235,9 +219,9 @@ class _TextFiles:
             return f"not {TABLES}"
         if not head:
             return "empty"
-        return found or ("binary" if not self._raw and self._is_binary(head, name) else "")
+        return "" if self._raw else self._binary_format(head, name)
 
-    def _is_binary(self, head: bytes, name: str) -> bool:
-        if binary_format(head, name):
-            return True
-        return b"\0" in head and not is_wide(encoding_of(head, self._data.encoding))
+    def _binary_format(self, head: bytes, name: str) -> str:
+        """Return the name of the format of a binary file; "" for a text."""
+        is_binary = b"\0" in head and not is_wide(encoding_of(head, self._data.encoding))
+        return binary_format(head, name) or ("binary" if is_binary else "")

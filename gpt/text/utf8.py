@@ -15,30 +15,6 @@ MIN_FIRST_BYTE = -64  # the smallest first byte of a character, as a signed numb
 MIN_SPARSITY = 16  # bytes for each non-ASCII one from which these are few
 
 
-def whole_characters(block: bytes) -> int:
-    """Return the length of `block` without a character that its end cuts in two.
-
-    Raises:
-        UnicodeDecodeError: the block is not strict UTF-8.
-    """
-    if block.isascii():
-        return len(block)
-    places = _sparse_places(block)
-    if places is None:
-        return codecs.utf_8_decode(block, "strict", False)[1]
-    others = np.frombuffer(block, np.uint8)[places]
-    try:
-        whole = codecs.utf_8_decode(others.data, "strict", False)[1]
-        continues = (others[1:] & 0xC0) == 0x80
-        in_one_piece = not (continues & (np.diff(places) > 1)).any()
-    except UnicodeDecodeError:
-        in_one_piece = False
-    cut = len(others) - whole if in_one_piece else 0  # bytes of the last character, if it is cut
-    if not in_one_piece or (cut and places[whole] + cut != len(block)):
-        return codecs.utf_8_decode(block, "strict", False)[1]  # raises the error with its place
-    return len(block) - cut
-
-
 def is_utf8(encoding: str) -> bool:
     """Return whether `encoding` is a name of UTF-8, with or without a byte-order mark."""
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
