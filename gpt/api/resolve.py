@@ -164,12 +164,11 @@ def ready(
     clock: Callable[[], float],
     should_stop: Callable[[], bool] = never,
     *,
-    costs: bool = True,
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
     """Return the config to train with, and its text; see `is_open` and `chosen`."""
     if is_open(given, settled):
-        return chosen(settled, clock, should_stop, costs=costs, ranks=ranks)
+        return chosen(settled, clock, should_stop, ranks=ranks)
     corpus = read_text(settled, ranks=ranks)
     if settled.train.init_from is not None:
         settled = _without_overfitting(given, settled, settings, corpus)
@@ -210,12 +209,11 @@ def chosen(
     clock: Callable[[], float],
     should_stop: Callable[[], bool],
     *,
-    costs: bool = True,
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
     """Choose the settings that `config` does not set, for its text and time; return both.
 
-    `clock` returns the seconds used so far. With `costs`, log the expected memory and time.
+    `clock` returns the seconds used so far.
     """
     sources = open_sources(config.data, ranks=ranks)
     corpus = prepared(config, sources, ranks=ranks)
@@ -227,7 +225,7 @@ def chosen(
     best = ranks.broadcast(
         lambda: plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
     )
-    for line in best.describe(costs=costs):
+    for line in best.describe():
         log.info(line)
     if best.config.data != config.data:
         corpus = prepared(best.config, sources, ranks=ranks)

@@ -248,7 +248,7 @@ def estimate(
     check_alone("a dry run")
     clock = clock or since_now()
     settled = resolve_new(config, text, settings, minutes, init_from)
-    settled, corpus = ready(config, settled, settings, clock, never, costs=False)
+    settled, corpus = ready(config, settled, settings, clock)
     with phase("loading PyTorch"):
         from gpt.training.dry_run import estimate as estimate_run
     return estimate_run(settled, corpus, clock)

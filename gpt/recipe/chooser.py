@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -13,8 +12,8 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config, explicit
 from gpt.device import computing_with, select_device
-from gpt.errors import ConfigError, OutOfMemory
-from gpt.memory import free_bytes, gigabytes
+from gpt.errors import ConfigError
+from gpt.memory import free_bytes
 from gpt.recipe.difficulty import MAX_PILOT_CHARACTERS, MAX_PILOT_PASSES, Difficulty
 from gpt.recipe.law import USUAL_GAIN, USUAL_GAP, USUAL_LOSS, predict
 from gpt.recipe.repetition import repeats_much
@@ -28,7 +27,7 @@ from gpt.recipe.settings import (
 from gpt.recipe.speed import MEMBERS, Speed, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
-from gpt.training.memory_estimate import check_training_memory, training_bytes
+from gpt.training.memory_estimate import training_bytes
 
 LAYERS = (2, 3, 4, 6, 8, 12)
 MIN_CHANNELS_PER_LAYER = 32  # if both are open: the law was not fitted on deeper models
@@ -42,7 +41,6 @@ MAX_LAST_EVALUATION = 0.25  # largest fraction of the time for the last; beyond,
 REDUCED_LAST_EVALUATION = 0.05  # fraction of the time for the last evaluation of a smaller val
 EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample, attention maps and checkpoint of one
 END_S = 3.0  # seconds after training: pictures, and the command's own sample
-EQUAL_LOSS = 1.003  # ratio of predicted losses that count as equal if longer runs overfit
 MIN_STEPS = 9  # steps of a run; the law was not fitted on shorter runs
 MIN_TRAINING_FRACTION = 0.1  # fraction of the remaining time
 SAMPLE_LENGTH = 100  # characters
@@ -71,7 +69,7 @@ class Chooser:
         base: the config whose explicit settings are kept.
         minutes: the time of the whole command.
         repeats: whether the text repeats itself; None: measure it. If so, keys are offset (see
-            `settings_for`) if any config can have that: `offsets_keys`.
+            `settings_for`), unless `base` sets the heads: `offsets_keys`.
     """
 
     def __init__(
@@ -94,11 +92,9 @@ class Chooser:
         on_cuda = self.device.type == "cuda"
         self.free = torch.cuda.mem_get_info(self.device)[0] if on_cuda else free_bytes()
         self.batch_size = train.batch_size if "batch_size" in train.model_fields_set else None
-        self.offsets_keys = repeats
+        heads = {"n_head", "head_size", "key_offset"}
+        self.offsets_keys = repeats and not heads & base.model.model_fields_set
         self.shapes = self._shapes()
-        if repeats and not any(config.model.key_offset for config, _ in self.shapes):
-            self.offsets_keys = False
-            self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
         """Return the config of `choice`, with the most similar of the possible shapes."""
@@ -109,15 +105,6 @@ class Chooser:
 
         nearest = min((shape for _, shape in self.shapes), key=distance)
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
-
-    def memory_bytes(self, config: Config) -> float:
-        """Return the memory that training takes."""
-        with computing_with(self.base.threads):
-            return sum(training_bytes(config, self.speed.V, self.device).values())
-
-    def has_room(self, config: Config) -> bool:
-        """Return whether there is enough memory for training."""
-        return self.memory_bytes(config) <= MAX_MEMORY_FRACTION * self.free
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
         """Return the fraction of the text whose evaluation is affordable; None: all of val is."""
@@ -136,24 +123,21 @@ class Chooser:
     def best(self, text: Difficulty, seconds: float, scored: int) -> PredictedRun:
         """Return the run with the lowest predicted loss that takes at most `seconds`.
 
-        If that run ends early, as a longer one would overfit, runs whose loss is within EQUAL_LOSS
-        count as equal. Of these the shortest is returned, with the lowest of their losses, so that
-        more time is never predicted to be worse. If no run of MIN_STEPS fits into the time, the
-        quickest run is returned.
+        If no run of MIN_STEPS fits into the time, the quickest run is returned.
 
         Args:
             text: the results of the pilot.
             seconds: the time that remains.
             scored: the number of ids that the last evaluation scores.
         """
-        with computing_with(self.base.threads):  # entered once here, as that takes a moment
-            shapes = [shape for shape in self.shapes if self.has_room(shape[0])]
-            if not shapes:
-                check_training_memory(self.shapes[0][0], text.V, self.device)
-                raise OutOfMemory(
-                    f"expected memory for a small model, got {gigabytes(self.free)} that are free; "
-                    f"end other programs, or set a smaller model.T"
-                )
+        with computing_with(self.base.threads):
+            shapes = [
+                shape
+                for shape in self.shapes
+                if sum(training_bytes(shape[0], self.speed.V, self.device).values())
+                <= MAX_MEMORY_FRACTION * self.free
+            ]
+        shapes = shapes or self.shapes[:1]  # training refuses the smallest with a message
         runs = [run for shape in shapes for run in self._runs(*shape, text, scored, seconds)]
         fitting = [
             run
@@ -163,34 +147,17 @@ class Chooser:
         ]
         if not fitting:
             return min(runs, key=lambda run: run.seconds)
-        best = min(fitting, key=lambda run: run.val_loss)
-        if not best.ends_early:
-            return best
-        equal = [run for run in fitting if run.val_loss <= EQUAL_LOSS * best.val_loss]
-        lowest = min(  # also of lengths between those in LENGTHS
-            predict(replace(run.choice, characters=round(run.choice.characters * factor)), text)
-            for run in equal
-            for factor in (1.2 ** (i / 8) for i in range(-8, 9))
-        )
-        return replace(min(equal, key=lambda run: run.seconds), val_loss=lowest)
+        return min(fitting, key=lambda run: run.val_loss)
 
-    def config(
-        self, choice: Choice, val_fraction: float | None = None, offsets_keys: bool | None = None
-    ) -> Config:
+    def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
         """Return the config of a choice, with the explicit settings of `base`.
 
-        Args:
-            choice: the shape and length of the run.
-            val_fraction: the fraction of the text to use as val; None: leave it as it is.
-            offsets_keys: default: as the chooser does, unless the keys are too short.
+        If `val_fraction` is None, the val split is left as it is.
 
         Raises:
             ConfigError: the settings of `base` do not fit this shape.
         """
-        if self.offsets_keys and offsets_keys is None:
-            with suppress(ConfigError):
-                return self.config(choice, val_fraction, True)
-        config = settings_for(choice, self.T, self.batch_size, repeats=bool(offsets_keys))
+        config = settings_for(choice, self.T, self.batch_size, repeats=self.offsets_keys)
         changes: dict[str, Any] = {
             "train.minutes": self.minutes,
             "train.sample_length": SAMPLE_LENGTH,
@@ -271,15 +238,12 @@ def longest_run(choice: Choice, text: Difficulty) -> int:
 
 
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
-    """Return the lowest predicted loss of runs that are not longer than `choice`, and that run.
-
-    If a shorter run has the lowest loss, return the shortest of those within EQUAL_LOSS.
-    """
-    full = lowest = loss = predict(choice, text)
+    """Return the lowest predicted loss of runs that are not longer than `choice`, and that run."""
+    loss = predict(choice, text)
     for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
         shorter = replace(choice, characters=characters)
         shorter_loss = predict(shorter, text)
-        if shorter_loss >= (EQUAL_LOSS * lowest if lowest < full else lowest):
+        if shorter_loss >= loss:
             break
-        loss, choice, lowest = shorter_loss, shorter, min(lowest, shorter_loss)
+        loss, choice = shorter_loss, shorter
     return loss, choice

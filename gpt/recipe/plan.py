@@ -20,7 +20,7 @@ from gpt.recipe.difficulty import (
 from gpt.recipe.law import uncertainty, why_unknown
 from gpt.recipe.repetition import MAX_SCORED_IDS
 from gpt.recipe.settings import Choice
-from gpt.recipe.speed import MEMBERS, Pace, Speed, measure_paces, threads_of_members, with_members
+from gpt.recipe.speed import Pace, Speed, measure_paces, threads_of_members, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.splits import train_characters
@@ -29,14 +29,13 @@ from gpt.text.vocabulary import Ids
 FIRST_MEASURED = ((2, 64), (2, 128))  # layers and channels
 FIRST_PACE = 20_000  # characters/s: a first guess, to choose the batch to measure with
 LONGEST_GUESS = 10**11  # characters; batches are not larger for longer runs
-MAX_MEASURED = 4  # number of configs
+MAX_MEASURED = 3  # number of configs
 MAX_ELAPSED_FRACTION = 0.5  # fraction of the time after which no further config is measured
 PILOT_FRACTION = 0.05  # largest fraction of the remaining time for the pilot
 LONG_PILOT_FRACTION = 0.15  # the same for repetitive texts, large vocabularies and LARGE_TEXT
 LARGE_TEXT = 4_000_000  # ids of train
 MAX_SPEED_UP = 10  # largest speed-up over the measured pace to allow for
 FREE_FRACTION = 0.02  # fraction of the time that is kept free
-MIN_MEASURED_MEMBERS = 3  # for fewer members, measuring takes longer than it saves
 MIN_PLAN_FRACTION = (
     0.1  # fraction of the time that a plan has at least, also if measuring took longer
 )
@@ -44,7 +43,7 @@ MIN_PLAN_FRACTION = (
 
 @dataclass(frozen=True)
 class Plan:
-    """A config, the predicted val loss and the expected cost of a run with it.
+    """A config, and the predicted val loss of a run with it.
 
     If `data.val_fraction` of the config differs from that of the corpus, evaluating the whole val
     split would take too long, and the caller splits the corpus again.
@@ -57,7 +56,6 @@ class Plan:
         parameters: their number.
         unit: the name of an id of the text, "character" or "byte".
         passes: over the train split.
-        memory_bytes: of training.
         seconds: of the whole command.
         ends_early: the run is shorter than the time allows, as a longer one would overfit. If
             training is faster than measured, `train.max_steps` limits it.
@@ -70,14 +68,13 @@ class Plan:
     parameters: int
     unit: str
     passes: float
-    memory_bytes: float
     seconds: float
     ends_early: bool
 
-    def describe(self, *, costs: bool = True) -> list[str]:
-        """Return lines about model, training and loss; with `costs`, also memory and time."""
+    def describe(self) -> list[str]:
+        """Return lines about model, training and loss."""
         model, train = self.config.model, self.config.train
-        dropout, mib = model.character_dropout, self.memory_bytes / 2**20
+        dropout = model.character_dropout
         regularised = f", token dropout {dropout:g}" if dropout else ""
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
@@ -85,11 +82,11 @@ class Plan:
         predicted = f"predicted val loss: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats"
         return [
             f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
-            f"{counted(model.n_head, 'head')}, T {model.T}; {counted(self.parameters, 'parameter')}"
-            + (f", about {mib:,.0f} MiB of memory" if costs else ""),
+            f"{counted(model.n_head, 'head')}, T {model.T}; "
+            f"{counted(self.parameters, 'parameter')}",
             f"training: steps of {counted(train.batch_size * model.T, self.unit)}, about "
             f"{passes} {'pass' if passes == '1' else 'passes'} over the text"
-            f"{regularised}{f'; {self.seconds:.0f} s' if costs else ''}{early}",
+            f"{regularised}{early}",
             f"no prediction: {self.unknown}" if self.unknown else f"{predicted} per character",
         ]
 
@@ -127,7 +124,11 @@ def plan(
     began, base = time.perf_counter(), base or Config()
     limit_s = (1 - FREE_FRACTION) * 60 * minutes
     is_measured = speed is None
-    speed = speed or _new_speed(corpus, base, check_stop)
+    speed = speed or Speed(
+        len(corpus.vocabulary),
+        partial(measure_paces, corpus=corpus, before_each=check_stop),
+        threads_of_members(base),
+    )
 
     def used_s() -> float:
         return elapsed_s + (time.perf_counter() - began if is_measured else 0.0)
@@ -166,23 +167,13 @@ def plan(
         parameters=parameter_count(config.model, difficulty.V),
         unit=corpus.vocabulary.unit,
         passes=train.steps * in_step / len(corpus.train),
-        memory_bytes=chooser.memory_bytes(config),
         seconds=used_s() + run.seconds,
         ends_early=run.ends_early,
     )
 
 
-def _new_speed(corpus: Corpus, base: Config, check_stop: Callable[[], None]) -> Speed:
-    """Return a Speed without measurements."""
-    is_set = "ensemble" in base.model.model_fields_set
-    members = base.model.ensemble if is_set else max(MEMBERS)
-    threads = threads_of_members(base)
-    measure = partial(measure_paces, corpus=corpus, before_each=check_stop)
-    return Speed(len(corpus.vocabulary), measure, threads, at_once=min(threads, members))
-
-
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure the pace of a small and a usual model, of several members together, and of the pilot.
+    """Measure the pace of a small and a usual model, and of the pilot.
 
     Returns the config of the usual model, and the pace of the pilot.
     """
@@ -192,14 +183,11 @@ def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
         with_members(chooser.near(Choice(n_layer, C, characters)), 1)
         for n_layer, C in FIRST_MEASURED
     )
-    configs = [*dict.fromkeys((small, usual))]  # they are equal if `base` sets the shape
-    together = with_members(usual, speed.at_once)
-    if speed.at_once >= MIN_MEASURED_MEMBERS and chooser.has_room(together):
-        configs.append(together)
     pilot = pilot_config(MAX_PILOT_CHARACTERS, chooser.T, repeats=chooser.offsets_keys)
     pilot = pilot.model_copy(update={"device": base.device, "threads": base.threads})
     with phase("measuring the training speed"):
-        [pace] = speed.learn(*configs, others=[pilot])
+        speed.learn(*dict.fromkeys((small, usual)))  # equal if `base` sets the shape
+        [pace] = speed.measure([pilot])
     return usual, pace
 
 

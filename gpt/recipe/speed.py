@@ -1,20 +1,19 @@
 """Measure how fast some models train on this machine, and interpolate the pace of the others."""
 
 import gc
-import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from statistics import median
 
+import numpy as np
 import torch
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import computing_with, free_cached_memory, select_device
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.loss import evaluate
-from gpt.model.ensemble import make_model, members_of
+from gpt.model.ensemble import make_model
 from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import Update, build_step
@@ -27,13 +26,9 @@ MIN_TIMED_ROUNDS, MAX_ROUNDS = 2, 9
 MIN_TIMED_S = 0.7  # seconds; up to MAX_ROUNDS are timed until their sum is larger
 # models smaller than all measured ones take time in proportion to operations ** SMALLER_POWER
 SMALLER_POWER = 0.7
-# M members side by side take M ** MEMBERS_POWER times as long as one, unless that is measured. Two
-# members with one thread each had powers from 0.5 (small models) to 1.1 (scripts/experiments.md).
+# M members side by side take M ** MEMBERS_POWER times as long as one. Two members with one thread
+# each had powers from 0.5 (small models) to 1.1 (scripts/experiments.md).
 MEMBERS_POWER = 0.8
-MAX_OPERATIONS_RATIO = 5  # largest ratio of two measured shapes that are interpolated
-# a measured pace counts for steps with at most this many times more or fewer characters: on a GPU,
-# each character of a longer step takes less time
-MAX_STEP_RATIO = 2
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # sizes of the ensembles that are considered
 
 
@@ -51,82 +46,46 @@ class Speed:
 
     Attributes:
         V: size of the vocabulary of the text.
-        measure: returns the paces of configs.
+        measure: returns the paces of configs with one member.
         threads: number of threads that members of an ensemble share; 1 if they take turns.
-        at_once: number of members whose common pace is measured.
         measured: operations per character and pace, by shape.
-        beside: time of `at_once` members side by side over the time of one, once it is measured.
     """
 
     V: int
     measure: Callable[[list[Config]], list[Pace]]
     threads: int = 1
-    at_once: int = 1
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
-    beside: float | None = None
 
     def knows(self, config: Config) -> bool:
-        """Return whether this shape was measured, or lies between two similar measured ones.
+        """Return whether this shape was measured, with steps of this length."""
+        return _shape(config) in self.measured
 
-        Measurements of much longer or shorter steps do not count.
-        """
-        operations, in_step = operations_per_character(config.model, self.V), _in_step(config)
-        known = sorted(
-            measured
-            for (*_, measured_step), (measured, _) in self.measured.items()
-            if max(measured_step, in_step) <= MAX_STEP_RATIO * min(measured_step, in_step)
-        )
-        return operations in known or any(
-            a < operations < b <= MAX_OPERATIONS_RATIO * a for a, b in pairwise(known)
-        )
-
-    def learn(self, *configs: Config, others: Sequence[Config] = ()) -> list[Pace]:
-        """Measure `configs` and store their paces; return the paces of `others`, not stored.
-
-        `configs` have one member, or `at_once` members after the same with one.
-        """
-        paces = self.measure([*others, *configs])
-        for config, pace in zip(configs, paces[len(others) :], strict=True):
-            if config.model.ensemble == 1:
-                operations = operations_per_character(config.model, self.V)
-                self.measured[_shape(config)] = operations, pace
-            else:
-                alone = self.measured[_shape(config)][1]
-                self.beside = max(1.0, pace.train_s / alone.train_s)
-        return paces[: len(others)]
+    def learn(self, *configs: Config) -> None:
+        """Measure `configs`, which have one member, and store their paces."""
+        for config, pace in zip(configs, self.measure([*configs]), strict=True):
+            operations = operations_per_character(config.model, self.V)
+            self.measured[_shape(config)] = operations, pace
 
     def predict(self, config: Config) -> Pace:
         """Return the pace of a config, for all its members together."""
         pace, members = self._predict_one(config), config.model.ensemble
-
-        def occupying(members: int) -> int:
-            """Return the largest number of members that each have as many threads."""
-            return self.threads // (self.threads // min(members, self.threads))
-
-        together, measured = min(members, self.threads), occupying(self.at_once)
-        beside = measured**MEMBERS_POWER if self.beside is None else self.beside
-        power = math.log(occupying(together)) / math.log(measured) if measured > 1 else 1.0
-        slowdown = beside**power * members / together  # beyond `threads` they take turns
+        together = min(members, self.threads)  # more members than `threads` take turns
+        # members have equally many threads: of 8, 5 members leave 3 idle and take as long as 8
+        occupying = self.threads // (self.threads // together)
+        slowdown = occupying**MEMBERS_POWER * members / together
         return Pace(slowdown * pace.train_s, members * pace.evaluation_s)
 
     def _predict_one(self, config: Config) -> Pace:
         """Return the pace of one member, interpolated by operations between measured shapes."""
         if known := self.measured.get(_shape(config)):
             return known[1]
+        points = sorted((n, pace.train_s, pace.evaluation_s) for n, pace in self.measured.values())
+        measured, train_s, evaluation_s = np.array(points).T
         operations = operations_per_character(config.model, self.V)
-        points = sorted(self.measured.values(), key=lambda point: point[0])
-        smaller = [point for point in points if point[0] <= operations]
-        larger = [point for point in points if point[0] > operations]
-        if smaller and larger:
-            (a, pace_a), (b, pace_b) = smaller[-1], larger[0]
-            part = (operations - a) / (b - a)
-            return Pace(
-                pace_a.train_s + part * (pace_b.train_s - pace_a.train_s),
-                pace_a.evaluation_s + part * (pace_b.evaluation_s - pace_a.evaluation_s),
-            )
-        nearest, pace = smaller[-1] if smaller else larger[0]
-        ratio = (operations / nearest) ** (1.0 if smaller else SMALLER_POWER)
-        return Pace(pace.train_s * ratio, pace.evaluation_s * ratio)
+        nearest = np.clip(operations, measured[0], measured[-1])
+        ratio = (operations / nearest) ** (SMALLER_POWER if operations < nearest else 1.0)
+        interpolated = (np.interp(nearest, measured, each) for each in (train_s, evaluation_s))
+        return Pace(*(float(ratio * seconds) for seconds in interpolated))
 
 
 def with_members(config: Config, members: int) -> Config:
@@ -174,22 +133,19 @@ def measure_paces(
             free_cached_memory(device)  # for the next model
         schedules = [Schedule(config) for config in configs]
         long_s = _step_seconds(updates, [config.train.steps for config in configs], before_each)
-        short_s = long_s
-        if any(each.shape(0)[1] != c.model.T for each, c in zip(schedules, configs, strict=True)):
-            short_s = _step_seconds(updates, [0] * len(configs), before_each)
+        short_s = _step_seconds(updates, [0] * len(configs), before_each)
         paces = []
         for i, config in enumerate(configs):
             short_part = schedules[i].short_steps / config.train.steps
             step_s = short_part * short_s[i] + (1 - short_part) * long_s[i]
-            member = members_of(models[i])[0]
-            characters = max(EVAL_CHARACTERS, member.config.T) * torch.get_num_threads()
+            characters = max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads()
             for _ in range(2):  # the first evaluation takes longer
                 scored: list[int] = []
                 began = time.perf_counter()
-                evaluate(member, corpus.val, characters=characters, on_progress=scored.append)
-            evaluation_s = config.model.ensemble * (time.perf_counter() - began) / sum(scored)
+                evaluate(models[i], corpus.val, characters=characters, on_progress=scored.append)
+            evaluation_s = (time.perf_counter() - began) / sum(scored)
             paces.append(Pace(step_s / _in_step(config), evaluation_s))
-    del models, updates, member
+    del models, updates
     gc.collect()  # a step and its prefetched batches refer to each other
     free_cached_memory(device)
     return paces
