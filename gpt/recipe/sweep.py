@@ -123,9 +123,8 @@ def run_sweep(
         if overwrite and is_sweep(folder):  # nothing after this can refuse to start
             delete_sweep(folder)
         make_folder(folder)
-    with locked(folder) as check_in_place:
+    with locked(folder):
         if plan is not None and not is_sweep(folder):  # no other process has begun one meanwhile
-            check_in_place()
             write_atomically(folder / SWEEP, [plan.model_dump_json(indent=1).encode()])
         else:
             plan = read_plan(folder)

@@ -12,12 +12,10 @@ from gpt.runs.find import SWEEP, find_run, find_to_delete, is_run, is_sweep, sou
 from gpt.runs.format import has_checkpoint
 from gpt.runs.lock import (
     LOCK,
-    WRITER,
     empty,
-    finish_overwrite,
     in_use,
     is_running,
-    lock_without_writing,
+    locked,
     undo_killed_overwrite,
 )
 from gpt.text.standard_input import STORED_INPUT
@@ -105,7 +103,7 @@ def delete_run(name: str) -> Path:
 
 def delete_sweep(sweep: Path) -> None:
     """Delete all runs of a sweep. Raises UsageError if one of them is being written."""
-    with lock_without_writing(sweep):
+    with locked(sweep):
         for run in filter(is_run, sorted(sweep.iterdir())):
             _delete(run)
         (sweep / STORED_INPUT).unlink(missing_ok=True)
@@ -114,14 +112,12 @@ def delete_sweep(sweep: Path) -> None:
 
 
 def _delete(run: Path) -> None:
-    with lock_without_writing(run):
-        finish_overwrite(run)
+    with locked(run):
         empty(run)
     _remove_if_empty(run)
 
 
 def _remove_if_empty(folder: Path) -> None:
-    for name in (LOCK, WRITER):
-        (folder / name).unlink(missing_ok=True)
+    (folder / LOCK).unlink(missing_ok=True)
     with suppress(OSError):  # it contains other files
         folder.rmdir()

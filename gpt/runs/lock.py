@@ -4,25 +4,22 @@ Overwriting: `set_aside` moves what the old run wrote into `.replaced`. Once the
 checkpoint, `finish_overwrite` deletes that; if the new run was killed before, it moves all back.
 """
 
-import json
+import fnmatch
 import os
-import platform
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 
-from gpt.errors import TrainingError, UsageError
-from gpt.files import write_atomically
+from gpt.errors import UsageError
 from gpt.runs.format import has_checkpoint
 from gpt.text.standard_input import STORED_INPUT
 
 LOCK = ".lock"
-WRITER = ".writer.json"  # describes the process that has the lock
-REPLACED_FOLDER, MOVING_FOLDER = ".replaced", ".moving"  # folders in a run that is overwritten
-WRITTEN = (  # files and folders that a run writes, as globs
+LOCK_TIMEOUT_S = 0.2  # seconds to wait for a lock, which `is_running` holds for a moment
+REPLACED_FOLDER = ".replaced"  # folder in a run that is overwritten
+WRITTEN = (  # files and folders that a run writes, as globs; `set_aside` keeps this order
     "checkpoints",
     "metrics.jsonl",
     "provenance.jsonl",
@@ -30,95 +27,57 @@ WRITTEN = (  # files and folders that a run writes, as globs
     "events.out.tfevents.*",
     "projector",
     "projector_config.pbtxt",
-    "config.yaml",  # removed last, as it marks the folder of a run
+    "config.yaml",  # last, as it marks the folder of a run
 )
 
 
 @contextmanager
-def locked(run: Path) -> Iterator[Callable[[], None]]:
-    """Lock a run; the system releases the lock if the process dies.
+def locked(run: Path) -> Iterator[None]:
+    """Lock a run, and call `finish_overwrite` before and after.
 
-    Calls `finish_overwrite` before and after. Yields a function to call before each write: it
-    raises TrainingError if the folder was moved or removed. Raises UsageError if another process
-    has the lock.
+    The system releases the lock if the process dies. Raises UsageError if another process has it.
     """
-    run = run.absolute()  # the caller may change the working folder
-    writer = json.dumps({"pid": os.getpid(), "host": platform.node(), "id": os.urandom(8).hex()})
-
-    def is_in_place() -> bool:
-        with suppress(OSError):
-            return (run / WRITER).read_text("utf-8") == writer
-        return False
-
-    def check_in_place() -> None:
-        if not is_in_place():
-            raise TrainingError(
-                f"{run} was moved or removed while it was being written, so nothing more is "
-                f"saved; resume it from its new place: gpt train --resume"
-            )
-
-    with lock_without_writing(run):
-        try:
-            write_atomically(run / WRITER, [writer.encode()])
-            finish_overwrite(run)  # an overwrite by a process that was killed
-            yield check_in_place
-        finally:
-            if is_in_place():
-                finish_overwrite(run)
-                (run / WRITER).unlink()
-
-
-@contextmanager
-def lock_without_writing(run: Path) -> Iterator[None]:
-    """Lock the folder without naming the process in it, which works on a full disk."""
     from filelock import FileLock, Timeout  # takes 0.1 s, which other commands save
 
+    run = run.absolute()  # the caller may change the working folder
     check_plain(run)
     try:
-        with FileLock(run / LOCK, timeout=0):
-            yield
+        with FileLock(run / LOCK, timeout=LOCK_TIMEOUT_S):
+            finish_overwrite(run)  # an overwrite by a process that was killed
+            try:
+                yield
+            finally:
+                finish_overwrite(run)
     except Timeout:
         raise in_use(run) from None
 
 
 def check_plain(run: Path) -> None:
     """Raise UsageError if a file of a run, perhaps a stranger's, is a link out of its folder."""
-    for entry in _entries(run, *WRITTEN, LOCK, WRITER) + _entries(run / "projector", "*"):
+    for entry in _entries(run, *WRITTEN, LOCK) + _entries(run / "projector", "*"):
         mode = entry.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise UsageError(f"{entry}: expected a file or folder of the run, got a link or pipe")
 
 
 def is_running(run: Path) -> bool:
-    """Return whether a process on this machine is writing the run."""
-    import psutil  # takes 0.1 s, which other commands save
+    """Return whether a process is writing the run."""
+    from filelock import FileLock, Timeout  # takes 0.1 s, which other commands save
 
     try:
-        pid, host = _writer(run)
-        process = psutil.Process(pid)
-        # the pid may belong to a newer process; a killed one remains a zombie until it is reaped
-        is_writer = process.create_time() <= (run / WRITER).stat().st_mtime + 1
-        is_alive = process.status() != psutil.STATUS_ZOMBIE
-        return bool(host == platform.node() and is_writer and is_alive)
-    except (OSError, ValueError, OverflowError, psutil.Error):
-        return False
+        if (run / LOCK).exists():
+            with FileLock(run / LOCK, timeout=0):
+                pass
+    except Timeout:
+        return True
+    except OSError:  # this user may only read the run
+        pass
+    return False
 
 
 def in_use(run: Path) -> UsageError:
     """Return the error for a run that another process is writing."""
-    pid, host = _writer(run)
-    return UsageError(
-        f"{run} is being written by another process (process {pid} on {host}); wait for it, or "
-        f"stop it"
-    )
-
-
-def _writer(run: Path) -> tuple[int, str]:
-    """Return the process that has the lock and its machine; (0, "unknown") if they are unknown."""
-    with suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        writer = json.loads((run / WRITER).read_text("utf-8"))
-        return int(writer["pid"]), f"{writer['host']!s:.99}"
-    return 0, "unknown"
+    return UsageError(f"{run} is being written by another process; wait for it, or stop it")
 
 
 def empty(run: Path) -> None:
@@ -131,39 +90,38 @@ def empty(run: Path) -> None:
 
 
 def set_aside(run: Path) -> None:
-    """Move what the run in this folder wrote aside, so that a new run can overwrite it.
-
-    A kill between two moves leaves MOVING_FOLDER; `finish_overwrite` moves its entries back.
-    """
+    """Move what the run in this folder wrote aside, so that a new run can overwrite it."""
     if entries := _entries(run, *WRITTEN):
-        (run / MOVING_FOLDER).mkdir()
+        (run / REPLACED_FOLDER).mkdir()
         for entry in entries:
-            entry.rename(run / MOVING_FOLDER / entry.name)
-        (run / MOVING_FOLDER).rename(run / REPLACED_FOLDER)
+            entry.rename(run / REPLACED_FOLDER / entry.name)
 
 
 def finish_overwrite(run: Path) -> None:
     """Delete what `set_aside` moved, or move it back if the new run has no checkpoint yet.
 
-    The caller has the lock of the run.
+    The caller has the lock of the run. A kill can interrupt the moves in both directions:
+    - `checkpoints` is moved aside first and back last, so `run` has a checkpoint only if it is the
+      new run's, or if nothing or everything of the old run is in `run`.
+    - `config.yaml` is moved aside last and back first, so the new run has written to `run` only if
+      the old config is still aside.
     """
-    replaced, moving = run / REPLACED_FOLDER, run / MOVING_FOLDER
-    if _is_folder(replaced):
-        if has_checkpoint(run):
-            shutil.rmtree(replaced)
-        else:
-            empty(run)
-            replaced.rename(moving)
-    if _is_folder(moving):
-        for entry in moving.iterdir():
-            entry.rename(run / entry.name)
-        moving.rmdir()
+    replaced = run / REPLACED_FOLDER
+    if not _is_folder(replaced):
+        return
+    if has_checkpoint(run):
+        shutil.rmtree(replaced)
+        return
+    if (replaced / "config.yaml").exists():
+        empty(run)
+    for entry in reversed(_entries(replaced, *WRITTEN)):
+        entry.rename(run / entry.name)
+    replaced.rmdir()
 
 
 def undo_killed_overwrite(run: Path) -> None:
     """Move the old run back if the process that was overwriting it was killed."""
-    is_overwritten = _is_folder(run / REPLACED_FOLDER) or _is_folder(run / MOVING_FOLDER)
-    if is_overwritten and not is_running(run):
+    if _is_folder(run / REPLACED_FOLDER) and not is_running(run):
         with locked(run):  # calls `finish_overwrite`
             pass
 
@@ -173,8 +131,8 @@ def _is_folder(path: Path) -> bool:
 
 
 def _entries(folder: Path, *patterns: str) -> list[Path]:
-    """Return the entries whose names match, also dangling links, which `Path.glob` skips."""
+    """Return the entries that match, by pattern; also dangling links, which `Path.glob` skips."""
+    names = list[str]()
     with suppress(FileNotFoundError, NotADirectoryError):
-        entries = sorted(folder.iterdir())
-        return [e for e in entries if any(fnmatchcase(e.name, pattern) for pattern in patterns)]
-    return []
+        names = sorted(os.listdir(folder))  # noqa: PTH208 (names)
+    return [folder / name for pattern in patterns for name in fnmatch.filter(names, pattern)]

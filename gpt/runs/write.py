@@ -29,7 +29,8 @@ def write_checkpoint(
     folder = run / "checkpoints"
     if not folder.exists():
         folder.mkdir()
-        sync_folder(run)  # otherwise a power cut could remove the whole folder
+        for new in (run, run.absolute().parent):  # else a power cut could remove the folders
+            sync_folder(new)
     try:
         best_before = read_index(folder).best
     except (CheckpointError, Unreadable):

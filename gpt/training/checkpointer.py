@@ -29,7 +29,6 @@ class Checkpointer:
         context: the settings, text and folder of the run.
         update: its model and optimizers.
         schedule: its plans, which the stored config contains.
-        check_in_place: raises TrainingError if the folder was moved.
         clock: returns seconds.
         saved_at_step: the step of the newest checkpoint; None if there is none.
     """
@@ -39,12 +38,11 @@ class Checkpointer:
         context: RunContext,
         update: Update,
         schedule: Schedule,
-        check_in_place: Callable[[], None],
         clock: Callable[[], float],
         saved_at_step: int | None,
     ) -> None:
         self.context, self.update, self.schedule = context, update, schedule
-        self.check_in_place, self.clock = check_in_place, clock
+        self.clock = clock
         self.saved_at_step, self.saved_at = saved_at_step, clock()
 
     def is_due_by_clock(self) -> bool:
@@ -84,7 +82,6 @@ class Checkpointer:
             best_step=progress.best_step if progress.best_loss < math.inf else None,
             finished=finished,
         )
-        self.check_in_place()
         if finished and config.train.minutes is not None:  # config.yaml repeats the run exactly
             train = config.train.model_copy(update={"minutes": None})
             repeated = config.model_copy(update={"train": train})

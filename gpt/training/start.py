@@ -19,7 +19,7 @@ from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import Interrupted, counted
 from gpt.files import write_atomically
 from gpt.runs.folder import check_free, make_folder, make_numbered
-from gpt.runs.lock import check_plain, locked, set_aside
+from gpt.runs.lock import locked, set_aside
 from gpt.runs.provenance import note_start
 from gpt.status import phase
 from gpt.text.corpus import Corpus
@@ -103,14 +103,11 @@ def train(
         with phase("preparing the training"):
             teacher = load_teacher(config, corpus.vocabulary, device)
             check_training_memory(config, len(corpus.vocabulary), device, teacher, ranks)
-            if mode in ("resume", "extend"):
-                ranks.broadcast(check_plain, context.folder)
-            else:
+            if mode not in ("resume", "extend"):
                 state, source = _new_state(context, device, teacher, clock)
                 folder = ranks.broadcast(_make_folder, context.folder, mode)  # cannot fail later
                 context = replace(context, folder=folder)
-        lock = locked(context.folder) if ranks.rank == 0 else nullcontext(lambda: None)
-        with lock as check_in_place:
+        with locked(context.folder) if ranks.rank == 0 else nullcontext():
             if state is None:
                 with phase("loading the checkpoint"):
                     state = resume_from(context, device, teacher, clock, mode == "extend")
@@ -120,7 +117,7 @@ def train(
             ranks.broadcast(_record_start, context, state, source)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), context.name)
             remember(run=str(context.folder))
-            trainer, notice = Trainer(context, state, check_in_place, on_event), ""
+            trainer, notice = Trainer(context, state, on_event), ""
             while True:
                 try:
                     outcome = trainer.fit(notice)

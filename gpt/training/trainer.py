@@ -31,7 +31,6 @@ class Trainer:
     Args:
         context: the settings, text and folder of the run.
         state: the model, optimizers, plans and evaluations so far.
-        check_in_place: raises TrainingError if the folder was moved.
         on_event: see `gpt.api.train`.
     """
 
@@ -39,7 +38,6 @@ class Trainer:
         self,
         context: RunContext,
         state: RunState,
-        check_in_place: Callable[[], None],
         on_event: Callable[[dict[str, Any]], object] | None,
     ) -> None:
         self.context, self.config, self.on_event = context, context.config.train, on_event
@@ -51,7 +49,7 @@ class Trainer:
         self.is_unsaved = state.saved_config not in (None, context.config)
         self.evaluator = Evaluator(context, self.update.model, self.stopwatch, state.progress)
         self.checkpointer = Checkpointer(
-            context, self.update, self.schedule, check_in_place, self.clock, self.resumed_at
+            context, self.update, self.schedule, self.clock, self.resumed_at
         )
         self.callbacks: list[Callback] = []  # open while `fit` runs
         self.unread: list[Result] = []  # results of the last steps
