@@ -3,10 +3,7 @@
 import hashlib
 import io
 import os
-import platform
 import re
-import subprocess
-import sys
 import threading
 import unicodedata
 from collections import Counter
@@ -483,27 +480,6 @@ def test_a_text_far_too_short_is_refused_for_its_length() -> None:
     """Bug: 32 characters were refused with the advice to use model.T=3."""
     with pytest.raises(TextError, match="32 characters are too few to learn from; some thousands"):
         load(b"ab" * 16).check_fits(4)
-
-
-def test_what_a_killed_process_had_begun_to_write_is_removed(text_file: Path) -> None:
-    """42 MB of a text's ids stayed in the cache for ever."""
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    folder = cache_dir() / "corpora" / "another"
-    folder.mkdir(parents=True)
-    of_dead, of_living, of_another_machine = (
-        folder / f".a.npy.{host}.{pid}.tmp"
-        for host, pid in (
-            (platform.node(), ended.pid),
-            (platform.node(), os.getppid()),
-            ("elsewhere.example", ended.pid),
-        )
-    )
-    for path in (of_dead, of_living, of_another_machine):
-        path.touch()
-    load_corpus(open_source(str(text_file)))
-    left = [path.name for path in folder.iterdir() if path.suffix == ".tmp"]
-    assert sorted(left) == sorted([of_living.name, of_another_machine.name])
 
 
 # --- UTF-8 as it is ---

@@ -28,7 +28,7 @@ import gpt
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.errors import CheckpointError, ConfigError, Interrupted, TrainingError, UsageError
-from gpt.files import temporary_beside, write_atomically
+from gpt.files import write_atomically
 from gpt.model.transformer import GPT
 from gpt.runs.folder import make_numbered
 from gpt.runs.format import TrainingState, has_checkpoint, step_folder
@@ -817,7 +817,7 @@ def test_a_link_to_nowhere_is_not_followed(corpus: Corpus) -> None:
 def test_a_file_is_replaced_without_following_a_link_at_its_temporary_name(elsewhere: Path) -> None:
     """Bug: a link of that name, which another can guess, led the write out of the folder."""
     target = elsewhere / "target"
-    temporary_beside(elsewhere / "file").symlink_to(target)
+    Path(elsewhere, f".file.{os.getpid()}.tmp").symlink_to(target)
     write_atomically(elsewhere / "file", [b"content"])
     assert ((elsewhere / "file").read_bytes(), target.exists()) == (b"content", False)
 

@@ -32,7 +32,6 @@ from gpt.sampling.prompt import (
     check_known,
     encode_prompt,
     listed_characters,
-    with_known_characters,
 )
 from gpt.sampling.sampler import (
     PENALTY_CHARACTERS,
@@ -651,23 +650,6 @@ def test_a_character_that_shows_nothing_is_named(character: str, shown: str) -> 
 def test_a_long_list_of_characters_is_counted() -> None:
     characters = "".join(map(chr, range(0x4E00, 0x4E00 + 1234)))
     assert listed_characters(characters).endswith(f"{chr(0x4E00 + 19)} and 1,214 more")
-
-
-def test_a_prompt_takes_the_form_of_the_models_characters() -> None:
-    """Bug: é was outside the vocabulary of a text in NFD, typographic quotes always were."""
-    nfd, nfc = Vocabulary.of("cafe\u0301 '\""), Vocabulary.of("caf\xe9 '")
-    text, (notice,) = with_known_characters("caf\xe9", nfd)
-    assert (text, "converted to NFD" in notice) == ("cafe\u0301", True)
-    text, (notice,) = with_known_characters("cafe\u0301", nfc)
-    assert (text, "converted to NFC" in notice) == ("caf\xe9", True)
-    text, (notice,) = with_known_characters("\u2018a\u2019 \u201cc\u201d", nfd)
-    assert (text, "ASCII quotes" in notice) == ("'a' \"c\"", True)
-    text, (notice,) = with_known_characters("\u2018a\u2019 \u201cc\u201d", nfc)
-    assert text == "'a' \u201cc\u201d"  # it knows no ASCII double quote
-    both = Vocabulary.of("e\u0301\xe9'\u2019")
-    unknown_id = Vocabulary("e", unknown=3)
-    for vocabulary in (both, unknown_id, Vocabulary("", is_bytes=True)):
-        assert with_known_characters("\xe9\u2019", vocabulary) == ("\xe9\u2019", [])
 
 
 def test_banned_characters_are_ids_of_the_vocabulary() -> None:

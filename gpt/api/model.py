@@ -41,7 +41,7 @@ class Model:
         self.run, self.checkpoint, self.device = run, checkpoint, device
         self.step, self.config = checkpoint.step, checkpoint.config
         self.vocabulary = checkpoint.vocabulary
-        self._reported = set[str]()  # notices and unknown characters that were logged
+        self._reported = set[str]()  # unknown characters that were logged
         self._loading = Lock()
         self._module: LanguageModel | None = None
 
@@ -72,8 +72,7 @@ class Model:
     ) -> str:
         """Return the prompt in characters that the model has ids for.
 
-        The prompt is normalised like the training text. It is converted to NFC or NFD, and its
-        typographic quotes to ASCII, if the vocabulary has only those; a notice is logged.
+        The prompt is normalised like the training text.
 
         Args:
             prompt: any text.
@@ -103,16 +102,9 @@ class Model:
         return prompt
 
     def _normalized(self, text: str) -> str:
-        from gpt.sampling.prompt import with_known_characters
-
         if not isinstance(text, str):
             raise UsageError(f"text: expected a str, got {text!r:.100}")
-        text, notices = with_known_characters(normalized(text, self.config.data), self.vocabulary)
-        for notice in notices:
-            if notice not in self._reported:
-                self._reported.add(notice)
-                log.warning("%s", notice)
-        return text
+        return normalized(text, self.config.data)
 
     def generate(
         self,

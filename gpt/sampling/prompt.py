@@ -1,4 +1,4 @@
-"""Check that a prompt's characters are in the vocabulary, or convert them to ones that are."""
+"""Check that a prompt's characters are in the vocabulary, and encode them."""
 
 import unicodedata
 from collections.abc import Collection
@@ -7,9 +7,6 @@ from gpt.errors import UsageError, listed
 from gpt.text.vocabulary import Vocabulary
 
 LISTED_CHARACTERS = 20  # characters that a message lists; it counts the others
-ASCII_QUOTES = dict.fromkeys("\u2018\u2019\u201a\u201b\u2039\u203a", "'") | dict.fromkeys(
-    "\u201c\u201d\u201e\u201f\u00ab\u00bb", '"'
-)
 
 
 def check_known(
@@ -32,30 +29,6 @@ def check_known(
         raise UsageError(
             f"{what} has characters outside the model's vocabulary: {unknown}; {advice}"
         )
-
-
-def with_known_characters(text: str, vocabulary: Vocabulary) -> tuple[str, list[str]]:
-    """Replace characters outside the vocabulary if it has the same ones in another form.
-
-    The whole text is converted to NFC or NFD if fewer of its characters are then outside.
-    Typographic quotes that are outside become ASCII quotes if the vocabulary has those. If the
-    vocabulary has an unknown id, the text stays as it is. A notice tells each kind of replacement.
-    """
-    notices: list[str] = []
-    if vocabulary.unknown_id is not None:
-        return text, notices
-    for form in ("NFC", "NFD"):
-        converted = unicodedata.normalize(form, text)
-        if len(vocabulary.outside(converted)) < len(vocabulary.outside(text)):
-            text = converted
-            notices.append(f"the text is converted to {form}, the form of the model's characters")
-    known = {c for c in "'\"" if not vocabulary.outside(c)}
-    if quotes := [c for c in vocabulary.outside(text) if ASCII_QUOTES.get(c) in known]:
-        text = text.translate({ord(c): ASCII_QUOTES[c] for c in quotes})
-        notices.append(
-            f"typographic quotes become ASCII quotes, which the model has: {' '.join(quotes)}"
-        )
-    return text, notices
 
 
 def encode_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError, counted
-from gpt.files import remove_stale, temporary_beside, write_atomically
+from gpt.files import write_atomically
 from gpt.status import phase
 from gpt.text.cache import LOCK, corpora_dir, sampled_sha256
 from gpt.text.display import in_one_line
@@ -177,9 +177,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
         counts = count(parts, task.vocabulary, task.extends, progress)
     if not counts.characters:
         raise TextError(f"{name}: expected some text, got an empty file")
-    for entry in corpora_dir().iterdir():
-        remove_stale(entry)
-    temporary = temporary_beside(folder / "ids.npy")
+    temporary = folder / ".ids.npy.tmp"  # the caller has the lock of the folder
     try:
         with (
             _progress_bar(f"encoding {name}", counts.bytes) as progress,
