@@ -2,14 +2,13 @@
 
 import hashlib
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
 
-SAMPLED_BLOCKS = 1024  # number of blocks that `sampled_sha256` reads
-BLOCK_BYTES = 2**16  # largest size of each
+HASHED_BYTES = 2**26  # largest size of files whose content is hashed to find a change
 STDIN_FOLDER = "stdin"  # folder of texts from standard input
 UNUSED_S = 86_400  # age in seconds from which such a text is removed
 LOCK = ".lock"  # in the folder of an encoded text, while a process prepares it
@@ -54,33 +53,18 @@ def _remove(path: Path) -> int:
     return size
 
 
-def sampled_sha256(paths: Iterable[Path]) -> str:
-    """Hash files by their names, sizes and SAMPLED_BLOCKS evenly spread blocks of their content.
+def quick_sha256(paths: Sequence[Path]) -> str:
+    """Hash files by their names, sizes and content.
 
-    A single file of up to 64 MiB is hashed whole. For larger ones, or several files, the times of
-    change are hashed, too: only a change that keeps size and time and lies between the blocks goes
-    unnoticed. 100 GB take as long as 64 MiB.
+    For files of more than HASHED_BYTES in all, the times of change are hashed instead of the
+    content.
 
     Raises:
         OSError: a file cannot be read.
     """
-    digest, files, ends, total = hashlib.sha256(), [], [], 0
-    for path in paths:
-        status = path.stat()
-        digest.update(f"{path.absolute()}\0{status.st_size}\0".encode(errors="surrogateescape"))
-        if status.st_size:
-            total += status.st_size
-            files.append((path, status))
-            ends.append(total)
-    if total > SAMPLED_BLOCKS * BLOCK_BYTES or len(files) > 1:
-        for _, status in files:
-            digest.update(f"{status.st_mtime_ns}\0".encode())
-    block, index = -(-total // SAMPLED_BLOCKS), 0
-    for start in range(0, total, block or 1):
-        while ends[index] <= start:
-            index += 1
-        path, status = files[index]
-        with path.open("rb") as file:
-            file.seek(start - (ends[index] - status.st_size))
-            digest.update(file.read(min(block, BLOCK_BYTES)))
+    digest, status = hashlib.sha256(), [path.stat() for path in paths]
+    is_small = sum(each.st_size for each in status) <= HASHED_BYTES
+    for path, each in zip(paths, status, strict=True):
+        digest.update(f"{path.absolute()}\0{each.st_size}\0".encode(errors="surrogateescape"))
+        digest.update(path.read_bytes() if is_small else f"{each.st_mtime_ns}\0".encode())
     return digest.hexdigest()

@@ -21,7 +21,7 @@ from gpt.config.schema import DataConfig
 from gpt.errors import CheckpointError, ConfigError, TextError, counted
 from gpt.files import write_atomically
 from gpt.status import phase
-from gpt.text.cache import LOCK, corpora_dir, sampled_sha256
+from gpt.text.cache import LOCK, corpora_dir, quick_sha256
 from gpt.text.display import in_one_line
 from gpt.text.documents import Source
 from gpt.text.preparation import Progress, Task, count, write
@@ -131,7 +131,7 @@ def load_corpus(
 ) -> Corpus:
     """Prepare a text, or return it from the cache if it has not changed.
 
-    Changes are found by the settings and by `sampled_sha256` of the text's files and of the ids,
+    Changes are found by the settings and by `quick_sha256` of the text's files and of the ids,
     so this takes no longer for a large text. Only one process prepares a text at a time; others
     wait for it.
 
@@ -195,7 +195,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
         "format": CORPUS_FORMAT,
         "fingerprint": fingerprint,
         "file": ids.name,
-        "sampled_sha256": sampled_sha256([ids]),
+        "quick_sha256": quick_sha256([ids]),
         "vocabulary": counts.vocabulary.to_json(),
         "characters": counts.characters,
         "val_characters": counts.characters - counts.train_characters,
@@ -215,8 +215,8 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
     try:
         record = json.loads((folder / RECORD).read_bytes())
         path = folder / record["file"]
-        known = (record["format"], record["fingerprint"], record["sampled_sha256"])
-        if known != (CORPUS_FORMAT, fingerprint, sampled_sha256([path])):
+        known = (record["format"], record["fingerprint"], record["quick_sha256"])
+        if known != (CORPUS_FORMAT, fingerprint, quick_sha256([path])):
             return None
         for notice in record["notices"]:
             log.info(notice)

@@ -4,8 +4,6 @@ import hashlib
 import importlib
 import logging
 import sysconfig
-import time
-import urllib.error
 import urllib.request
 from dataclasses import dataclass
 from functools import partial
@@ -44,7 +42,7 @@ TINYSHAKESPEARE = Download(
     sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
 NAMED = ("python-docs", "python-source", TINYSHAKESPEARE.name)
-MAX_DOWNLOADS = 3
+DOWNLOAD_TIMEOUT_S = 20  # seconds without an answer until a download is given up
 EXCLUDED_FOLDERS = {  # parts of the standard library: other projects, tests, python-docs
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "pydoc_data"),
 }
@@ -87,7 +85,7 @@ def _document(name: str, path: Path) -> Document:
     return Document(name, lambda: utf8_chunks(file_entry(path).blocks(), name))
 
 
-def locate(download: Download, *, timeout_s: float = 20) -> Path:
+def locate(download: Download) -> Path:
     """Return the file under `data/`, else in the cache, else downloaded into the cache.
 
     Raises:
@@ -104,7 +102,7 @@ def locate(download: Download, *, timeout_s: float = 20) -> Path:
                 )
             return path
     log.info("downloading %s from %s", download.name, download.url)
-    content = _fetch(download, beside, timeout_s)
+    content = _fetch(download, beside)
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(cached, [content])
@@ -113,26 +111,17 @@ def locate(download: Download, *, timeout_s: float = 20) -> Path:
     return cached
 
 
-def _fetch(download: Download, beside: Path, timeout_s: float) -> bytes:
-    reason = ""
-    for attempt in range(MAX_DOWNLOADS):
-        if attempt:
-            time.sleep(2 ** (attempt - 1))
-        try:
-            with urllib.request.urlopen(download.url, timeout=timeout_s) as response:
-                content = bytes(response.read(download.size + 1))
-        except (OSError, HTTPException) as error:
-            reason = str(error)
-            if isinstance(error, urllib.error.HTTPError) and error.code < 500:
-                break  # asking again will not help
-            continue
+def _fetch(download: Download, beside: Path) -> bytes:
+    try:
+        with urllib.request.urlopen(download.url, timeout=DOWNLOAD_TIMEOUT_S) as response:
+            content = bytes(response.read(download.size + 1))
         digest = hashlib.sha256(content).hexdigest()
         if digest == download.sha256:
             return content
         reason = f"got {len(content):,} bytes with SHA-256 {digest[:8]}..."
-        if len(content) >= download.size:
-            break
+    except (OSError, HTTPException) as error:
+        reason = str(error)
     raise TextError(
-        f"cannot download {download.name} from {download.url}: {reason}; put the file at {beside} "
-        f"({download}), or train on python-docs, which needs no network"
+        f"cannot download {download.name} from {download.url}: {reason}; try again, put the file "
+        f"at {beside} ({download}), or train on python-docs, which needs no network"
     )

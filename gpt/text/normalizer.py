@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from gpt.config.schema import DataConfig
 
 # A text can be cut before these characters: they compose with nothing, and a word has ended.
-BOUNDARY = re.compile("[ \n\u3001\u3002\u4e00-\u9fff\uac00-\ud7a3]")
-MAX_UNCUT_CHARACTERS = 2**20  # length from which a text without a BOUNDARY is cut anywhere
+BEFORE_BOUNDARY = re.compile("(.*)[ \n\u3001\u3002\u4e00-\u9fff\uac00-\ud7a3]", re.DOTALL)
+MAX_UNCUT_CHARACTERS = 2**20  # length from which a text without such a character is cut anywhere
 
 
 def normalized(text: str, data: DataConfig) -> str:
@@ -62,7 +62,8 @@ class Normalizer:
         pending = ""
         for chunk in chunks:
             text = pending + chunk.decode()
-            cut = _last_boundary(text)
+            last = BEFORE_BOUNDARY.match(text)
+            cut = last.end(1) if last else 0
             if not cut and len(text) > MAX_UNCUT_CHARACTERS:
                 cut = len(text)
             pending = text[cut:]
@@ -80,13 +81,3 @@ def _folded(text: str, data: DataConfig) -> str:
         if form != "none":  # the compatibility form of a sign may have capitals, as of U+2121
             text = unicodedata.normalize(form, text)
     return text
-
-
-def _last_boundary(text: str) -> int:
-    """Return the place of the last BOUNDARY; 0 if there is none."""
-    for size in (64, len(text)):  # in almost any text, it is near the end
-        tail = text[-size:]
-        *_, last = (0, *(match.start() for match in BOUNDARY.finditer(tail)))
-        if last:
-            return len(text) - len(tail) + last
-    return 0

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpt.config.schema import DataConfig
 from gpt.errors import TextError
 from gpt.files import sync
-from gpt.text.cache import sampled_sha256
+from gpt.text.cache import quick_sha256
 from gpt.text.display import symbol
 from gpt.text.documents import Source
 from gpt.text.normalizer import Normalizer
@@ -116,13 +116,13 @@ class Task:
         return _hash([places, self._settings()])[:32]
 
     def fingerprint(self) -> str:
-        """Return a hash that changes when the text does; see `sampled_sha256`.
+        """Return a hash that changes when the text does; see `quick_sha256`.
 
         Raises:
             TextError: the text cannot be read.
         """
         try:
-            files = [sampled_sha256(source.files) for source in self.sources]
+            files = [quick_sha256(source.files) for source in self.sources]
         except OSError as error:
             raise TextError(f"{error.filename}: cannot read the text: {error.strerror}") from None
         return _hash([files, self._settings()])

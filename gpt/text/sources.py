@@ -103,13 +103,11 @@ def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) ->
         else:
             files.add(each)
     skips = describe_skipped(files.skipped)
-    if not files.kinds:
-        chosen = {"include": data.include, "exclude": data.exclude}
-        by = " and ".join(f"data.{key} ({', '.join(each)})" for key, each in chosen.items() if each)
-        expected = f"text files chosen by {by}" if by else "text files"
-        raise TextError(f"{in_message(name)}: expected {expected}, got none{skips}")
-    size = counted(sum(path.stat().st_size for path in files.kinds), "byte")
-    log.info(f"{in_message(name)}: {counted(len(files.kinds), 'file')}, {size}{skips}")
+    if not files.paths:
+        chosen = " chosen by data.include and data.exclude" if data.globs else ""
+        raise TextError(f"{in_message(name)}: expected text files{chosen}, got none{skips}")
+    size = counted(sum(path.stat().st_size for path in files.paths), "byte")
+    log.info(f"{in_message(name)}: {counted(len(files.paths), 'file')}, {size}{skips}")
     return files.source()
 
 
@@ -117,7 +115,7 @@ class _TextFiles:
     """Files that are read as one text, and notices about them.
 
     Attributes:
-        kinds: the kind of each file: `.zip` or `.tar` if it is an archive, else its suffix.
+        paths: files that are read.
         skipped: files that are not read.
     """
 
@@ -129,31 +127,33 @@ class _TextFiles:
         self._name, self._data, self._among_others = in_message(name), data, among_others
         self._raw = data.vocabulary == "bytes"  # binary files are then read, too
         self._notices, self._count = Notices(), list[str]()
-        self.kinds, self.skipped = dict[Path, str](), list[Skipped]()
+        self.paths, self.skipped = list[Path](), list[Skipped]()
 
     def source(self, stdin: Path | None = None) -> Source:
         """Return the text. `stdin` is the file that holds standard input, if it is one of them."""
         notices = lambda: [*self._notices.lines(), *self._count]  # noqa: E731
-        return Source(self._name, self._parts, tuple(self.kinds), notices, stdin)
+        return Source(self._name, self._parts, tuple(self.paths), notices, stdin)
 
     def add(self, path: Path, *, named: bool = False) -> None:
         """Add a file, or skip it if it is not text. Raise TextError for it instead if `named`."""
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
-        head = b"" if kind in ARCHIVES else entry.head()
-        found = None if self._raw else binary_format(head, path.name)
-        if named and found and self._data.errors == "strict":
+        reason, is_strict = "", not self._raw and self._data.errors == "strict"
+        if kind in ARCHIVES:
+            self._among_others = True
+        elif not named:
+            reason = self._why_skipped(entry, kind)
+        elif is_strict and (found := binary_format(entry.head(), path.name)):
             raise TextError(f"{entry.name}: expected plain text, got {found}; {CONVERT}")
-        is_read = named or kind in ARCHIVES
-        if not is_read and (reason := self._why_skipped(entry.name, kind, head)):
+        if reason:
             self.skipped.append(Skipped(entry.name, reason))
         else:
-            self.kinds[path] = kind
+            self.paths.append(path)
 
     def _parts(self) -> Iterator[Document | Skipped]:
         """Yield the documents of each file in turn, and what is skipped."""
         yield from self.skipped
         skipped, count = list[Skipped](), 0
-        for each in chain.from_iterable(self._read(*file) for file in self.kinds.items()):
+        for each in chain.from_iterable(map(self._read, self.paths)):
             if isinstance(each, Skipped):
                 skipped.append(each)
             count += isinstance(each, Document)
@@ -164,8 +164,9 @@ class _TextFiles:
         if skipped:
             self._count = [f"{self._name}: {counted(count, 'document')}{skips}"]
 
-    def _read(self, path: Path, kind: str) -> Iterator[Document | Skipped]:
-        """Yield the documents of a file of this kind."""
+    def _read(self, path: Path) -> Iterator[Document | Skipped]:
+        """Yield the documents of a file."""
+        kind, _ = split_suffixes(path.name)
         if kind in ARCHIVES:
             for name, entry in members(path, kind):
                 if is_included(name.split("/"), self._data.globs):
@@ -175,35 +176,32 @@ class _TextFiles:
         elif self._data.column is not None and kind not in TEXT_TABLES:
             raise TextError(f"{in_message(path)}: {_NO_COLUMNS}")
         else:
-            yield from self._read_entry(file_entry(path), among_others=self._among_others)
+            yield from self._read_entry(file_entry(path))
 
     def _read_member(self, entry: Entry) -> Iterator[Document | Skipped]:
         """Yield the documents of a member of an archive."""
         kind, compressed = split_suffixes(entry.name)
         if kind in (*ARCHIVES, PARQUET) or compressed:
-            reason = "archive, compressed file or Parquet in an archive"
-        else:
-            reason = self._why_skipped(entry.name, kind, entry.head())
-        if reason:
+            yield Skipped(entry.name, "archive, compressed file or Parquet in an archive")
+        elif reason := self._why_skipped(entry, kind):
             yield Skipped(entry.name, reason)
         else:
-            yield from self._read_entry(entry, among_others=True)
+            yield from self._read_entry(entry)
 
-    def _read_entry(self, entry: Entry, *, among_others: bool) -> Iterator[Document | Skipped]:
+    def _read_entry(self, entry: Entry) -> Iterator[Document | Skipped]:
         """Yield a document, or one for each record."""
         head, (kind, _) = entry.head(), split_suffixes(entry.name)
-        chunks = partial(self._chunks, entry, head, among_others=among_others)
         if self._raw and self._binary_format(head, entry.name):
             yield Document(entry.name, entry.blocks, raw=True)
         elif self._data.column is None:
-            yield Document(entry.name, chunks)
+            yield Document(entry.name, partial(self._chunks, entry, head))
         else:
-            yield from read_records(chunks(), kind, entry.name, self._data)
+            yield from read_records(self._chunks(entry, head), kind, entry.name, self._data)
 
-    def _chunks(self, entry: Entry, head: bytes, *, among_others: bool) -> Iterator[bytes]:
+    def _chunks(self, entry: Entry, head: bytes) -> Iterator[bytes]:
         encoding = encoding_of(head, self._data.encoding)
-        may_differ = among_others and encoding == self._data.encoding and not is_utf8(encoding)
-        if may_differ and fits_utf8([head] if entry.once else entry.blocks()):
+        is_set = encoding == self._data.encoding and not is_utf8(encoding)
+        if is_set and self._among_others and fits_utf8([head] if entry.once else entry.blocks()):
             encoding = "utf-8"
         if encoding != self._data.encoding and not is_utf8(encoding):
             self._notices.add(entry.name, f"read as {encoding.upper()}")
@@ -211,15 +209,15 @@ class _TextFiles:
         errors = "surrogateescape" if is_kept else self._data.errors
         yield from utf8_chunks(entry.blocks(), entry.name, encoding, errors, self._notices)
 
-    def _why_skipped(self, name: str, kind: str, head: bytes) -> str:
+    def _why_skipped(self, entry: Entry, kind: str) -> str:
         """Return why a file is skipped; "" if it is read."""
         if kind == PARQUET:
             return "Parquet without data.column" if self._data.column is None else ""
         if self._data.column is not None and kind not in TEXT_TABLES:
             return f"not {TABLES}"
-        if not head:
+        if not (head := entry.head()):
             return "empty"
-        return "" if self._raw else self._binary_format(head, name)
+        return "" if self._raw else self._binary_format(head, entry.name)
 
     def _binary_format(self, head: bytes, name: str) -> str:
         """Return the name of the format of a binary file; "" for a text."""
