@@ -13,13 +13,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from faults.work import PROCESSES, ended
+from torch.distributed import TCPStore
 
 from gpt import api
 from gpt.config.yaml import to_yaml
-from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.errors import Interrupted, TrainingError, UsageError
+from gpt.distributed.ddp import check_equal
+from gpt.distributed.ranks import SINGLE, Ranks, joined
+from gpt.errors import ConfigError, Interrupted, TrainingError, UsageError
+from gpt.model.transformer import GPT
 from gpt.runs.format import Tensors
 from gpt.runs.read import read_checkpoint
+from gpt.text.batches import batch, token_dropout
+from gpt.training import gradients
+from gpt.training.build_step import build_step
 from tests import program
 from tests.conftest import HANGS_S, PANGRAM, records, small, wait_until
 
@@ -38,18 +46,34 @@ STOPPED_AT = 30  # by one process, what two ranks began and three end
 
 
 def run_ranks(
-    count: int, folder: Path, *arguments: str, **variables: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a program on so many ranks, in a folder with a cache of its own."""
-    own = {"XDG_CACHE_HOME": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [*TORCHRUN, f"--nproc-per-node={count}", *arguments],
-        cwd=folder,
-        env=os.environ | own | variables,
-        capture_output=True,
-        text=True,
-        timeout=HANGS_S,
-    )
+    count: int,
+    work: Callable[..., object],
+    *arguments: object,
+    store: TCPStore | None = None,
+    **variables: str,
+) -> list[int]:
+    """Call `work` in so many processes with the variables of torchrun; return their exit codes.
+
+    `store` stands for torchrun's own. The processes have imported torch when they start.
+    """
+    launched = {"WORLD_SIZE": str(count), "MASTER_ADDR": "localhost", **variables}
+    if store is None:
+        with socket.create_server(("localhost", 0)) as server:
+            launched["MASTER_PORT"] = str(server.getsockname()[1])
+    else:
+        launched |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    processes = [
+        PROCESSES.Process(target=as_rank, args=(launched | {"RANK": str(rank)}, work, arguments))
+        for rank in range(count)
+    ]
+    for process in processes:
+        process.start()
+    return [ended(process) for process in processes]
+
+
+def as_rank(variables: dict[str, str], work: Callable[..., object], arguments: Any) -> None:
+    os.environ.update(variables)
+    work(*arguments)
 
 
 @pytest.fixture(scope="module")
@@ -57,23 +81,6 @@ def config_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("config") / "config.yaml"
     path.write_text(to_yaml(CONFIG))
     return path
-
-
-@pytest.fixture(scope="module")
-def of_two(tmp_path_factory: pytest.TempPathFactory, config_file: Path) -> Path:
-    """A run that two ranks trained, undisturbed.
-
-    Each once told of a function that torch is to remove.
-    """
-    folder = tmp_path_factory.mktemp("of_two")
-    (folder / "pangram.txt").write_text(PANGRAM * 29)
-    options = ("--config", str(config_file), "--run-dir", "two")
-    done = run_ranks(2, folder, program.__file__, "train", "pangram.txt", *options)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("all steps done: step 50") == 1
-    assert done.stderr.count("step 50: val") == 1
-    assert "Warning" not in done.stderr
-    return folder / "two"
 
 
 @pytest.fixture
@@ -131,7 +138,6 @@ def workers(process: subprocess.Popen[str]) -> dict[int, int]:
 
 
 def test_ranks_train_what_one_process_trains_and_resume_it_on_any_number(
-    of_two: Path,
     ranks: Callable[..., subprocess.Popen[str]],
     config_file: Path,
     text_file: Path,
@@ -141,7 +147,7 @@ def test_ranks_train_what_one_process_trains_and_resume_it_on_any_number(
     torchrun sends a terminal's Ctrl-C to workers that have it already: the second one once ended
     them before they had saved.
     """
-    of_three, stopped = ranks(3, "three"), ranks(2, "resumed")
+    stopped = ranks(2, "resumed")
     wait_for_step("resumed", 3, stopped)
     os.killpg(stopped.pid, signal.SIGINT)
     api.train(str(config_file), text=str(text_file), run_dir="one")
@@ -155,68 +161,67 @@ def test_ranks_train_what_one_process_trains_and_resume_it_on_any_number(
             on_event=lambda event: steps.append(event["step"]),
             should_stop=lambda: bool(steps) and steps[-1] >= STOPPED_AT,
         )
-    of_three_resumed = ranks(3, "resumed", "--resume")
-    for process in (of_three, of_three_resumed):
-        code, _, err = wait(process)
-        assert code == 0, err
+    assert run_ranks(3, api.resume, "resumed") == [0, 0, 0]
+    assert_same_curves("resumed", "one")
+
+
+def assert_same_curves(run: str, expected: str) -> None:
+    """Both are the run of CONFIG, but for the order of additions."""
     for key, count in (("train_loss", 50), ("val_loss", 6), ("grad_norm", 50)):
-        expected = curve("one", key)
-        assert len(expected) == count
-        for run in (of_two, "three", "resumed"):
-            assert curve(run, key) == pytest.approx(expected, abs=1e-5), (run, key)
-    for name, array in weights("one").items():
-        for run in (of_two, "three", "resumed"):
-            np.testing.assert_allclose(weights(run)[name], array, atol=1e-4)
+        assert len(curve(expected, key)) == count
+        assert curve(run, key) == pytest.approx(curve(expected, key), abs=1e-5), key
+    for name, array in weights(expected).items():
+        np.testing.assert_allclose(weights(run)[name], array, atol=1e-4)
+
+
+def train_as(config: Path, text: Path, run: str) -> None:
+    api.train(str(config), text=str(text), run_dir=run)
 
 
 def test_a_killed_worker_is_started_again_and_ends_with_the_same_weights(
-    of_two: Path, ranks: Callable[..., subprocess.Popen[str]]
+    ranks: Callable[..., subprocess.Popen[str]], config_file: Path, text_file: Path
 ) -> None:
     """In the run's own folder, of which the command does not say the name: not in a new RUN-2.
 
     Two workers are killed, one before the first checkpoint could be written.
     """
     killed = ranks(2, "killed", torchrun=("--max-restarts=2",))
+    assert run_ranks(2, train_as, config_file, text_file, "two") == [0, 0]
+    train_as(config_file, text_file, "one")
+    assert_same_curves("two", "one")
     for rank, step in ((0, 0), (1, 17)):
         if step == 0:
             wait_until(Path("killed/config.yaml").exists, killed)
         wait_for_step("killed", step, killed)
         os.kill(workers(killed)[rank], signal.SIGKILL)
-    code, _, err = wait(killed)
+    code, out, err = wait(killed)
     assert code == 0, err
-    assert curve("killed", "val_loss") == curve(of_two, "val_loss")
-    for name, array in weights(of_two).items():
+    assert (out.count("all steps done: step 50"), err.count("step 50: val")) == (1, 1)
+    assert "Warning" not in err, "of a function that torch is to remove"
+    assert curve("killed", "val_loss") == curve("two", "val_loss")
+    for name, array in weights("two").items():
         np.testing.assert_array_equal(weights("killed")[name], array)
 
 
-ENDS = """
-import os, sys
-from gpt import api
-
-for run in ("first", "second"):
-    outcome = api.train(sys.argv[1], text=sys.argv[2], run_dir=run, settings={"train.steps": 2})
-    assert (outcome.run, outcome.step) == (run, 2)
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == ("0" if run == "first" else "1"):
-        sys.exit(1)
-"""
+def train_two_and_fail(config: Path, text: Path, attempt: int) -> None:
+    for number, run in enumerate(("first", "second")):
+        outcome = api.train(str(config), text=str(text), run_dir=run, settings={"train.steps": 2})
+        assert (outcome.run, outcome.step) == (run, 2)
+        if attempt == number:
+            sys.exit(1)
 
 
 def test_what_ended_before_a_restart_is_not_trained_again(
-    start: Callable[..., subprocess.Popen[str]], config_file: Path, text_file: Path, elsewhere: Path
+    config_file: Path, text_file: Path
 ) -> None:
     """A worker lost after the last step, as the sample was drawn, made the job train a RUN-2, or
     fail as its own run existed; and the first of two calls of `train` resumed the second's run.
     """
-    (elsewhere / "program.py").write_text(ENDS)
-    process = start(
-        *(*TORCHRUN, "--nproc-per-node=1", "--max-restarts=2"),
-        *("program.py", config_file, text_file),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONPATH": ROOT},
-    )
-    code, _, err = wait(process)
-    assert code == 0, err
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    for attempt, code in enumerate((1, 1, 0)):
+        count = {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
+        arguments = (config_file, text_file, attempt)
+        assert run_ranks(1, train_two_and_fail, *arguments, store=store, **count) == [code]
     for run in ("first", "second"):
         assert len((Path(run) / "provenance.jsonl").read_text().splitlines()) == 1
 
@@ -292,68 +297,44 @@ def test_the_wait_for_other_ranks_is_bounded_and_can_be_stopped(
     assert not Path("r").exists()
 
 
-PROGRAM = """
-import sys
-import numpy, torch, torch.distributed
-from gpt.distributed.ddp import check_equal
-from gpt.distributed.ranks import joined
-from gpt.errors import ConfigError, TrainingError
-from gpt.model.transformer import GPT
-from gpt.text.batches import batch, token_dropout
-from gpt.training.build_step import build_step
-from tests.conftest import small
+def divide_work() -> None:
+    with joined() as ranks:
+        rank = ranks.rank
+        assert ranks.broadcast(lambda: rank) == 0
+        assert ranks.any(rank == 1)
+        assert not ranks.any(False)
 
-with joined() as ranks:
-    rank = ranks.rank
-    assert ranks.broadcast(lambda: rank) == 0
-    assert ranks.any(rank == 1) and not ranks.any(False)
+        config = small(train__batch_size=7, model__character_dropout=0.3, threads=1)
+        ids = np.random.default_rng(1).integers(0, 17, 1000).astype(np.uint8)
+        step = build_step(config, GPT(config.model, 17), torch.device("cpu"), ranks, ids)
+        of_ranks: list[Any] = [None] * ranks.size
+        torch.distributed.all_gather_object(of_ranks, step.batches(5))
+        x, y = batch(ids, 7, 13, seed=config.seed, step=5)
+        x = token_dropout(x, 0.3, seed=config.seed, step=5)
+        assert sorted(len(x) for x, _ in of_ranks) == [3, 4]
+        assert torch.cat([x for x, _ in of_ranks]).equal(x)
+        assert torch.cat([y for _, y in of_ranks]).equal(y)
 
-    config = small(train__batch_size=7, model__character_dropout=0.3, threads=1)
-    ids = numpy.random.default_rng(1).integers(0, 17, 1000).astype(numpy.uint8)
-    step = build_step(config, GPT(config.model, 17), torch.device("cpu"), ranks, ids)
-    mine = step.batches(5)
-    of_ranks = [None] * ranks.size
-    torch.distributed.all_gather_object(of_ranks, mine)
-    x, y = batch(ids, 7, 13, seed=config.seed, step=5)
-    x = token_dropout(x, 0.3, seed=config.seed, step=5)
-    assert sorted(len(x) for x, _ in of_ranks) == [3, 4]
-    assert torch.cat([x for x, _ in of_ranks]).equal(x)
-    assert torch.cat([y for _, y in of_ranks]).equal(y)
-
-    try:
-        ranks.check_batch(1)
-    except ConfigError as error:
-        assert "for each of the 2 ranks" in str(error)
-    check_equal(step.model, 5, ranks)
-    if rank == 1:
-        step.model.norm.weight.data[3] += 1e-7
-    try:
-        check_equal(step.model, 6, ranks)
-    except TrainingError as error:
-        print(f"{rank} {error}\\n", end="")
-"""
+        with pytest.raises(ConfigError, match="for each of the 2 ranks"):
+            ranks.check_batch(1)
+        check_equal(step.model, 5, ranks)
+        if rank == 1:
+            step.model.norm.weight.data[3] += 1e-7
+        with pytest.raises(TrainingError, match="step 6: the weights of rank 1 are no longer"):
+            check_equal(step.model, 6, ranks)
 
 
-def test_ranks_divide_each_batch_and_notice_when_their_weights_differ(elsewhere: Path) -> None:
+def test_ranks_divide_each_batch_and_notice_when_their_weights_differ() -> None:
     """The weights differ by one bit."""
-    (elsewhere / "program.py").write_text(PROGRAM)
-    done = run_ranks(2, elsewhere, "program.py", PYTHONPATH=ROOT)
-    assert done.returncode == 0, done.stderr
-    expected = "step 6: the weights of rank 1 are no longer those of rank 0"
-    lines: Any = sorted(done.stdout.splitlines())
-    assert [line[: len(expected) + 2] for line in lines] == [f"0 {expected}", f"1 {expected}"]
+    assert run_ranks(2, divide_work) == [0, 0]
 
 
-GRADIENTS = """
-import numpy
-from gpt.distributed.ranks import joined
-from gpt.training import gradients
-from tests.test_distributed import CHUNK_NUMBERS, gradients_of_two_batches
+def write_gradients(folder: Path) -> None:
+    gradients.CHUNK_NUMBERS = CHUNK_NUMBERS
+    with joined() as ranks:
+        np.savez(folder / f"rank-{ranks.rank}.npz", **gradients_of_two_batches(ranks))
 
-gradients.CHUNK_NUMBERS = CHUNK_NUMBERS
-with joined() as ranks:
-    numpy.savez(f"rank-{ranks.rank}.npz", **gradients_of_two_batches(ranks))
-"""
+
 CHUNK_NUMBERS = 500  # 1.6 windows of CONFIG
 
 
@@ -363,40 +344,32 @@ def gradients_of_two_batches(ranks: Ranks = SINGLE) -> Tensors:
     Each of 2 or 3 ranks takes its share in several chunks. Their count is the one asked for only
     for 8 windows on 3 ranks: 4 windows in 3 chunks are 2 chunks of 2.
     """
-    import torch
-
-    from gpt.model.transformer import GPT
-    from gpt.training.build_step import build_step
-    from gpt.training.gradients import windows_at_once
-
     ids = np.random.default_rng(1).integers(0, 17, 1000).astype(np.uint8)
-    gradients = {}
+    found = {}
     for batch_size in (8, 12):
         train = CONFIG.train.model_copy(update={"batch_size": batch_size, "grad_clip": 0.0})
         config = CONFIG.model_copy(update={"train": train})
         model = GPT(config.model, 17, torch.Generator().manual_seed(1))
         step = build_step(config, model, torch.device("cpu"), ranks, ids)
         share, T = step.batches(0)[0].shape
-        assert windows_at_once(share, T, config.model.C, workers=1) < share
+        assert gradients.windows_at_once(share, T, config.model.C, workers=1) < share
         step(0)
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None
-            gradients[f"{batch_size} windows: {name}"] = parameter.grad.numpy()
-    return gradients
+            found[f"{batch_size} windows: {name}"] = parameter.grad.numpy()
+    return found
 
 
-@pytest.mark.parametrize("count", [2, 3])
 def test_ranks_that_take_several_chunks_have_the_gradients_of_one_process(
-    count: int, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+    elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Bug: with fewer chunks than asked for, the ranks' gradients were not added up."""
-    monkeypatch.setattr("gpt.training.gradients.CHUNK_NUMBERS", CHUNK_NUMBERS)
-    (elsewhere / "program.py").write_text(GRADIENTS)
-    done = run_ranks(count, elsewhere, "program.py", PYTHONPATH=ROOT)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(gradients, "CHUNK_NUMBERS", CHUNK_NUMBERS)
     expected = gradients_of_two_batches()
-    for rank in range(count):
-        with np.load(f"rank-{rank}.npz") as gradients:
-            assert gradients.files == [*expected]
-            for name, array in expected.items():
-                np.testing.assert_allclose(gradients[name], array, atol=1e-6, err_msg=name)
+    for count in (2, 3):
+        assert run_ranks(count, write_gradients, elsewhere) == [0] * count
+        for rank in range(count):
+            with np.load(f"rank-{rank}.npz") as found:
+                assert found.files == [*expected]
+                for name, array in expected.items():
+                    np.testing.assert_allclose(found[name], array, atol=1e-6, err_msg=name)
