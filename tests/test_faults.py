@@ -763,18 +763,6 @@ def test_a_link_in_a_checkpoint_is_not_followed(corpus: Corpus, name: str) -> No
 
 def test_a_link_out_of_the_run_is_not_followed(corpus: Corpus) -> None:
     train(small(**PART), corpus, Path("r"))
-    Path("r/checkpoints").rename("elsewhere")
-    Path("r/checkpoints").symlink_to(Path("elsewhere").resolve())
-    with pytest.raises(CheckpointError, match="expected a folder, got a link"):
-        read_checkpoint(Path("r"), "best")
-    Path("r/checkpoints").unlink()
-    Path("elsewhere").rename("r/checkpoints")
-    Path("r/checkpoints/step-4").rename("elsewhere")
-    Path("r/checkpoints/step-4").symlink_to(Path("elsewhere").resolve())
-    with pytest.raises(CheckpointError, match="expected a folder, got a link"):
-        read_checkpoint(Path("r"), "best")
-    Path("r/checkpoints/step-4").unlink()
-    Path("elsewhere").rename("r/checkpoints/step-4")
     secret = Path("secret.txt")
     secret.write_text("mine")
     Path("r/metrics.jsonl").unlink()

@@ -251,7 +251,7 @@ def test_an_analysis_of_attention_gives_the_cpus_numbers(
 def test_an_engine_decodes_what_it_does_on_a_cpu_and_waits_once_for_each_character(
     pretend: torch.device, make: Callable[[torch.device], LanguageModel]
 ) -> None:
-    """Texts of three lengths, prefilled, replaced, forked and dropped."""
+    """Texts of three lengths, prefilled, replaced, copied and dropped."""
     here, there = (TorchEngine(make(device), 3) for device in (CPU, pretend))
     for engine in (here, there):
         engine.prefill([0, 1, 2], [[1, 2, 3], [], [4]])
@@ -262,7 +262,7 @@ def test_an_engine_decodes_what_it_does_on_a_cpu_and_waits_once_for_each_charact
                     engine.prefill([0], [[5, 6]])
             if step == 5:
                 for engine in (here, there):
-                    engine.fork(2, [0])
+                    engine.select([2, 1, 2])
             if step == 7:
                 for engine in (here, there):
                     engine.select([2, 0])

@@ -56,7 +56,6 @@ def _git_commit() -> str | None:
     try:
         # fails if this file belongs to no repository, or lies in that of another program
         git("ls-files", "--error-unmatch", Path(__file__).name)
-        changes = git("status", "--porcelain", "-uno", ".")
-        return git("rev-parse", "HEAD").strip() + ("+" if changes else "")
+        return git("describe", "--always", "--abbrev=40", "--dirty=+", "--exclude=*").strip()
     except (OSError, subprocess.SubprocessError):
         return None

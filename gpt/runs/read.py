@@ -6,7 +6,6 @@ import math
 import re
 import stat
 from contextlib import suppress
-from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,7 +24,7 @@ from gpt.runs.format import CheckpointData, Tensors, TrainingState
 from gpt.text.vocabulary import Vocabulary
 
 MAX_JSON_BYTES = 2**24  # a vocabulary of all of Unicode fits
-READ_ATTEMPTS = 20  # while another process writes the run
+READ_ATTEMPTS = 10  # while another process writes the run
 
 # errors that mean damage; any other OSError says nothing about the content of the files
 WRONG_FILES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -77,22 +76,10 @@ def read_index(folder: Path) -> layout.Index:
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
     """Read a checkpoint of a run that may be removing or replacing checkpoints meanwhile."""
-    for attempt in count():
-        before = _last_change(run)
-        try:
+    for _ in range(READ_ATTEMPTS - 1):
+        with suppress(CheckpointError):
             return _read(*_find(run, which), *tensor_files)[0]
-        except CheckpointError:
-            # the first try proves nothing: a run can save twice in one tick of the clock
-            if attempt and (_last_change(run) == before or attempt == READ_ATTEMPTS):
-                raise
-    raise AssertionError("count() has no end")
-
-
-def _last_change(run: Path) -> int:
-    """Return when an entry of `checkpoints` was last made, renamed or removed; 0 without any."""
-    with suppress(OSError):
-        return (run / "checkpoints").stat().st_mtime_ns
-    return 0
+    return _read(*_find(run, which), *tensor_files)[0]
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
@@ -104,13 +91,10 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
     if layout.is_checkpoint(run):
         return run, step
     folder = run / "checkpoints"
-    if step is None and not folder.is_symlink():
+    if step is None:
         index = read_index(folder)
         step = index.last if which == "last" or index.best is None else index.best
-    found = layout.step_folder(folder, step or 0)
-    for each in (folder, found):
-        if each.is_symlink():
-            raise CheckpointError(f"{each}: expected a folder, got a link")
+    found = layout.step_folder(folder, step)
     if not found.exists():
         kept = ", ".join(map(str, layout.steps_in(folder)))
         raise CheckpointError(f"{found}: no such checkpoint; kept steps: {kept}")

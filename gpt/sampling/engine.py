@@ -1,7 +1,5 @@
 """The engine protocol, the engine for a device, and the bound on the memory that it takes."""
 
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -36,11 +34,8 @@ class Engine(Protocol):
     def decode(self, ids: list[int]) -> NDArray[np.float32]:
         """Append one id to each text; return the logits (B, V) of the next."""
 
-    def fork(self, row: int, rows: list[int]) -> None:
-        """Replace the texts in `rows` by the one in `row`."""
-
     def select(self, rows: list[int]) -> None:
-        """Drop all texts but those in `rows`, which become rows 0, 1, 2 and so on."""
+        """Make the texts in `rows`, of which some may be equal, rows 0, 1, 2 and so on."""
 
 
 def open_engine(
@@ -50,7 +45,7 @@ def open_engine(
 
     Args:
         checkpoint: the weights.
-        device: `auto` is the CPU if that takes seconds, or if there is no GPU.
+        device: `auto` is the CPU if that takes seconds.
         B: the number of texts.
         length: characters of a sample, if known.
         prompt: ids of the longest prompt.
@@ -62,9 +57,7 @@ def open_engine(
     config, weights, vocabulary = checkpoint.config.model, checkpoint.weights, checkpoint.vocabulary
     characters = B * (UNKNOWN_LENGTH if length is None else length)
     small = characters * sum(array.nbytes for array in weights.values()) < CPU_BYTES
-    gpu = any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
-    gpu = gpu or sys.platform in ("darwin", "win32")  # possibly: only torch can tell
-    if device == "auto" and (small or not gpu):
+    if device == "auto" and small:
         device = "cpu"
     free = None
     if device != "cpu":

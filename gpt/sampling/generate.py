@@ -17,7 +17,6 @@ from gpt.text.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from gpt.model.ensemble import LanguageModel
 
-DRAWS_AT_ONCE = 256  # uniform numbers of each text that are drawn together
 PLAIN = SampleConfig(temperature=1.0)  # sample from the model's own distribution
 
 
@@ -48,14 +47,11 @@ class Generator:
         self.contexts = [prompt[-self.T :] for prompt in prompts]
         self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]
         self.sources = list(sources)
-        self.draws, self.draws_used = np.empty((len(prompts), 0)), 0
-        equal: dict[tuple[int, ...], list[int]] = {}  # rows of equal prompts: prefill one of them
-        for row, ids in enumerate(self.contexts):
-            equal.setdefault(tuple(ids), []).append(row)
-        self._prefill([first for first, *_ in equal.values()])
-        for first, *others in equal.values():
-            if others:
-                engine.fork(first, others)
+        first_rows: dict[tuple[int, ...], int] = {}  # of equal prompts, only the first is prefilled
+        rows = [first_rows.setdefault(tuple(ids), i) for i, ids in enumerate(self.contexts)]
+        self._prefill(list(first_rows.values()))
+        if len(first_rows) < len(rows):
+            engine.select(rows)
 
     def step(self) -> tuple[list[int], list[float]]:
         """Draw each text's next id; return the ids and the model's log-probability of each."""
@@ -63,9 +59,6 @@ class Generator:
             for row in full:
                 self.contexts[row] = self.contexts[row][-max(self.T // 2, 1) :]
             self._prefill(full)
-        if self.draws_used == self.draws.shape[1]:
-            self.draws = np.stack([source.random(DRAWS_AT_ONCE) for source in self.sources])
-            self.draws_used = 0
         logits = self.engine.decode([ids[-1] for ids in self.contexts]).astype(np.float64)
         if not np.isfinite(logits).all():
             raise CheckpointError(
@@ -73,8 +66,8 @@ class Generator:
             )
         log_probabilities = log_softmax(logits)
         logits[:, self.banned] = NEVER
-        chosen = choose(logits, self.draws[:, self.draws_used], self.rules, self.recent)
-        self.draws_used += 1
+        draws = np.array([source.random() for source in self.sources])
+        chosen = choose(logits, draws, self.rules, self.recent)
         for context, recent, id_ in zip(self.contexts, self.recent, chosen.tolist(), strict=True):
             context.append(id_)
             recent.append(id_)
@@ -85,7 +78,6 @@ class Generator:
     def select(self, rows: list[int]) -> None:
         """Continue only the texts in `rows`."""
         self.engine.select(rows)
-        self.draws = self.draws[rows]
         self.contexts = [self.contexts[row] for row in rows]
         self.recent = [self.recent[row] for row in rows]
         self.sources = [self.sources[row] for row in rows]

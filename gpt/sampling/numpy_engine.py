@@ -80,17 +80,10 @@ class NumpyEngine:
         self.lengths += 1
         return logits
 
-    def fork(self, row: int, rows: list[int]) -> None:
-        """See `Engine.fork`."""
-        end = int(self.lengths[row])
-        self.lengths[rows], self.ids[rows] = end, self.ids[row]
-        for cache in (self.keys, self.values):  # one more: the next key's channels
-            cache[:, :, rows, :, : end + 1] = cache[:, :, [row], :, : end + 1]
-
     def select(self, rows: list[int]) -> None:
         """See `Engine.select`."""
         self.lengths, self.ids = self.lengths[rows], self.ids[rows]
-        self.keys, self.values = self.keys[:, :, rows], self.values[:, :, rows]
+        self.keys, self.values = np.take(self.keys, rows, 2), np.take(self.values, rows, 2)
 
     def _make_room(self, length: int) -> None:
         """Grow the caches for texts of `length` characters, to twice their size at least."""

@@ -54,7 +54,7 @@ class Chunk:
 
 @dataclass
 class StopBuffer:
-    """Holds back the end of a sample while it may be the beginning of a stop string.
+    """Holds back the last characters of a sample, which may be the beginning of a stop string.
 
     The sample ends at `length` characters; if `length` is None, only a stop string ends it.
     """
@@ -76,21 +76,14 @@ class StopBuffer:
             return self.release(len(self.text) - len(stop), ended=True, stop=stop)
         if self.generated == self.length:
             return self.release(len(self.text), ended=True)
-        n = len(self.text) - held_back(self.text, self.stops)
-        return self.release(n) if n else None
+        n = len(self.text) - max(map(len, self.stops), default=1) + 1
+        return self.release(n) if n > 0 else None
 
     def release(self, n: int, *, ended: bool = False, stop: str | None = None) -> Chunk:
         """Remove and return the first `n` characters held back."""
         chunk = Chunk(self.sample, self.text[:n], self.log_probabilities[:n], ended, stop)
         self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
         return chunk
-
-
-def held_back(text: str, stops: Sequence[str]) -> int:
-    """Count the characters at the end of `text` that may be the beginning of a stop string."""
-    longest = min(max(map(len, stops), default=1) - 1, len(text))
-    beginnings = (n for n in range(longest, 0, -1) if any(s.startswith(text[-n:]) for s in stops))
-    return next(beginnings, 0)
 
 
 @dataclass

@@ -44,11 +44,6 @@ class TorchEngine:
         return logits
 
     @torch.inference_mode()
-    def fork(self, row: int, rows: list[int]) -> None:
-        """See `Engine.fork`."""
-        self.cache.replace(rows, self.cache, [row] * len(rows))
-
-    @torch.inference_mode()
     def select(self, rows: list[int]) -> None:
         """See `Engine.select`."""
         selected = Cache(self.model.config, len(rows), self.device)
