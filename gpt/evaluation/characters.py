@@ -13,11 +13,6 @@ MAX_FINDINGS = 100  # findings that are returned of one kind
 FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters that an excerpt shows around a finding
 PART_IDS = 2**18  # ids that are searched at once
 SLICE_IDS = 2**20  # ids of a slice, by default
-CONTROL_NAMES = {  # names that the unicodedata module lacks
-    "\0": "NULL", "\x07": "BELL", "\b": "BACKSPACE", "\t": "TABULATION", "\n": "LINE FEED",
-    "\v": "LINE TABULATION", "\f": "FORM FEED", "\r": "CARRIAGE RETURN", "\x1a": "SUBSTITUTE",
-    "\x1b": "ESCAPE", "\x7f": "DELETE", "\x85": "NEXT LINE",
-}  # fmt: skip
 
 
 def spread_slices(length: int, most: int, part: int = SLICE_IDS) -> list[slice]:
@@ -117,8 +112,7 @@ class CountedText:
 
 def name_of(character: str) -> str:
     """Return the code point and name of `character`: `U+0041 LATIN CAPITAL LETTER A`."""
-    name = unicodedata.name(character, CONTROL_NAMES.get(character, ""))
-    return f"U+{ord(character):04X} {name}".rstrip()
+    return f"U+{ord(character):04X} {unicodedata.name(character, '')}".rstrip()
 
 
 def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:

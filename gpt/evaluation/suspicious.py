@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from gpt.evaluation.characters import MAX_FINDINGS, CountedText, Finding, name_of
 
 LONGEST_MATCH = 6  # characters
-CYRILLIC = "[\u0400-\u052f]"
-LATIN_OR_GREEK = "[a-zA-Z\u0391-\u03c9]"
 # In UTF-8, the first byte of a character announces 1 to 3 more, each from 0x80 to 0xBF. As cp1252
 # or Latin-1 those are the characters below, without the quotation marks and dashes that also
 # follow a capital letter in clean text. As cp1251, three characters must follow each other.
@@ -25,10 +23,6 @@ DETECTORS = {  # kind: (regular expression, what to do)
             f"|(?:[РС]{MISREAD_CP1251}){{3}}"
         ),
         "UTF-8 was decoded in another encoding; convert the original again",
-    ),
-    "mixed scripts in a word": (
-        re.compile(f"(?=({LATIN_OR_GREEK}{CYRILLIC}|{CYRILLIC}{LATIN_OR_GREEK}))."),
-        "letters that look alike may have been mixed up; write each word in one script",
     ),
     "control": (
         re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f]"),
@@ -58,7 +52,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
         counts, first, end = Counter[str](), dict[str, int](), 0
         for start, part in text.unusual_parts(LONGEST_MATCH):
             for match in pattern.finditer(part, max(end - start, 0)):
-                matched, end = match[pattern.groups], start + match.end()
+                matched, end = match[0], start + match.end()
                 counts[matched] += 1
                 first.setdefault(matched, start + match.start())
         findings = [

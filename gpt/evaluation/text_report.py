@@ -1,6 +1,6 @@
 """Describe a text before training on it: numbers for a table, a page or JSON.
 
-PyTorch is not imported. Slow measurements of a large text use a sample, whose size is reported.
+PyTorch is not imported. Slow measurements of a large text use a part of it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -9,25 +9,16 @@ from typing import Literal
 
 from gpt.config.schema import DataConfig
 from gpt.errors import counted
-from gpt.evaluation.baselines import (
-    NGRAM_NAMES,
-    Compression,
-    NgramBaseline,
-    compress,
-    compression_sample,
-    ngram_baseline,
-)
+from gpt.evaluation.baselines import Baselines, measure_baselines
 from gpt.evaluation.characters import CountedText, Finding, rare_characters
-from gpt.evaluation.duplicates import find_duplicates
+from gpt.evaluation.duplicates import Duplicates, find_duplicates
 from gpt.evaluation.suspicious import DETECTORS, Suspicion, find_suspicious
 from gpt.status import phase
 from gpt.text.corpus import MIN_SPLIT_CHARACTERS, Corpus
 from gpt.text.documents import Skipped, Source, joined_name
 
-MAX_PASSAGES = 20  # longest duplicate passages that are returned
 DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of the val split
 UNSEEN_SHARE_TO_WARN = 0.001  # fraction of the val split
-MAX_PASSAGE_EXCERPT = 200  # characters of a duplicate passage that are returned
 
 
 @dataclass(frozen=True)
@@ -53,29 +44,6 @@ class TextSize:
 
 
 @dataclass(frozen=True)
-class DuplicatePassage:
-    """A passage of val that also occurs in train; lines are counted in train and val joined."""
-
-    characters: int
-    line: int
-    train_line: int
-    excerpt: str
-
-
-@dataclass(frozen=True)
-class Duplication:
-    """Fraction of the `scanned` characters of val that also occur in train.
-
-    `passages` were found; `longest` holds the first MAX_PASSAGES by length.
-    """
-
-    share: float
-    scanned: int
-    passages: int
-    longest: list[DuplicatePassage]
-
-
-@dataclass(frozen=True)
 class TextReport:
     """Description of a text. Characters are counted whatever the vocabulary is."""
 
@@ -87,9 +55,8 @@ class TextReport:
     rarest: list[Finding]
     only_in_val: dict[str, int]  # count of each character that train lacks
     suspicious: list[Suspicion]
-    ngrams: list[NgramBaseline]
-    compression: Compression
-    duplicates: Duplication
+    baselines: Baselines
+    duplicates: Duplicates
     warnings: list[str]  # what to change before training
 
 
@@ -107,30 +74,14 @@ def describe_text(
     name = joined_name([source.name for source in sources])
     with phase(f"{name}: counting characters"):
         count = CountedText(text.ids, text.vocabulary.characters)
+        val = CountedText(text.val, count.characters)
         rare, rarest = rare_characters(count)
     with phase(f"{name}: looking for damaged characters"):
         suspicious = find_suspicious(count)
-    with phase(f"{name}: counting n-grams"):
-        ngrams = [ngram_baseline(corpus, n) for n in NGRAM_NAMES]
-    with phase(f"{name}: looking for passages of val that also occur in train"):
-        found = find_duplicates(text.train, text.val, count.characters)
-        longest = sorted(found.passages, key=lambda passage: passage.start - passage.end)
-        passages = [
-            DuplicatePassage(
-                passage.end - passage.start,
-                count.line_of(text.train_ids + passage.start),
-                count.line_of(passage.train_start),
-                count.text(
-                    text.train_ids + passage.start,
-                    text.train_ids + min(passage.end, passage.start + MAX_PASSAGE_EXCERPT),
-                ),
-            )
-            for passage in longest[:MAX_PASSAGES]
-        ]
-        duplicates = Duplication(found.share, found.scanned, len(longest), passages)
-    with phase(f"{name}: compressing"):
-        sample = compression_sample(text.ids, (count.bytes, len(text.ids)))
-        compression = compress(text.vocabulary.decode(sample))
+    with phase(f"{name}: counting n-grams and compressing"):
+        baselines = measure_baselines(corpus)
+    with phase(f"{name}: looking for lines of val that also occur in train"):
+        duplicates = find_duplicates(text)
     size = TextSize(
         files=sum(len(source.files) for source in sources),
         skipped=[skipped for source in sources for skipped in source.skipped],
@@ -145,7 +96,6 @@ def describe_text(
         val=len(corpus.val),
         val_characters=corpus.val_characters,
     )
-    val = CountedText(text.val, count.characters)
     train_counts = dict(zip(count.characters, (count.counts - val.counts).tolist(), strict=True))
     only_in_val = {c: n for c, n in val.frequencies.items() if n and not train_counts[c]}
     return TextReport(
@@ -157,8 +107,7 @@ def describe_text(
         rarest=rarest,
         only_in_val=only_in_val,
         suspicious=suspicious,
-        ngrams=[baseline for baseline in ngrams if baseline.val_ids],
-        compression=compression,
+        baselines=baselines,
         duplicates=duplicates,
         warnings=[*_warnings(data, size, only_in_val, suspicious, duplicates)],
     )
@@ -169,7 +118,7 @@ def _warnings(
     size: TextSize,
     only_in_val: dict[str, int],
     suspicious: list[Suspicion],
-    duplicates: Duplication,
+    duplicates: Duplicates,
 ) -> Iterator[str]:
     """Yield a sentence for each problem, with what to do about it."""
     if min(size.train, size.val) < MIN_SPLIT_CHARACTERS:
@@ -182,16 +131,13 @@ def _warnings(
             f"data.val_source"
         )
     unseen = sum(only_in_val.values()) / size.val_characters
-    predictable = data.vocabulary == "bytes" or data.max_vocabulary is not None
-    if unseen >= UNSEEN_SHARE_TO_WARN and not predictable:
-        ways = ["a longer text"]
-        if size.files > 1 and data.val_source is None and data.split == "tail":
-            ways.insert(0, "data.split=documents")
-        if data.vocabulary == "characters":
-            ways.append("data.max_vocabulary, which gives rare characters one common id")
+    is_predictable = data.vocabulary == "bytes" or data.max_vocabulary is not None
+    if unseen >= UNSEEN_SHARE_TO_WARN and not is_predictable:
         yield (
             f"{100 * unseen:.1f} % of the val text are characters that do not occur in train and "
-            f"cannot be predicted ({len(only_in_val):,} distinct); use {', or '.join(ways)}"
+            f"cannot be predicted ({len(only_in_val):,} distinct); use a longer text, "
+            f"data.split=documents, or data.max_vocabulary, which gives rare characters one "
+            f"common id"
         )
     for each in suspicious:
         yield f"{each.kind} ({counted(each.count, 'place')}): {DETECTORS[each.kind][1]}"

@@ -1,47 +1,46 @@
 """Show the description of a text: as tables for the terminal, or as a page."""
 
+import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpt.evaluation.characters import name_of
+from gpt.errors import counted, listed
+from gpt.evaluation.characters import RARE_COUNT, name_of
+from gpt.evaluation.duplicates import MIN_LINE_CHARACTERS
 from gpt.evaluation.text_report import TextReport
 from gpt.inspection.html_page import render_page
 from gpt.inspection.tables import make_table, render
-from gpt.inspection.text_sections import percent, sections_of
-from gpt.text.display import in_one_line
+from gpt.text.display import in_one_line, symbol
+from gpt.text.documents import describe_skipped
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LABEL_WIDTH = 12  # columns of the terminal
-MAX_ROWS, MAX_ROWS_OF_SEVERAL = 8, 3  # rows of a section's only table; of each of its tables
+MAX_ROWS = 5  # findings of each kind that the terminal shows
+MAX_FREQUENT = 6  # characters whose share of the text is shown
+MAX_ONLY_IN_VAL = 20  # characters that are shown of those that only val has
 MAX_BARS = 72  # most frequent characters in the page's chart
+FINDINGS_HEADING = ("", "", "times", "line", "first place")
 
 
 def text_table(report: TextReport, width: int = 80) -> str:
     """Render `report` as lines of at most `width` columns; long tables are cut."""
     from rich.table import Table
 
-    parts: list[tuple[int, RenderableType]] = [(0, in_one_line(report.text))]
-    for section in sections_of(report):
-        parts.append((0, f"\n{section.heading.upper()}"))
-        fields = Table.grid(padding=(0, 2, 0, 0))
-        fields.add_column(width=LABEL_WIDTH)
-        fields.add_column(overflow="fold")
-        for label, text in section.fields:
-            fields.add_row(label, in_one_line(text))
-        if section.fields:
-            parts.append((2, fields))
-        max_rows = MAX_ROWS if len(section.tables) == 1 else MAX_ROWS_OF_SEVERAL
-        for table in section.tables:
-            indent = 4 if table.caption else 2
-            if table.caption:
-                parts.append((2, in_one_line(table.caption)))
-            if rows := table.rows[:max_rows]:
-                shown = make_table(table.heading, rows, table.align, width=width - indent)
-                parts.append((indent, shown))
-            if table.total > max_rows:
-                parts.append((indent, f"and {table.total - max_rows:,} more"))
-        parts += [(2, in_one_line(note)) for note in section.notes]
+    parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(report.text)}\n")]
+    parts += [(0, f"Warning: {in_one_line(warning)}\n") for warning in report.warnings]
+    fields = Table.grid(padding=(0, 2, 0, 0))
+    fields.add_column(width=LABEL_WIDTH)
+    fields.add_column(overflow="fold")
+    for label, text in report_fields(report):
+        fields.add_row(label, in_one_line(text))
+    parts.append((2, fields))
+    for caption, total, rows in finding_tables(report):
+        table = make_table(FINDINGS_HEADING, rows[:MAX_ROWS], "llrrl", width=width - 4)
+        parts += [(2, f"\n{in_one_line(caption)}"), (4, table)]
+        if total > MAX_ROWS:
+            parts.append((4, f"and {total - MAX_ROWS:,} more"))
     return render(parts, width)
 
 
@@ -50,9 +49,66 @@ def text_page(report: TextReport) -> bytes:
     return render_page(
         "text_report",
         report=report,
-        sections=sections_of(report),
+        fields=report_fields(report),
+        tables=finding_tables(report),
+        heading=FINDINGS_HEADING,
         frequent=[*report.frequencies.items()][:MAX_BARS],
         max_bars=MAX_BARS,
         name_of=name_of,
-        percent=percent,
+        percent=_percent,
     )
+
+
+def report_fields(report: TextReport) -> list[tuple[str, str]]:
+    """Return the label and the text of each number of `report`."""
+    size, duplicates = report.size, report.duplicates
+    files = f", from {counted(size.files, 'file')}" if size.files else ""
+    ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
+    unknown = f", one of which {size.unknown:,} characters share" if size.unknown else ""
+    trigram = report.baselines.trigram_bits_per_character
+    frequent = [*report.frequencies.items()][:MAX_FREQUENT]
+    shares = [f"{symbol(c)} {_percent(n / size.characters)}" for c, n in frequent]
+    longest = f": {duplicates.longest}" if duplicates.longest else ""
+    fields = [
+        ("characters", f"{size.characters:,} in {counted(size.lines, 'line')}"),
+        ("bytes", f"{size.bytes:,} in UTF-8{files}{describe_skipped(size.skipped)}"),
+        ("vocabulary", f"{counted(size.distinct, 'distinct character')}{ids}{unknown}"),
+        ("train, val", f"{size.train:,} and {size.val:,} {size.unit}"),
+        ("frequent", "  ".join(shares)),
+        ("entropy", f"{report.entropy:.3f} bits per character, from the frequencies alone"),
+        ("xz", f"{report.baselines.xz_bits_per_character:.3f} bits per character"),
+        (
+            "duplicates",
+            f"{_percent(duplicates.share)} of {duplicates.scanned:,} characters of val are in "
+            f"lines of at least {MIN_LINE_CHARACTERS} that train has, too{longest}",
+        ),
+    ]
+    if trigram is not None:
+        nats = trigram * math.log(2)
+        loss = f"{trigram:.3f} bits ({nats:.4f} nats) per character of val, counted on train"
+        fields.insert(-1, ("trigram", loss))
+    if report.only_in_val:
+        names = [symbol(c) for c in report.only_in_val]
+        fields.append(("only in val", listed(names, MAX_ONLY_IN_VAL, " ")))
+    return fields
+
+
+def finding_tables(report: TextReport) -> Sequence[tuple[str, int, Sequence[tuple[str, ...]]]]:
+    """Return the rare and the suspicious characters: a caption, their number, and rows of cells."""
+    kinds = [(f"rare: each occurs fewer than {RARE_COUNT} times", report.rare, report.rarest)]
+    for each in report.suspicious:
+        kinds.append((f"{each.kind}: {counted(each.count, 'place')}", each.distinct, each.findings))
+    tables = []
+    for caption, total, findings in kinds:
+        rows = [
+            ("".join(map(symbol, f.text)), f.name, f"{f.count:,}", f"{f.line:,}", f.excerpt)
+            for f in findings
+        ]
+        if rows:
+            tables.append((caption, total, rows))
+    return tables
+
+
+def _percent(share: float) -> str:
+    """Return `share` as a percentage: `0.05 %`, `1.2 %`, `12.3 %`."""
+    return f"{100 * share:.{1 if share >= 0.01 or not share else 2}f} %"
