@@ -1,6 +1,5 @@
 """Several models as one: members that are the runs without an ensemble, and the mean of them."""
 
-import copy
 import json
 import math
 from collections.abc import Callable
@@ -15,12 +14,9 @@ import gpt as package
 from gpt.config.schema import Config
 from gpt.distributed.ranks import SINGLE
 from gpt.errors import ConfigError, Interrupted
-from gpt.evaluation.attention_weights import blocks_of
-from gpt.evaluation.head_analysis import AttentionAnalysis, analyze_text
 from gpt.evaluation.loss import evaluate
-from gpt.inspection.attention_terminal import draw_head
 from gpt.lessons.trained import trained_model
-from gpt.model.ensemble import Ensemble, make_model, members_of
+from gpt.model.ensemble import Ensemble, make_model
 from gpt.model.transformer import count_parameters
 from gpt.runs.read import read_checkpoint
 from gpt.seeds import member_seed
@@ -268,10 +264,10 @@ def test_an_ensemble_is_trained_shown_and_sampled_by_the_commands(
     assert (code, "best val loss" in out) == (0, True)
     assert "members 3." in err
     assert gpt("sample", "r", "--length", "11", "--num-samples", "2")[0] == 0
-    code, out, _ = gpt("attend", "r", "--text", "the quick", "--head", "4")
-    assert (code, "head 4 of 6 (member 2)" in out) == (0, True)
-    code, _, err = gpt("attend", "r", "--text", "the quick", "--head", "7")
-    assert (code, "--head: expected 1 to 6, got 7" in err) == (2, True)
+    code, out, _ = gpt("attend", "r", "--text", "the quick", "--head", "2")
+    assert (code, "r, step 5, member 1 of 3: layer" in out.replace("\n", " ")) == (0, True)
+    code, _, err = gpt("attend", "r", "--text", "the quick", "--head", "3")
+    assert (code, "--head: expected 1 to 2, got 3" in err) == (2, True)
     assert "r (member 1 of 3)" in gpt("explain", "head", "--run", "r")[1]
     code, out, _ = gpt("train", text_file, "--config", "c.yaml", "--dry-run", "--json")
     assert (code, '"ensemble": 3' in out) == (0, True)
@@ -289,58 +285,6 @@ def test_an_ensemble_has_bounds(model: dict[str, int], message: str) -> None:
     """The parameters of a checkpoint are listed before any is read, however many it claims."""
     with pytest.raises(ValueError, match=message):
         small(model=model)
-
-
-# --- what its heads attend to, and what they cause ---
-
-
-@pytest.fixture(scope="module")
-def analysis() -> AttentionAnalysis:
-    return analyze_text(shaken(), ALPHABET, "abcadebcab")
-
-
-@torch.no_grad()
-def test_the_heads_of_all_members_are_shown_and_whose_they_are(analysis: AttentionAnalysis) -> None:
-    model, n_head = shaken(), ensemble().model.n_head
-    assert analysis.weights.shape == (2, K * n_head, 10, 10)
-    for m, member in enumerate(members_of(model)):
-        alone = analyze_text(member, ALPHABET, "abcadebcab")
-        of_it = slice(m * n_head, (m + 1) * n_head)
-        assert analysis.weights[:, of_it].equal(alone.weights)
-        assert analysis.value_norms[:, of_it].equal(alone.value_norms)
-        assert analysis.induction[:, of_it].equal(alone.induction)
-        assert {analysis.member_suffix(head) for head in range(K * n_head)[of_it]} == {
-            f" (member {m + 1})"
-        }
-        assert alone.member_suffix(0) == ""
-    shown = draw_head(analysis, "abcadebcab", "r", layer=1, head=7, width=200)
-    assert "layer 2 of 2, head 8 of 9 (member 3)" in shown
-    ids = torch.tensor([ALPHABET.characters.index(c) for c in "abcadebcab"])
-    torch.testing.assert_close(analysis.probabilities, model(ids[None])[0].exp())
-
-
-@torch.no_grad()
-def test_the_loss_without_a_head_is_the_ensembles(analysis: AttentionAnalysis) -> None:
-    config, text = ensemble().model, "abcadebcab"
-    ids = torch.tensor([ALPHABET.characters.index(c) for c in text])
-    for layer, member, head in [(0, 0, 0), (1, 1, 2), (0, 2, 1)]:
-        without = copy.deepcopy(shaken())
-        block = blocks_of(members_of(without)[member])[layer]
-        columns = slice(head * config.value_size, (head + 1) * config.value_size)
-        block.attention.projection.weight[:, columns] = 0
-        losses = -without(ids[None])[0, :-1].gather(1, ids[1:, None])[:, 0]
-        found = analysis.losses_without[layer, member * config.n_head + head]
-        torch.testing.assert_close(found, losses)
-        assert not torch.allclose(found, analysis.losses, rtol=1e-3)
-
-
-@torch.no_grad()
-def test_the_last_layer_of_the_lens_is_the_ensembles_prediction(
-    analysis: AttentionAnalysis,
-) -> None:
-    assert analysis.lens.predicted[-1].equal(analysis.probabilities.argmax(-1))
-    torch.testing.assert_close(analysis.lens.probabilities[-1], analysis.probabilities.amax(-1))
-    torch.testing.assert_close(analysis.lens.losses[-1], analysis.losses)
 
 
 def test_lessons_look_into_the_first_member_and_say_so() -> None:

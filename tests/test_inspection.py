@@ -269,13 +269,6 @@ def test_the_labels_of_500_characters_are_readable(heads: int) -> None:
     assert (abs(apart) > size / 72 * figure.dpi).all()
 
 
-def test_a_text_too_long_for_readable_labels_is_refused() -> None:
-    n = 701
-    attention = Attention(torch.eye(n).expand(1, 8, n, n), torch.ones(n, 10))
-    with pytest.raises(UsageError, match=r"at most 57\d characters.* got 701; .*--out NAME\.html"):
-        draw(attention, "a" * n, "t")
-
-
 # --- the page ---
 
 

@@ -177,50 +177,6 @@ def test_of_many_heads_the_chosen_one_is_in_sight(browser: Chrome, tmp_path: Pat
     assert browser.get_log("browser") == []
 
 
-def test_a_wide_ensemble_starts_at_member_1_and_uses_the_page(
-    browser: Chrome, tmp_path: Path
-) -> None:
-    """Bug: eight members stood in one row, scrolled to the head whose removal costs most."""
-    analysis, vocabulary = analysis_of("the fox", 2, 16)
-    file = tmp_path / "page.html"
-    chosen = replace(analysis, members=8).costliest_head()
-    assert chosen[1] < 2
-    file.write_bytes(
-        attention_page(replace(analysis, members=8), "the fox", "t", vocabulary, chosen)
-    )
-    emulate(browser, 1280, 800)
-    browser.get(file.as_uri())
-    assert in_sight(browser, "map0-0", "grid")
-    members = browser.find_elements(By.CLASS_NAME, "member")
-    assert len(members) == 8
-    assert len({member.rect["y"] for member in members}) > 1
-    grid = browser.find_element(By.ID, "grid")
-    assert grid.get_property("scrollWidth") == grid.get_property("clientWidth")
-
-
-def test_the_heads_of_an_ensemble_are_shown_under_their_members(
-    browser: Chrome, tmp_path: Path
-) -> None:
-    analysis, vocabulary = analysis_of("the fox", 2, 6)
-    file = tmp_path / "page.html"
-    file.write_bytes(
-        attention_page(replace(analysis, members=3), "the fox", "t", vocabulary, (1, 3))
-    )
-    emulate(browser, 1280, 800)
-    browser.get(file.as_uri())
-    assert shown(browser, "status").startswith("Layer 2, head 4 (member 2), query 7 of 7")
-    lefts = [
-        [element.rect["x"] for element in browser.find_elements(By.XPATH, path)]
-        for path in (
-            "//span[starts-with(., 'member ')]/ancestor::div[@class='member']",
-            "//canvas[@id='map0-0' or @id='map0-2' or @id='map0-4']/ancestor::div[@class='member']",
-        )
-    ]
-    assert len(set(lefts[0])) == 3
-    assert lefts[0] == lefts[1]
-    assert browser.get_log("browser") == []
-
-
 @pytest.mark.parametrize("n", [1, 2, 17, 20, 21, 64])
 def test_the_maps_labels_are_the_characters(browser: Chrome, tmp_path: Path, n: int) -> None:
     """At each size every character is in a label, and each label lies beside its positions."""

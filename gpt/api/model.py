@@ -260,8 +260,8 @@ class Model:
 
         Returns:
             An Attention of float32 tensors on the CPU. `weights` are (n_layer, H, T, T): row t
-            belongs to query position t and sums to 1. `probabilities` are (T, V). H is the number
-            of heads, of all members of an ensemble together.
+            belongs to query position t and sums to 1. `probabilities` are (T, V). An ensemble's
+            first member is used.
 
         Raises:
             UsageError: see `logits`.
@@ -270,9 +270,10 @@ class Model:
         """
         from gpt.device import default_modes
         from gpt.evaluation.attention_weights import attend_text
+        from gpt.model.ensemble import members_of
 
         with default_modes():
-            return attend_text(self.module, self.vocabulary, self.prepare(text))
+            return attend_text(members_of(self.module)[0], self.vocabulary, self.prepare(text))
 
     def attention_analysis(self, text: str) -> "AttentionAnalysis":
         """Compute the attention of a text, and the effect of each head.
@@ -291,9 +292,10 @@ class Model:
         """
         from gpt.device import default_modes
         from gpt.evaluation.head_analysis import analyze_text
+        from gpt.model.ensemble import members_of
 
         with default_modes():
-            return analyze_text(self.module, self.vocabulary, self.prepare(text))
+            return analyze_text(members_of(self.module)[0], self.vocabulary, self.prepare(text))
 
 
 def load(

@@ -63,7 +63,7 @@ def attend(
     config, vocabulary = model.config.model, model.vocabulary
     for name, number, count in (
         ("--layer", layer, config.n_layer),
-        ("--head", head, config.ensemble * config.n_head),
+        ("--head", head, config.n_head),
     ):
         if number is not None and number > count:
             raise UsageError(f"{name}: expected 1 to {count}, got {number}")
@@ -73,6 +73,8 @@ def attend(
     names = vocabulary.names_of(vocabulary.encode(text))
     chosen = analysis.costliest_head(layer and layer - 1, head and head - 1)
     title = f"{model.run.resolve().name}, step {model.step}"
+    if config.ensemble > 1:
+        title += f", member 1 of {config.ensemble}"
     if out is None:
         from gpt.inspection.attention_terminal import draw_head
 

@@ -4,14 +4,13 @@ Shapes use n_layer layers, H heads, T characters, V distinct characters and C ch
 heads are counted from 0.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
-from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import GPT, Block
 from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
@@ -23,26 +22,15 @@ class Attention:
     """Attention weights and predictions for one text; float32 tensors on the CPU.
 
     Row t of the weights is a query position. Its weights of the key positions 0 to t sum to 1, the
-    later ones are 0. H counts the heads of all members of an ensemble, one member after the other.
+    later ones are 0.
     """
 
     weights: Tensor  # (n_layer, H, T, T)
     probabilities: Tensor  # (T, V): row t is the predicted distribution of the character after t
-    members: int = field(default=1, kw_only=True)  # models in the ensemble
-
-    def first_member(self) -> "Attention":
-        """Return the weights of the first member; `probabilities` stay those of the ensemble."""
-        n_head = self.weights.shape[1] // self.members
-        return Attention(self.weights[:, :n_head], self.probabilities)
-
-    def member_suffix(self, head: int) -> str:
-        """Return ` (member 2)` for a head of the second member; "" for a single model."""
-        n_head = self.weights.shape[1] // self.members
-        return f" (member {head // n_head + 1})" if self.members > 1 else ""
 
 
 @torch.no_grad()
-def attend(model: LanguageModel, ids: Tensor) -> Attention:
+def attend(model: GPT, ids: Tensor) -> Attention:
     """Compute the attention of `model` to at most `model.config.T` `ids`, in evaluation mode.
 
     The fused kernel does not return its weights. Therefore keep the input of each block, and
@@ -50,22 +38,16 @@ def attend(model: LanguageModel, ids: Tensor) -> Attention:
     """
     training = model.training
     model.eval()
-    logits, weights = [], []
     try:
-        for member in members_of(model):
-            member_logits, streams = run_with_streams(member, ids)
-            layers = [
-                block.attention.explicit(block.attention_norm(x))[1]  # (1, n_head, T, T)
-                for block, x in zip(blocks_of(member), streams[:-1], strict=True)
-            ]
-            logits.append(member_logits)
-            weights.append(torch.cat(layers))  # (n_layer, n_head, T, T)
+        logits, streams = run_with_streams(model, ids)
+        layers = [
+            block.attention.explicit(block.attention_norm(x))[1]  # (1, H, T, T)
+            for block, x in zip(blocks_of(model), streams[:-1], strict=True)
+        ]
     finally:
         model.train(training)
-    probabilities = mean_prediction(logits)[0].float().softmax(-1)
-    return Attention(
-        torch.cat(weights, dim=1).float().cpu(), probabilities.cpu(), members=len(logits)
-    )
+    probabilities = logits[0].float().softmax(-1)
+    return Attention(torch.cat(layers).float().cpu(), probabilities.cpu())
 
 
 def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -80,7 +62,7 @@ def blocks_of(model: GPT) -> list[Block]:
     return [block for block in model.blocks if isinstance(block, Block)]
 
 
-def attend_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Attention:
+def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
     """Compute the attention of `model` to `text`.
 
     Raises:
@@ -100,9 +82,9 @@ def attend_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Atte
         )
     config, T = model.config, len(ids)
     layer = 4 * config.n_head * T * T  # bytes of one layer's weights
-    logits = (4 * config.ensemble + 12) * len(vocabulary) * T
+    logits = 16 * len(vocabulary) * T
     parts = {
-        "attention weights": layer * (3 * config.n_layer * config.ensemble + 4),
+        "attention weights": layer * (3 * config.n_layer + 4),
         "activations": 4 * config.C * T * (config.n_layer + config.n_head + 14) + logits,
     }
     check_memory(f"the attention of {T:,} characters", parts, "use a shorter text")

@@ -18,8 +18,7 @@ from gpt.evaluation.attention_weights import (
     run_with_streams,
 )
 from gpt.evaluation.loss import unknown_costs
-from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
-from gpt.model.transformer import cross_entropy
+from gpt.model.transformer import GPT, cross_entropy
 from gpt.seeds import uniforms
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
@@ -58,21 +57,15 @@ class AttentionAnalysis(Attention):
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
-        """Return the (layer, head) with the largest removal cost, in the given `layer` or `head`.
-
-        Without `head`, only the first member of an ensemble is considered.
-        """
+        """Return the (layer, head) of largest removal cost, in the given `layer` or `head`."""
         costs = self.removal_costs.nan_to_num()
         layers = range(costs.shape[0]) if layer is None else [layer]
-        heads = range(costs.shape[1] // self.members) if head is None else [head]
+        heads = range(costs.shape[1]) if head is None else [head]
         return max(product(layers, heads), key=lambda place: costs[place].item())
 
 
-def analyze_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
+def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
     """Analyze the heads of `model`, which is in evaluation mode, on `text`.
-
-    The losses and predictions of an ensemble come from the mean probabilities of its members, also
-    when a head of one member is ablated.
 
     Raises:
         UsageError, CheckpointError, OutOfMemory: see `attend_text`.
@@ -91,28 +84,24 @@ def analyze_text(model: LanguageModel, vocabulary: Vocabulary, text: str) -> Att
         losses=lens.losses[-1],
         losses_without=losses_without_heads(model, ids) + unknown,
         lens=lens,
-        members=attention.members,
     )
 
 
 @torch.no_grad()
-def value_norms(model: LanguageModel, ids: Tensor) -> Tensor:
+def value_norms(model: GPT, ids: Tensor) -> Tensor:
     """Return the norm of each value after the output projection: (T,) -> (n_layer, H, T).
 
     An attention weight times this norm is the length of the vector that the key adds to the
     query's residual stream. It says more than the weight alone (arXiv:2004.10102).
     """
-    member_norms = []
-    for member in members_of(model):
-        _, streams = run_with_streams(member, ids)
-        norms = []
-        for block, x in zip(blocks_of(member), streams[:-1], strict=True):
-            attention = block.attention
-            _, _, v = attention.heads(block.attention_norm(x))  # (1, n_head, T, value_size)
-            matrices = attention.projection.weight.T.view(attention.n_head, -1, member.config.C)
-            norms.append((v[0] @ matrices).norm(dim=-1).float().cpu())  # (n_head, T)
-        member_norms.append(torch.stack(norms))
-    return torch.cat(member_norms, dim=1)
+    _, streams = run_with_streams(model, ids)
+    norms = []
+    for block, x in zip(blocks_of(model), streams[:-1], strict=True):
+        attention = block.attention
+        _, _, v = attention.heads(block.attention_norm(x))  # (1, H, T, value_size)
+        matrices = attention.projection.weight.T.view(attention.n_head, -1, model.config.C)
+        norms.append((v[0] @ matrices).norm(dim=-1).float().cpu())  # (H, T)
+    return torch.stack(norms)
 
 
 def previous_character_score(weights: Tensor) -> Tensor:
@@ -134,16 +123,16 @@ def prefix_matching_score(weights: Tensor) -> Tensor:
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
 
 
-def induction_score(model: LanguageModel) -> Tensor:
+def induction_score(model: GPT) -> Tensor:
     """Return the prefix matching score of each head, (n_layer, H); near 1 for an induction head.
 
     Average over SEQUENCES sequences of different random characters, each written twice, so that
     only the repetition predicts the next character. The sequences are always the same. NaN if
     `model.config.T` is 1.
     """
-    config, V = model.config, members_of(model)[0].head.out_features
+    config, V = model.config, model.head.out_features
     if config.T == 1:
-        shape = (config.n_layer, config.ensemble * config.n_head)
+        shape = (config.n_layer, config.n_head)
         return torch.full(shape, torch.nan, dtype=torch.float32, device="cpu")
     n = min(MAX_REPEATED_CHARACTERS, config.T // 2, V)
     scores = []
@@ -154,46 +143,34 @@ def induction_score(model: LanguageModel) -> Tensor:
 
 
 @torch.no_grad()
-def losses_without_heads(model: LanguageModel, ids: Tensor) -> Tensor:
+def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
     """Return the loss of each character but the first with one head ablated (arXiv:1905.10650).
 
-    `ids` (T,) -> (n_layer, H, T - 1). In an ensemble, one head of one member is ablated and the
-    predictions of the other members stay the same.
+    `ids` (T,) -> (n_layer, H, T - 1).
     """
-    members = members_of(model)
-    runs = [run_with_streams(member, ids) for member in members]
-    logits = [member_logits[:, :-1] for member_logits, _ in runs]  # each (1, T - 1, V)
-    targets = ids[None, 1:].to(logits[0].device)
-    member_losses = []
-    for m, (member, (_, streams)) in enumerate(zip(members, runs, strict=True)):
-        blocks, losses = blocks_of(member), []
-        for layer, head in product(range(len(blocks)), range(member.config.n_head)):
-            x = blocks[layer](streams[layer], ablated_head=head)  # (1, T, C)
-            for later in blocks[layer + 1 :]:
-                x = later(x)
-            changed = member.head(member.norm(x[:, :-1]))
-            prediction = mean_prediction([*logits[:m], changed, *logits[m + 1 :]])
-            losses.append(cross_entropy(prediction, targets, reduction="none").cpu())
-        member_losses.append(
-            torch.stack(losses).view(len(blocks), member.config.n_head, len(ids) - 1)
-        )
-    return torch.cat(member_losses, dim=1)
+    _, streams = run_with_streams(model, ids)
+    blocks, losses = blocks_of(model), []
+    targets = ids[None, 1:].to(streams[0].device)
+    for layer, head in product(range(len(blocks)), range(model.config.n_head)):
+        x = blocks[layer](streams[layer], ablated_head=head)  # (1, T, C)
+        for later in blocks[layer + 1 :]:
+            x = later(x)
+        logits = model.head(model.norm(x[:, :-1]))
+        losses.append(cross_entropy(logits, targets, reduction="none").cpu())
+    return torch.stack(losses).view(len(blocks), model.config.n_head, len(ids) - 1)
 
 
 @torch.no_grad()
-def logit_lens(model: LanguageModel, ids: Tensor) -> LogitLens:
+def logit_lens(model: GPT, ids: Tensor) -> LogitLens:
     """Apply the final norm and the head to each residual stream for `ids` (T,).
 
-    The method is nostalgebraist's "interpreting GPT: the logit lens" (LessWrong, 2020). For an
-    ensemble, average the probabilities of the members after the same number of blocks.
+    The method is nostalgebraist's "interpreting GPT: the logit lens" (LessWrong, 2020).
     """
-    members = members_of(model)
-    streams = [run_with_streams(member, ids)[1] for member in members]
-    targets = ids[None, 1:].to(streams[0][0].device)
+    _, streams = run_with_streams(model, ids)
+    targets = ids[None, 1:].to(streams[0].device)
     predicted, probabilities, losses = [], [], []
-    for xs in zip(*streams, strict=True):
-        each = [member.head(member.norm(x)) for member, x in zip(members, xs, strict=True)]
-        logits = mean_prediction(each).float()  # (1, T, V)
+    for x in streams:
+        logits = model.head(model.norm(x)).float()  # (1, T, V)
         top = logits[0].softmax(-1).max(-1)  # (T,)
         probabilities.append(top.values.cpu())
         predicted.append(top.indices.cpu())

@@ -42,7 +42,10 @@ def count_ngrams(parts: Iterable[Ids], n: int, V: int) -> NgramCounts:
         for i in range(n):
             numbers *= dtype.type(V)
             numbers += part[i : len(numbers) + i]
-        ngrams, counts = _merge(ngrams, counts, *np.unique(numbers, return_counts=True))
+        new, new_counts = np.unique(numbers, return_counts=True)
+        ngrams, index = np.unique(np.concatenate([ngrams, new]), return_inverse=True)
+        times = np.concatenate([counts, new_counts])
+        counts = np.bincount(index, times, minlength=len(ngrams)).astype(np.int64)
     return NgramCounts(n, V, ngrams, counts)
 
 
@@ -112,19 +115,6 @@ def ngram_loss(model: KneserNey, counted: NgramCounts, unknown: int = 0) -> floa
         nats[last == counted.V - 1] += math.log(unknown)
     total = counted.counts.sum()
     return float(nats @ counted.counts / total) if total else math.nan
-
-
-def _merge(
-    ngrams: Ngrams, counts: NDArray[np.int64], new: Ngrams, new_counts: NDArray[np.int64]
-) -> tuple[Ngrams, NDArray[np.int64]]:
-    """Merge two ascending lists of n-grams; add the counts of those in both."""
-    if not len(ngrams):
-        return new, new_counts
-    places = np.searchsorted(ngrams, new)
-    known = ngrams[np.minimum(places, len(ngrams) - 1)] == new
-    counts[places[known]] += new_counts[known]
-    places, new, new_counts = places[~known], new[~known], new_counts[~known]
-    return np.insert(ngrams, places, new), np.insert(counts, places, new_counts)
 
 
 def _look_up(numbers: Ngrams, keys: Ngrams, values: NDArray[np.generic]) -> Numbers:

@@ -69,7 +69,6 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
         "signs": {c: sign for c, sign in signs.items() if sign != c},
         "layers": n_layer,
         "heads": H,
-        "members": analysis.members,
         "weights": base64.b64encode(
             weights.mul(65535).round().numpy().astype("<u2").tobytes()
         ).decode(),

@@ -11,7 +11,6 @@ from matplotlib import font_manager
 from matplotlib.colors import PowerNorm
 from matplotlib.figure import Figure
 
-from gpt.errors import UsageError
 from gpt.evaluation.attention_weights import Attention
 from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.text.display import escaped, symbol
@@ -19,8 +18,6 @@ from gpt.text.display import escaped, symbol
 PICTURE_INCHES = 14.0  # width of all maps, unless that makes them too small or too large
 MIN_SIDE, MAX_SIDE = 1.7, 7.0  # inches of the side of one map
 LABEL_INCHES = 0.11  # smallest distance of two labels, which are then 6 points high
-MAX_LABEL_CHARACTERS = 36
-MAX_SINGLE_LABELS = 32  # longest text, in characters, whose maps grow until each has its label
 MIN_DPI = 150  # dots per inch; more where a map has more positions than dots
 COLOURS = "YlOrBr"
 # matplotlib uses the later fonts for the characters that the earlier ones lack.
@@ -44,14 +41,16 @@ def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
     show. `text` has the characters of the text, or the names of its bytes. If there is no room for
     a label per character, each label has several characters. The maps of an AttentionAnalysis
     contain, in their masked half, the removal cost and the scores of the head.
-
-    Raises:
-        UsageError: `text` is too long for readable labels.
     """
     n_layer, H, T, _ = attention.weights.shape
-    side = _side(n_layer, H, T)
-    labels = _Labels(text, side)
-    width, height = side * H + 1.4 + labels.inches, side * n_layer + 0.8 + labels.inches
+    side = min(max(MIN_SIDE, PICTURE_INCHES / H), MAX_SIDE)
+    size = math.ceil(LABEL_INCHES * T / side)  # characters of a label
+    signs = [symbol(c) if _has_shapes(symbol(c)) else escaped(c) for c in text]
+    labels = ["".join(signs[t : t + size]) for t in range(0, T, size)]
+    centres = [(t + min(t + size, T) - 1) / 2 for t in range(0, T, size)]
+    points = min(0.8 * 72 * size * side / T, 11)
+    margin = max(map(len, labels)) * 0.7 * points / 72  # inches of the longest label
+    width, height = side * H + 1.4 + margin, side * n_layer + 0.8 + margin
     figure = Figure((width, height), dpi=max(MIN_DPI, T / side), layout="constrained")
     title = title if _has_shapes(title) else ascii(title)
     figure.suptitle(title, fontsize=10, fontfamily=_fonts(), parse_math=False)
@@ -62,7 +61,7 @@ def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
         image = axes.imshow(shown, cmap=COLOURS, norm=PowerNorm(0.5, 0, 1))
         axes.set_xticks([])
         axes.set_yticks([])
-        axes.tick_params(length=0, labelsize=labels.points, pad=2, labelfontfamily=_fonts())
+        axes.tick_params(length=0, labelsize=points, pad=2, labelfontfamily=_fonts())
         axes.spines[:].set_color("#d6d3d1")
         if isinstance(attention, AttentionAnalysis) and T > 1:
             scores = (
@@ -74,11 +73,11 @@ def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
             axes.text(0.97, 0.97, scores, fontsize=min(3.5 * side, 9), **place)
     for layer, axes in enumerate(grid[:, 0]):
         axes.set_ylabel(f"layer {layer + 1}")
-        axes.set_yticks(labels.centres, labels.texts)
+        axes.set_yticks(centres, labels)
     for head in range(H):
-        grid[0, head].set_title(f"head {head + 1}{attention.member_suffix(head)}", fontsize=10)
-        is_long = max(map(len, labels.texts)) > 1
-        grid[-1, head].set_xticks(labels.centres, labels.texts, rotation=-90 if is_long else 0)
+        grid[0, head].set_title(f"head {head + 1}", fontsize=10)
+        is_long = max(map(len, labels)) > 1
+        grid[-1, head].set_xticks(centres, labels, rotation=-90 if is_long else 0)
     figure.supxlabel("key position", fontsize=9)
     figure.supylabel("query position", fontsize=9)
     ticks = [0, 0.01, 0.1, 0.25, 0.5, 1]
@@ -87,38 +86,6 @@ def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
     bar.ax.tick_params(labelsize=8, length=2)
     bar.ax.set_yticklabels([f"{tick:g}" for tick in ticks])
     return figure
-
-
-class _Labels:
-    """Labels for an axis of `inches`: one per character, or per several if the text is long."""
-
-    def __init__(self, text: Sequence[str], inches: float) -> None:
-        T = len(text)
-        size = math.ceil(LABEL_INCHES * T / inches)  # characters of a label
-        starts = range(0, T, size)
-        signs = [symbol(c) if _has_shapes(symbol(c)) else escaped(c) for c in text]
-        self.texts = ["".join(signs[t : t + size]) for t in starts]
-        self.centres = [(t + min(t + size, T) - 1) / 2 for t in starts]
-        self.points = min(0.8 * 72 * size * inches / T, 11)
-        self.inches = max(map(len, self.texts)) * 0.7 * self.points / 72  # length of the longest
-
-
-def _side(n_layer: int, H: int, T: int) -> float:
-    """Return the side of a map in inches.
-
-    Raises:
-        UsageError: the labels of T positions would not be readable.
-    """
-    single_labels = LABEL_INCHES * T if T <= MAX_SINGLE_LABELS else 0.0
-    side = max(MIN_SIDE, PICTURE_INCHES / H, single_labels)
-    side = min(side, max(MAX_SIDE / 2, 2 * LABEL_INCHES * T), MAX_SIDE)
-    if math.ceil(LABEL_INCHES * T / side) > MAX_LABEL_CHARACTERS:
-        raise UsageError(
-            f"a picture of {n_layer} x {H} heads: expected a text of at most "
-            f"{int(side / LABEL_INCHES * MAX_LABEL_CHARACTERS)} characters, so that its labels are "
-            f"readable, got {T}; cut the text, or make a page with --out NAME.html"
-        )
-    return side
 
 
 def _has_shapes(text: str) -> bool:

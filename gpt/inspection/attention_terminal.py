@@ -32,7 +32,7 @@ def draw_head(
         text: the characters of the text, or the names of its bytes.
         title: the name of the model.
         layer: the layer of the head, counted from 0.
-        head: the head, counted from 0 over all members of an ensemble.
+        head: the head, counted from 0.
         width: the columns of the terminal.
         blocks: draw weights as blocks, for a terminal that shows Unicode, instead of digits. A
             larger weight covers more of its cell, so that it stands out on any background.
@@ -60,9 +60,8 @@ def draw_head(
     lines.append(" " * margin + "".join(set_cell_size(key, cell) for key in keys).rstrip())
 
     heading = (
-        f"{title}: layer {layer + 1} of {n_layer}, head {head + 1} of {H}"
-        f"{analysis.member_suffix(head)}. Rows are query positions, columns key positions; the "
-        f"future is blank."
+        f"{title}: layer {layer + 1} of {n_layer}, head {head + 1} of {H}. Rows are query "
+        f"positions, columns key positions; the future is blank."
     )
     if n < T:
         heading += f" The first {n} of {T} {unit}s are shown; --out FILE.html shows all."

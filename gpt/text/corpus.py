@@ -6,7 +6,6 @@ The array is kept in the cache, in a folder for each text and each way of readin
                 ids-SHA256.npy  the ids, in the narrowest integers; the train split first
 """
 
-import errno
 import json
 import logging
 import sys
@@ -147,19 +146,21 @@ def load_corpus(
         TextError: the text is empty, unreadable or not in its encoding, or changes while it is
             read; or the cache cannot be written.
     """
+    from filelock import FileLock  # 0.1 s, which other commands need not take
+
     task = Task(source, val_source, data or DataConfig(), vocabulary, extends, seed)
     folder = corpora_dir() / task.key()
     try:
-        with _locked(folder), phase(f"preparing {source.name}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        # the system releases the lock if this process dies
+        with FileLock(folder / LOCK), phase(f"preparing {source.name}"):
             fingerprint = task.fingerprint()
             corpus = _read(folder, source.name, fingerprint) if source.files else None
             if corpus is None:
                 _prepare(folder, task, fingerprint)
-                if task.fingerprint() != fingerprint:
-                    raise _changed(source)
-                corpus = _read(folder, source.name, fingerprint)
+                corpus = _read(folder, source.name, task.fingerprint())
             if corpus is None:
-                raise OSError(errno.EIO, "it returns other data than was written")
+                raise _changed(source)
             stdin = [each.standard_input for each in task.sources if each.standard_input]
             return replace(corpus, standard_input=stdin[0] if stdin else None)
     except OSError as error:
@@ -234,16 +235,6 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
         )
     except (OSError, ValueError, KeyError, TypeError, RecursionError, CheckpointError):
         return None
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock the folder for this process. The system releases the lock if the process dies."""
-    from filelock import FileLock  # 0.1 s, which other commands need not take
-
-    folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / LOCK):
-        yield
 
 
 @contextmanager

@@ -4,7 +4,6 @@ import unicodedata
 from itertools import accumulate
 
 UNSAFE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
-ZERO_WIDTH_CATEGORIES = {"Mn", "Me", "Cf"}  # accents, Thai and Hindi vowels, joiners
 UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 SIGNS = {"\n": "↵", "\t": "⇥", " ": "␣"}
 BLUE, RED = 33, 160  # colour numbers (of 256) that stand out on white and on black
@@ -50,21 +49,11 @@ def in_one_line(text: str) -> str:
     return visible(text.translate({ord(c): SIGNS[c] for c in "\n\t"}))
 
 
-def columns(text: str) -> int:
-    """Count the columns that `text` takes in a terminal: 0 to 2 for each character."""
-    return sum(
-        0
-        if unicodedata.category(c) in ZERO_WIDTH_CATEGORIES
-        else 2
-        if unicodedata.east_asian_width(c) in "WF"
-        else 1
-        for c in text
-    )
-
-
 def first_columns(text: str, width: int) -> str:
     """Return the longest start of `text` that takes at most `width` columns when `visible`."""
-    ends = accumulate(columns(_visible(c)) for c in text)
+    from rich.cells import cell_len
+
+    ends = accumulate(cell_len(_visible(c)) for c in text)
     return text[: sum(column <= width for column in ends)]
 
 

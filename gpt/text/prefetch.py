@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from threading import Thread
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
@@ -29,12 +28,12 @@ class Prefetch(Generic[T]):
     """Draws the batch of the next step in a thread while the model computes this one.
 
     Training then does not wait for a text on a slow disk. A step that does not follow the previous
-    one, as after a rollback, is drawn when it is asked for. Each thread draws one batch and ends.
+    one, as after a rollback, is drawn when it is asked for.
     """
 
     def __init__(self, draw: Callable[[int], T], steps: int) -> None:
         """Draw batches by `draw(step)`, a pure function, for `step` from 0 to `steps` - 1."""
-        self.draw, self.steps = draw, steps
+        self.draw, self.steps, self.thread = draw, steps, ThreadPoolExecutor(1)
         self.ahead: tuple[int, Future[T]] | None = None
 
     def __call__(self, step: int) -> T:
@@ -42,17 +41,5 @@ class Prefetch(Generic[T]):
         ahead, self.ahead = self.ahead, None
         drawn = ahead[1].result() if ahead and ahead[0] == step else self.draw(step)
         if step + 1 < self.steps:
-            self.ahead = step + 1, self._start(step + 1)
+            self.ahead = step + 1, self.thread.submit(self.draw, step + 1)
         return drawn
-
-    def _start(self, step: int) -> Future[T]:
-        future = Future[T]()
-
-        def run() -> None:
-            try:
-                future.set_result(self.draw(step))
-            except BaseException as error:
-                future.set_exception(error)
-
-        Thread(target=run, name=f"batch of step {step}", daemon=True).start()
-        return future

@@ -142,7 +142,10 @@ class Evaluator:
                 step=step,
             )
         excerpt = to_torch(self.context.corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
-        text, attention = vocabulary.names_of(excerpt.tolist()), attend(self.model, excerpt)
+        text, attention = (
+            vocabulary.names_of(excerpt.tolist()),
+            attend(members_of(self.model)[0], excerpt),
+        )
         return Evaluation(losses, self.is_best, self._warning(), sample, attention, text)
 
     def final_scores(self) -> dict[str, float]:

@@ -19,9 +19,7 @@ const mean = (numbers) => (numbers.length ? sum(numbers) / numbers.length : null
 const fixed = (number, digits) => (number === null ? "–"
   : number.toFixed(digits).replace(/^-(?=[0.]+$)/, "").replace("-", "−"));
 const signed = (number) => (number >= 0.0005 ? "+" : "") + fixed(number, 3);
-const headsEach = data.heads / data.members;
-const headName = (head) => `head ${head + 1}` +
-  (data.members > 1 ? ` (member ${Math.floor(head / headsEach) + 1})` : "");
+const headName = (head) => `head ${head + 1}`;
 const percent = (fraction) => (100 * fraction).toFixed(1) + " %";
 const quoted = (t) => `“${sign(characters[t])}”`;
 
@@ -62,12 +60,11 @@ const scores = [  // below each head: name, numbers, how to write one, how stron
 
 const maps = Array.from({ length: data.layers }, () => []);  // [layer][head]: a canvas
 
-/** A member's maps, layers down, heads across, each with its scores below. */
-function memberGrid(member) {
-  const grid = element("div", "member");
-  grid.style.gridTemplateColumns = `auto repeat(${headsEach}, minmax(2.4rem, 4.5rem))`;
-  const heads = Array.from({ length: headsEach }, (_, i) => member * headsEach + i);
-  if (data.members > 1) grid.append(element("span", "label title", `member ${member + 1}`));
+/** The maps, layers down, heads across, each with its scores below. */
+function headGrid() {
+  const grid = element("div", "heads");
+  grid.style.gridTemplateColumns = `auto repeat(${data.heads}, minmax(2.4rem, 4.5rem))`;
+  const heads = Array.from({ length: data.heads }, (_, i) => i);
   grid.append(element("span", "label"), ...heads.map((head) => element("span", "label", head + 1)));
   for (let layer = 0; layer < data.layers; layer++) {
     grid.append(element("span", "label name", layer + 1));
@@ -94,10 +91,10 @@ function memberGrid(member) {
   }
   return grid;
 }
-for (let member = 0; member < data.members; member++) find("grid").append(memberGrid(member));
+find("grid").append(headGrid());
 
-// a long text needs a wide map to label each character, and several members a wide grid
-find("side").classList.toggle("wide", T > 48 || data.members > 1);
+// a long text needs a wide map to label each character
+find("side").classList.toggle("wide", T > 48);
 const large = document.querySelector("#plot canvas");
 
 /** Label each character of the map, or every n-th one where a character is under 6 pixels wide. */

@@ -118,16 +118,14 @@ class TensorBoard(Callback):
         if self.undrawn is None:
             return
         step, evaluation = self.undrawn
-        attention = evaluation.attention
         title = f"attention weights at step {step}, on the first characters of the val split"
-        if attention.members > 1:
-            title += f"; member 1 of {attention.members}"
-            attention = attention.first_member()
+        if (members := self.context.config.model.ensemble) > 1:
+            title += f"; member 1 of {members}"
         with phase("drawing attention weights"):
             # importing matplotlib takes a second
             from gpt.inspection.attention_picture import draw, png
 
-            content = png(draw(attention, evaluation.text, title), PICTURE_DPI)
+            content = png(draw(evaluation.attention, evaluation.text, title), PICTURE_DPI)
         height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
         image = Summary.Image(encoded_image_string=content, height=height, width=width)
         value = Summary.Value(tag="visualization/attention", image=image)  # sorted last
