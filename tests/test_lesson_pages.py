@@ -1,9 +1,7 @@
 """The pages of the lessons, in a terminal and as JSON, with and without a trained model."""
 
 import importlib.util
-import itertools
 import json
-import math
 import re
 import shutil
 import sys
@@ -121,7 +119,7 @@ def test_every_lesson_shows_the_same_in_a_trained_model(name: str, trained: Trai
         [part for part in parts if "exercise" not in part] for parts in (page.parts, without.parts)
     )
     assert told[: len(untrained)] == untrained
-    assert any("table" in part for part in told[len(untrained) :])
+    assert any("table" in part or "check" in part for part in told[len(untrained) :])
 
 
 def test_a_trained_head_shows_its_largest_weights_and_how_much_the_others_are(
@@ -137,25 +135,6 @@ def test_a_trained_head_shows_its_largest_weights_and_how_much_the_others_are(
     signs = {" ": "␣", "\n": "↵"}
     names = [f"t={t} {signs.get(trained.text[t], trained.text[t])}" for t in places]
     assert part["rows"] == [*names, "5 others"]
-
-
-def test_the_pairs_of_characters_that_lie_nearest_in_a_trained_embedding(trained: Trained) -> None:
-    parts = build_page("head", SEED, trained).parts
-    learned, noise = (
-        next(part for part in parts if part.get("table") == caption)
-        for caption in ("trained embedding", "fixed random vectors")
-    )
-    signs = {" ": "␣", "\n": "↵"}
-    vectors = trained.model.token_embedding.weight.tolist()
-    named = zip(trained.vocabulary.characters, vectors, strict=True)
-    pairs = [
-        (sum(a * b for a, b in zip(x, y, strict=True)) / math.hypot(*x) / math.hypot(*y), c, d)
-        for (c, x), (d, y) in itertools.combinations(named, 2)
-    ]
-    nearest = sorted(pairs, reverse=True)[:8]
-    assert learned["values"][0] == pytest.approx([cosine for cosine, *_ in nearest], abs=1e-5)
-    assert learned["columns"] == [f"{signs.get(c, c)} {signs.get(d, d)}" for _, c, d in nearest]
-    assert learned["columns"] != noise["columns"]
 
 
 # --- the exercises: the line is changed, and the page says what the answer says ---
@@ -220,18 +199,13 @@ def test_the_exercise_of_heads(change: Callable[..., ModuleType]) -> None:
     """One head at several positions in place of all heads at one."""
     old, new = "y.transpose(1, 2).flatten(2)  #", "y.reshape(y.shape[0], y.shape[2], -1)  #"
     changed = change(heads, old, new)
-    page = explained(changed)
-    assert failing(page) == [
+    assert failing(explained(changed)) == [
         "a list of 8 heads = one fused product",
         "one fused product = the production model's attention",
-        "with 8 heads of size 2, also torch's nn.MultiheadAttention",
         "5 characters alone = the first 5 of 16",
         "nor in the 8 heads",
     ]
-    distances = {p["check"]: p["largest_difference"] for p in page.parts if "check" in p}
-    answer = answer_of("heads")
-    assert f"{distances['a list of 8 heads = one fused product']:.4f}, and" in answer
-    assert f"changes by up to {distances['nor in the 8 heads']:.4f}" in answer
+    assert "All four checks" in answer_of("heads")
 
 
 def test_the_exercise_of_dropout(change: Callable[..., ModuleType]) -> None:
@@ -240,9 +214,7 @@ def test_the_exercise_of_dropout(change: Callable[..., ModuleType]) -> None:
     )
     page = explained(changed)
     assert failing(page) == [
-        "mean of 4,000 draws = x",
         "by hand = torch's, where both draw from one seed",
-        "mean of 4,000 draws = the weights",
         "by hand = the production model's attention, in training",
     ]
     *_, mean, unscaled = next(p["values"] for p in page.parts if "table" in p)
@@ -284,7 +256,9 @@ def test_the_exercise_of_block(change: Callable[..., ModuleType]) -> None:
 
 
 def test_the_exercise_of_model(change: Callable[..., ModuleType]) -> None:
-    changed = change(textbook, "    for layer in block.stack(model):\n        x = layer(x)\n", "")
+    changed = change(
+        textbook, "    for block in blocks_of(model):\n        x = pre_norm_block(x, block)\n", ""
+    )
     ids, gpt = textbook.example(SEED)
     other = torch.cat([(ids[:, :1] + 1) % 11, ids[:, 1:]], dim=1)
     assert changed.textbook(gpt, ids)[:, -1].equal(changed.textbook(gpt, other)[:, -1])
@@ -353,8 +327,6 @@ def test_a_check_that_fails_is_shown_as_failed() -> None:
     page.check_differ("one differs from one", torch.tensor(1.0), torch.tensor(1.0))
     assert "one = two (NOT equal: max |difference| 1)" in render(page, 80)
     assert "one differs from one (do NOT differ: only by 0)" in render(page, 80)
-    page.check_mean("mean", torch.tensor([1.0, -5.3]))
-    assert "mean (NOT within 5 standard errors: at most 5.3)" in render(page, 80)
 
 
 def test_a_check_says_how_close() -> None:
@@ -362,13 +334,11 @@ def test_a_check_says_how_close() -> None:
     page.check("x = y", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0 + 3e-6]))
     page.check("x = x", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
     page.check_differ("x differs from z", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.2]))
-    page.check_mean("mean of x = y", torch.tensor([1.0, -1.7]))
     assert page.holds
     assert "\n".join(render(page, 80).split("\n\n")[1:-1]).splitlines() == [
         "x = y (equal: max |difference| 3e-6)",
         "x = x (equal: max |difference| 0)",
         "x differs from z (differ by 2.2)",
-        "mean of x = y (within 5 standard errors: at most 1.7)",
     ]
 
 
@@ -531,8 +501,7 @@ def test_a_text_of_one_character_will_do(run: Path, name: str) -> None:
     page = build_page(name, SEED, trained_model("run", model, data.vocabulary, 3, "x"))
     assert page.holds
     assert any("trained model run" in part.get("paragraph", "") for part in page.parts)
-    without = build_page(name, SEED)  # two lessons show how NaN comes about
-    assert render(page, 100).count("nan") == render(without, 100).count("nan")
+    assert "nan" not in re.split(r"\W+", render(page, 100))
 
 
 def test_a_model_of_any_length_is_shown_on_256_characters_at_most(trained: Trained) -> None:

@@ -32,7 +32,7 @@ def explain(
     text: str | None = option(
         "TEXT",
         "With --run: a text of at most model.T (and 256) characters; by default the model writes "
-        "one. For the lesson training: the text to train on.",
+        "one.",
     ),
     answer: bool = flag("--answer", "Show the answer to the lesson's exercise."),
     seed: int = option(
@@ -50,7 +50,7 @@ def explain(
     run, width, colour = one_run(run_argument, run), terminal_width(), terminal_colour()
     if lesson is None and run is not None:
         raise UsageError(f"--run: name a lesson too; there are {', '.join(LESSONS)}")
-    if text is not None and run is None and lesson != "training":
+    if text is not None and run is None:
         raise UsageError("--text: name a trained run too, with --run")
     if lesson is None:
         typer.echo(json.dumps(LESSONS) if as_json else _lessons(width))
@@ -60,7 +60,6 @@ def explain(
         meant = f"did you mean {near[0]}? The" if near else "the"
         raise UsageError(f"{lesson}: no such lesson; {meant} lessons are {', '.join(LESSONS)}")
     trained = None
-    options = {}
     if run is not None:
         from gpt import api
 
@@ -71,14 +70,12 @@ def explain(
 
         name, text = model.run.resolve().name, text and model.prepare(text)
         trained = trained_model(name, model.module, model.vocabulary, seed, text)
-    elif text is not None:
-        options["source"] = text
 
     with phase("loading PyTorch"):
         from gpt.lessons.build import build_page
         from gpt.lessons.render import render
 
-    page = build_page(lesson, seed, trained, **options)
+    page = build_page(lesson, seed, trained)
     if as_json:
         typer.echo(json.dumps(page.to_dict()))
     else:

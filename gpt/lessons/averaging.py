@@ -70,7 +70,8 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""The third way begins with **scores**. A score says how relevant a key position
         (column) is to a query position (row); here all scores are zero. The **causal mask** sets
         the scores of the future to -inf. **Softmax** takes exp(score) divided by the sum of its
-        row, so each row is positive and sums to 1. The future has weight exp(-inf) = 0.""")
+        row, so no weight is negative and each row sums to 1. The future has weight
+        exp(-inf) = 0.""")
     page.source(causal_softmax, by_softmax)
     scores, future = torch.zeros(T, T), torch.ones(T, T).triu(1) == 1
     masked = scores.masked_fill(future, float("-inf"))

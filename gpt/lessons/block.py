@@ -5,18 +5,15 @@ and add their output to it.
 """
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons import heads, normalization
+from gpt.lessons import normalization
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
-from gpt.model.transformer import GPT, Block
-
-Step = Callable[[Tensor], Tensor]  # (B, T, C) -> (B, T, C)
+from gpt.model.transformer import MLP, Block
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -25,59 +22,21 @@ def gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * cubic))
 
 
-def relu2(x: Tensor) -> Tensor:
-    """Zero for the negative, x squared for the positive (arXiv:2109.08668): the lesson `recipe`."""
-    return x.clamp(min=0) ** 2
+def feed_forward(x: Tensor, mlp: MLP) -> Tensor:
+    """Apply two linear layers at each position: (B, T, C) -> (B, T, C)."""
+    hidden = gelu(mlp.expand(x))  # (B, T, 4 C)
+    out: Tensor = mlp.projection(hidden)  # (B, T, C)
+    return out
 
 
-class FeedForward:
-    """A multilayer perceptron of two linear layers, at each position separately."""
-
-    def __init__(self, expand: Step, projection: Step, activation: Step = gelu) -> None:
-        self.expand, self.projection, self.activation = expand, projection, activation
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
-        hidden = self.activation(self.expand(x))  # (B, T, 4 C)
-        return self.projection(hidden)  # (B, T, C)
+def pre_norm_block(x: Tensor, block: Block) -> Tensor:
+    """Add attention, then the MLP, to the stream (B, T, C); LayerNorm stands before each."""
+    x = x + block.attention(block.attention_norm(x))
+    x = x + feed_forward(block.mlp_norm(x), block.mlp)
+    return x
 
 
-class PreNormBlock:
-    """Attention, then the MLP, each added to the residual stream; LayerNorm before each."""
-
-    def __init__(self, attention_norm: Step, attention: Step, mlp_norm: Step, mlp: Step) -> None:
-        self.attention_norm, self.attention = attention_norm, attention
-        self.mlp_norm, self.mlp = mlp_norm, mlp
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
-        x = x + self.attention(self.attention_norm(x))
-        x = x + self.mlp(self.mlp_norm(x))
-        return x
-
-
-def take_apart(block: Block) -> PreNormBlock:
-    """Build the production model's block from the lessons' forms, with its weights."""
-    activation = {"gelu": gelu, "relu2": relu2}[block.mlp.activation]
-    return PreNormBlock(
-        normalization.take_apart(block.attention_norm),
-        heads.take_apart(block.attention),
-        normalization.take_apart(block.mlp_norm),
-        FeedForward(block.mlp.expand, block.mlp.projection, activation),
-    )
-
-
-def stack(model: GPT) -> list[PreNormBlock]:
-    """Return all blocks of a production model."""
-    return [take_apart(block) for block in model.blocks if isinstance(block, Block)]
-
-
-def deep(
-    x: Tensor,
-    layers: list[Tensor],
-    residual: bool,
-    norm: str = "none",
-) -> list[float]:
+def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
     """Return the standard deviation of the stream after each of many layers (C, C) with GELU.
 
     The last number is the norm of the gradient, at the input, of the output's first channel. `norm`
@@ -121,13 +80,14 @@ def explain(page: Page, seed: int) -> None:
     )
     page.paragraph("""Without an activation the MLP's two linear layers would be one. **GELU**
         (arXiv:1606.08415) is 0 for very negative numbers, x for very positive ones, and smooth
-        between. The block (PreNormBlock), its MLP, and GELU:""")
-    page.source(PreNormBlock.__call__, FeedForward.__call__, gelu)
-    page.check("the lesson's block = the production model's", take_apart(block)(x), block(x))
-    page.paragraph("""Why are outputs added? Through many random layers activations vanish, and
-        gradients with them. A **residual connection** adds each output to the stream instead of
-        replacing it (ResNet, arXiv:1512.03385). LayerNorm before each layer (**pre-LN**,
-        arXiv:2002.04745) keeps what is added at one size. Twelve new layers:""")
+        between. The block, its MLP, and GELU:""")
+    page.source(pre_norm_block, feed_forward, gelu)
+    page.check("the lesson's block = the production model's", pre_norm_block(x, block), block(x))
+    page.paragraph("""Why are outputs added? Through many random layers with weights of this size
+        activations vanish, and gradients with them; with twice the weights both explode. A
+        **residual connection** adds each output to the stream instead of replacing it (ResNet,
+        arXiv:1512.03385). LayerNorm before each layer (**pre-LN**, arXiv:2002.04745) keeps what is
+        added at one size. Twelve new layers:""")
     page.source(deep)
     shown = [0, 2, 5, 8, 11, 12]
     rows = {
@@ -168,5 +128,3 @@ def explain_trained(page: Page, trained: Trained) -> None:
         trained.layers,
         ["stream", "attention", "MLP"],
     )
-    claim = "the lesson's block = its last block, with its weights"
-    page.check(claim, take_apart(layer)(x), layer(x))

@@ -11,19 +11,18 @@ from gpt.lessons.trained import Trained
 
 
 @torch.no_grad()
-def build_page(name: str, seed: int, trained: Trained | None = None, **options: str) -> Page:
+def build_page(name: str, seed: int, trained: Trained | None = None) -> Page:
     """Build the page of a lesson.
 
     Args:
         name: a key of `LESSONS`.
         seed: the seed of the lesson's tensors.
         trained: a trained model, whose own numbers are shown before the exercise.
-        options: for the lesson `training`, `source`: the text to train on.
     """
     module = import_module(f"gpt.lessons.{MODULES.get(name, name)}")
     file = f"{module.__name__.replace('.', '/')}.py"
     page = Page(name, LESSONS[name], file, dict(pairwise(LESSONS)).get(name))
-    module.explain(page, seed, **options)
+    module.explain(page, seed)
     if trained is not None:
         exercise = page.parts.pop()
         trained.introduce(page)

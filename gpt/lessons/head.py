@@ -4,17 +4,15 @@ Shapes: B batch, T time, d_in input channels, hs head_size, vs value_size.
 """
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.lessons import six_words
 from gpt.lessons.averaging import causal_softmax
-from gpt.lessons.lesson_page import Page, names
+from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.text.display import symbol
 
-LARGEST = 8  # weights or pairs that a table shows
-COMPARED_CHARACTERS = 256  # characters whose embeddings are compared, each with each
+LARGEST = 8  # attention weights that a table shows
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
@@ -44,12 +42,7 @@ class Head(nn.Module):
         """Map x (B, T, d_in), context (B, S, d_in) to outputs (B, T, vs) and weights (B, T, S)."""
         context = x if context is None else context
         q, k, v = self.query(x), self.key(context), self.value(context)
-        q, k = self.adjust(q, k)  # nothing, in a plain head
         return attend(q, k, v, causal=self.causal)
-
-    def adjust(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys unchanged; the lesson `recipe` changes them."""
-        return q, k
 
 
 def example(seed: int) -> tuple[Tensor, Head]:
@@ -71,19 +64,6 @@ def copy_matrices(source: six_words.ParameterHead, head: Head) -> Head:
     return head
 
 
-def draw_edges(weights: Tensor) -> list[str]:
-    """Draw the edges into position t from weights (t + 1,); those above the average are thick."""
-    t = len(weights) - 1
-    edges = "".join(f"{'#' if weight > 1 / (t + 1) else '|':^10}" for weight in weights).rstrip()
-    return [
-        "".join(f"{name:^10}" for name in names("t", t + 2)).rstrip(),
-        edges,
-        "".join(f"{weight:^10.4f}" for weight in weights) + " no edge: the future",
-        edges,
-        f"    {'+---------' * t}+-----> output at t={t}",
-    ]
-
-
 def explain(page: Page, seed: int) -> None:
     """Write the page."""
     page.paragraph("""Averaging weighs all of the past equally. In a **head** of attention each
@@ -103,8 +83,7 @@ def explain(page: Page, seed: int) -> None:
         `nn.Linear` draws from -1/sqrt(d_in) to 1/sqrt(d_in), here .5774, so that outputs are about
         as large as inputs, however many inputs there are. It also stores the matrix transposed,
         (d_out, d_in). If the weights of the first form are copied, transposed, both forms agree.
-        (`context`, a second text, is for cross-attention in the lesson `heads`. `adjust` is for the
-        lesson `recipe`. Without them they change nothing.)""")
+        (`context`, a second text, is for cross-attention in the lesson `heads`.)""")
     page.source(Head.forward)
     page.table("context vectors of the linear layers", linear(X)[0], six_words.WORDS)
     page.check_differ("matrices drawn with 0 to 1, or by nn.Linear", by_hand(X)[0], linear(X)[0])
@@ -115,14 +94,12 @@ def explain(page: Page, seed: int) -> None:
         d_out differs from d_in. In a GPT with one head both are C, so that x and the output can be
         added; of many heads each makes C / n_head channels.""")
     _explain_causal(page, seed)
-    row = by_hand(X)[1][1]
-    unscaled = ((X[1] @ by_hand.query) @ (X @ by_hand.key).T).softmax(-1)
     page.exercise(
-        f"""In `ParameterHead.forward` (six_words.py) delete `/ k.shape[-1] ** 0.5`. The weight of
-        'journey' on itself was {row[1]:.4f}, and on 'one' {row[4]:.4f}. Which grows, which shrinks,
-        and which check fails?""",
-        f"""The largest weights grow and the smallest shrink, since softmax sees larger differences:
-        {unscaled[1]:.4f} on itself, {unscaled[4]:.4f} on 'one'. "These lines = torch's
+        """In `ParameterHead.forward` (six_words.py) delete `/ k.shape[-1] ** 0.5`. The weight of
+        'journey' on itself was 0.2264, and on 'one' 0.0906. Which grows, which shrinks, and which
+        check fails?""",
+        """The largest weights grow and the smallest shrink, since softmax sees larger differences:
+        0.2507 on itself, 0.0687 on 'one'. "These lines = torch's
         scaled_dot_product_attention" fails, and so does the comparison with linear layers.""",
     )
 
@@ -145,9 +122,8 @@ def _explain_causal(page: Page, seed: int) -> None:
     page.check("weights @ V = the values of weights @ x", output, head.value(weights @ x))
     page.paragraph("""Attention is a **directed graph**. An edge leads from each position to itself
         and to each position after it, and carries its value. The mask decides which edges exist,
-        the data their weights. Here are those into t=3, with # above the average:""")
-    page.drawing("sequence 0 of the batch", draw_edges(weights[0, 3, :4]))
-    page.paragraph("No edge leads from one sequence of a batch to another: they never mix.")
+        the data their weights: row t of the table above has the weights of the edges into t. No
+        edge leads from one sequence of a batch to another: they never mix.""")
     page.check("each alone = all at once", output, torch.cat([head(one[None])[0] for one in x]))
 
 
@@ -167,20 +143,3 @@ def explain_trained(page: Page, trained: Trained) -> None:
     )
     expected = attention.explicit(trained.inputs[0])[1]
     page.check("this lesson's head = the production model's", weights, expected)
-    characters = trained.vocabulary.names[:COMPARED_CHARACTERS]
-    if len(characters) < 2:
-        return
-    table = trained.model.token_embedding.weight[: len(characters)]
-    noise = torch.randn(table.shape, generator=torch.Generator().manual_seed(trained.seed))
-    page.paragraph("""The vectors of noise above are fixed. The embeddings of a model are trained,
-        and characters that are used alike come to point the same way. Some fixed random vectors
-        point the same way by chance, whatever their characters are. These are the pairs with the
-        largest cosine, the dot product of two vectors divided by their lengths:""")
-    first, second = torch.triu_indices(len(characters), len(characters), offset=1)
-    for caption, vectors in (("trained embedding", table), ("fixed random vectors", noise)):
-        unit = F.normalize(vectors, dim=-1)
-        cosines = (unit @ unit.T)[first, second]
-        largest = cosines.topk(min(LARGEST, len(cosines)))
-        pairs = [(characters[first[i]], characters[second[i]]) for i in largest.indices]
-        columns = [f"{symbol(a)} {symbol(b)}" for a, b in pairs]
-        page.table(caption, largest.values, columns=columns)

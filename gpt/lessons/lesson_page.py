@@ -14,7 +14,6 @@ from torch import Tensor
 
 from gpt.text.display import first_columns
 
-MAX_STANDARD_ERRORS = 5  # how far a mean over random draws may be from its expectation
 MIN_DIFFERENCE = 1e-3  # between tensors that are claimed to differ
 Row = Tensor | Sequence[float | Tensor]
 Rows = Row | Sequence[Sequence[float | Tensor]]
@@ -89,22 +88,16 @@ class Page:
     def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-5) -> None:
         """Claim that two tensors are equal up to rounding, and check it."""
         largest = tolerance * max(1.0, float(right.detach().abs().max()))
-        self._check(claim, "equal", left - right, lambda difference: difference <= largest)
+        difference = float((left - right).detach().abs().max())
+        self._check(claim, "equal", difference, holds=difference <= largest)
 
     def check_differ(self, claim: str, left: Tensor, right: Tensor) -> None:
         """Claim that two tensors differ, and check it."""
-        self._check(claim, "differ", left - right, lambda difference: difference > MIN_DIFFERENCE)
+        difference = float((left - right).detach().abs().max())
+        self._check(claim, "differ", difference, holds=difference > MIN_DIFFERENCE)
 
-    def check_mean(self, claim: str, errors: Tensor) -> None:
-        """Claim that means have their expected values; `errors` is in standard errors."""
-        relation = f"within {MAX_STANDARD_ERRORS} standard errors"
-        self._check(claim, relation, errors, lambda error: error <= MAX_STANDARD_ERRORS)
-
-    def _check(
-        self, claim: str, relation: str, differences: Tensor, holds: Callable[[float], bool]
-    ) -> None:
-        largest = float(differences.detach().abs().max())
-        result = {"holds": holds(largest), "largest_difference": _json_number(largest)}
+    def _check(self, claim: str, relation: str, difference: float, *, holds: bool) -> None:
+        result = {"holds": holds, "largest_difference": _json_number(difference)}
         self.parts.append({"check": claim, "relation": relation} | result)
 
     def exercise(self, task: str, answer: str) -> None:

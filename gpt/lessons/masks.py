@@ -18,14 +18,6 @@ def causal(T: int) -> Tensor:
     return torch.ones(T, T, dtype=torch.bool).tril()
 
 
-def encoder_decoder(S: int, T: int) -> Tensor:
-    """(S + T, S + T): an encoder's text of S, then a decoder's of T, which sees both."""
-    allowed = torch.ones(S + T, S + T, dtype=torch.bool)
-    allowed[:S, S:] = False
-    allowed[S:, S:] = causal(T)
-    return allowed
-
-
 def additive(allowed: Tensor) -> Tensor:
     """Turn a mask into one to add to the scores: 0 if attention is allowed, else -3.4e38."""
     lowest = torch.finfo(torch.float32).min
@@ -64,19 +56,29 @@ def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
     one = Head(16, 8)
     x = x[:, :6]
     q, k, v = one.query(x), one.key(x), one.value(x)
-    page.paragraph("""Hugging Face's models add the mask to the scores instead (**additive mask**):
-        0 where a query may attend, and the lowest number of float32, -3.4e38, where it may not.
-        Softmax turns both -3.4e38 and -inf into 0. The two differ if a query may attend to nothing,
-        as in a text that was padded to the length of others. -inf everywhere gives 0 / 0. The
-        lowest number everywhere gives equal weights, which nobody uses.""")
+    page.paragraph("""Some implementations, such as the eager one of Hugging Face's models, add the
+        mask to the scores (**additive mask**): 0 where a query may attend, and the lowest number of
+        float32, -3.4e38, where it may not. Softmax turns both -3.4e38 and -inf into 0. The two
+        differ if a query may attend to nothing, as in a text that was padded to the length of
+        others. -inf everywhere gives 0 / 0, which is NaN. The lowest number everywhere gives equal
+        weights, which nobody uses.""")
     page.source(additive)
     plain, added = attend(q, k, v, causal=True), attend_added(q, k, v, additive(causal(6)))
     page.check("a boolean mask = an additive mask", plain[0], added[0])
-    nothing = additive(torch.zeros(4, dtype=torch.bool))
-    rows = {"-inf": torch.full((4,), float("-inf")).softmax(-1), "-3.4e38": nothing.softmax(-1)}
-    page.table("attention weights where everything is masked", rows)
     _explain_inversion(page, one, fused, x)
-    _explain_arrangements(page)
+    page.paragraph("""An **encoder** (BERT) has no mask: each position attends to the whole text,
+        including what follows. It represents a text that already exists, for example to classify it
+        or to fill in a blank. It cannot generate text: in training it would see the answer.""")
+    page.paragraph("""A **decoder** (GPT, the model of this program) has the causal mask. Each
+        position predicts the character after it from those up to it, so that one text of T
+        characters trains T predictions at once.""")
+    page.paragraph("""An **encoder-decoder** (the first transformer, for translation; T5) has two
+        texts and three attentions: the source attends to itself without a mask, the target to
+        itself with the causal mask, and the target to all of the source (**cross-attention**).""")
+    page.paragraph("""A decoder generates text in an **autoregressive** way: it predicts a
+        character, appends it, and predicts the next from the longer text. Each step adds one row
+        to the mask. The rows above it never see the new character, so keys and values are kept (a
+        **key-value cache**), and only the new query is computed. It needs no mask.""")
     page.check(
         "the last query alone, without a mask = the last row of all, with the causal mask",
         attend(q[:, -1:], k, v, causal=False)[0],
@@ -102,10 +104,6 @@ def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
 def _explain_inversion(page: Page, one: Head, fused: nn.Module, x: Tensor) -> None:
     """Show a mask that is the wrong way round, and the test that detects it."""
 
-    def right(x: Tensor) -> Tensor:
-        output: Tensor = one(x)[0]
-        return output
-
     def inverted(x: Tensor) -> tuple[Tensor, Tensor]:
         return attend_added(one.query(x), one.key(x), one.value(x), additive(~causal(x.shape[1])))
 
@@ -113,53 +111,20 @@ def _explain_inversion(page: Page, one: Head, fused: nn.Module, x: Tensor) -> No
         boolean mask is True where a query may NOT attend. In its scaled_dot_product_attention it is
         True where it may. If the mask is the wrong way round, each position attends to those after
         it. The table shows the additive form. The last query may attend to nothing, and gets equal
-        weights. With -inf, nn.MultiheadAttention gives it NaN, scaled_dot_product_attention
-        zeros.""")
+        weights (with -inf, softmax would give it NaN).""")
     weights = inverted(x)[1][0]
-    caption = (
-        "attention weights with the inverted mask: query position (row), key position (column)"
-    )
-    page.by_position(caption, weights, weights == 0)
-    page.paragraph("""NaN is noticed at once. In the additive form, however, no shape is wrong, each
-        row sums to 1, and the training loss falls faster than ever, since the character to predict
-        is part of the input. Only the generated text is nonsense. The test of causality detects it:
-        if the input changes at one position, no output before it may change.""")
+    page.by_position("attention weights with the inverted mask", weights, weights == 0)
+    page.paragraph("""In this form no shape is wrong, each row sums to 1, and the training loss
+        falls faster than ever, since the character to predict is part of the input. Only the
+        generated text is nonsense. The test of causality detects it: if the input changes at one
+        position, no output before it may change.""")
     page.source(influence)
-    changes = influence(right, x), influence(lambda x: inverted(x)[0], x)
-    for name, change in zip(("causal", "inverted"), changes, strict=True):
-        caption = f"{name} mask: change of the output at t (row) with the input at s (column)"
-        page.table(caption, change, names("t", len(change)), names("s", len(change)))
-    none = torch.zeros_like(changes[0])
-    page.check("causal mask: no output depends on a later input", changes[0].triu(1), none)
-    page.check("nor in the 8 heads", influence(fused, x).triu(1), none)
+    changes = influence(lambda x: inverted(x)[0], x)
+    caption = "inverted mask: change of the output at t (row) with the input at s (column)"
+    page.table(caption, changes, names("t", len(changes)), names("s", len(changes)))
+    none = torch.zeros_like(changes)
     claim = "inverted mask: outputs with and without a change of a later input"
-    page.check_differ(claim, changes[1].triu(1), none)
-
-
-def _explain_arrangements(page: Page) -> None:
-    """Show the masks of an encoder, a decoder, an encoder-decoder, and of generating text."""
-
-    def show(caption: str, allowed: Tensor, rows: list[str], columns: list[str]) -> None:
-        caption = f"{caption}: 1 where a query (row) may attend to a key (column)"
-        page.table(caption, allowed.int(), rows, columns, mask=~allowed)
-
-    source, target = names("s", 3), names("t", 4)
-    page.paragraph("""An **encoder** (BERT) has no mask: each position attends to the whole text,
-        including what follows. It represents a text that already exists, for example to classify it
-        or to fill in a blank. It cannot generate text: in training it would see the answer.""")
-    show("encoder", torch.ones(4, 4, dtype=torch.bool), target, target)
-    page.paragraph("""A **decoder** (GPT, the model of this program) has the causal mask. Each
-        position predicts the character after it from those up to it, so that one text of T
-        characters trains T predictions at once.""")
-    show("decoder", causal(4), target, target)
-    page.paragraph("""An **encoder-decoder** (the first transformer, for translation; T5) has two
-        texts. The encoder reads the source s without a mask. In the decoder a position of the
-        target t attends to the target up to it and to all of the source (cross-attention).""")
-    show("encoder-decoder", encoder_decoder(3, 4), source + target, source + target)
-    page.paragraph("""A decoder generates text in an **autoregressive** way: it predicts a
-        character, appends it, and predicts the next from the longer text. After a prompt of 3
-        characters, each step adds one row to the mask. The rows above it never see the new
-        character, so keys and values are kept (a **key-value cache**), and only the new query is
-        computed. It needs no mask.""")
-    steps = [f"step {t - 2}: t={t}" for t in (2, 3, 4, 5)]
-    show("autoregressive", causal(6)[2:], steps, names("t", 6))
+    page.check_differ(claim, changes.triu(1), none)
+    claim = "causal mask, one head: no output depends on a later input"
+    page.check(claim, influence(lambda x: one(x)[0], x).triu(1), none)
+    page.check("nor in the 8 heads", influence(fused, x).triu(1), none)

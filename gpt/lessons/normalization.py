@@ -56,13 +56,6 @@ class LayerNorm:
         return [self.gamma, self.beta]
 
 
-def take_apart(norm: nn.LayerNorm) -> LayerNorm:
-    """Return the production model's LayerNorm by hand, with its weights."""
-    by_hand = LayerNorm(norm.normalized_shape[0], eps=norm.eps, correction=0)
-    by_hand.gamma, by_hand.beta = norm.weight, norm.bias
-    return by_hand
-
-
 def statistics(x: Tensor) -> list[Tensor]:
     """(B, C) -> mean and standard deviation of column 0 and of row 0."""
     return [x[:, 0].mean(), x[:, 0].std(), x[0].mean(), x[0].std()]
@@ -100,18 +93,19 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""The next layer may need another mean and variance than 0 and 1. So each
         channel is multiplied by **gamma**, and **beta** is added. These are `parameters()`, one
         number a channel each, that training may change; at first they are 1 and 0. **eps**, 1e-5,
-        is added to the variance, which is 0 if all numbers of a row are equal:""")
-    sevens = torch.full((100,), 7.0)
-    norms = {"eps 0": LayerNorm(100, eps=0.0), "eps 1e-5": LayerNorm(100, eps=1e-5)}
-    rows = {name: norm(sevens)[:4] for name, norm in norms.items()}
-    page.table("100 times the number 7, first four of the output", rows)
-    _explain_running_statistics(page)
+        is added to the variance. Without it, a row of equal numbers, whose variance is 0, would
+        become 0 / 0, which is NaN.""")
+    page.paragraph("""Evaluation may have a single example, whose columns have no variance. So
+        BatchNorm keeps **running statistics** in training. Each batch moves the old mean and
+        variance a tenth (`momentum`) of the way to its own. Evaluation uses these. They are not
+        parameters: no gradient changes them.""")
     page.paragraph("""The notebooks divide by the unbiased standard deviation (`correction` 1),
         torch's layers by the biased one (0). With that, both are torch's:""")
     ours, theirs = BatchNorm(100, correction=0), nn.BatchNorm1d(100)
     page.check("BatchNorm by hand = torch's, in training", ours(x), theirs(x))
     ours.training = False
     page.check("in evaluation, by the running statistics", ours(x), theirs.eval()(x))
+    page.check("in evaluation an example alone = the same in its batch", ours(x[:1]), ours(x)[:1])
     biased = LayerNorm(100, correction=0)(x)
     page.check("LayerNorm by hand = torch's", biased, nn.LayerNorm(100)(x))
     page.exercise(
@@ -134,23 +128,8 @@ def explain_trained(page: Page, trained: Trained) -> None:
         trained.layers,
         ["mean", "std", "norm: mean", "std"],
     )
-    by_hand = take_apart(trained.blocks[-1].attention_norm)(trained.streams[-1])
-    page.check("LayerNorm by hand = the production model's", by_hand, trained.inputs[-1])
-
-
-def _explain_running_statistics(page: Page) -> None:
-    norm, rows = BatchNorm(100), {}
-    for batch in range(1, 101):
-        x = 2 + 3 * torch.randn(32, 100)
-        norm(x)
-        if batch in (1, 10, 100):
-            rows[f"after {batch}"] = torch.stack([norm.running_mean[0], norm.running_var[0]])
-    rows["truth"] = torch.tensor([2.0, 9.0])
-    page.paragraph("""Evaluation may have a single example, whose columns have no variance. So
-        BatchNorm keeps **running statistics** in training. Each batch moves the old mean and
-        variance a tenth (`momentum`) of the way to its own. Evaluation uses these. They are not
-        parameters: no gradient changes them. With batches of mean 2 and variance 9:""")
-    caption = "running statistics of column 0, after so many batches"
-    page.table(caption, rows, columns=["mean", "variance"])
-    norm.training = False
-    page.check("in evaluation an example alone = the same in its batch", norm(x[:1]), norm(x)[:1])
+    norm = trained.blocks[-1].attention_norm
+    by_hand = LayerNorm(norm.normalized_shape[0], eps=norm.eps, correction=0)
+    by_hand.gamma, by_hand.beta = norm.weight, norm.bias
+    claim = "LayerNorm by hand = the production model's"
+    page.check(claim, by_hand(trained.streams[-1]), trained.inputs[-1])

@@ -4,15 +4,12 @@ Absolute positions, learned or sinusoidal, are added to the token embedding. (Ro
 rotate queries and keys instead: the lesson `recipe`.)
 """
 
-import copy
-
 import torch
 from torch import Tensor
 
 from gpt.lessons.head import Head
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
-from gpt.model.transformer import GPT, Block
 
 
 def add_positions(x: Tensor, positions: Tensor) -> Tensor:
@@ -37,26 +34,6 @@ def permute_past(T: int, kept: int, seed: int) -> Tensor:
     while order.equal(past):
         order = torch.randperm(len(past), generator=generator)
     return torch.cat([order, torch.arange(T - kept, T)])
-
-
-def without_positions(model: GPT) -> GPT:
-    """Copy a model without positions, and without the key offset, which also shows the order."""
-    model = copy.deepcopy(model)
-    model.position_embedding = None
-    for block in model.blocks:
-        assert isinstance(block, Block)
-        block.attention.rotary, block.attention.key_offset = None, False
-    return model
-
-
-def predict(model: GPT, x: Tensor) -> Tensor:
-    """Embeddings without positions (1, T, C) -> probabilities of the next character (V,)."""
-    if model.position_embedding is not None:
-        x = add_positions(x, model.position_embedding.weight)
-    for block in model.blocks:
-        x = block(x)
-    probabilities: Tensor = model.head(model.norm(x))[0, -1].softmax(-1)
-    return probabilities
 
 
 def explain(page: Page, seed: int) -> None:
@@ -94,7 +71,9 @@ def explain(page: Page, seed: int) -> None:
     page.check("equal products at equal distance", products[1:, 1:], products[:-1, :-1])
     page.paragraph("""Both are **absolute**: they say where a character is. **Relative** positions
         say how far apart a query and a key are. Most models now use rotary positions: the lesson
-        recipe.""")
+        recipe. (A decoder of several layers can be trained without positions, arXiv:2203.16634. The
+        causal mask gives each character a past of its own, so what the first layer adds depends on
+        the place.)""")
     in_order, out_of_order = last_outputs(learned[:1])
     page.exercise(
         """In add_positions write positions[:1] for positions[: x.shape[1]]: the same vector at
@@ -108,38 +87,19 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Permute the past of the text, with and without the model's positions."""
-    model, T = trained.model, trained.ids.shape[1]
-    kept = model.config.ngram
+    """Permute the past of the text."""
+    T, kept = trained.ids.shape[1], trained.model.config.ngram
     if kept + 2 > T:
         page.paragraph(f"""This text is too short to permute its past: that needs {kept + 2}
             characters, of which the last {kept} keep their places.""")
         return
-    bare = without_positions(model)
-    x = bare.embed(trained.ids)  # (1, T, C)
-    permuted = x[:, permute_past(T, kept, trained.seed)]
-    predictions = [torch.stack([predict(m, x), predict(m, permuted)]) for m in (model, bare)]
-    page.paragraph(f"""The embeddings of all characters but the last {kept} are permuted (each
-        includes its n-gram rows, if the model has any), so only the order changes. Then the same
-        without the model's positions ({model.config.positions}) and key offset.""")
-    likely, columns = trained.likeliest(predictions[0][0])
+    permuted = trained.ids[:, permute_past(T, kept, trained.seed)]
+    in_order, out_of_order = trained.model(torch.cat([trained.ids, permuted]))[:, -1].softmax(-1)
+    page.paragraph(f"""What does the model predict if all characters but the last {kept} are
+        permuted?""")
+    likely, columns = trained.likeliest(in_order)
     page.table(
         "predicted probability of the next character",
-        torch.cat(predictions)[:, likely],
-        ["past in order", "past permuted", "no positions: in order", "no positions: permuted"],
-        columns,
+        {"past in order": in_order[likely], "past permuted": out_of_order[likely]},
+        columns=columns,
     )
-    page.table(
-        "total variation: half the sum of |difference|, from 0 (the same) to 1",
-        [(a - b).abs().sum() / 2 for a, b in predictions],
-        columns=["with positions", "without"],
-    )
-    page.check(
-        "without positions, the last output of layer 1: past in order = past permuted",
-        bare.blocks[0](x)[:, -1],
-        bare.blocks[0](permuted)[:, -1],
-    )
-    if len(trained.blocks) > 1:
-        page.paragraph("""From layer 2 on the order matters even without positions. The causal mask
-            gives each character a past of its own, so the outputs of layer 1 depend on the place.
-            Decoders can be trained without positions (arXiv:2203.16634).""")

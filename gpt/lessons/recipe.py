@@ -6,27 +6,22 @@ V vocabulary size.
 
 import math
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.config.load import load_config
 from gpt.config.schema import ModelConfig
-from gpt.lessons import block, normalization
 from gpt.lessons.averaging import causal_softmax
+from gpt.lessons.block import gelu
 from gpt.lessons.lesson_page import Page
-from gpt.lessons.positions import add_positions
 from gpt.lessons.scaling import entropy, max_entropy, scaled_scores
 from gpt.lessons.textbook import draw_zeros
 from gpt.lessons.trained import Trained
 from gpt.model.rotary import Rotary, offset_keys
 from gpt.model.transformer import GPT, cross_entropy
-from gpt.text.batches import batch
 from gpt.text.display import symbol
-from gpt.text.vocabulary import MASKED
 from gpt.training.optimizer import orthogonalise
-from gpt.training.schedule import Schedule
 
 ALL_OF_THEM = 1.863  # val loss of shakespeare_fast
 LEAVE_ONE_OUT = {  # val loss of shakespeare_fast without the part (with another), of 3 seeds
@@ -55,11 +50,11 @@ def rotate(x: Tensor) -> Tensor:
     return torch.cat([rotated.real, rotated.imag], dim=-1)
 
 
-def normalised_scores(q: Tensor, k: Tensor, scale: float = 1.0) -> Tensor:
-    """(..., T, hs) twice -> scores (..., T, T), at most scale * sqrt(hs)."""
+def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
+    """(..., T, hs) twice -> scores (..., T, T), at most sqrt(hs)."""
     q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
     k = F.layer_norm(k, k.shape[-1:])
-    return scale * scaled_scores(q, k)
+    return scaled_scores(q, k)
 
 
 def offset_by_one(k: Tensor) -> Tensor:
@@ -87,19 +82,6 @@ def by_svd(gradient: Tensor) -> Tensor:
     return torch.matmul(U, Vt)
 
 
-def by_hand(model: GPT, ids: Tensor) -> Tensor:
-    """(B, T) ids -> (B, T, V) logits, with the weights of a production model of any config."""
-    weights: dict[str, Tensor] = model.state_dict()
-    x = ngram_embedding(ids, embedding_tables(model))  # (B, T, C)
-    if model.config.positions == "learned":
-        x = add_positions(x, weights["position_embedding.weight"])
-    # rotary positions, QK norm, key offset, squared ReLU
-    for layer in block.stack(model):
-        x = layer(x)
-    x = normalization.take_apart(model.norm)(x)
-    return x @ weights["head.weight"].T  # (B, T, V)
-
-
 def embedding_tables(model: GPT) -> list[Tensor]:
     """Return the tables (V, C) of a character, and of the first, second, ... before it."""
     weights: dict[str, Tensor] = model.state_dict()
@@ -107,17 +89,11 @@ def embedding_tables(model: GPT) -> list[Tensor]:
     return [weights[f"{key}.weight"] for key in keys]
 
 
-def queries_and_keys(seed: int) -> tuple[Tensor, Tensor]:
-    """Draw 8 queries and 8 keys of head_size 16, (1, 8, 16) each."""
-    q, k = torch.randn(2, 1, 8, 16, generator=torch.Generator().manual_seed(seed))
-    return q, k
-
-
 def explain(page: Page, seed: int) -> None:
     """Write the page."""
     torch.manual_seed(seed)
     ids, model = torch.randint(11, (2, 8)), GPT(load_config("quickstart").model, 11).eval()
-    q, k = queries_and_keys(seed)
+    q, k = torch.randn(2, 1, 8, 16, generator=torch.Generator().manual_seed(seed))
     page.paragraph("""The textbook GPT, config classic, learns slowly. This project's other configs
         add the ten parts below. Parts 7, 8 and 10 are off by default: `gpt train my.txt` sets 8,
         and sets 7 and 10 if they pay. The table at the end shows what most parts bring. Most are
@@ -125,7 +101,18 @@ def explain(page: Page, seed: int) -> None:
     _explain_attention(page, q, k)
     _explain_layers(page, ids, model)
     _explain_muon(page, ids, model)
-    _explain_batches(page, ids, model)
+    page.paragraph("""7. **Token dropout** (word dropout, arXiv:1511.06349;
+        model.character_dropout). Some of a batch's input characters are dropped, others in each
+        step, so that no single one is relied on. A dropped character adds no row to the embedding
+        of its own position, and none to those after it. Its own position keeps the rows of the
+        characters before it. It helps against overfitting, if a text is read many times.""")
+    page.paragraph("""8. **Short windows first** (sequence length warmup, arXiv:2108.06084;
+        train.first_window). Most of what there is to learn needs little context, and in short
+        windows attention costs less. The first steps have windows of train.first_window
+        characters, and accordingly more of them.""")
+    page.paragraph("""9. **Epochs**. Windows are not drawn anywhere in the text. Every pass over it
+        uses each character at most once, and all but fewer than 2 T of them, in an order of its
+        own.""")
     _explain_key_offset(page, k)
     page.paragraph("""What does each part bring? The table shows the val loss (nats per character)
         on tinyshakespeare of the config shakespeare_fast, 140 steps of 1,024 characters, with one
@@ -154,8 +141,8 @@ def _explain_attention(page: Page, q: Tensor, k: Tensor) -> None:
     """Explain rotary positions and QK norm."""
     page.paragraph("""1. **Rotary positions** (RoPE; arXiv:2104.09864, section 3.2.2;
         model.positions). Nothing is added to the embedding. Each query and key is rotated, pair of
-        channels by pair, by an angle proportional to its position. Their dot product then depends
-        on the distance between the two alone.""")
+        channels by pair, by an angle proportional to its position. The dot product of a given query
+        and key then depends only on how far apart they are, and on which comes first.""")
     page.source(rotate)
     one, other = torch.randn(2, 1, 1, 6).expand(2, 1, 8, 6)  # a query and a key at 8 positions
     scores = (rotate(one) @ rotate(other).transpose(-2, -1))[0]  # (T, T)
@@ -183,21 +170,15 @@ def _explain_layers(page: Page, ids: Tensor, model: GPT) -> None:
     """Explain n-gram embeddings, squared ReLU and the initialisation."""
     page.paragraph("""3. **n-gram embeddings** (model.ngram). Besides its own row, a position sums
         rows of the characters just before it, from a table for each distance. It is the first layer
-        of a neural n-gram model (Bengio et al. 2003, JMLR 3, section 2), or a convolution of
-        one-hot characters.""")
+        of a neural n-gram model (Bengio et al. 2003, JMLR 3, section 2).""")
     page.source(ngram_embedding)
-    tables = embedding_tables(model)
-    embedded = ngram_embedding(ids, tables)
-    one_hot = F.pad(F.one_hot(ids, 11).float().transpose(1, 2), (len(tables) - 1, 0))
-    kernel = torch.stack(tables[::-1], dim=-1).transpose(0, 1)  # (C, V, ngram)
-    convolved = F.conv1d(one_hot, kernel).transpose(1, 2)
+    embedded = ngram_embedding(ids, embedding_tables(model))
     page.check("these lines = the production model's embedding", embedded, model.embed(ids))
-    page.check("these lines = torch's convolution of one-hot characters", embedded, convolved)
     page.paragraph("""4. **Squared ReLU** (Primer, arXiv:2109.08668; model.activation) in the MLP:
         no exponential to compute, and exactly zero for all negative numbers.""")
     page.formula("squared ReLU", "max(x, 0)^2")
     x = torch.tensor([-2.0, -1.0, 0.0, 1.0, 2.0])
-    page.table("activations", {"x": x, "GELU": block.gelu(x), "squared ReLU": block.relu2(x)})
+    page.table("activations", {"x": x, "GELU": gelu(x), "squared ReLU": x.clamp(min=0) ** 2})
     page.paragraph("""5. **Zero initialisation** (as arXiv:1706.02677, section 5.1, does with
         residual blocks). What a block adds to the residual stream begins at zero, and so does the
         head. A new model is its embedding and predicts each character alike, and each part learns
@@ -207,10 +188,6 @@ def _explain_layers(page: Page, ids: Tensor, model: GPT) -> None:
     page.check("a new model's first block: its output = its input", first, embedded)
     loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
     page.check("a new model's loss = ln V", loss, torch.tensor(math.log(11)))
-    draw_zeros(model)
-    page.paragraph("All five together, with every weight drawn, in the shape of quickstart:")
-    page.source(by_hand)
-    page.check("the model by hand = the production model", by_hand(model, ids), model(ids))
 
 
 def _explain_muon(page: Page, ids: Tensor, model: GPT) -> None:
@@ -221,6 +198,7 @@ def _explain_muon(page: Page, ids: Tensor, model: GPT) -> None:
         Muon computes nearly the same by polynomials (as in Polar Express, arXiv:2505.16932). Then
         all neurons are made to move alike (NorMuon, arXiv:2510.05491).""")
     page.source(by_svd)
+    draw_zeros(model)  # else the gradient is zero
     with torch.enable_grad():
         loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
         (gradient,) = torch.autograd.grad(loss, model.get_parameter("blocks.0.mlp.expand.weight"))
@@ -236,45 +214,6 @@ def _explain_muon(page: Page, ids: Tensor, model: GPT) -> None:
     turned = u.T @ orthogonal @ vh.T
     claim = "the directions are kept: U^T (Muon's) V = its diagonal"
     page.check(claim, turned, turned.diag().diag())
-
-
-def _explain_batches(page: Page, ids: Tensor, model: GPT) -> None:
-    """Explain token dropout, short windows and epochs."""
-    page.paragraph("""7. **Token dropout** (word dropout, arXiv:1511.06349;
-        model.character_dropout). Some of a batch's input characters are dropped, others in each
-        step, so that no single one is relied on. A dropped character adds no row to the embedding
-        of its own position, and none to those after it. Its own position keeps the rows of the
-        characters before it. It helps against overfitting, if a text is read many times.""")
-    dropped = ids.clone()
-    dropped[:, 3] = MASKED
-    change = torch.zeros_like(model.embed(ids))  # (B, T, C)
-    for distance, table in enumerate(embedding_tables(model)):
-        change[:, 3 + distance] = -table[ids[:, 3]]
-    page.check(
-        "t=3 dropped: the change of the embedding = minus a row at t=3, and at the three after it",
-        model.embed(dropped) - model.embed(ids),
-        change,
-    )
-    config = load_config("quickstart")
-    schedule = Schedule(config)
-    page.paragraph(f"""8. **Short windows first** (sequence length warmup, arXiv:2108.06084;
-        train.first_window). Most of what there is to learn needs little context, and in short
-        windows attention costs less. In quickstart the first {schedule.short_steps} of
-        {config.train.steps} steps have windows of {config.train.first_window} characters:""")
-    steps = [0, schedule.short_steps - 1, schedule.short_steps, schedule.steps - 1]
-    shapes = [schedule.shape(step) for step in steps]
-    page.table(
-        "batches of quickstart",
-        {f"step {step}": [B, T, B * T] for step, (B, T) in zip(steps, shapes, strict=True)},
-        columns=["B", "T", "characters"],
-    )
-    page.paragraph("""9. **Epochs**. Windows are not drawn anywhere in the text. Every pass over it
-        uses each character at most once, and all but fewer than 2 T of them, in an order of its
-        own. A pass over 1,009 characters is 62 windows of T = 16:""")
-    text = np.arange(1009, dtype=np.uint16)
-    drawn = torch.cat([batch(text, 2, 16, seed=0, step=step)[0] for step in range(31)])  # (62, T)
-    claim = f"the {drawn.numel()} characters of the pass = how many are distinct"
-    page.check(claim, torch.tensor(drawn.numel()), torch.tensor(len({*drawn.flatten().tolist()})))
 
 
 def _explain_key_offset(page: Page, noise: Tensor) -> None:
@@ -304,27 +243,17 @@ def _explain_key_offset(page: Page, noise: Tensor) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the sizes of n-gram rows and scores, and how many channels are negative."""
+    """Show the sizes of n-gram rows and scores."""
     model, config = trained.model, trained.model.config
     page.table(
         "mean norm of the embeddings of this text's characters, and of those before each",
         [t[trained.ids[0]].norm(dim=-1).mean() for t in embedding_tables(model)],
         columns=["its own", *(f"{i} before" for i in range(1, config.ngram))],
     )
-    rows = []
-    for layer, x, (_, q, k, _) in zip(
-        trained.blocks, trained.streams, trained.heads(), strict=True
-    ):
-        x = x + layer.attention(layer.attention_norm(x))
-        negative = (layer.mlp.expand(layer.mlp_norm(x)) <= 0).float().mean()
-        rows.append([scaled_scores(q, k).tril().abs().max(), negative])
     bound = config.attention_scale * config.head_size**0.5
     limit = f"at most {bound:.4f}" if config.qk_norm else "no QK norm"
     page.table(
-        f"largest |score| ({limit}), and share of the MLP's channels that are negative",
-        rows,
-        trained.layers,
-        ["score", "negative"],
+        f"largest |score| ({limit})",
+        [scaled_scores(q, k).tril().abs().max() for _, q, k, _ in trained.heads()],
+        columns=trained.layers,
     )
-    computed = by_hand(model, trained.ids)
-    page.check("the model by hand = the trained model", computed, model(trained.ids))

@@ -76,9 +76,9 @@ def explain(page: Page, seed: int) -> None:
         ["q.k", "q.k / sqrt(dimension)"],
         [str(d) for d in dimensions],
     )
-    page.paragraph("""Why does it matter? Softmax is diffuse only while its scores are small. Large
-        scores make it nearly **one-hot**: all weight goes to the largest. Five scores, times 1, 8
-        and 32:""")
+    page.paragraph("""Why does it matter? Softmax is diffuse only while its scores differ little.
+        Large differences make it nearly **one-hot**: all weight goes to the largest
+        score. Five scores, times 1, 8 and 32:""")
     scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])
     rows = ["scores", "8 x scores", "32 x scores"]
     multiples = torch.stack([scores, 8 * scores, 32 * scores])

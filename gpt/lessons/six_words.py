@@ -75,19 +75,9 @@ def explain(page: Page, head: ParameterHead) -> None:
     page.table("context vectors: weights @ V", context, WORDS)
     fused = nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
     page.check("these lines = torch's scaled_dot_product_attention", context, fused)
-    one = ParameterHead(3, 2)
-    one.load_state_dict(head.state_dict())
-    with torch.enable_grad():
-        loss = one(X)[0].square().sum()
-        gradients = torch.autograd.grad(loss, [*one.parameters()])
-    for parameter, gradient in zip(one.parameters(), gradients, strict=True):
-        parameter.sub_(0.1 * gradient)
     page.paragraph("""Why `nn.Module` and `nn.Parameter`? A matrix that is an `nn.Parameter` has
         `requires_grad`, so `backward()` stores the gradient of a loss in its `.grad`. The module
         lists its parameters in `parameters()`, which is passed to an optimizer, and in
         `state_dict()`, which a checkpoint stores. x is a plain tensor: it is fixed, is in no list
         and has no gradient. In a model x is trained too: each vector is a row of an **embedding**
-        table, which is one more parameter. Here are the gradients of a loss, the sum of the squared
-        outputs, and that loss before and after w -= 0.1 * w.grad for each parameter w.""")
-    page.table(".grad of each parameter", torch.cat(gradients, dim=1), columns=SIDES)
-    page.table("the loss", [loss, one(X)[0].square().sum()], columns=["before", "after"])
+        table, which is one more parameter.""")
