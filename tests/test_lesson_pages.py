@@ -385,14 +385,6 @@ def test_the_code_that_is_shown_is_python(name: str, width: int) -> None:
         compile(textwrap.dedent(shown), name, "exec")
 
 
-def test_a_drawing_is_cut_at_the_columns_that_it_takes() -> None:
-    """Lines of 64 Chinese characters took 139 columns."""
-    page = Page("a", "b", "c", None)
-    page.drawing("caption", ["中" * 64, "é" * 99, "x" * 64, "\x1b" * 64])
-    lines = render(page, 80).split("\n\n")[1].splitlines()[1:]
-    assert lines == ["中" * 38, "é" * 76, "x" * 64, r"\x1b" * 19]
-
-
 def test_terms_are_bold_and_cells_shaded_only_where_the_terminal_has_colours() -> None:
     page = Page("a", "b", "c", None)
     page.paragraph("A **causal mask** hides the future; a causal mask is *not* everything.")

@@ -97,10 +97,10 @@ def explain(page: Page, seed: int) -> None:
     page.exercise(
         """In `ParameterHead.forward` (six_words.py) delete `/ k.shape[-1] ** 0.5`. The weight of
         'journey' on itself was 0.2264, and on 'one' 0.0906. Which grows, which shrinks, and which
-        check fails?""",
+        checks fail?""",
         """The largest weights grow and the smallest shrink, since softmax sees larger differences:
-        0.2507 on itself, 0.0687 on 'one'. "These lines = torch's
-        scaled_dot_product_attention" fails, and so does the comparison with linear layers.""",
+        0.2507 on itself, 0.0687 on 'one'. "These lines = torch's scaled_dot_product_attention"
+        fails, and so does the comparison with linear layers.""",
     )
 
 

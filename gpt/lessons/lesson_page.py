@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt.text.display import first_columns
-
 MIN_DIFFERENCE = 1e-3  # between tensors that are claimed to differ
 Row = Tensor | Sequence[float | Tensor]
 Rows = Row | Sequence[Sequence[float | Tensor]]
@@ -81,9 +79,8 @@ class Page:
         self.table(caption, values, names("t", len(values)), names("t", len(values)), mask)
 
     def drawing(self, caption: str, lines: Sequence[str]) -> None:
-        """Add a drawing made of characters; its lines are cut, never wrapped."""
-        cut = [first_columns(line, 76) for line in lines]
-        self.parts.append({"drawing": caption, "lines": cut})
+        """Add a drawing made of characters; its lines are never wrapped."""
+        self.parts.append({"drawing": caption, "lines": list(lines)})
 
     def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-5) -> None:
         """Claim that two tensors are equal up to rounding, and check it."""

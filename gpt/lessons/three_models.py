@@ -18,6 +18,7 @@ from gpt.lessons.trained import Trained
 from gpt.model.transformer import cross_entropy
 from gpt.text.batches import batch, spread_windows, to_torch
 from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.display import in_one_line
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Ids
 from gpt.training.optimizer import AdamW
@@ -27,7 +28,6 @@ BIGRAM_RATE, RATE = 0.1, 0.01  # learning rates
 SCORED_CHARACTERS = 8192  # characters of the val split whose loss is measured
 SAMPLE_CHARACTERS = 64  # characters of a sample
 MAX_CONTEXT = 64  # characters, the longest context in the table of losses
-LINE_ENDS = {ord("\n"): "↵", ord("\t"): "⇥"}
 
 
 class Bigram(nn.Module):
@@ -162,7 +162,7 @@ def explain(page: Page, seed: int) -> None:
     page.drawing(
         "untrained, and trained: each character drawn from the prediction after those before it",
         [
-            f"{name:<11}{corpus.vocabulary.decode(samples[name]).translate(LINE_ENDS)}"
+            f"{name:<11}{in_one_line(corpus.vocabulary.decode(samples[name]))}"
             for name in ("untrained", *models)
         ],
     )

@@ -1,7 +1,6 @@
 """Make characters safe to look at, and highlight them in a terminal (ANSI codes, 256 colours)."""
 
 import unicodedata
-from itertools import accumulate
 
 UNSAFE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
 UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
@@ -47,14 +46,6 @@ def escaped(c: str) -> str:
 def in_one_line(text: str) -> str:
     """Return `visible(text)` with signs for line ends and tabs."""
     return visible(text.translate({ord(c): SIGNS[c] for c in "\n\t"}))
-
-
-def first_columns(text: str, width: int) -> str:
-    """Return the longest start of `text` that takes at most `width` columns when `visible`."""
-    from rich.cells import cell_len
-
-    ends = accumulate(cell_len(_visible(c)) for c in text)
-    return text[: sum(column <= width for column in ends)]
 
 
 def bold(text: str) -> str:
