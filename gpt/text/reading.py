@@ -4,10 +4,10 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import IO, Any, cast
 
 from gpt.errors import GPTError, TextError
 from gpt.text.display import escaped
@@ -19,37 +19,32 @@ COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": ZSTD}  # suff
 TAR_SUFFIXES = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}
 
 
-class Readable(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int, /) -> bytes:
-        """Return `size` bytes, fewer only at the end."""
-        ...
-
-
 @dataclass(frozen=True)
 class Entry:
     """A file or a member of an archive.
 
     Attributes:
         name: its name in messages.
-        open: opens it at its beginning.
-        once: it is a member of a .tar: after more than its head has been read, it cannot be opened
-            again.
+        open: opens it at its beginning, or after `start`.
+        start: the first bytes of a member of a .tar, which can be read only once.
     """
 
     name: str
-    open: Callable[[], AbstractContextManager[Readable]]
-    once: bool = False
+    open: Callable[[], IO[bytes]]
+    start: bytes | None = None
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the bytes in blocks of at most CHUNK_BYTES. Raises TextError for damage."""
+        if self.start:
+            yield self.start
         with naming_errors(self.name), self.open() as file:
             while block := file.read(CHUNK_BYTES):
                 yield block
 
     def head(self) -> bytes:
         """Return the first HEAD_BYTES. Raises TextError if they cannot be read."""
+        if self.start is not None:
+            return self.start
         with naming_errors(self.name), self.open() as file:
             return file.read(HEAD_BYTES)
 
@@ -74,11 +69,11 @@ def split_suffixes(name: str) -> tuple[str, str]:
     return (os.path.splitext(stem)[1], suffix) if suffix in COMPRESSED else (suffix, "")  # noqa: PTH122
 
 
-def open_file(path: Path) -> AbstractContextManager[Readable]:
+def open_file(path: Path) -> IO[bytes]:
     """Open a file and decompress it. Raises any exception of the library for damaged content."""
     if suffix := split_suffixes(path.name)[1]:
         library: Any = importlib.import_module(COMPRESSED[suffix])  # some Pythons lack one
-        return cast(AbstractContextManager[Readable], library.open(path))
+        return cast(IO[bytes], library.open(path))
     return path.open("rb")
 
 

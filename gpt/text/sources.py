@@ -126,13 +126,12 @@ class _TextFiles:
         """
         self._name, self._data, self._among_others = in_message(name), data, among_others
         self._raw = data.vocabulary == "bytes"  # binary files are then read, too
-        self._notices, self._count = Notices(), list[str]()
+        self._notices = Notices()
         self.paths, self.skipped = list[Path](), list[Skipped]()
 
     def source(self, stdin: Path | None = None) -> Source:
         """Return the text. `stdin` is the file that holds standard input, if it is one of them."""
-        notices = lambda: [*self._notices.lines(), *self._count]  # noqa: E731
-        return Source(self._name, self._parts, tuple(self.paths), notices, stdin)
+        return Source(self._name, self._parts, tuple(self.paths), self._notices.lines, stdin)
 
     def add(self, path: Path, *, named: bool = False) -> None:
         """Add a file, or skip it if it is not text. Raise TextError for it instead if `named`."""
@@ -162,7 +161,7 @@ class _TextFiles:
         if not count:
             raise TextError(f"{self._name}: expected some text, got none{skips}")
         if skipped:
-            self._count = [f"{self._name}: {counted(count, 'document')}{skips}"]
+            self._notices.add(self._name, f"{counted(count, 'document')}{skips}")
 
     def _read(self, path: Path) -> Iterator[Document | Skipped]:
         """Yield the documents of a file."""
@@ -201,8 +200,9 @@ class _TextFiles:
     def _chunks(self, entry: Entry, head: bytes) -> Iterator[bytes]:
         encoding = encoding_of(head, self._data.encoding)
         is_set = encoding == self._data.encoding and not is_utf8(encoding)
-        if is_set and self._among_others and fits_utf8([head] if entry.once else entry.blocks()):
-            encoding = "utf-8"
+        if is_set and self._among_others:
+            blocks = entry.blocks() if entry.start is None else [entry.start]
+            encoding = "utf-8" if fits_utf8(blocks) else encoding
         if encoding != self._data.encoding and not is_utf8(encoding):
             self._notices.add(entry.name, f"read as {encoding.upper()}")
         is_kept = self._raw and self._data.errors == "strict"
