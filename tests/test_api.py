@@ -148,7 +148,6 @@ def test_what_is_wrong_is_raised_as_one_message(run: Path) -> None:
         ({"stops": [3]}, "stops: expected a str or a list of str, got [3]"),
         ({"stops": ""}, "stops: expected strings of at least one character, got ''"),
         ({"until_stop": True}, "until_stop: expected stops, which end the samples, got none"),
-        ({"ban": 3}, "ban: expected a str or a list of str, got 3"),
         ({"prompts": 3}, "prompts: expected a str or a list of str, got 3"),
         (
             {"prompts": "9"},

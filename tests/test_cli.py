@@ -542,11 +542,10 @@ def test_sample_has_a_flag_for_each_key_of_its_section(gpt: Gpt) -> None:
         (["--presence-penalty", "nan"], 2, "--presence-penalty"),
         (["--frequency-penalty", "101"], 2, "--frequency-penalty"),
         (["--repetition-penalty", "2"], 2, "--frequency-penalty X or --presence-penalty X"),
-        (["--ban", "É"], 2, "characters to ban has characters outside the model's vocabulary: É"),
         (["--prompts", "no.txt"], 2, "--prompts no.txt: cannot read it (No such file"),
         (["--prompts", "empty.txt"], 2, "--prompts empty.txt: expected a prompt on each line"),
         (["--prompt", "É"], 2, "vocabulary: É; leave them out, or add --unknown drop"),
-        (["--prompt", "\u00a0"], 2, r"vocabulary: '\xa0' (NO-BREAK SPACE); leave"),
+        (["--prompt", "\u00a0"], 2, r"vocabulary: \xa0; leave"),
         (["--num-samples", "0"], 2, "--num-samples"),
         (["--until-stop"], 2, "until_stop: expected stops, which end the samples"),
         (["--stop", ""], 2, "stops: expected strings of at least one character"),
@@ -629,9 +628,6 @@ def test_typed_escapes_are_newlines_tabs_and_backslashes(
     assert prompt_and_stop(r"a\tb\\n\n", r"\n") == ("a\tb\\n\n", "\n")
     assert prompt_and_stop("a\tb\n", r"\t") == ("a\tb\n", "\t")
     assert prompt_and_stop(r"b\b", "n") == (r"b\b", "n")
-    (one,) = json.loads(gpt(*arguments, "--ban", r"\n\\")[1])["samples"]
-    assert not {"\n", "\\"} & {*one["text"]}
-    assert {"a", "n"} <= {*one["text"]}
 
 
 def test_each_line_of_a_file_is_a_prompt(gpt: Gpt, trained: Path) -> None:
@@ -719,7 +715,7 @@ def test_a_typed_line_that_is_not_utf8_is_refused_and_the_next_one_read(trained:
     command = [sys.executable, "-m", "gpt", "sample", "--length", "3", "--interactive"]
     done = subprocess.run(command, input=b"\xff\nfox", capture_output=True)
     assert (done.returncode, done.stderr.count(b"\n")) == (0, 1)
-    assert b"> the text has characters outside the model's vocabulary: '\\udcff'" in done.stdout
+    assert b"> the text has characters outside the model's vocabulary: \\udcff" in done.stdout
     assert b"\n> fox" in done.stdout
 
 
@@ -753,8 +749,7 @@ def test_resume_of_a_damaged_run_says_what_it_can_do(gpt: Gpt, trained: Path) ->
     code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
     assert (code, "--checkpoint" in err) == (1, False)
     assert "runs/small cannot be resumed: none of its checkpoints is intact. " in err
-    advised = shlex.split(err[err.index("train the run again: ") :])
-    assert gpt(*advised[advised.index("train", 4) :])[0] == 0
+    assert err.endswith("or train the run again by --overwrite\n")
 
 
 @pytest.mark.parametrize(

@@ -142,7 +142,6 @@ class Model:
         seed: int | None = None,
         stops: str | Sequence[str] = (),
         until_stop: bool = False,
-        ban: str = "",
         rules: Mapping[str, float | None] = NO_CHANGES,
     ) -> Iterator["Chunk"]:
         """Return an iterator over chunks of all samples, which are generated side by side.
@@ -157,7 +156,6 @@ class Model:
             seed: seed of the draws, which also depend on the sample's index; None: the run's.
             stops: strings that end a sample and are not part of it; a str is one string.
             until_stop: ignore `sample.length`: only a stop string ends a sample, or `length`.
-            ban: characters that are never sampled.
             rules: changes of the config's section `sample`, such as `{"temperature": 0.5,
                 "min_p": 0.1}`. A None changes nothing.
 
@@ -171,7 +169,7 @@ class Model:
         """
         from gpt.sampling.engine import open_engine
         from gpt.sampling.generate import generate, sample_sources
-        from gpt.sampling.prompt import banned_ids, check_known, encode_prompt
+        from gpt.sampling.prompt import check_known, encode_prompt
         from gpt.sampling.sampler import sampling_rules
 
         chosen = sampling_rules(self.config.sample, **{"length": length, **rules})
@@ -185,8 +183,6 @@ class Model:
             check_known(text, self.vocabulary, advice, what="the stop string", shared=False)
         if until_stop and not stops:
             raise UsageError("until_stop: expected stops, which end the samples, got none")
-        ban = "".join(_texts("ban", ban))
-        banned_ids(ban, self.vocabulary)  # raises UsageError
         prompts = [self.prepare(text) for text in _texts("prompts", prompts)]
         encoded = [encode_prompt(text, self.vocabulary) for text in prompts]
         length = None if length is None and until_stop else chosen.length
@@ -199,7 +195,6 @@ class Model:
             length=length,
             stops=stops,
             rules=chosen,
-            ban=ban,
         )
 
     def logits(self, text: str) -> "Tensor":

@@ -39,7 +39,6 @@ class Repl:
     rules: SampleConfig
     stops: Sequence[str] = ()
     until_stop: bool = False
-    ban: str = ""
     drop_unknown: bool = False
     text: str | None = None  # the last prompt and its continuation
 
@@ -86,7 +85,6 @@ class Repl:
             seed=self.seed,
             stops=self.stops,
             until_stop=self.until_stop,
-            ban=self.ban,
             rules=rules,
         )
         self.seed += 1

@@ -44,7 +44,6 @@ def sample(
     length: int | None = option("N", "Characters to sample.", min=0),
     stop: list[str] | None = option("TEXT", "End a sample before this text; repeat for more."),
     until_stop: bool = flag("--until-stop", "End at --stop or --length, not at sample.length."),
-    ban: str = option("CHARACTERS", "Never sample any of these characters.", default=""),
     num_samples: int = option("N", "Samples of each prompt.", default=1, min=1),
     separator: str = option("TEXT", "The line between two samples.", default="---"),
     temperature: float | None = option(
@@ -81,8 +80,8 @@ def sample(
     The length and the rules from --temperature to --frequency-penalty default to the `sample`
     settings of the run. The run, step, val loss and seed are printed to stderr.
 
-    In --prompt, --stop, --ban, --separator and the lines of --prompts, \n is a newline, \t a tab
-    and \\ a backslash.
+    In --prompt, --stop, --separator and the lines of --prompts, \n is a newline, \t a tab and \\ a
+    backslash.
     """
     run = one_run(run, run_option)
     stop = [unescaped(text) for text in stop or []]
@@ -108,7 +107,7 @@ def sample(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
     }
-    ban, drop = unescaped(ban), unknown is Unknown.drop
+    drop = unknown is Unknown.drop
 
     from gpt import api
 
@@ -122,7 +121,7 @@ def sample(
         typer.echo(summary, err=True)
         given = {k: v for k, v in {"length": length, **rules}.items() if v is not None}
         start = model.config.sample.model_copy(update=given)
-        Repl(model, seed, start, stop, until_stop and length is None, ban, drop).run(input, show)
+        Repl(model, seed, start, stop, until_stop and length is None, drop).run(input, show)
         return
     advice = "leave them out, or add --unknown drop"
     texts = [model.prepare(text, drop_unknown=drop, advice=advice) for text in texts or [""]]
@@ -133,7 +132,6 @@ def sample(
         seed=seed,
         stops=stop,
         until_stop=until_stop,
-        ban=ban,
         rules=rules,
     )
     typer.echo(wrapped(summary, sys.stderr), err=True)

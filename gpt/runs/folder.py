@@ -85,14 +85,7 @@ def check_keeps(folder: Path, config: Config) -> None:
 
 
 def delete_run(name: str) -> Path:
-    """Delete what the run or sweep `name` wrote, and its folder unless it contains other files.
-
-    Returns:
-        The folder.
-
-    Raises:
-        UsageError: there is no such run, or it is being written.
-    """
+    """Delete what a run or sweep wrote, and its folder if that is empty then; return the folder."""
     folder = find_to_delete(name)
     if is_sweep(folder):
         delete_sweep(folder)

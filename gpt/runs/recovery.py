@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from gpt.config.schema import SETTINGS, Config, values
 from gpt.config.yaml import as_flow
-from gpt.errors import CheckpointError, ConfigError, command
+from gpt.errors import CheckpointError, ConfigError
 from gpt.files import from_here
 from gpt.runs.format import CheckpointData, TrainingState, step_folder, steps_in
 from gpt.runs.lock import locked
@@ -70,12 +70,10 @@ def _newest_intact(
     if not damaged:
         raise CheckpointError(f"{folder}: no checkpoint")
     shown = from_here(run)
-    config = str(shown / "config.yaml")
-    again = command("train", "--config", config, "--run-dir", str(shown), "--overwrite")
     newest = next(iter(damaged.values()))
     raise CheckpointError(
         f"{shown} cannot be resumed: none of its checkpoints is intact. {newest}. Copy "
-        f"{shown / 'checkpoints'} from a backup, or train the run again: {again}"
+        f"{shown / 'checkpoints'} from a backup, or train the run again by --overwrite"
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError
 from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
-from gpt.sampling.prompt import banned_ids, encode_prompt
+from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.sampler import NEVER, PENALTY_CHARACTERS, choose, log_softmax
 from gpt.sampling.stopping import Chunk, Detokenizer, StopBuffer
 from gpt.seeds import uniforms
@@ -32,7 +32,7 @@ class Generator:
     as they are at most T. When a text outgrows T, all but its last T // 2 characters are dropped,
     and those are prefilled as a text of their own; and so on. Later characters therefore have
     T // 2 to T characters of context, and cost on average as much as the first T. A character here
-    is an id; in a byte model it is a byte. The ids in `banned` are never drawn.
+    is an id; in a byte model it is a byte. The id `never` is not drawn.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Generator:
         prompts: list[list[int]],
         sources: Sequence[np.random.Generator],
         rules: SampleConfig,
-        banned: Sequence[int] = (),
+        never: int | None = None,
     ) -> None:
-        self.engine, self.T, self.rules, self.banned = engine, engine.T, rules, list(banned)
+        self.engine, self.T, self.rules, self.never = engine, engine.T, rules, never
         self.contexts = [prompt[-self.T :] for prompt in prompts]
         self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]
         self.sources = list(sources)
@@ -65,7 +65,8 @@ class Generator:
                 "the model is broken: its logits are NaN or infinite; load another checkpoint"
             )
         log_probabilities = log_softmax(logits)
-        logits[:, self.banned] = NEVER
+        if self.never is not None:
+            logits[:, self.never] = NEVER
         draws = np.array([source.random() for source in self.sources])
         chosen = choose(logits, draws, self.rules, self.recent)
         for context, recent, id_ in zip(self.contexts, self.recent, chosen.tolist(), strict=True):
@@ -100,14 +101,13 @@ def generate(
     length: int | None,
     rules: SampleConfig = PLAIN,
     stops: Sequence[str] = (),
-    ban: str = "",
 ) -> Iterator[Chunk]:
     """Continue each prompt until a stop string, or for `length` characters; yield the chunks.
 
     `engine` has as many texts as there are prompts (of ids). `sources` are the random numbers of
-    each sample, as `sample_sources` makes them. The characters in `ban` are never sampled. A stop
-    string is not part of the sample; characters that may be the beginning of one are held back. The
-    length, the stop strings and the other samples do not change the draws of a sample.
+    each sample, as `sample_sources` makes them. The unknown id is not sampled. A stop string is not
+    part of the sample; characters that may be the beginning of one are held back. The length, the
+    stop strings and the other samples do not change the draws of a sample.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
@@ -116,7 +116,7 @@ def generate(
     if length == 0:
         yield from (buffer.release(0, ended=True) for buffer in buffers)
         return
-    generator = Generator(engine, prompts, sources, rules, banned_ids(ban, vocabulary))
+    generator = Generator(engine, prompts, sources, rules, vocabulary.unknown_id)
     detokenizers = [Detokenizer(vocabulary, prompt) for prompt in prompts]
     samples = list(zip(detokenizers, buffers, strict=True))
     active = set(range(len(samples)))
