@@ -139,15 +139,13 @@ def rows_of(shown: str) -> list[str]:
     return shown.split("\n\n")[1].splitlines()[:-1]
 
 
-def test_a_head_in_digits_is_its_weights_in_tenths() -> None:
+def test_a_head_is_labelled_and_its_loss_and_cost_are_told() -> None:
     analysis, _ = analysis_of("to be")
     shown = draw_head(analysis, "to be", "a run", layer=1, head=2)
     assert shown.startswith("a run: layer 2 of 2, head 3 of 3.")
     rows = rows_of(shown)
     assert [row[0] for row in rows] == list("to␣be")
-    for t, row in enumerate(rows):
-        tenths = [int(c.replace(".", "0")) for c in row[2:].split()]
-        assert tenths == [min(int(10 * w), 9) for w in analysis.weights[1, 2, t, : t + 1].tolist()]
+    assert [len(row) for row in rows] == [4, 6, 8, 10, 12]
     assert shown.split("\n\n")[1].splitlines()[-1] == "  t o ␣ b e"
     loss = analysis.losses.mean().item()
     assert f"{loss:.4f} nats per character; with this head removed" in shown
@@ -158,7 +156,7 @@ def test_a_head_in_blocks_is_darker_where_its_weight_is_larger() -> None:
     analysis, _ = analysis_of("to be or")
     analysis.weights[0, 0, 7] = torch.tensor([0.01, 0.1, 0.3, 0.59, 0, 0, 0, 0])
     analysis.weights[0, 0, 0, 0] = 1
-    rows = rows_of(draw_head(analysis, "to be or", "t", layer=0, head=0, blocks=True))
+    rows = rows_of(draw_head(analysis, "to be or", "t", layer=0, head=0))
     assert rows[0] == "t ██"
     assert rows[7] == "r ··░░▒▒▓▓········"
 
@@ -171,21 +169,18 @@ def test_marks_that_take_no_column_shift_none(text: str) -> None:
     marks = {"Mn", "Me", "Cf"}
     widths = [sum(unicodedata.category(c) not in marks for c in row) for row in (*rows, keys)]
     margin = max(sum(unicodedata.category(c) not in marks for c in symbol(c)) for c in text) + 1
-    expected = [margin + 2 * t + 1 for t in range(len(text))]
-    assert widths == [*expected, expected[-1]]
+    ends = [margin + 2 * (t + 1) for t in range(len(text))]
+    assert widths == [*ends, ends[-1] - 1]
 
 
 @settings(max_examples=40)
 @given(
     text=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60),
     width=st.sampled_from([40, 80, 100]),
-    blocks=st.booleans(),
 )
-def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(
-    text: str, width: int, blocks: bool
-) -> None:
+def test_a_head_fits_the_terminal_and_sends_it_nothing_to_obey(text: str, width: int) -> None:
     analysis, _ = analysis_of(text)
-    shown = draw_head(analysis, text, "a run\x1b[2J", layer=0, head=0, width=width, blocks=blocks)
+    shown = draw_head(analysis, text, "a run\x1b[2J", layer=0, head=0, width=width)
     assert shown == visible(shown)
     for line in shown.splitlines():
         assert cell_len(line) <= width

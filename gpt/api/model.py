@@ -237,15 +237,16 @@ class Model:
             UsageError: the text has fewer than two characters, or unknown ones.
         """
         from gpt.device import default_modes
-        from gpt.evaluation.loss import evaluate, scored_ids, units_of
+        from gpt.evaluation.loss import evaluate, scored_ids
 
         advice = "leave them out, or pass drop_unknown=True"
         text = self.prepare(text, drop_unknown=drop_unknown, advice=advice)
         if len(text) < 2:
             raise UsageError(f"expected a text of at least 2 characters, got {len(text)}")
+        ids = scored_ids(text, self.vocabulary)
         with default_modes():
-            loss = evaluate(self.module, scored_ids(text, self.vocabulary), self.vocabulary)
-        return units_of(text, self.vocabulary).per_character(loss)
+            loss = evaluate(self.module, ids, self.vocabulary)
+        return loss * ((len(ids) - 1) / (len(text) - 1))
 
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of a text, and the predictions of the model.

@@ -1,6 +1,5 @@
 """`gpt attend`."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,10 +79,7 @@ def attend(
 
         width, unit = terminal_width(), vocabulary.unit
         layer, head = chosen
-        blocks = sys.stdout.isatty() and "utf" in sys.stdout.encoding.lower()
-        shown = draw_head(
-            analysis, names, title, layer=layer, head=head, width=width, blocks=blocks, unit=unit
-        )
+        shown = draw_head(analysis, names, title, layer=layer, head=head, width=width, unit=unit)
         typer.echo(shown)
         return
     ellipsis = "…" if len(text) > TITLE_CHARACTERS else ""

@@ -155,12 +155,6 @@ def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
-def units_of(text: str, vocabulary: Vocabulary) -> Units:
-    """Return the units of a `text` of at least two characters."""
-    ids = len(scored_ids(text, vocabulary)) - 1
-    return Units(ids, len(text) - 1, len(text[1:].encode()))
-
-
 def scored_val(corpus: Corpus) -> Ids:
     """Return the ids of the val split to evaluate, see `scored_ids`."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val

@@ -8,7 +8,6 @@ from gpt.text.display import symbol, visible
 
 BLOCKS = "·░▒▓█"  # for weights from 0 to 1
 BLOCKS_LEGEND = "Weights: · under 2 %, ░ to 14 %, ▒ to 39 %, ▓ to 77 %, █ to 100 %."
-DIGITS_LEGEND = "Weights: 1 is .1 to .2, and so on; 9 is .9 or more, a dot less than .1."
 
 
 def draw_head(
@@ -19,13 +18,13 @@ def draw_head(
     layer: int,
     head: int,
     width: int = 80,
-    blocks: bool = False,
     unit: str = "character",
 ) -> str:
     """Draw the weights of a head as lines of at most `width` columns.
 
     Rows are query positions, columns key positions. If the text is too long for `width`, only its
     first characters are shown: attention is causal, so later ones do not change their weights.
+    A larger weight covers more of its cell, so that it stands out on any background.
 
     Args:
         analysis: the attention to the text.
@@ -34,8 +33,6 @@ def draw_head(
         layer: the layer of the head, counted from 0.
         head: the head, counted from 0.
         width: the columns of the terminal.
-        blocks: draw weights as blocks, for a terminal that shows Unicode, instead of digits. A
-            larger weight covers more of its cell, so that it stands out on any background.
         unit: what an element of `text` is, `character` or `byte`.
     """
     from rich.cells import cell_len, set_cell_size
@@ -49,12 +46,9 @@ def draw_head(
 
     lines: list[str] = []
     for sign, row in zip(signs, analysis.weights[layer, head, :n].tolist(), strict=False):
-        weights = row[: len(lines) + 1]
-        if blocks:  # the square root, so that small weights show
-            cells = "".join(BLOCKS[round(4 * weight**0.5)] * cell for weight in weights)
-        else:
-            cells = "".join(f"{min(int(10 * w), 9) or '.':<{cell}}" for w in weights)
-        lines.append(f"{set_cell_size(sign, margin)}{cells.rstrip()}")
+        weights = row[: len(lines) + 1]  # their square roots are drawn, so that small ones show
+        cells = "".join(BLOCKS[round(4 * weight**0.5)] * cell for weight in weights)
+        lines.append(f"{set_cell_size(sign, margin)}{cells}")
     short = (sign.removeprefix("\\x") for sign in signs[:n])  # leaves two digits of a byte
     keys = (sign if cell_len(sign) <= cell else "?" for sign in short)
     lines.append(" " * margin + "".join(set_cell_size(key, cell) for key in keys).rstrip())
@@ -65,7 +59,7 @@ def draw_head(
     )
     if n < T:
         heading += f" The first {n} of {T} {unit}s are shown; --out FILE.html shows all."
-    notes = [BLOCKS_LEGEND if blocks else DIGITS_LEGEND]
+    notes = [BLOCKS_LEGEND]
     if T > 1:
         loss, cost = analysis.losses.mean(), analysis.removal_costs[layer, head]
         notes += [

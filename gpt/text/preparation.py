@@ -164,7 +164,7 @@ def count(
         TextError: `vocabulary` has no id for some characters, and is not extended.
     """
     data = parts[0].data
-    counts, size = CharacterCounts(exact=data.max_vocabulary is not None), 0
+    counts, size = CharacterCounts(), 0
     ends = []
     for part in parts:
         for chunk in ahead(part.chunks()):
@@ -221,7 +221,7 @@ def write(
     characters = size = train_bytes = first_bytes = 0
     for part in parts:
         encoded = ((chunk, vocabulary.encode_utf8(chunk)) for chunk in ahead(part.chunks()))
-        for chunk, ids in ahead(encoded):  # reading, encoding and writing need no GIL
+        for chunk, ids in ahead(encoded):
             digest.update(chunk)
             file.write(ids.data)
             count = character_count(chunk) if vocabulary.is_bytes else len(ids)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.errors import CheckpointError
-from gpt.text.utf8 import ASCII, CONTINUATION, character_count, non_ascii
+from gpt.text.utf8 import character_count
 
 CODE_POINTS = 0x110000  # number of Unicode's code points: they end at U+10FFFF
 MASKED = -1  # replaces an id whose embedding is to be zero (dropped out, or padding)
@@ -78,31 +78,12 @@ class Vocabulary:
         return ids.astype(self.dtype)
 
     def encode_utf8(self, chunk: bytes) -> Ids:
-        """Return the ids of strict UTF-8, faster than `encode`: ASCII is never decoded.
+        """Return the ids of strict UTF-8, or of any bytes if an id is a byte.
 
         Raises:
             KeyError: a character has no id.
         """
-        if self.is_bytes:
-            return np.frombuffer(chunk, np.uint8)
-        other = int(
-            np.iinfo(self.dtype).max
-        )  # marks characters that their first byte does not show
-        if len(self) > other:
-            return self.encode(chunk.decode())
-        ids: Ids
-        if self.dtype == np.uint8:  # one pass
-            table = self._by_first_byte.tobytes()
-            ids = np.frombuffer(chunk.translate(table, CONTINUATION), np.uint8)
-        else:
-            ids = self._by_first_byte[np.frombuffer(chunk.translate(None, CONTINUATION), np.uint8)]
-        others, places = non_ascii(chunk)
-        if others:
-            ids = ids.copy()
-            ids[places] = self.encode(others.decode())
-        if ids.size and ids.max() == other:
-            return self.encode(chunk.decode())  # raises the right error
-        return ids
+        return np.frombuffer(chunk, np.uint8) if self.is_bytes else self.encode(chunk.decode())
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of `ids`, with U+FFFD for bytes that are not UTF-8."""
@@ -172,14 +153,6 @@ class Vocabulary:
         table[code_points(self.characters)] = np.arange(len(self.characters))
         return table
 
-    @cached_property
-    def _by_first_byte(self) -> Ids:
-        """The id of each ASCII character by its byte, (256,); the largest integer for all else."""
-        table = np.full(256, np.iinfo(self.dtype).max, self.dtype)
-        ids = self._table[: len(ASCII)]
-        table[: len(ASCII)][ids < len(self)] = ids[ids < len(self)]
-        return table
-
 
 BYTES = Vocabulary("", is_bytes=True)
 
@@ -190,33 +163,21 @@ def code_points(text: str) -> NDArray[np.uint32]:
 
 
 class CharacterCounts:
-    """Counts the characters in chunks of strict UTF-8.
+    """Counts the characters in chunks of UTF-8.
 
     Attributes:
         total: the number of characters.
         counts: the count of each code point.
     """
 
-    def __init__(self, *, exact: bool = False) -> None:
-        """Count how often each character occurs if `exact`, else only whether it does (faster)."""
-        self.exact = exact
+    def __init__(self) -> None:
         self.total = 0
         self.counts = np.zeros(CODE_POINTS, np.int64)
-        self._seen = b""  # ASCII characters
 
     def add(self, chunk: bytes) -> None:
         """Count the characters of a chunk."""
-        if self.exact:
-            ascii_counts = np.bincount(np.frombuffer(chunk, np.uint8), minlength=256)[: len(ASCII)]
-            self.counts[: len(ASCII)] += ascii_counts
-        if new := chunk.translate(None, ASCII if self.exact else self._seen):
-            codes = code_points(new.decode(errors="replace"))  # raw bytes may be invalid
-            if self.exact:
-                times = np.bincount(codes)
-                self.counts[: len(times)] += times
-            else:
-                self.counts[codes] = 1
-                self._seen = bytes(np.flatnonzero(self.counts[: len(ASCII)]).astype(np.uint8))
+        counts = np.bincount(code_points(chunk.decode(errors="replace")))  # it may be any bytes
+        self.counts[: len(counts)] += counts
         self.total += character_count(chunk)
 
     def vocabulary(self, limit: int | None = None) -> Vocabulary:
