@@ -27,10 +27,10 @@ FONTS = (
 )  # fmt: skip
 
 
-def png(figure: Figure, dpi: float | None = None) -> bytes:
-    """Return `figure` as a PNG file with `dpi` dots per inch, or its own resolution."""
+def png(figure: Figure) -> bytes:
+    """Return `figure` as a PNG file with its own resolution."""
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=dpi or "figure")
+    figure.savefig(content, format="png", dpi="figure")
     return content.getvalue()
 
 

@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 from pydantic.dataclasses import dataclass
 
 from gpt.config.schema import TrainConfig
-from gpt.evaluation.attention_weights import attend
 from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
@@ -17,14 +16,12 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
-from gpt.text.batches import to_torch
 from gpt.training.callbacks.bar import evaluation_bar
 from gpt.training.callbacks.callback import Evaluation
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch
 
 OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best before a warning
-ATTENTION_CHARACTERS = 32  # characters of the val split whose attention is drawn
 
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s)$")]
 
@@ -130,36 +127,23 @@ class Evaluator:
         return losses
 
     def describe(self, step: int, losses: dict[str, float]) -> Evaluation:
-        """Return the evaluation of `step` with a sample and attention weights."""
-        config, vocabulary, sample = self.context.config, self.context.corpus.vocabulary, None
+        """Return the evaluation of `step` with a sample."""
+        config, sample = self.context.config, None
         if length := config.train.sample_length:
             sample = generate_text(
                 self.model,
-                vocabulary,
+                self.context.corpus.vocabulary,
                 length=length,
                 rules=config.sample,
                 seed=config.seed,
                 step=step,
             )
-        excerpt = to_torch(self.context.corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
-        text, attention = (
-            vocabulary.names_of(excerpt.tolist()),
-            attend(members_of(self.model)[0], excerpt),
-        )
-        return Evaluation(losses, self.is_best, self._warning(), sample, attention, text)
-
-    def final_scores(self) -> dict[str, float]:
-        """Return the val losses of the last and the best weights, and bits per byte."""
-        assert self.progress.val_loss is not None
-        return {
-            "val_loss": self.progress.val_loss,
-            "best_val_loss": self.best_val_loss,
-            "bits_per_byte": self.units.bits_per_byte(self.best_val_loss),
-        }
+        return Evaluation(losses, self.is_best, self._warning(), sample)
 
     def outcome(self, step: int, seconds: float) -> Outcome:
         """Return the outcome of a run that ended at `step`, `seconds` after its call."""
-        context, scores = self.context, self.final_scores()
+        context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
+        assert val_loss is not None
         return Outcome(
             run=context.name,
             text=context.corpus.name,
@@ -168,12 +152,14 @@ class Evaluator:
             parameters=sum(count_parameters(self.model).values()),
             reason=self.reason_to_stop,
             step=step,
-            val_loss_per_character=self.units.per_character(scores["val_loss"]),
-            best_val_loss_per_character=self.units.per_character(scores["best_val_loss"]),
+            val_loss=val_loss,
+            val_loss_per_character=self.units.per_character(val_loss),
+            best_val_loss=best,
+            best_val_loss_per_character=self.units.per_character(best),
+            bits_per_byte=self.units.bits_per_byte(best),
             best_step=self.progress.best_step,
             elapsed_s=round(self.progress.elapsed_s, 1),  # as saved
             seconds=round(seconds, 1),
-            **scores,
             **asdict(measure_baselines(context.corpus)),
         )
 

@@ -20,7 +20,7 @@ from gpt.training.schedule import Schedule
 log = logging.getLogger(__name__)
 
 FREE_PART = 0.01  # fraction of the time that stays unplanned
-AFTERWARDS_S = 3.0  # seconds after training: a picture, and the sample that the command prints
+AFTERWARDS_S = 3.0  # seconds after training: the sample that the command prints
 CHECK_PART = 0.02  # fraction of the time between two checks of the plan
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
 NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
@@ -30,14 +30,14 @@ MIN_STEP_S = 1e-6  # seconds
 PROBE_S, MAX_PROBES = 0.3, 9  # most seconds and repetitions of one kind of work before a run
 
 # kinds of work besides steps, which are identified by their T
-EVALUATION, CHARACTER, PICTURE = "evaluation", "character", "picture"
+EVALUATION, CHARACTER = "evaluation", "character"
 
 
 class Stopwatch:
     """Running means of the seconds that each kind of work takes.
 
-    The kinds are a step (identified by the T of its windows), a scored CHARACTER, the sample and
-    the checkpoint of each EVALUATION, and an occasional PICTURE.
+    The kinds are a step (identified by the T of its windows), a scored CHARACTER, and the sample
+    and the checkpoint of each EVALUATION.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

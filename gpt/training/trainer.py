@@ -18,7 +18,7 @@ from gpt.training.resume import RunState, restore_last
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.step import Result
 from gpt.training.step_results import read_results
-from gpt.training.time_budget import EVALUATION, PICTURE
+from gpt.training.time_budget import EVALUATION
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,8 @@ class Trainer:
                 self.evaluate()
                 self.log()
                 self.save()
-            return self.context.ranks.broadcast(self.finish)
+            seconds = self.clock() - self.began
+            return self.context.ranks.broadcast(self.evaluator.outcome, self.step, seconds)
         finally:
             for callback in self.callbacks:
                 callback.close()
@@ -155,10 +156,8 @@ class Trainer:
         self.metrics |= losses
         if self.callbacks:
             evaluation = self.evaluator.describe(self.step, losses)
-            self.stopwatch.lap(EVALUATION, 0)
             for callback in self.callbacks:
                 callback.on_evaluation(self.step, self.elapsed_s, evaluation)
-            self.stopwatch.lap(PICTURE)  # at most one a minute
 
     def log(self) -> None:
         """Record the metrics of this step, if there are any."""
@@ -193,7 +192,7 @@ class Trainer:
                 # at the end the best checkpoint is scored, too, unless it is the last
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
-        # only rank 0 has `due` and `end`; patient, as rank 0 may have drawn a picture meanwhile
+        # only rank 0 has `due` and `end`; patient, as rank 0 may have drawn a sample meanwhile
         stops, dues, end = map(int, self.context.ranks.sum([stop, due, end], patient=True))
         self.furthest_step = max(self.furthest_step, self.step)
         if end:
@@ -220,13 +219,6 @@ class Trainer:
         path = f"{self.context.name}/checkpoints/step-{self.step}"
         for callback in self.callbacks:
             callback.on_checkpoint(self.step, path, evaluator.is_best)
-
-    def finish(self) -> Outcome:
-        """Pass the final scores to the callbacks, and return the outcome."""
-        scores = self.evaluator.final_scores()
-        for callback in self.callbacks:
-            callback.on_end(self.step, self.elapsed_s, scores)
-        return self.evaluator.outcome(self.step, self.clock() - self.began)
 
     def notify(self, step: int, text: str) -> None:
         """Log a notice and pass it to the callbacks."""

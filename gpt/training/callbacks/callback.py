@@ -1,10 +1,8 @@
 """The events of a run, and the caller's function that receives them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from gpt.evaluation.attention_weights import Attention
 
 
 @dataclass(frozen=True)
@@ -16,15 +14,12 @@ class Evaluation:
         is_best: whether the first of them is the lowest so far.
         warning: about overfitting; empty if there is none.
         sample: a sample of the model; None with `train.sample_length` 0.
-        attention: the attention weights of the model on the characters of `text`.
     """
 
     losses: Mapping[str, float]
     is_best: bool
     warning: str
     sample: str | None
-    attention: Attention
-    text: Sequence[str]
 
 
 class Callback:
@@ -53,9 +48,6 @@ class Callback:
 
     def on_checkpoint(self, step: int, path: str, is_best: bool) -> None:
         """Handle a checkpoint that was written to `path`."""
-
-    def on_end(self, step: int, elapsed_s: float, scores: Mapping[str, float]) -> None:
-        """Handle the end of the run, with its final scores."""
 
     def close(self) -> None:
         """Close files and bars."""

@@ -12,13 +12,10 @@ from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.plugins.scalar.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
-from gpt.config.schema import values
-from gpt.status import phase
 from gpt.text.display import visible
 from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import AppendOnlyFile
@@ -33,13 +30,10 @@ TAGS = {  # TensorBoard sorts by tag: the loss comes first
     "grad_norm": "training/gradient_norm",
     "chars_per_s": "training/characters_per_second",
 }
-PICTURE_INTERVAL_S = 60  # seconds of training between two pictures; one takes a second to draw
-MIN_PICTURE_S = 10  # a shorter run gets no picture
-PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
 
 
 class TensorBoard(Callback):
-    """Writes an event file each time a run starts or resumes, and one of the HPARAMS at its end.
+    """Writes an event file each time a run starts or resumes.
 
     Args:
         context: the settings, text and folder of the run.
@@ -52,12 +46,8 @@ class TensorBoard(Callback):
         self, context: RunContext, resumed_at: int | None, *, pending: bool = False
     ) -> None:
         self.context = context
-        self.undrawn: tuple[int, Evaluation] | None = None  # step, newest evaluation
-        self.drawn_s: float | None = None  # seconds of training at the last picture
         self.events = EventFile(context.folder)
         if resumed_at is not None:
-            for path in context.folder.glob("events.out.tfevents.*.hparams"):
-                path.unlink()
             started = SessionLog(status=SessionLog.START)
             step = resumed_at if pending else resumed_at + 1
             self.events.write(Event(step=step, session_log=started))
@@ -66,7 +56,7 @@ class TensorBoard(Callback):
         """Write the metrics.
 
         A run that is evaluated on a part of the val split has one val curve, that of the part: the
-        loss on the whole split is only known at the end, and is on the HPARAMS page.
+        loss on the whole split is only known at the end.
         """
         train = self.context.config.train
         if not step and train.init_from is None:  # the loss of guessing would flatten the curves
@@ -87,50 +77,13 @@ class TensorBoard(Callback):
         self._add_text(step, "training/notice", text)  # sorted after samples
 
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
-        """Write the sample as a text. Draw the attention weights if a minute has passed."""
+        """Write the sample as a text."""
         if evaluation.sample is not None:
             self._add_text(step, "sample", visible(evaluation.sample))
-        if step:  # the attention weights of an untrained model are all alike
-            self.undrawn = step, evaluation
-        if self.drawn_s is None:
-            self.drawn_s = elapsed_s
-        if elapsed_s - self.drawn_s >= PICTURE_INTERVAL_S:
-            self._draw(elapsed_s)
-
-    def on_end(self, step: int, elapsed_s: float, scores: Mapping[str, float]) -> None:
-        """Draw the last picture; write the settings and the scores for the HPARAMS page."""
-        if elapsed_s >= MIN_PICTURE_S:
-            self._draw(elapsed_s)
-        row = {
-            key: value if isinstance(value, bool | int | float) else str(value or "null")
-            for key, value in values(self.context.config).items()
-        } | {f"final/{name}": value for name, value in scores.items()}
-        hparams = EventFile(self.context.folder, ".hparams")
-        hparams.add(step, hparams_pb(row, trial_id=self.context.folder.name))
-        hparams.file.close()
 
     def close(self) -> None:
         """Close the file."""
         self.events.file.close()
-
-    def _draw(self, elapsed_s: float) -> None:
-        """Draw the newest attention weights that are not drawn yet."""
-        if self.undrawn is None:
-            return
-        step, evaluation = self.undrawn
-        title = f"attention weights at step {step}, on the first characters of the val split"
-        if (members := self.context.config.model.ensemble) > 1:
-            title += f"; member 1 of {members}"
-        with phase("drawing attention weights"):
-            # importing matplotlib takes a second
-            from gpt.inspection.attention_picture import draw, png
-
-            content = png(draw(evaluation.attention, evaluation.text, title), PICTURE_DPI)
-        height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
-        image = Summary.Image(encoded_image_string=content, height=height, width=width)
-        value = Summary.Value(tag="visualization/attention", image=image)  # sorted last
-        self.events.add(step, Summary(value=[value]))
-        self.undrawn, self.drawn_s = None, elapsed_s
 
     def _add_text(self, step: int, tag: str, content: str) -> None:
         """Write a text, indented so that it is not read as Markdown."""
@@ -141,8 +94,8 @@ class TensorBoard(Callback):
 class EventFile:
     """A new event file in a folder. TensorBoard reads a run's files in the order of their names."""
 
-    def __init__(self, folder: Path, suffix: str = "") -> None:
-        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}{suffix}"
+    def __init__(self, folder: Path) -> None:
+        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}"
         self.file = AppendOnlyFile(folder / name)
         self.records = RecordWriter(self.file)
         self.write(Event(file_version="brain.Event:2"))
