@@ -28,7 +28,7 @@ class Prefetch(Generic[T]):
     """Draws the batch of the next step in a thread while the model computes this one.
 
     Training then does not wait for a text on a slow disk. A step that does not follow the previous
-    one, as after a rollback, is drawn when it is asked for.
+    one is drawn when it is asked for.
     """
 
     def __init__(self, draw: Callable[[int], T], steps: int) -> None:

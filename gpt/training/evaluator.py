@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 from pydantic.dataclasses import dataclass
 
 from gpt.config.schema import TrainConfig
+from gpt.errors import TrainingError
 from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
@@ -26,11 +27,17 @@ OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best before a warn
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s)$")]
 
 
-class Diverged(Exception):
-    """The loss or a weight is NaN or infinite. The message says where."""
+class Diverged(TrainingError):
+    """The loss or a weight is NaN or infinite; `found` says where."""
+
+    def __init__(self, found: str) -> None:
+        super().__init__(
+            f"{found}; the checkpoints are as they were. Start again with a lower "
+            f"train.learning_rate, or train.precision fp32"
+        )
 
 
-@dataclass(config=ConfigDict(strict=True, extra="forbid"))  # it is read from a file
+@dataclass(config=ConfigDict(strict=True))  # it is read from a file, maybe of an older version
 class Progress:
     """What a run carries from step to step beside its weights; saved with each checkpoint.
 
@@ -45,7 +52,6 @@ class Progress:
     pending: dict[Metric, float] | None = None  # metrics of a step that is still to be evaluated
     ended: bool = False  # early, by a target or by patience
     skipped_in_a_row: NonNegativeInt = 0  # steps
-    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on the learning rates: see Schedule
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
 
     def add(self, step: int, loss: float) -> bool:
@@ -85,10 +91,6 @@ class Evaluator:
     ) -> None:
         self.context, self.model, self.stopwatch = context, model, stopwatch
         self.val, self.units = scored_val(context.corpus), val_units(context.corpus)
-        self.restart(progress)
-
-    def restart(self, progress: Progress) -> None:
-        """Continue from `progress`, at the start or after a rollback."""
         self.progress = progress
         self.is_best, self.reason_to_stop, self.best_val_loss = False, "", math.inf
 

@@ -9,22 +9,17 @@ from typing import Any
 import torch
 
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, TrainingError, UsageError
-from gpt.runs.format import TrainingState
+from gpt.errors import CheckpointError, UsageError
 from gpt.runs.recovery import check_resumable, recover
-from gpt.runs.weights import load_model, load_weights
+from gpt.runs.weights import load_model
 from gpt.training.build_step import Update, build_step
 from gpt.training.evaluator import Progress
-from gpt.training.gradients import threads_each
 from gpt.training.run_context import RunContext
 from gpt.training.schedule import Schedule
 from gpt.training.teacher import Teacher
 from gpt.training.time_budget import Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
-
-MAX_ROLLBACKS = 3
-OLD_PROGRESS = ("rewarm_step", "rewarm_rate")  # keys of older versions, without an effect now
 
 
 @dataclass(frozen=True)
@@ -67,71 +62,29 @@ def resume_from(
     data, state = ranks.broadcast(recover, context.folder)
     check_resumable(data.config, config)
     with _fitting_state(context, data.step):
-        progress = _progress_of(state)
+        progress = Progress(**state.numbers["progress"])
         _check_sources(context, teacher, state.numbers)
         if not extend:
             _check_not_finished(context, data.step, progress)
         model = load_model(data, device)
         update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
         update.load_state_dict(state)
-        _warn_of_other_digits(context, update, state.numbers)
-    minutes, before = config.train.minutes, data.config.train
-    is_new_time = minutes is not None and (extend or minutes != before.minutes)
+        _warn_of_other_digits(update, state.numbers)
+    minutes = config.train.minutes
+    is_new_time = minutes is not None and (extend or minutes != data.config.train.minutes)
     if extend and minutes is not None:
         whole = progress.elapsed_s / 60 + minutes
         train = config.train.model_copy(update={"minutes": whole})
         config = config.model_copy(update={"train": train})
     stopwatch, schedule = Stopwatch(clock), Schedule(config)
-    schedule.scale = progress.scale
     if minutes is not None:
         stopwatch.probe(update.probe, update, corpus.val, config, ranks)
     budget = TimeBudget(config, corpus.val, stopwatch, progress.elapsed_s)
     if is_new_time:
-        used_s, limit_s = budget.used_s, budget.limit_s
-        log.info("the run has used %.2g of %.2g minutes", used_s / 60, limit_s / 60)
         schedule.replan(data.step, data.step + 1)
         schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
-    if data.step and before.steps != schedule.steps:
-        old_schedule = Schedule(data.config)
-        old_schedule.scale = schedule.scale
-        log.warning(
-            "train.steps changes from %d to %d: from step %d to %d the learning rate goes from "
-            "%.3g to %.3g, at once",
-            *(before.steps, schedule.steps, data.step, data.step + 1),
-            *(old_schedule.lr(data.step - 1), schedule.lr(data.step)),
-        )
     update.follow(schedule)
     return RunState(config, data.step, update, schedule, budget, progress, data.config)
-
-
-def restore_last(
-    context: RunContext, update: Update, schedule: Schedule, reason: str
-) -> tuple[int, Progress]:
-    """Load the last intact checkpoint of a run in place, and halve its learning rates.
-
-    Raises:
-        CheckpointError: no checkpoint is intact.
-        TrainingError: `reason`, as the run was rolled back `MAX_ROLLBACKS` times.
-    """
-    if schedule.scale <= 2**-MAX_ROLLBACKS:
-        raise TrainingError(
-            f"{reason}; it rolled back {MAX_ROLLBACKS} times. The checkpoints of {context.name} "
-            f"are as they were. Start again with a lower train.learning_rate, or train.precision "
-            f"fp32"
-        )
-    schedule.scale /= 2
-    data, state = context.ranks.broadcast(recover, context.folder)
-    with _fitting_state(context, data.step):
-        load_weights(update.model, data)
-        update.load_state_dict(state)
-        progress = _progress_of(state)
-    progress.scale, progress.skipped_in_a_row = schedule.scale, 0
-    return data.step, progress
-
-
-def _progress_of(state: TrainingState) -> Progress:
-    saved = state.numbers["progress"]
-    return Progress(**{key: value for key, value in saved.items() if key not in OLD_PROGRESS})
 
 
 @contextmanager
@@ -176,19 +129,12 @@ def _check_not_finished(context: RunContext, step: int, progress: Progress) -> N
     )
 
 
-def _warn_of_other_digits(context: RunContext, update: Update, saved: dict[str, Any]) -> None:
+def _warn_of_other_digits(update: Update, saved: dict[str, Any]) -> None:
     """Warn if the number of threads or the precision differs, which changes the last digits."""
-    now, before = torch.get_num_threads(), saved["threads"]
-    each_now, each_before = (
-        threads_each(n, context.config, update.device, context.ranks) for n in (now, before)
-    )
     precision = str(update.precision).removeprefix("torch.")
-    for setting, current, old, differs in (
-        ("threads", now, before, update.device.type == "cpu" and each_now != each_before),
-        ("train.precision", precision, saved["precision"], precision != saved["precision"]),
-    ):
-        if differs:
+    for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
+        if now != saved[name]:
             log.warning(
-                "%s: computing with %s, where the run had %s: its last digits will differ",
-                *(setting, current, old),
+                "%s: computing with %s, where the run had %s: its last digits may differ",
+                *(name, now, saved[name]),
             )

@@ -24,7 +24,6 @@ class Schedule:
     Attributes:
         plans: the plans of `train.minutes` so far; empty without it, until `replan` is called.
             A checkpoint stores them as `train.plans`, so that the run can be repeated.
-        scale: factor on all learning rates. Each rollback halves it.
     """
 
     def __init__(self, config: Config) -> None:
@@ -34,7 +33,6 @@ class Schedule:
         self.T, self.short_T = config.model.T, train.first_window or config.model.T
         self.plans: tuple[Plan, ...] = train.plans
         self.unplanned: Plan = (0, train.steps)  # in place of plans while there are none
-        self.scale = 1.0
 
     @property
     def steps(self) -> int:
@@ -42,10 +40,7 @@ class Schedule:
         return (self.plans or (self.unplanned,))[-1][1]
 
     def replan(self, step: int, steps: int) -> None:
-        """Plan `steps` for the whole run, from `step` on.
-
-        This replaces plans for later steps, which exist after a rollback.
-        """
+        """Plan `steps` for the whole run, from `step` on, in place of earlier plans for it."""
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
@@ -61,7 +56,7 @@ class Schedule:
         begin, end = self._phase(step)[0]
         # 1) warmup of the first phase: linear, and at the peak in its last step
         if begin == 0 and step < self.warmup_steps:
-            return self.scale * (self.peak * (step + 1) / self.warmup_steps)
+            return self.peak * (step + 1) / self.warmup_steps
         # 2) linear decay from the peak; it would reach the floor one step after the last
         peak = self.peak
         if begin > 0:
@@ -71,7 +66,7 @@ class Schedule:
         rise = self.rise_steps(begin, end)
         if begin > 0 and step < begin + rise:
             rate = self.floor + (step - begin + 1) / rise * (rate - self.floor)
-        return self.scale * rate
+        return rate
 
     def _decayed(self, peak: float, part: Fraction) -> float:
         return self.floor + (1 - float(part)) * (peak - self.floor)

@@ -25,7 +25,7 @@ from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input
 from gpt.training.build_step import build_step
-from gpt.training.evaluator import Diverged, Progress
+from gpt.training.evaluator import Progress
 from gpt.training.init_from import initial_model
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.resume import RunState, resume_from
@@ -68,8 +68,7 @@ def train(
     up to rounding. A resume with other `train.steps` has another schedule.)
 
     A step whose loss or gradient is NaN or infinite is skipped; in an ensemble, by that member.
-    After a few in a row the run rolls back to its last checkpoint and continues with half the
-    learning rates, a few times at most.
+    After a few in a row training ends.
 
     All ranks call this function with the same arguments. Their number changes only the order in
     which floats are added, and the dropout masks.
@@ -117,15 +116,9 @@ def train(
             ranks.broadcast(_record_start, context, state, source)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), context.name)
             remember(run=str(context.folder))
-            trainer, notice = Trainer(context, state, on_event), ""
-            while True:
-                try:
-                    outcome = trainer.fit(notice)
-                except Diverged as error:
-                    notice = trainer.roll_back(str(error))
-                else:
-                    remember(outcome=asdict(outcome))
-                    return outcome
+            outcome = Trainer(context, state, on_event).fit()
+            remember(outcome=asdict(outcome))
+            return outcome
 
 
 def _new_state(

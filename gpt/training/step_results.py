@@ -7,7 +7,7 @@ from gpt.training.build_step import Update
 from gpt.training.evaluator import Diverged, Progress
 from gpt.training.step import Result
 
-MAX_SKIPPED_STEPS = 3  # skipped steps in a row that cause a rollback
+MAX_SKIPPED_STEPS = 3  # skipped steps in a row that end training
 
 
 def read_results(

@@ -14,7 +14,7 @@ from gpt.training.callbacks.jsonl import MetricsFile
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.evaluator import Evaluator
-from gpt.training.resume import RunState, restore_last
+from gpt.training.resume import RunState
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.step import Result
 from gpt.training.step_results import read_results
@@ -54,7 +54,6 @@ class Trainer:
         self.callbacks: list[Callback] = []  # open while `fit` runs
         self.unread: list[Result] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
-        self.furthest_step = self.step  # no new plans up to here: a rollback repeats old ones
         self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last recorded
 
     @property
@@ -62,8 +61,8 @@ class Trainer:
         """Seconds of training so far, over all resumes."""
         return self.clock() - self.started
 
-    def fit(self, notice: str = "") -> Outcome:
-        """Train until there is a reason to stop; `notice` tells of a rollback.
+    def fit(self) -> Outcome:
+        """Train until there is a reason to stop.
 
         Raises:
             Diverged: steps in a row, a val loss or a weight are NaN or infinite.
@@ -72,7 +71,7 @@ class Trainer:
         """
         self.callbacks = self.open_callbacks()
         try:
-            self.start(notice)
+            self.start()
             while not self.evaluator.reason_to_stop:
                 self.take_step()
                 self.evaluate()
@@ -95,11 +94,9 @@ class Trainer:
             callbacks.append(ProgressBar(self.schedule.steps, at or 0))
         return [*callbacks, EventFunction(self.on_event)] if self.on_event else callbacks
 
-    def start(self, notice: str) -> None:
+    def start(self) -> None:
         """Evaluate and save step 0, or the step whose evaluation was interrupted."""
         self.stopwatch.start()
-        if notice:
-            self.notify(self.step, notice)
         if self.is_unsaved:  # a kill would bring the old settings back
             self.report_plan()
             self.write_checkpoint()
@@ -171,7 +168,7 @@ class Trainer:
             return
         stop, due = self.agree()
         reason, skipped = self.evaluator.reason_to_stop, self.evaluator.progress.skipped_in_a_row
-        # not amid skipped steps: a rollback must go back past them
+        # not amid skipped steps: the last checkpoint stays one from before them
         due = (due or self.is_due(self.config.checkpoint_every)) and not skipped
         again = self.checkpointer.saved_at_step == self.step  # saved without its evaluation
         if self.is_unsaved and (due or again or self.evaluator.is_best or reason or stop):
@@ -188,13 +185,12 @@ class Trainer:
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:
             due = self.checkpointer.is_due_by_clock()
-            if self.step > self.furthest_step:
+            if self.step > (self.resumed_at or 0):
                 # at the end the best checkpoint is scored, too, unless it is the last
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
         # only rank 0 has `due` and `end`; patient, as rank 0 may have drawn a sample meanwhile
         stops, dues, end = map(int, self.context.ranks.sum([stop, due, end], patient=True))
-        self.furthest_step = max(self.furthest_step, self.step)
         if end:
             self.schedule.replan(self.step, end)
             self.update.follow(self.schedule)
@@ -225,17 +221,3 @@ class Trainer:
         log.warning("%s", text)
         for callback in self.callbacks:
             callback.on_notice(step, self.elapsed_s, text)
-
-    def roll_back(self, reason: str) -> str:
-        """Load the last checkpoint and halve the learning rates; return a notice.
-
-        Raises:
-            TrainingError: that was done too often.
-        """
-        self.unread.clear()
-        diverged_at = self.step
-        self.step, progress = restore_last(self.context, self.update, self.schedule, reason)
-        self.evaluator.restart(progress)
-        self.resumed_at = self.checkpointer.saved_at_step = self.step
-        self.is_unsaved, rates = False, f"learning rates x {progress.scale:g} from here"
-        return f"rolled back from step {diverged_at}: {reason}; {rates}"

@@ -15,8 +15,6 @@ from gpt.training.callbacks.callback import Callback
 
 log = logging.getLogger(__name__)
 
-MAX_LINE_BYTES = 2**16  # longer lines are read in parts, which are dropped
-
 
 class MetricsFile(Callback):
     """Records metrics, plans and notices in `metrics.jsonl`.
@@ -68,7 +66,6 @@ class AppendOnlyFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: FileIO | None = None
-        self._size = 0  # bytes of complete writes
         self._unwritten = b""
         self._failed = False
 
@@ -78,19 +75,15 @@ class AppendOnlyFile:
         try:
             if self._file is None:
                 self._file = self._path.open("ab", buffering=0)
-                self._size = self._path.stat().st_size
-            os.ftruncate(self._file.fileno(), self._size)  # removes a part of a failed write
-            remaining = memoryview(self._unwritten)
-            while remaining:
-                remaining = remaining[self._file.write(remaining) :]
+            while self._unwritten:
+                written = self._file.write(self._unwritten)
+                self._unwritten = self._unwritten[written:]
+            self._failed = False
         except OSError as error:
             if not self._failed:
                 reason = error.strerror or error
                 log.warning("cannot write %s (%s); training continues", self._path, reason)
             self._failed = True
-        else:
-            self._size += len(self._unwritten)
-            self._unwritten, self._failed = b"", False
 
     def sync(self) -> None:
         """Flush the file to the disk, if possible."""
@@ -105,17 +98,13 @@ class AppendOnlyFile:
 
 
 def _records_until(path: Path, step: int, pending: bool) -> Iterator[bytes]:
-    """Yield the intact lines up to `step`, without a rollback to `step`, which is noted again.
-
-    The file is read line by line, as that of a long run may be large.
-    """
+    """Yield the intact lines up to `step`, if `pending` without the metrics of `step`."""
     with path.open("rb") as file:
-        while line := file.readline(MAX_LINE_BYTES):
+        for line in file:
             try:
                 record = json.loads(line)
-                event = record.get("event", "")
-                comes_again = event.startswith("rolled back") or (pending and not event)
+                comes_again = pending and "event" not in record
                 if record["step"] < step or (record["step"] == step and not comes_again):
                     yield line.rstrip(b"\n") + b"\n"
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            except (ValueError, TypeError, KeyError):
                 log.warning("%s: left out a damaged line: %.60r", path, line)
