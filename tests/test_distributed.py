@@ -203,29 +203,6 @@ def test_a_killed_worker_is_started_again_and_ends_with_the_same_weights(
         np.testing.assert_array_equal(weights("killed")[name], array)
 
 
-def train_two_and_fail(config: Path, text: Path, attempt: int) -> None:
-    for number, run in enumerate(("first", "second")):
-        outcome = api.train(str(config), text=str(text), run_dir=run, settings={"train.steps": 2})
-        assert (outcome.run, outcome.step) == (run, 2)
-        if attempt == number:
-            sys.exit(1)
-
-
-def test_what_ended_before_a_restart_is_not_trained_again(
-    config_file: Path, text_file: Path
-) -> None:
-    """A worker lost after the last step, as the sample was drawn, made the job train a RUN-2, or
-    fail as its own run existed; and the first of two calls of `train` resumed the second's run.
-    """
-    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
-    for attempt, code in enumerate((1, 1, 0)):
-        count = {"TORCHELASTIC_RESTART_COUNT": str(attempt)}
-        arguments = (config_file, text_file, attempt)
-        assert run_ranks(1, train_two_and_fail, *arguments, store=store, **count) == [code]
-    for run in ("first", "second"):
-        assert len((Path(run) / "provenance.jsonl").read_text().splitlines()) == 1
-
-
 def test_an_error_on_one_rank_ends_all_with_that_ones_message(
     start: Callable[..., subprocess.Popen[str]], config_file: Path, text_file: Path
 ) -> None:

@@ -118,22 +118,19 @@ def test_the_vocabulary_is_that_of_both_texts(runs: Callable[..., Path], new_tex
     assert new.prepare("sphinx of black quartz")  # which the new text has not
 
 
-def test_a_new_character_is_read_like_its_base_and_is_as_likely_as_the_mean(
-    runs: Callable[..., Path], new_text: str
-) -> None:
-    """As likely as its base, it would take half of the probability of that."""
+def test_a_new_character_is_as_likely_as_the_mean(runs: Callable[..., Path], new_text: str) -> None:
     old = package.load(runs())
     new = package.load(fine_tuned(runs(), new_text), 0)
     kept = [new.vocabulary.characters.index(c) for c in old.vocabulary.characters]
     added = [i for i, c in enumerate(new.vocabulary.characters) if c in set(NEW) - set(OLD)]
     expected = old.logits("the dog")
-    logits = new.logits("thé dog")
+    logits = new.logits("the dog")
     torch.testing.assert_close(logits[:, kept], expected, atol=1e-5, rtol=0)
     mean = expected.mean(-1, keepdim=True).expand(-1, len(added))
     torch.testing.assert_close(logits[:, added], mean, atol=1e-5, rtol=0)
 
 
-def test_a_new_character_without_a_base_begins_with_the_mean_of_the_old_rows(
+def test_a_new_character_begins_with_the_mean_of_the_old_rows(
     runs: Callable[..., Path], new_text: str
 ) -> None:
     old, new = load(runs(), "best"), load(run := fine_tuned(runs(), new_text), "0")

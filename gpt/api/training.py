@@ -114,10 +114,9 @@ def train(
     run = (Path(run_dir) if run_dir else RUNS / name_of(config, text)).absolute()
     mode: Mode = "overwrite" if overwrite else "new" if run_dir else "numbered"
     with joined(caller.should_stop) as ranks:
-        before = ranks.broadcast(begin_training)
-        begun = before.get("run")
-        if "outcome" in before or (begun and ranks.broadcast(has_checkpoint, Path(begun))):
-            return _resume(ranks, before, begun, None, None, (), caller)
+        begun = ranks.broadcast(begin_training)
+        if begun and ranks.broadcast(has_checkpoint, Path(begun)):
+            return _resume(ranks, begun, None, None, None, (), caller)
         if begun:
             run, mode = Path(begun), "overwrite"
         if mode == "numbered":
@@ -168,36 +167,32 @@ def resume(
     """
     caller = _Caller(should_stop or never, on_event, clock or since_now())
     with joined(caller.should_stop) as ranks:
-        before = ranks.broadcast(begin_training)
-        return _resume(ranks, before, run, text, minutes, settings, caller)
+        begun = ranks.broadcast(begin_training)
+        return _resume(ranks, begun, run, text, minutes, settings, caller)
 
 
 def _resume(
     ranks: Ranks,
-    before: dict[str, Any],
+    begun: str | None,
     run: str | Path | None,
     text: Text | Sequence[Text] | None,
     minutes: float | None,
     settings: Settings,
     caller: _Caller,
 ) -> "Outcome":
-    """Resume a run on all ranks; `before` is what `begin_training` returned."""
+    """Resume a run on all ranks; `begun` is what `begin_training` returned."""
     from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.find import find_run, find_run_of_text
     from gpt.runs.recovery import summary_to_resume
 
-    if "outcome" in before:  # training ended before torchrun restarted this process
-        from gpt.training.run_context import Outcome
-
-        return Outcome(**before["outcome"])
-    run = before.get("run", run)  # the newest run may have changed
+    run = begun or run  # the newest run may have changed
     names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or [])]
     if run is None and names:
         folder = ranks.broadcast(find_run_of_text, names).absolute()
     else:
         folder = ranks.broadcast(find_run, None if run is None else str(run)).absolute()
     newest = ranks.broadcast(summary_to_resume, folder)
-    if "run" in before and not newest.finished:
+    if begun and not newest.finished:
         minutes = None  # they were saved before torchrun restarted this process
     changes = as_changes(settings)
     given = keys_set_by(changes)

@@ -4,7 +4,6 @@ The store belongs to torchrun and outlives its workers. torch is imported only w
 """
 
 import itertools
-import json
 import os
 import socket
 import time
@@ -48,24 +47,19 @@ def is_first_to_fail() -> bool:
         return True
 
 
-def begin_training() -> dict[str, Any]:
-    """Count a training, and return what an earlier attempt of it saved with `remember`.
-
-    After a restart by torchrun, the result has the `run` that the training began, and its `outcome`
-    if it ended. Otherwise it is empty.
-    """
+def begin_training() -> str | None:
+    """Count a training; after a restart by torchrun, return the run that it began."""
     global _trainings
     _trainings += 1
     if not _has_store() or not (store := _connect()).check([f"gpt/training/{_trainings}"]):
-        return {}
-    remembered: dict[str, Any] = json.loads(bytes(store.get(f"gpt/training/{_trainings}")))
-    return remembered
+        return None
+    return bytes(store.get(f"gpt/training/{_trainings}")).decode()
 
 
-def remember(**values: Any) -> None:
-    """Save values of the current training for workers that torchrun restarts."""
+def remember(run: str) -> None:
+    """Save the run of the current training for workers that torchrun restarts."""
     if _has_store() and is_main():
-        _connect().set(f"gpt/training/{_trainings}", json.dumps(values))
+        _connect().set(f"gpt/training/{_trainings}", run)
 
 
 def rendezvous(timeout: timedelta, should_stop: Callable[[], bool]) -> Any:

@@ -17,7 +17,6 @@ from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_weights
 from gpt.sampling.generate import generate_text
 from gpt.status import phase
-from gpt.training.callbacks.bar import evaluation_bar
 from gpt.training.callbacks.callback import Evaluation
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.time_budget import CHARACTER, EVALUATION, Stopwatch
@@ -170,30 +169,26 @@ class Evaluator:
         best, now = self.progress.best_loss, self.progress.loss
         if self.progress.since_best != OVERFIT_EVALUATIONS or now <= best:
             return ""
-        cause = "the model overfits"
-        if now >= math.log(len(self.context.corpus.vocabulary)):  # the loss of guessing
-            cause = "training diverges, try a lower train.learning_rate"
         return (
             f"val loss has risen since step {self.progress.best_step} ({best:.4f} then, {now:.4f} "
-            f"now): {cause}; that step stays the best checkpoint"
+            f"now): the model overfits; that step stays the best checkpoint"
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
         """Return the loss on `characters` of the val split as `name`, and those of members."""
-        vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
+        vocabulary = self.context.corpus.vocabulary
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
         if is_untrained and vocabulary.unknown_id is None:  # every id is equally likely
             return {name: math.log(len(vocabulary))}
         self.stopwatch.lap(EVALUATION, 0)
-        with phase("evaluating"), evaluation_bar(characters, hidden=ranks.rank > 0) as advance:
+        with phase("evaluating"):
             loss, *of_members = evaluate_each(
                 self.model,
                 self.val,
                 vocabulary,
                 characters=characters,
                 should_stop=self.context.should_stop,
-                on_progress=advance,
-                ranks=ranks,
+                ranks=self.context.ranks,
             )
         self.stopwatch.lap(CHARACTER, characters)
         if not math.isfinite(loss):

@@ -4,7 +4,6 @@ V is the size of the new vocabulary: the characters of the run to fine-tune and 
 """
 
 import logging
-import unicodedata
 from dataclasses import replace
 
 import numpy as np
@@ -66,13 +65,10 @@ def initial_model(
 def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocabulary) -> Tensors:
     """Return the weights with a row for each id of `vocabulary`, and for `config.T`.
 
-    Embeddings (V, C) of a new character are those of its base, such as e for é, so that it is read
-    like its base. Its row of the head (V, C) is the mean row: it is as likely as the mean old
-    character. Position embeddings (T, C) are cut to the first `config.T`.
+    In embeddings and the head (V, C), the row of a new character is the mean row: it is as likely
+    as the mean old character. Position embeddings (T, C) are cut to the first `config.T`.
     """
-    rows, head_rows = (
-        _old_rows(data.vocabulary, vocabulary, by_base=by_base) for by_base in (True, False)
-    )
+    rows = _old_rows(data.vocabulary, vocabulary)
     shapes = parameter_shapes(config, len(vocabulary))
     one_more = parameter_shapes(config, len(vocabulary) + 1)
     weights = Tensors()
@@ -81,22 +77,14 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
             weights[name] = array[: shapes[name][0]]
         else:
             mean = array.mean(0, dtype=np.float64, keepdims=True).astype(np.float32)
-            with_mean = np.concatenate([array, mean])  # (old V + 1, C)
-            weights[name] = with_mean[head_rows if name.endswith("head.weight") else rows]
+            weights[name] = np.concatenate([array, mean])[rows]  # from (old V + 1, C)
     return weights
 
 
-def _old_rows(old: Vocabulary, new: Vocabulary, *, by_base: bool) -> list[int]:
-    """Return for each new id (V,) the old id with its first row, or OLD_MEAN.
-
-    With `by_base`, a new character gets the row of the base of its compatibility decomposition
-    (Unicode's NFKD), if the old vocabulary has that.
-    """
+def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
+    """Return for each new id (V,) the old id with its first row, or OLD_MEAN."""
     if new.is_bytes:
         return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}
-    bases = [unicodedata.normalize("NFKD", c)[0] if by_base else c for c in new.characters]
-    rows = [
-        ids.get(c, ids.get(base, OLD_MEAN)) for c, base in zip(new.characters, bases, strict=True)
-    ]
+    rows = [ids.get(c, OLD_MEAN) for c in new.characters]
     return rows if old.unknown_id is None else [*rows, old.unknown_id]

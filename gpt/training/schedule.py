@@ -117,7 +117,8 @@ class Schedule:
         """Return how often an event is still due after step `after`: see `is_due`."""
         if isinstance(every, int):
             return -(-self.steps // every) - after // every
-        return math.ceil(1 / _as_part(every)) - self.part_done(after) // _as_part(every)
+        part = Fraction(every.removesuffix(" %")) / 100
+        return math.ceil(1 / part) - self.part_done(after) // part
 
     def phase_start(self, step: int) -> int:
         """Return the first step of the phase that `step` is in."""
@@ -158,7 +159,3 @@ def _done(step: int, plans: list[Plan], start: int = 0) -> Fraction:
 def _part(steps: int, total: int) -> Fraction:
     """Return the fraction that `steps` are of `total`, from 0 to 1."""
     return min(Fraction(1), max(Fraction(0), Fraction(steps, max(1, total))))
-
-
-def _as_part(every: str) -> Fraction:
-    return Fraction(every.removesuffix(" %")) / 100

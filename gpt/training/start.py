@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -115,10 +115,8 @@ def train(
             context = replace(context, config=state.config)
             ranks.broadcast(_record_start, context, state, source)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), context.name)
-            remember(run=str(context.folder))
-            outcome = Trainer(context, state, on_event).fit()
-            remember(outcome=asdict(outcome))
-            return outcome
+            remember(str(context.folder))
+            return Trainer(context, state, on_event).fit()
 
 
 def _new_state(

@@ -1,6 +1,5 @@
 """Plan how many steps fit into `train.minutes`, at first and whenever the pace changes."""
 
-import logging
 import math
 from collections.abc import Callable
 from functools import partial
@@ -16,8 +15,6 @@ from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.vocabulary import Ids
 from gpt.training.build_step import Update
 from gpt.training.schedule import Schedule
-
-log = logging.getLogger(__name__)
 
 FREE_PART = 0.01  # fraction of the time that stays unplanned
 AFTERWARDS_S = 3.0  # seconds after training: the sample that the command prints
@@ -133,11 +130,8 @@ class TimeBudget:
         if config.train.minutes is None or config.train.plans:
             return config
         config = self._with_short_evaluations(config)
-        self.train, warmup = config.train, config.train.warmup_steps
+        self.train = config.train
         steps = self.first_end(Schedule(config), 0)
-        if "warmup_steps" in config.train.model_fields_set and steps < warmup:
-            log.warning("train.warmup_steps %d: only about %d steps fit", warmup, steps)
-            steps = warmup
         return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
 
     def first_end(self, schedule: Schedule, step: int) -> int:

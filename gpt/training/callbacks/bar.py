@@ -3,8 +3,7 @@
 import logging
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from tqdm import tqdm
@@ -89,13 +88,3 @@ def make_bar(**options: Any) -> "tqdm[Any]":
         return notebook_bar(**options)
     disable = None if sys.stderr else True  # pythonw has no stderr
     return TerminalBar(**options, disable=disable, dynamic_ncols=True, miniters=1)
-
-
-@contextmanager
-def evaluation_bar(total: int, *, hidden: bool = False) -> Iterator[Callable[[int], object]]:
-    """Show a bar over `total` characters if they take more than a second; yield `advance`."""
-    if hidden:
-        yield lambda characters: None
-        return
-    with make_bar(total=total, desc="evaluating", unit_scale=True, delay=1, leave=False) as bar:
-        yield bar.update

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
-from tensorboard.plugins.scalar.metadata import create_summary_metadata
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
@@ -58,37 +57,29 @@ class TensorBoard(Callback):
         A run that is evaluated on a part of the val split has one val curve, that of the part: the
         loss on the whole split is only known at the end.
         """
-        train = self.context.config.train
-        if not step and train.init_from is None:  # the loss of guessing would flatten the curves
+        if (
+            not step and self.context.config.train.init_from is None
+        ):  # the loss of guessing would flatten the curves
             return
-        part = f"on {train.eval_characters} ids of the val split"
         points = []
         for name, value in metrics.items():
             metric, _, member = name.partition("_member_")
             if "val_loss_part" in metrics and metric in ("val_loss", "val_loss_per_character"):
                 continue
             tag = f"loss_of_members/val_{member}" if member else TAGS[metric]
-            described = create_summary_metadata("", part) if metric == "val_loss_part" else None
-            points.append(Summary.Value(tag=tag, simple_value=value, metadata=described))
+            points.append(Summary.Value(tag=tag, simple_value=value))
         self.events.add(step, Summary(value=points))
 
-    def on_notice(self, step: int, elapsed_s: float, text: str) -> None:
-        """Write a message as a text."""
-        self._add_text(step, "training/notice", text)  # sorted after samples
-
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
-        """Write the sample as a text."""
+        """Write the sample as a text, indented so that it is not read as Markdown."""
         if evaluation.sample is not None:
-            self._add_text(step, "sample", visible(evaluation.sample))
+            lines = visible(evaluation.sample).split("\n")
+            block = "\n".join(f"    {line}" for line in lines)
+            self.events.add(step, summary.text("sample", block))
 
     def close(self) -> None:
         """Close the file."""
         self.events.file.close()
-
-    def _add_text(self, step: int, tag: str, content: str) -> None:
-        """Write a text, indented so that it is not read as Markdown."""
-        block = "\n".join(f"    {line}" for line in content.split("\n"))
-        self.events.add(step, summary.text(tag, block))
 
 
 class EventFile:
