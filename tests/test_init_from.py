@@ -387,9 +387,7 @@ def test_the_command_tells_what_is_new_and_the_loss_before_training(
     code, out, err = gpt("train", "new.txt", "--init-from", runs(), *few)
     assert code == 0, err
     step, V = package.load(runs()).step, len(set(OLD))
-    listed = " ".join(sorted(set(NEW + "\x1b[2J") - set(OLD))).replace("\x1b", r"\x1b")
-    told = f"step {step}: {V} characters and 8 new ones ({listed})"
-    assert told in err
+    assert f"step {step}: 8 new characters" in err
     assert f"characters, vocabulary of {V + 8};" in err
     assert "step 0: val " in err
     assert "\x1b" not in out + err

@@ -1,11 +1,10 @@
-"""Gradients, devices and threads of several ranks.
+"""Gradients and devices of several ranks.
 
 Each rank computes the gradient of its windows of the batch. DistributedDataParallel averages the
 gradients during the last backward pass (Li et al. 2020, arXiv:2006.15704).
 """
 
 import hashlib
-import os
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -33,9 +32,7 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
     ranks.wait()  # compiling may take one rank longer than another
     with warnings.catch_warnings():  # torch 2.9 lacks the new name of broadcast_buffers
         warnings.simplefilter("ignore", FutureWarning)
-        wrapped = nn.parallel.DistributedDataParallel(
-            module, process_group=ranks.group, broadcast_buffers=False
-        )
+        wrapped = nn.parallel.DistributedDataParallel(module, broadcast_buffers=False)
     rehearse(wrapped)
     module.zero_grad(set_to_none=True)
     return wrapped
@@ -58,17 +55,6 @@ def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
         )
     torch.cuda.set_device(ranks.local_rank)
     return torch.device("cuda", ranks.local_rank)
-
-
-def select_own_threads(threads: int | str, ranks: Ranks) -> int | str:
-    """Return `threads`; in place of `auto`, this machine's cores divided among its ranks."""
-    if threads != "auto" or ranks.size == 1:
-        return threads
-    import psutil
-
-    allowed = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
-    cores = min(len(allowed), psutil.cpu_count(logical=False) or 1)
-    return max(1, cores // ranks.local_size)
 
 
 def check_equal(module: nn.Module, step: int, ranks: Ranks) -> None:

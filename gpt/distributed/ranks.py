@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 from gpt.distributed.launch import is_launched, rendezvous
 from gpt.errors import ConfigError, TrainingError
 
-STEP_TIMEOUT = timedelta(seconds=30)  # longest wait of a rank for another one during a step
-LONG_TIMEOUT = timedelta(hours=1)  # longest wait while one rank works alone, or each for long
+TIMEOUT = timedelta(hours=1)  # longest wait for another rank, which may prepare a large text
 # Gloo's threads release the last tensors only after a collective. Before Python 3.14 a thread that
 # does so while Python ends aborts the process (github.com/pytorch/pytorch/pull/179291).
 RELEASE_S = 0.2
@@ -29,14 +28,12 @@ class Ranks:
         size: the number of processes.
         local_rank: the number of this process among those on this machine.
         local_size: the number of processes on this machine.
-        group: PyTorch's process group for exchanges within a step; None for one process.
     """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
     local_size: int = 1
-    group: Any = None
 
     def broadcast(self, work: Callable[..., R], *arguments: Any) -> R:
         """Run `work` on rank 0, and return its result on every rank.
@@ -52,18 +49,15 @@ class Ranks:
         result: R = box[0]
         return result
 
-    def sum(self, numbers: Iterable[float], *, patient: bool = False) -> list[float]:
-        """Return the sum of each number over all ranks, in float64.
-
-        Set `patient` if some ranks may reach this call much later than others.
-        """
+    def sum(self, numbers: Iterable[float]) -> list[float]:
+        """Return the sum of each number over all ranks, in float64."""
         if self.size == 1:
             return [*numbers]
         import torch
         import torch.distributed as dist
 
         sums = torch.tensor([*numbers], dtype=torch.float64)
-        dist.all_reduce(sums, group=None if patient else self.group)
+        dist.all_reduce(sums)
         return [*map(float, sums)]
 
     def any(self, flag: bool) -> bool:
@@ -72,7 +66,7 @@ class Ranks:
 
     def wait(self) -> None:
         """Return once every rank has called this, however long that takes."""
-        self.sum([0.0], patient=True)
+        self.sum([0.0])
 
     def share(self, count: int) -> slice:
         """Return which of `count` items are this rank's: consecutive ones, as evenly as possible.
@@ -113,17 +107,16 @@ def joined(should_stop: Callable[[], bool] = lambda: False) -> Iterator[Ranks]:
     try:
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if on_cuda else "gloo",
-            timeout=LONG_TIMEOUT,
+            timeout=TIMEOUT,
             rank=int(os.environ["RANK"]),
             world_size=int(os.environ["WORLD_SIZE"]),
-            store=rendezvous(LONG_TIMEOUT, should_stop),
+            store=rendezvous(TIMEOUT, should_stop),
         )
         yield Ranks(
             dist.get_rank(),
             dist.get_world_size(),
             local_rank=int(os.environ.get("LOCAL_RANK", "0")),
             local_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-            group=dist.new_group(timeout=STEP_TIMEOUT),
         )
         dist.destroy_process_group()
     except RuntimeError as error:
@@ -131,9 +124,9 @@ def joined(should_stop: Callable[[], bool] = lambda: False) -> Iterator[Ranks]:
         if not (isinstance(error, dist.DistError) or "gloo" in first.lower() or "NCCL" in first):
             raise
         raise TrainingError(
-            f"another rank of this job ended, or did not answer for {STEP_TIMEOUT.seconds} s "
-            f"({first:.150}), so this one ends too; the run keeps its last checkpoint: resume it "
-            f"with gpt train --resume, or start with torchrun --max-restarts"
+            f"another rank of this job ended, or does not answer ({first:.150}), so this one ends "
+            f"too; the run keeps its last checkpoint: resume it with gpt train --resume, or start "
+            f"with torchrun --max-restarts"
         ) from error
     finally:
         time.sleep(RELEASE_S)

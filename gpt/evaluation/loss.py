@@ -108,7 +108,7 @@ def evaluate_each(
         raise
     pool.shutdown(cancel_futures=True)  # wait until no thread is setting its number of threads
     numbers = [*totals.tolist(), float(scored), float(stopped)]
-    *sums, total_scored, stops = ranks.sum(numbers, patient=True)
+    *sums, total_scored, stops = ranks.sum(numbers)
     if stops:
         raise Stopped
     return [each / total_scored for each in sums]

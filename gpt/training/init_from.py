@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpt.config.schema import Config, ModelConfig
-from gpt.errors import counted, listed
+from gpt.errors import counted
 from gpt.model.ensemble import LanguageModel, make_model
 from gpt.model.shapes import parameter_shapes
 from gpt.runs.find import find_run
@@ -18,12 +18,10 @@ from gpt.runs.fine_tuning import check_same_model, warn_of_known_val
 from gpt.runs.format import CheckpointData, Tensors
 from gpt.runs.read import read_checkpoint
 from gpt.runs.weights import load_model
-from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-MAX_LISTED_CHARACTERS = 20
 OLD_MEAN = -1  # stands for the mean of all old rows, which is put after them
 
 
@@ -46,12 +44,8 @@ def initial_model(
     run = find_run(config.train.init_from)
     data = read_checkpoint(run)
     check_same_model(data, config)
-    added = [symbol(c) for c in data.vocabulary.outside(vocabulary.characters)]
-    log.info(
-        "fine-tuning %s, step %d: %s and %s (%s)",
-        *(run, data.step, counted(len(data.vocabulary.characters), "character")),
-        *(counted(len(added), "new one"), listed(added, MAX_LISTED_CHARACTERS, " ") or "none"),
-    )
+    added = counted(len(data.vocabulary.outside(vocabulary.characters)), "new character")
+    log.info("fine-tuning %s, step %d: %s", run, data.step, added)
     warn_of_known_val("train.init_from", data.config, config)
     weights = adapted_weights(data, config.model, vocabulary)
     model = load_model(replace(data, config=config, vocabulary=vocabulary, weights=weights), device)

@@ -6,6 +6,7 @@ at a time in bfloat16, which on a CPU without bfloat16 takes four times as long 
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,6 +22,9 @@ POLAR_EXPRESS = (
     (3.21528, -2.41117, 0.5013),
     (2.21831, -1.59399, 0.41075),
 )
+
+
+matrix_norms = partial(torch.linalg.matrix_norm, keepdim=True)  # (N, h, w) -> (N, 1, 1)
 
 
 class Optimizer:
@@ -191,14 +195,8 @@ class Muon(Optimizer):
         neurons = orthogonal.square().mean(-1 if longer_first else -2, keepdim=True)
         torch._foreach_lerp_(squares, [*neurons], 1 - self.BETA2)
         even = orthogonal / (torch.stack(squares).sqrt() + 1e-8)
-        even *= frobenius_norm(orthogonal) / (frobenius_norm(even) + 1e-8)
+        even *= matrix_norms(orthogonal) / (matrix_norms(even) + 1e-8)
         return even
-
-
-def frobenius_norm(matrices: Tensor) -> Tensor:
-    """Return the norm of each matrix: (N, height, width) -> (N, 1, 1)."""
-    norms: Tensor = torch.linalg.matrix_norm(matrices, keepdim=True)
-    return norms
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
@@ -209,7 +207,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # so that x x^T is the smaller square
-    x = x / (1.01 * frobenius_norm(x) + 1e-7)
+    x = x / (1.01 * matrix_norms(x) + 1e-7)
     for a, b, c in POLAR_EXPRESS:
         square = x @ x.mT  # (N, s, s), s the shorter side
         # a x + (b x x^T + c (x x^T)^2) x

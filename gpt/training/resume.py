@@ -1,8 +1,7 @@
 """Continue a run from its last intact checkpoint."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +60,7 @@ def resume_from(
     config, corpus, ranks = context.config, context.corpus, context.ranks
     data, state = ranks.broadcast(recover, context.folder)
     check_resumable(data.config, config)
-    with _fitting_state(context, data.step):
+    try:
         progress = Progress(**state.numbers["progress"])
         _check_sources(context, teacher, state.numbers)
         if not extend:
@@ -70,6 +69,11 @@ def resume_from(
         update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
         update.load_state_dict(state)
         _warn_of_other_digits(update, state.numbers)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise CheckpointError(
+            f"{context.name}/checkpoints/step-{data.step}: its training state is not of this model "
+            f"({' '.join(str(error).split()):.200}); start a new run"
+        ) from error
     minutes = config.train.minutes
     is_new_time = minutes is not None and (extend or minutes != data.config.train.minutes)
     if extend and minutes is not None:
@@ -85,18 +89,6 @@ def resume_from(
         schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
     update.follow(schedule)
     return RunState(config, data.step, update, schedule, budget, progress, data.config)
-
-
-@contextmanager
-def _fitting_state(context: RunContext, step: int) -> Iterator[None]:
-    """Raise CheckpointError if a training state does not fit the model it is loaded into."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise CheckpointError(
-            f"{context.name}/checkpoints/step-{step}: its training state is not of this model "
-            f"({' '.join(str(error).split()):.200}); start a new run"
-        ) from error
 
 
 def _check_sources(context: RunContext, teacher: Teacher | None, saved: dict[str, Any]) -> None:

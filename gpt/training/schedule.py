@@ -96,7 +96,7 @@ class Schedule:
     def short_part_after(self, step: int) -> float:
         """Return the fraction of the steps from `step` on that use short windows."""
         done = self.part_done(step)
-        if self.phase_start(step) > 0 or done == 1:
+        if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0
         return float(max(SHORT_PART - done, Fraction()) / (1 - done))
 
@@ -109,7 +109,7 @@ class Schedule:
             step: the number of steps done.
             every: the event's period, in steps or as a part of a phase, such as `10 %`.
         """
-        if step >= self.steps or step == self.phase_start(step):
+        if step >= self.steps or step == self._phase(step)[0][0]:
             return True
         return self.times_due(every, step - 1) > self.times_due(every, step)
 
@@ -119,10 +119,6 @@ class Schedule:
             return -(-self.steps // every) - after // every
         part = Fraction(every.removesuffix(" %")) / 100
         return math.ceil(1 / part) - self.part_done(after) // part
-
-    def phase_start(self, step: int) -> int:
-        """Return the first step of the phase that `step` is in."""
-        return self._phase(step)[0][0]
 
     def part_done(self, step: int, start: int = 0) -> Fraction:
         """Return the fraction of its phase that is done before `step`, from 0 to 1.

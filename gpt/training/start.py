@@ -13,7 +13,7 @@ import torch
 from gpt.config.schema import Config
 from gpt.config.yaml import to_yaml
 from gpt.device import computing_with, select_device
-from gpt.distributed.ddp import select_own_device, select_own_threads
+from gpt.distributed.ddp import select_own_device
 from gpt.distributed.launch import remember
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import Interrupted, counted
@@ -87,18 +87,16 @@ def train(
         Interrupted: `should_stop` returned True. If training had begun, the state is saved.
         TrainingError: the loss stays NaN or infinite, or memory or the disk is full.
         UsageError: the folder is in use, or the run to resume has a new text or no steps left.
-        CheckpointError, ConfigError, DeviceError: see `initial_model`, `load_teacher`,
-            `resume_from`, `select_device`, `compile_model`.
+        CheckpointError, ConfigError, DeviceError: see `gpt.api.train`.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
     device = select_own_device(select_device(config.device), ranks)
     ranks.check_batch(config.train.batch_size)
     context = RunContext(config, corpus, run.absolute(), ranks, should_stop)
-    threads = select_own_threads(config.threads, ranks)
     state: RunState | None = None
     source: dict[str, str | int] = {}
-    with computing_with(threads, deterministic=config.deterministic):
+    with computing_with(config.threads, deterministic=config.deterministic):
         with phase("preparing the training"):
             teacher = load_teacher(config, corpus.vocabulary, device)
             check_training_memory(config, len(corpus.vocabulary), device, teacher, ranks)

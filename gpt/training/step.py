@@ -92,7 +92,7 @@ class TrainStep:
         self.model.train()
         loss = self.forward_and_backward(step)
         if self.ranks.size > 1:
-            torch.distributed.all_reduce(loss, group=self.ranks.group)
+            torch.distributed.all_reduce(loss)
         # 2. clip
         for optimizer in self.optimizers:
             self.scaler.unscale_(optimizer)

@@ -1,6 +1,7 @@
 """The training loop: step, evaluate, log, save; until there is a reason to stop."""
 
 import logging
+import math
 from collections.abc import Callable
 from threading import current_thread, main_thread
 from typing import Any
@@ -13,15 +14,15 @@ from gpt.training.callbacks.callback import Callback, EventFunction
 from gpt.training.callbacks.jsonl import MetricsFile
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
-from gpt.training.evaluator import Evaluator
+from gpt.training.evaluator import Diverged, Evaluator
 from gpt.training.resume import RunState
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.step import Result
-from gpt.training.step_results import read_results
 from gpt.training.time_budget import EVALUATION
 
 log = logging.getLogger(__name__)
 
+MAX_SKIPPED_STEPS = 3  # skipped steps in a row that end training
 MAX_UNREAD_STEPS = 10  # steps that an accelerator may be behind the CPU
 
 
@@ -121,7 +122,7 @@ class Trainer:
         needed = self.step in dict(self.schedule.plans) or any(map(self.is_due, periods))
         results: dict[str, float] = {}
         if needed or not self.update.is_ahead or len(self.unread) >= MAX_UNREAD_STEPS:
-            results = read_results(self.update, self.unread, self.step, progress, self.notify)
+            results = self.read_results()
         self.stopwatch.lap(T)
         self.timed_characters += self.schedule.batch_size * self.schedule.T
         self.timed_s += self.clock() - began
@@ -131,6 +132,29 @@ class Trainer:
             pace = round(self.timed_characters / self.timed_s, 1)
             self.metrics = results | {"lr": self.schedule.lr(self.step - 1), "chars_per_s": pace}
             self.timed_characters, self.timed_s = 0, 0.0
+
+    def read_results(self) -> dict[str, float]:
+        """Wait for the results of the last steps; return the newest loss and gradient norm.
+
+        For an ensemble, these are means over the members. NaN and infinite ones are left out.
+        """
+        progress, first = self.evaluator.progress, self.step - len(self.unread) + 1
+        results = self.update.read(self.unread)
+        self.unread.clear()
+        for step, (losses, norms) in enumerate(results, first):
+            members = zip(self.update.members, losses, norms, strict=True)
+            failed = [m for m, (member, *of_m) in enumerate(members) if member.is_failure(*of_m)]
+            progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if failed else 0
+            if failed:
+                m = failed[0]
+                whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""
+                numbers = f"the loss is {losses[m]}, the gradient's norm {norms[m]}"
+                reason = f"step {step} skipped{whose}: {numbers}"
+                self.notify(step, reason)
+                if progress.skipped_in_a_row == MAX_SKIPPED_STEPS:
+                    raise Diverged(f"{reason}, the {MAX_SKIPPED_STEPS}rd such step in a row")
+        newest = {"train_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
+        return {name: value for name, value in newest.items() if math.isfinite(value)}
 
     def is_due(self, every: int | str) -> bool:
         """Return whether an event is due at this step; never for a period in minutes."""
@@ -189,8 +213,8 @@ class Trainer:
                 # at the end the best checkpoint is scored, too, unless it is the last
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
-        # only rank 0 has `due` and `end`; patient, as rank 0 may have drawn a sample meanwhile
-        stops, dues, end = map(int, self.context.ranks.sum([stop, due, end], patient=True))
+        # only rank 0 has `due` and `end`
+        stops, dues, end = map(int, self.context.ranks.sum([stop, due, end]))
         if end:
             self.schedule.replan(self.step, end)
             self.update.follow(self.schedule)

@@ -8,7 +8,6 @@ import os
 import platform
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
@@ -45,11 +44,15 @@ class TensorBoard(Callback):
         self, context: RunContext, resumed_at: int | None, *, pending: bool = False
     ) -> None:
         self.context = context
-        self.events = EventFile(context.folder)
+        # TensorBoard reads a run's files in the order of their names
+        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}"
+        self.file = AppendOnlyFile(context.folder / name)
+        self.records = RecordWriter(self.file)
+        self._write(Event(file_version="brain.Event:2"))
         if resumed_at is not None:
             started = SessionLog(status=SessionLog.START)
             step = resumed_at if pending else resumed_at + 1
-            self.events.write(Event(step=step, session_log=started))
+            self._write(Event(step=step, session_log=started))
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
         """Write the metrics.
@@ -68,34 +71,20 @@ class TensorBoard(Callback):
                 continue
             tag = f"loss_of_members/val_{member}" if member else TAGS[metric]
             points.append(Summary.Value(tag=tag, simple_value=value))
-        self.events.add(step, Summary(value=points))
+        self._write(Event(step=step, summary=Summary(value=points)))
 
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
         """Write the sample as a text, indented so that it is not read as Markdown."""
         if evaluation.sample is not None:
             lines = visible(evaluation.sample).split("\n")
             block = "\n".join(f"    {line}" for line in lines)
-            self.events.add(step, summary.text("sample", block))
+            self._write(Event(step=step, summary=summary.text("sample", block)))
 
     def close(self) -> None:
         """Close the file."""
-        self.events.file.close()
+        self.file.close()
 
-
-class EventFile:
-    """A new event file in a folder. TensorBoard reads a run's files in the order of their names."""
-
-    def __init__(self, folder: Path) -> None:
-        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}"
-        self.file = AppendOnlyFile(folder / name)
-        self.records = RecordWriter(self.file)
-        self.write(Event(file_version="brain.Event:2"))
-
-    def add(self, step: int, content: Summary) -> None:
-        """Write values of a step."""
-        self.write(Event(step=step, summary=content))
-
-    def write(self, event: Event) -> None:
+    def _write(self, event: Event) -> None:
         """Write an event of this moment."""
         event.wall_time = time.time()
         self.records.write(event.SerializeToString())
