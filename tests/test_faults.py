@@ -704,10 +704,10 @@ def test_a_state_of_something_else_is_told_by_its_key(corpus: Corpus) -> None:
     train(small(**PART), corpus, Path("r"))
     last = last_folder(Path("r"))
     training = json.loads((last / "training.json").read_text())
-    training["numbers"]["progress"] = {"nonsense": 1}
+    del training["numbers"]["progress"]
     (last / "training.json").write_text(json.dumps(training))
     rehash(last)
-    with pytest.raises(CheckpointError, match=r"not of this model \(.*nonsense.*; start a"):
+    with pytest.raises(CheckpointError, match=r"not of this model \(.*progress.*; start a"):
         train(small(), corpus, Path("r"), mode="resume")
 
 
