@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -45,27 +44,23 @@ CONFIG = small(  # 7 windows are as uneven for 2 ranks as for 3
 STOPPED_AT = 30  # by one process, what two ranks began and three end
 
 
-def run_ranks(
-    count: int,
-    work: Callable[..., object],
-    *arguments: object,
-    store: TCPStore | None = None,
-    **variables: str,
-) -> list[int]:
+def run_ranks(count: int, work: Callable[..., object], *arguments: object) -> list[int]:
     """Call `work` in so many processes with the variables of torchrun; return their exit codes.
 
-    `store` stands for torchrun's own. The processes have imported torch when they start.
+    The processes have imported torch when they start.
     """
-    launched = {"WORLD_SIZE": str(count), "MASTER_ADDR": "localhost", **variables}
-    if store is None:
-        with socket.create_server(("localhost", 0)) as server:
-            launched["MASTER_PORT"] = str(server.getsockname()[1])
-    else:
-        launched |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    processes = [
-        PROCESSES.Process(target=as_rank, args=(launched | {"RANK": str(rank)}, work, arguments))
-        for rank in range(count)
-    ]
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # as torchrun's own
+    launched = {
+        "WORLD_SIZE": str(count),
+        "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    processes = []
+    for rank in range(count):
+        own = launched | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        processes.append(PROCESSES.Process(target=as_rank, args=(own, work, arguments)))
     for process in processes:
         process.start()
     return [ended(process) for process in processes]
@@ -236,42 +231,11 @@ def test_what_one_process_does_is_refused_on_ranks(
 ) -> None:
     """Each rank once timed a dry run as if alone, all at a time, on the same cores."""
     (elsewhere / "pangram.txt").write_text(PANGRAM * 29)
-    launched = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    launched = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
     for name, value in launched.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(UsageError, match="start it without torchrun"):
         work()
-
-
-@pytest.fixture
-def launched(monkeypatch: pytest.MonkeyPatch, text_file: Path) -> Callable[..., None]:
-    """Train as a rank that these variables describe; nothing answers at the master's port."""
-
-    def run(should_stop: Callable[[], bool] = lambda: False, **variables: str) -> None:
-        known = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
-        for name, value in (known | variables).items():
-            monkeypatch.setenv(name, value)
-        api.train(CONFIG, text=str(text_file), run_dir="r", should_stop=should_stop)
-
-    return run
-
-
-@pytest.mark.parametrize(("rank", "missing"), [("1", "rank 0 at localhost:1"), ("0", "rank 1")])
-def test_the_wait_for_other_ranks_is_bounded_and_can_be_stopped(
-    launched: Callable[..., None], monkeypatch: pytest.MonkeyPatch, rank: str, missing: str
-) -> None:
-    """Bug: a rank whose others never came waited for an hour, and ignored every signal."""
-    port = "1"
-    if rank == "0":
-        with socket.create_server(("localhost", 0)) as server:
-            port = str(server.getsockname()[1])
-    with pytest.raises(Interrupted, match="before training began; nothing is saved"):
-        launched(lambda: True, RANK=rank, MASTER_PORT=port)
-    monkeypatch.setattr("gpt.distributed.launch.RENDEZVOUS_S", 0.5)
-    expected = f"rank {rank} of 2 waited 0.5 s for {missing}; start every rank"
-    with pytest.raises(TrainingError, match=expected):
-        launched(RANK=rank, MASTER_PORT=port)
-    assert not Path("r").exists()
 
 
 def divide_work() -> None:

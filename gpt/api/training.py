@@ -113,7 +113,7 @@ def train(
 
     run = (Path(run_dir) if run_dir else RUNS / name_of(config, text)).absolute()
     mode: Mode = "overwrite" if overwrite else "new" if run_dir else "numbered"
-    with joined(caller.should_stop) as ranks:
+    with joined() as ranks:
         begun = ranks.broadcast(begin_training)
         if begun and ranks.broadcast(has_checkpoint, Path(begun)):
             return _resume(ranks, begun, None, None, None, (), caller)
@@ -166,7 +166,7 @@ def resume(
         TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: see `train`.
     """
     caller = _Caller(should_stop or never, on_event, clock or since_now())
-    with joined(caller.should_stop) as ranks:
+    with joined() as ranks:
         begun = ranks.broadcast(begin_training)
         return _resume(ranks, begun, run, text, minutes, settings, caller)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from gpt.distributed.launch import is_launched, rendezvous
+from gpt.distributed.launch import is_launched, new_store
 from gpt.errors import ConfigError, TrainingError
 
 TIMEOUT = timedelta(hours=1)  # longest wait for another rank, which may prepare a large text
@@ -88,13 +88,12 @@ SINGLE = Ranks()  # one process that trains alone
 
 
 @contextmanager
-def joined(should_stop: Callable[[], bool] = lambda: False) -> Iterator[Ranks]:
+def joined() -> Iterator[Ranks]:
     """Join the processes that torchrun started to one process group; yield them.
 
     Without torchrun, yield `SINGLE`.
 
     Raises:
-        Interrupted: `should_stop` returned True before all ranks were there.
         TrainingError: another rank does not come, ends, or does not answer.
     """
     if not is_launched() or os.environ["WORLD_SIZE"] == "1":
@@ -110,13 +109,13 @@ def joined(should_stop: Callable[[], bool] = lambda: False) -> Iterator[Ranks]:
             timeout=TIMEOUT,
             rank=int(os.environ["RANK"]),
             world_size=int(os.environ["WORLD_SIZE"]),
-            store=rendezvous(TIMEOUT, should_stop),
+            store=new_store(TIMEOUT),
         )
         yield Ranks(
             dist.get_rank(),
             dist.get_world_size(),
-            local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-            local_size=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
+            local_rank=int(os.environ["LOCAL_RANK"]),
+            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
         )
         dist.destroy_process_group()
     except RuntimeError as error:

@@ -85,6 +85,8 @@ def resume_from(
         stopwatch.probe(update.probe, update, corpus.val, config, ranks)
     budget = TimeBudget(config, corpus.val, stopwatch, progress.elapsed_s)
     if is_new_time:
+        used_s, limit_s = budget.used_s, budget.limit_s
+        log.info("the run has used %.2g of %.2g minutes", used_s / 60, limit_s / 60)
         schedule.replan(data.step, data.step + 1)
         schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
     update.follow(schedule)
