@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from gpt.distributed.launch import is_launched, new_store
 from gpt.errors import ConfigError, TrainingError
 
-TIMEOUT = timedelta(hours=1)  # longest wait for another rank, which may prepare a large text
+TIMEOUT = timedelta(minutes=30)  # longest wait for another rank, which may prepare a large text
 # Gloo's threads release the last tensors only after a collective. Before Python 3.14 a thread that
 # does so while Python ends aborts the process (github.com/pytorch/pytorch/pull/179291).
 RELEASE_S = 0.2

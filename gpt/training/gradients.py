@@ -31,9 +31,8 @@ class Backward:
 
     On a CPU, a few windows at a time are taken through the whole model, if possible by several
     workers. Threads that share every operation would wait for each other at each of them (`python
-    scripts/bench.py workers` measures both). Gradients are added in the order of the windows.
-    There are at most MAX_WORKERS, which limits the memory for gradients. More threads share the
-    workers' operations: 16 threads are 8 workers of 2 (scripts/experiments.md).
+    scripts/bench.py workers` measures both). Gradients are added in the order of the windows. More
+    threads than MAX_WORKERS share the workers' operations: 16 threads are 8 workers of 2.
 
     Attributes:
         forward: the model; later, the model compiled or wrapped by DDP.
