@@ -108,7 +108,7 @@ def test_step_0_is_evaluated_unless_its_head_is_zero(corpus: Corpus) -> None:
     state = RunState(config, 0, update, Schedule(config), budget, Progress())
     Path("r").mkdir()
     context = RunContext(config, corpus, Path("r").absolute(), SINGLE, lambda: False)
-    Trainer(context, state, lambda: None, None).fit()
+    Trainer(context, state, None).fit()
     assert metrics_of(Path("r"))[0]["val_loss"] == expected
 
 
