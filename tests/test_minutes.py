@@ -472,7 +472,6 @@ def test_minutes_on_the_command_line(gpt: Gpt, text_file: Path) -> None:
     more = ("--minutes", "9000", "--set", "train.max_steps=8", "--json")
     code, out, err = gpt("train", "--resume", "r", *more)
     assert (code, json.loads(out)["step"]) == (0, 8), err
-    assert "train.steps changes from 6 to 8" in err
     code, out, err = gpt("train", "--config", "r/config.yaml", "--run-dir", "shown", "--dry-run")
     assert code == 0, err
 

@@ -222,7 +222,6 @@ def test_steps_that_are_skipped_on_the_device_are_reported_and_end_the_run(
     with pytest.raises(TrainingError, match="the 3rd such step in a row"):
         train(config, corpus, Path("r"))
     assert re.search(r"step \d skipped: the loss is", caplog.text)
-    assert "the 3rd such step in a row" in caplog.text
 
 
 # --- evaluation and sampling ---
