@@ -232,5 +232,3 @@ def test_the_learning_rate_of_a_later_phase_worked_out_by_hand() -> None:
     falls = [peak * (1 - i / 30) for i in range(3)]
     assert rise == pytest.approx([falls[0] / 3, falls[1] * 2 / 3, falls[2]])
     assert schedule.lr(45) == pytest.approx(peak / 2)
-    schedule.scale = 0.5
-    assert schedule.lr(45) == pytest.approx(peak / 4)
