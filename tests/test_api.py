@@ -146,8 +146,8 @@ def test_what_is_wrong_is_raised_as_one_message(run: Path) -> None:
         ({"seed": -1}, "seed: expected a whole number from 0 on, got -1"),
         ({"stops": 3}, "stops: expected a str or a list of str, got 3"),
         ({"stops": [3]}, "stops: expected a str or a list of str, got [3]"),
-        ({"stops": ""}, "stops: expected strings of at least one character, got ''"),
-        ({"until_stop": True}, "until_stop: expected stops, which end the samples, got none"),
+        ({"stops": ""}, "expected a stop string of at least one character, got ''"),
+        ({"until_stop": True}, "expected a stop string, which ends the samples, got none"),
         ({"prompts": 3}, "prompts: expected a str or a list of str, got 3"),
         (
             {"prompts": "9"},

@@ -19,7 +19,6 @@ from gpt.config.load import load_config
 from gpt.config.train_config import MUON_RATIO
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError
 from gpt.model.ensemble import make_model, members_of
-from gpt.recipe.chooser import steps_before_overfitting
 from gpt.runs.fine_tuning import RATE_FACTOR
 from gpt.runs.format import CheckpointData
 from gpt.runs.weights import weights_of
@@ -222,20 +221,13 @@ def test_fine_tuning_ends_before_it_overfits_unless_that_is_set(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Bug: it made as many steps as the run it began with; the val loss doubled on the way."""
-    monkeypatch.setattr("gpt.recipe.chooser.longest_run", lambda choice, text: 41 * 6 * 13 + 5)
     Path("new.txt").write_text(NEW, "utf-8")
+    passes = (41 * 6 * 13 + 5) / len(load_corpus(open_source("new.txt")).train)
+    monkeypatch.setattr("gpt.api.resolve.FINE_TUNING_PASSES", passes)
     run = runs(train__steps=60)
     settled = resolve_new(None, "new.txt", settings, minutes, run)
     config, _ = ready(None, settled, settings, lambda: 0.0)
     assert {key: getattr(config.train, key) for key in expected} == expected
-
-
-def test_the_limit_of_fine_tuning_is_a_few_passes_over_the_text(runs: Callable[..., Path]) -> None:
-    """Bug: it was as many steps as the old run had, of a text of any length."""
-    Path("new.txt").write_text(NEW * 40, "utf-8")
-    corpus = load_corpus(open_source("new.txt"))
-    steps = steps_before_overfitting(small(train__steps=10**6), corpus)
-    assert 1 < steps * 6 * 13 / len(corpus.train) < 20
 
 
 def test_a_repeat_of_a_run_that_was_fine_tuned_has_its_settings(

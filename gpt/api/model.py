@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 from typing import TYPE_CHECKING, SupportsIndex
 
 from gpt.errors import UsageError
@@ -21,8 +20,6 @@ if TYPE_CHECKING:
     from gpt.sampling.stopping import Chunk
 
 log = logging.getLogger(__name__)
-
-NO_CHANGES: Mapping[str, float | None] = MappingProxyType({})
 
 
 class Model:
@@ -113,7 +110,7 @@ class Model:
         length: int | None = None,
         seed: int | None = None,
         stops: str | Sequence[str] = (),
-        rules: Mapping[str, float | None] = NO_CHANGES,
+        rules: Mapping[str, float | None] | None = None,
     ) -> Iterator[str]:
         """Return an iterator that yields one text while it is generated.
 
@@ -142,7 +139,7 @@ class Model:
         seed: int | None = None,
         stops: str | Sequence[str] = (),
         until_stop: bool = False,
-        rules: Mapping[str, float | None] = NO_CHANGES,
+        rules: Mapping[str, float | None] | None = None,
     ) -> Iterator["Chunk"]:
         """Return an iterator over chunks of all samples, which are generated side by side.
 
@@ -172,17 +169,17 @@ class Model:
         from gpt.sampling.prompt import check_known, encode_prompt
         from gpt.sampling.sampler import sampling_rules
 
-        chosen = sampling_rules(self.config.sample, **{"length": length, **rules})
+        chosen = sampling_rules(self.config.sample, **{"length": length, **(rules or {})})
         num_samples = _whole_number("num_samples", num_samples, 1)
         seed = self.config.seed if seed is None else _whole_number("seed", seed, 0)
         stops = [self._normalized(text) for text in _texts("stops", stops)]
         for text in stops:
             if not text:
-                raise UsageError("stops: expected strings of at least one character, got ''")
+                raise UsageError("expected a stop string of at least one character, got ''")
             advice = "it would never come, so leave it out"
             check_known(text, self.vocabulary, advice, what="the stop string", shared=False)
         if until_stop and not stops:
-            raise UsageError("until_stop: expected stops, which end the samples, got none")
+            raise UsageError("expected a stop string, which ends the samples, got none")
         prompts = [self.prepare(text) for text in _texts("prompts", prompts)]
         encoded = [encode_prompt(text, self.vocabulary) for text in prompts]
         length = None if length is None and until_stop else chosen.length

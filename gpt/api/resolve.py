@@ -1,7 +1,6 @@
 """Resolve the arguments of the API to a config and its text."""
 
 import logging
-import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
+FINE_TUNING_PASSES = 5  # passes over the text, at most; more passes usually overfit
 DEFAULT_MINUTES = 5.0  # training time if the config is chosen for the text
 
 Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
@@ -105,7 +105,14 @@ def resolve(
 def as_changes(settings: Settings) -> "list[Override]":
     """Return the settings as a list of overrides; values of a mapping keep their types."""
     if isinstance(settings, Mapping):
-        return [(str(key), _plain(value)) for key, value in settings.items()]
+        from pydantic_core import to_jsonable_python
+
+        def plain(value: Any) -> Any:
+            """Return the Python value of a numpy or torch value."""
+            return value.tolist() if hasattr(value, "tolist") else repr(value)
+
+        plain_settings = to_jsonable_python(settings, fallback=plain)
+        return [*plain_settings.items()]
     if isinstance(settings, str):
         return [settings]
     if not isinstance(settings, Sequence):
@@ -114,17 +121,6 @@ def as_changes(settings: Settings) -> "list[Override]":
             f"{shown(repr(settings))}"
         )
     return [*settings]
-
-
-def _plain(value: Any) -> Any:
-    """Convert numpy and torch values, and paths, to the plain types of a config."""
-    if hasattr(value, "tolist"):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 def never() -> bool:
@@ -180,12 +176,12 @@ def _without_overfitting(
 ) -> "Config":
     """Limit how long a run is fine-tuned, unless `given` or `settings` do that."""
     from gpt.config.load import keys_given, load_config
-    from gpt.recipe.chooser import steps_before_overfitting
 
     keys, train = keys_given(given, as_changes(settings)), settled.train
     if train.minutes is None and {"train.steps", "train.plans"} & keys:
         return settled
-    steps = steps_before_overfitting(settled, corpus)
+    in_step = train.batch_size * settled.model.T
+    steps = max(1, int(FINE_TUNING_PASSES * len(corpus.train)) // in_step)
     if "train.warmup_steps" in keys:
         steps = max(steps, train.warmup_steps)
     changes: dict[str, Any] = {"train.patience": PATIENCE}
@@ -196,10 +192,9 @@ def _without_overfitting(
     settled = load_config(settled, [(k, value) for k, value in changes.items() if k not in keys])
     limit = settled.train.max_steps if train.minutes else settled.train.steps
     if limit is not None:
-        passes = limit * train.batch_size * settled.model.T / len(corpus.train)
         log.info(
-            f"fine-tuning for at most {counted(limit, 'step')}, {passes:.2g} passes over the text, "
-            f"as a longer run would overfit; --set train.steps=N changes that"
+            f"fine-tuning for at most {counted(limit, 'step')}, as a longer run may overfit; "
+            f"--set train.steps=N changes that"
         )
     return settled
 

@@ -70,8 +70,8 @@ def sweep(
     from gpt.recipe.sweep_plan import PlannedRun, check_count, check_different, combinations
     from gpt.runs.find import RUNS
 
-    if any(count is not None and count < 1 for count in (jobs, seeds)):
-        raise UsageError(f"expected at least one job and one seed, got {jobs} and {seeds}")
+    if seeds is not None and seeds < 1:
+        raise UsageError(f"seeds: expected at least one, got {seeds}")
 
     def resolved(changes: Settings) -> "Config":
         return resolve_new(config, text, changes, minutes, init_from, in_sweep=True)

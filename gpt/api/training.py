@@ -1,7 +1,6 @@
 """Train a run, resume it, or estimate its cost."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,15 +30,6 @@ if TYPE_CHECKING:
     from gpt.training.start import Mode
 
 OnEvent = Callable[[dict[str, Any]], object]
-
-
-@dataclass
-class _Caller:
-    """The functions of the caller: see `train`."""
-
-    should_stop: Callable[[], bool]
-    on_event: OnEvent | None
-    clock: Callable[[], float]
 
 
 def train(
@@ -102,7 +92,8 @@ def train(
         TrainingError: training cannot continue; the checkpoints are as they were.
         Interrupted: `should_stop` returned True. If training had begun, the state is saved.
     """
-    caller = _Caller(should_stop or never, on_event, clock or since_now())
+    should_stop, clock = should_stop or never, clock or since_now()
+    caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock}
     settled = resolve_new(config, text, settings, minutes, init_from)
     if not isinstance(run_dir, str | Path | None):
         raise UsageError(f"run_dir: expected a str or Path, got {shown(repr(run_dir))}")
@@ -126,9 +117,7 @@ def train(
             ranks.broadcast(check, from_here(run))
         if mode == "overwrite":
             ranks.broadcast(check_keeps, from_here(run), settled)
-        settled, corpus = ready(
-            config, settled, settings, caller.clock, caller.should_stop, ranks=ranks
-        )
+        settled, corpus = ready(config, settled, settings, clock, should_stop, ranks=ranks)
         return _train(ranks, settled, corpus, run, mode, caller)
 
 
@@ -165,7 +154,8 @@ def resume(
         CheckpointError: no checkpoint of the run can be read.
         TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: see `train`.
     """
-    caller = _Caller(should_stop or never, on_event, clock or since_now())
+    should_stop, clock = should_stop or never, clock or since_now()
+    caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock}
     with joined() as ranks:
         begun = ranks.broadcast(begin_training)
         return _resume(ranks, begun, run, text, minutes, settings, caller)
@@ -178,7 +168,7 @@ def _resume(
     text: Text | Sequence[Text] | None,
     minutes: float | None,
     settings: Settings,
-    caller: _Caller,
+    caller: dict[str, Any],
 ) -> "Outcome":
     """Resume a run on all ranks; `begun` is what `begin_training` returned."""
     from gpt.config.load import check_effects, keys_set_by
@@ -206,12 +196,12 @@ def _resume(
 
 
 def _train(
-    ranks: Ranks, config: "Config", corpus: Any, run: Path, mode: "Mode", caller: _Caller
+    ranks: Ranks, config: "Config", corpus: Any, run: Path, mode: "Mode", caller: dict[str, Any]
 ) -> "Outcome":
     with phase("loading PyTorch"):
         from gpt.training.start import train as train_model
 
-    return train_model(config, corpus, run, mode, ranks=ranks, **vars(caller))
+    return train_model(config, corpus, run, mode, ranks=ranks, **caller)
 
 
 def estimate(

@@ -14,8 +14,8 @@ from gpt.config.schema import MAX_COUNT, Config, explicit
 from gpt.device import computing_with, select_device
 from gpt.errors import ConfigError
 from gpt.memory import free_bytes
-from gpt.recipe.difficulty import MAX_PILOT_CHARACTERS, MAX_PILOT_PASSES, Difficulty
-from gpt.recipe.law import USUAL_GAIN, USUAL_GAP, USUAL_LOSS, predict
+from gpt.recipe.difficulty import Difficulty
+from gpt.recipe.law import predict
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import (
     Choice,
@@ -98,12 +98,10 @@ class Chooser:
 
     def near(self, choice: Choice) -> Config:
         """Return the config of `choice`, with the most similar of the possible shapes."""
-
-        def distance(shape: Choice) -> float:
-            depth, width = shape.n_layer / choice.n_layer, shape.C / choice.C
-            return abs(math.log(depth)) + abs(math.log(width))
-
-        nearest = min((shape for _, shape in self.shapes), key=distance)
+        nearest = min(
+            (shape for _, shape in self.shapes),
+            key=lambda shape: (abs(shape.n_layer - choice.n_layer), abs(shape.C - choice.C)),
+        )
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
@@ -212,24 +210,8 @@ class Chooser:
             choice = replace(shape, characters=longest, token_dropout=dropout)
             loss, choice = _shortened(choice, text)
             ends_early = choice.characters < longest
-            run_s = fixed_s + choice.characters * pace.train_s
-            if ends_early:
-                run_s /= 1 - EVALUATION_FRACTION
-            else:
-                run_s += EVALUATION_FRACTION * seconds
+            run_s = (fixed_s + choice.characters * pace.train_s) / (1 - EVALUATION_FRACTION)
             yield PredictedRun(loss, choice, run_s, ends_early)
-
-
-def steps_before_overfitting(config: Config, corpus: Corpus) -> int:
-    """Return the number of steps after which a new model of this shape is predicted to overfit.
-
-    The text is assumed to be typical prose, so that no pilot is needed.
-    """
-    model, ids = config.model, len(corpus.train)
-    pilot = min(MAX_PILOT_CHARACTERS, MAX_PILOT_PASSES * ids)
-    text = Difficulty(ids, len(corpus.vocabulary), USUAL_LOSS, USUAL_GAIN, USUAL_GAP, pilot)
-    choice = Choice(model.n_layer, model.C, ids, model.character_dropout, model.ensemble)
-    return max(1, longest_run(choice, text) // (config.train.batch_size * model.T))
 
 
 def longest_run(choice: Choice, text: Difficulty) -> int:

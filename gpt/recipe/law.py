@@ -61,7 +61,7 @@ class Coefficients:
 
 
 COEFFICIENTS = Coefficients()
-USUAL_LOSS, USUAL_GAIN, USUAL_GAP = 1.8, 0.3, 0.1  # nats per id: the pilot's on typical prose
+USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # nats per id: the pilot's on typical prose
 MAX_LOST = 0.5  # largest share of the gain from characters that a small model loses
 MIN_GAIN = 0.1  # nats; a pilot that gains less says nothing about the slope
 MAX_GAP = 1.0  # nats; larger gaps, as between different scripts, are cut to this

@@ -10,7 +10,7 @@ import json
 import logging
 import statistics
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -42,9 +42,6 @@ from gpt.training.start import train
 from gpt.training.teacher import check_teacher
 
 log = logging.getLogger(__name__)
-
-SIGNAL_POLL_S = 0.1  # seconds; on Windows, a longer wait would delay signals
-
 
 Load = Callable[[Config, Path | None], Corpus]
 """Reads the text of a config, given the folder that may hold what came from standard input."""
@@ -226,18 +223,18 @@ def _at_once(
 ) -> list[SweepRun]:
     """Call `finish` for each run, in `jobs` threads; if one is interrupted, stop the others."""
     is_over = Event()
+
+    def finish_one(run: PlannedRun) -> SweepRun:
+        try:
+            return finish(run, lambda: is_over.is_set() or should_stop())
+        except Interrupted:
+            is_over.set()
+            raise
+
     with ThreadPoolExecutor(jobs) as pool:
         try:
-            futures = [
-                pool.submit(finish, run, lambda: is_over.is_set() or should_stop()) for run in runs
-            ]
-            waiting = {*futures}
-            while waiting:
-                done, waiting = wait(waiting, SIGNAL_POLL_S, FIRST_EXCEPTION)
-                for future in done:
-                    future.result()  # raises its error
-            return [future.result() for future in futures]
-        finally:
+            return [*pool.map(finish_one, runs)]
+        finally:  # also after a KeyboardInterrupt of this thread
             is_over.set()
             pool.shutdown(cancel_futures=True)
 

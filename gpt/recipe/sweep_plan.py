@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_
 from gpt.config.load import Override, assignment, typed_value
 from gpt.config.mistakes import explain
 from gpt.config.removed import StoredConfig
-from gpt.config.schema import SETTINGS, Config, explicit, settled
+from gpt.config.schema import Config, explicit, settled
 from gpt.config.schema import values as all_values
 from gpt.config.yaml import as_flow
 from gpt.errors import ConfigError, UsageError, listed, shown
@@ -84,9 +84,6 @@ def check_count(runs: int) -> None:
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
     """Return the values of a list, as they can be typed; None if `value` is a single value."""
     if isinstance(value, list):
-        takes_list = key in SETTINGS and tuple in SETTINGS[key].kinds
-        if takes_list and not all(_takes(key, each) for each in value):
-            return None  # a list for a setting that takes lists, with a mistake
         texts = [as_flow(each) for each in value]
     elif isinstance(change, str) and isinstance(value, str) and "," in value:
         texts = [each.strip() for each in value.split(",")]

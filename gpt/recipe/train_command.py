@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -57,24 +58,17 @@ def train_by_command(
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
         try:
-            code = _wait(process, should_stop)
+            while process.poll() is None:
+                if should_stop():
+                    process.terminate()
+                    process.wait(STOP_COMMAND_S)
+                    raise Interrupted("stopped")
+                time.sleep(POLL_COMMAND_S)
         finally:
             process.kill()
             process.wait()
-        if code != 0:
-            raise TrainingError(_message(code, messages))
-
-
-def _wait(process: subprocess.Popen[bytes], should_stop: Callable[[], bool]) -> int:
-    """Return the exit code of `process`; stop it, and raise Interrupted, if `should_stop` says."""
-    while True:
-        try:
-            return process.wait(POLL_COMMAND_S)
-        except subprocess.TimeoutExpired:
-            if should_stop():
-                process.terminate()
-                process.wait(STOP_COMMAND_S)
-                raise Interrupted("stopped") from None
+        if process.returncode != 0:
+            raise TrainingError(_message(process.returncode, messages))
 
 
 def _message(code: int, messages: Path) -> str:
