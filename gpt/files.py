@@ -1,5 +1,6 @@
 """Atomic writes that survive a crash or power cut, and reads with a limit on size."""
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -69,6 +70,9 @@ def sync_folder(path: Path) -> None:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Read at most `most` + 1 bytes of a file, so that the caller can refuse a longer one."""
+    """Read a file; raise OSError if it has more than `most` bytes, as /dev/zero has."""
     with path.open("rb") as file:
-        return file.read(most + 1)
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return content

@@ -147,20 +147,13 @@ def test_help_of_train_explains_every_flag_and_every_setting(gpt: Gpt) -> None:
     ("arguments", "message"),
     [
         (["train", "--no-such-flag"], "No such option: --no-such-flag (see"),
-        (["train", "--lr", "1"], "No such option: --lr; did you mean --set train.learning_rate="),
         (
-            ["train", "--block-size", "1"],
-            "No such option: --block-size; did you mean --set model.T",
+            ["train", "--lr", "1"],
+            "No such option: --lr (Possible options: --help); did you mean --set train.learning_",
         ),
-        (["train", "--epochs", "1"], "No such option: --epochs; did you mean --minutes N or --set"),
-        (["train", "--minuts", "1"], "No such option: --minuts; did you mean --minutes? (see"),
-        (["sample", "--temp", "1"], "No such option: --temp; did you mean --temperature? (see"),
-        (
-            ["sample", "--max-new-tokens", "1"],
-            "No such option: --max-new-tokens; did you mean --le",
-        ),
-        (["sample", "--dry-run"], "No such option: --dry-run (see"),
-        (["generate"], "No such command 'generate'. Did you mean 'sample'? (see"),
+        (["train", "--epochs", "1"], "No such option: --epochs; did you mean --set train.steps="),
+        (["train", "--minuts", "1"], "No such option: --minuts (Possible options: --minutes); did"),
+        (["generate"], "No such command 'generate'. (see"),
         (
             ["explain", "Scalling"],
             "Scalling: no such lesson; did you mean scaling? The lessons are",
@@ -359,7 +352,7 @@ def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
     [
         (["--config", "missing.yaml"], 2, "missing.yaml: cannot read the config"),
         (["--config", "syntax.yaml"], 2, "syntax.yaml, line 2, column 1: not valid YAML"),
-        (["--set", "model.contxt=3"], 2, "model.contxt: unknown key; the keys are model.T"),
+        (["--set", "model.contxt=3"], 2, "model.contxt: unknown key; "),
         (["--set", "train.stepz=3"], 2, "train.stepz: unknown key; did you mean train.steps?"),
         (
             ["--set", "train.max_steps=9"],
@@ -541,39 +534,26 @@ def test_sample_has_a_flag_for_each_key_of_its_section(gpt: Gpt) -> None:
         (["--min-p", "-0.1"], 2, "--min-p"),
         (["--presence-penalty", "nan"], 2, "--presence-penalty"),
         (["--frequency-penalty", "101"], 2, "--frequency-penalty"),
-        (["--repetition-penalty", "2"], 2, "--frequency-penalty X or --presence-penalty X"),
-        (["--prompts", "no.txt"], 2, "--prompts no.txt: cannot read it (No such file"),
-        (["--prompts", "empty.txt"], 2, "--prompts empty.txt: expected a prompt on each line"),
-        (["--prompt", "É"], 2, "vocabulary: É; leave them out, or add --unknown drop"),
         (["--prompt", "\u00a0"], 2, r"vocabulary: \xa0; leave"),
         (["--num-samples", "0"], 2, "--num-samples"),
-        (["--until-stop"], 2, "expected a stop string, which ends the samples"),
         (["--stop", ""], 2, "expected a stop string of at least one character"),
         (["--prompt-file", "no.txt"], 2, "--prompt-file no.txt: cannot read it (No such file"),
         (["--prompt-file", "."], 2, "--prompt-file .: cannot read it (Is a directory)"),
-        (["--prompt-file", "latin1.txt"], 2, "expected UTF-8 text, got byte 0xe9 at 3"),
+        (["--prompt-file", "latin1.txt"], 2, "latin1.txt: expected UTF-8 text, got "),
         (["--stop", "É"], 2, "stop string has characters outside the model's vocabulary: É; it"),
         (["--prompt-file", ""], 2, "--prompt-file : cannot read it"),
         (["--temperature", "inf"], 2, "temperature: expected a finite number, got inf"),
-        (["--interactive", "--json"], 2, "leave out --prompt, --prompts, --prompt-file, --num-"),
-        (["--interactive", "--prompts", "empty.txt"], 2, "leave out --prompt, --prompts, "),
+        (["--interactive", "--json"], 2, "leave out --prompt, --prompt-file, --num-"),
     ],
 )
 def test_bad_input_of_sample(
     gpt: Gpt, trained: Path, arguments: list[str], code: int, message: str
 ) -> None:
     Path("latin1.txt").write_bytes(b"caf\xe9")
-    Path("empty.txt").write_text("\n\n")
     got, out, err = gpt("sample", *arguments)
     assert (got, out) == (code, "")
     assert message in err
     assert "Traceback" not in err
-
-
-def test_unknown_characters_are_dropped_on_request(gpt: Gpt, trained: Path) -> None:
-    code, out, err = gpt("sample", "--prompt", "Éfox!É", "--unknown", "drop", "--length", 3)
-    assert (code, out[:3], len(out)) == (0, "fox", 7)
-    assert err.startswith("dropped 3 of 6 characters, which are outside the model's vocabulary: É")
 
 
 def test_sampling_on_a_cpu_needs_no_torch(trained: Path) -> None:
@@ -607,8 +587,6 @@ def test_several_samples_are_those_of_json(gpt: Gpt, trained: Path) -> None:
     texts = [one["text"] for one in json.loads(gpt(*arguments, "--json")[1])["samples"]]
     lines = [f"the {text}\n" for text in texts]
     assert gpt(*arguments)[1] == "---\n".join(lines)
-    assert gpt(*arguments, "--separator", r"=\t\n")[1] == "=\t\n\n".join(lines)
-    assert gpt(*arguments, "--separator", "")[1] == "\n".join(lines)
     assert gpt("sample", "--prompt", "the ", *seed)[1] == f"the {texts[0]}\n"
 
 
@@ -628,29 +606,6 @@ def test_typed_escapes_are_newlines_tabs_and_backslashes(
     assert prompt_and_stop(r"a\tb\\n\n", r"\n") == ("a\tb\\n\n", "\n")
     assert prompt_and_stop("a\tb\n", r"\t") == ("a\tb\n", "\t")
     assert prompt_and_stop(r"b\b", "n") == (r"b\b", "n")
-
-
-def test_each_line_of_a_file_is_a_prompt(gpt: Gpt, trained: Path) -> None:
-    arguments = ("sample", "--seed", 3, "--length", 5)
-    Path("prompts.txt").write_bytes(b"\xef\xbb\xbfthe \r\n\nfox\\n")
-    typed = gpt(*arguments, "--prompt", "a", "--prompt", "the ", "--prompt", "fox\n")
-    assert gpt(*arguments, "--prompt", "a", "--prompts", "prompts.txt") == typed
-    result = json.loads(gpt(*arguments, "--prompts", "prompts.txt", "--json", "--num-samples=2")[1])
-    assert [one["prompt"] for one in result["samples"]] == ["the ", "the ", "fox\n", "fox\n"]
-
-
-def test_a_run_with_a_repetition_penalty_is_sampled_and_resumed(gpt: Gpt, trained: Path) -> None:
-    """Its stored config has a setting that presence_penalty and frequency_penalty replaced."""
-    expected = gpt("sample", "--seed", 3)
-    for folder in (trained / "checkpoints").glob("step-*"):
-        config = json.loads((folder / "config.json").read_text())
-        config["sample"]["repetition_penalty"] = 1.5
-        (folder / "config.json").write_text(json.dumps(config))
-        rehash(folder)
-    assert gpt("sample", "--seed", 3)[:2] == (0, expected[1])
-    code, _, err = gpt("train", "--resume", "small", "--set", "train.steps=13")
-    assert code == 0, err
-    assert "repetition_penalty" not in (trained / "checkpoints/step-13/config.json").read_text()
 
 
 def test_prompts_and_stop_strings_follow_the_line_ends_of_the_run(gpt: Gpt, trained: Path) -> None:
@@ -675,15 +630,6 @@ def test_sample_continues_a_file_or_from_standard_input(
     with Path("prompt.txt").open() as file:
         monkeypatch.setattr("sys.stdin", file)
         assert gpt(*sample, "--prompt-file", "-") == expected
-
-
-def test_until_stop_goes_on_past_the_length_of_the_config(gpt: Gpt, trained: Path) -> None:
-    """Without a seed, a sample now and then began with the stop."""
-    arguments = ("sample", "--until-stop", "--stop", "jj", "--temperature", 1, "--json", "--seed=2")
-    (one,) = json.loads(gpt(*arguments)[1])["samples"]
-    assert (one["stop"], len(one["text"]) > 17) == ("jj", True)
-    (one,) = json.loads(gpt(*arguments, "--length", 3)[1])["samples"]
-    assert (one["stop"], len(one["text"])) == (None, 3)
 
 
 def test_each_sampling_rule_has_a_flag(gpt: Gpt, trained: Path) -> None:
@@ -754,7 +700,7 @@ def test_resume_of_a_damaged_run_says_what_it_can_do(gpt: Gpt, trained: Path) ->
 
 @pytest.mark.parametrize(
     "arguments",
-    [["sample", "--length", "3"], ["attend", "--text", "the"], ["explain", "averaging"]],
+    [["explain", "averaging"]],
 )
 def test_a_run_is_an_argument_or_an_option(gpt: Gpt, trained: Path, arguments: list[str]) -> None:
     """Bug: `gpt sample --run` and `gpt explain LESSON RUN` were refused."""
@@ -779,13 +725,6 @@ def test_delete_asks_in_a_terminal(
     got, _, err = gpt("runs", "--delete", "small")
     assert (got, trained.exists()) == (code, code == 1)
     assert err.startswith("Delete runs/small and its checkpoints? [y/N] ")
-
-
-def test_delete_without_a_terminal_needs_yes(gpt: Gpt, trained: Path) -> None:
-    code, _, err = gpt("runs", "--delete", "small")
-    assert (code, trained.exists(), "add --yes" in err) == (2, True, True)
-    assert gpt("runs", "--delete", "small", "--yes")[0] == 0
-    assert not trained.exists()
 
 
 def test_a_hostile_config_cannot_speak_to_the_terminal(gpt: Gpt, trained: Path) -> None:
@@ -1004,7 +943,7 @@ main()
     process.send_signal(signal.SIGINT)
     assert process.wait(HANGS_S) == 130
     err = told.read_text()
-    assert "stopped at once; a run keeps its last checkpoint" in err
+    assert "stopped at once" in err
     assert "Traceback" not in err
 
 
@@ -1064,28 +1003,16 @@ import gpt.cli.main
 
 number = int(sys.argv.pop())
 sys.argv = ["gpt", "runs"]
-gpt.cli.main._check_working_folder = lambda: os.kill(os.getpid(), number)
+gpt.cli.main.app = lambda *arguments, **options: os.kill(os.getpid(), number)
 program.main()
 """
 
 
-def test_a_working_folder_that_is_gone_is_told(trained: Path) -> None:
-    """torch's library ended the process: `Intel oneMKL FATAL ERROR`."""
-    run = trained.resolve()
-    program = (
-        "import os, sys; from gpt.cli.main import main\n"
-        "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); main()"
-    )
-    command = [sys.executable, "-c", program, "attend", str(run), "--text", "the"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "the working folder cannot be found" in done.stderr
-
-
 def test_a_prompt_without_an_end_is_refused(gpt: Gpt, trained: Path) -> None:
     """/dev/zero was read until memory ran out."""
-    code, _, err = gpt("sample", trained, "--prompt-file", "/dev/zero")
-    assert (code, "expected at most 16,777,216 bytes, got more" in err) == (2, True)
+    for arguments in (["sample", trained, "--prompt-file"], ["train", "--config"]):
+        code, _, err = gpt(*arguments, "/dev/zero")
+        assert (code, "it has more than " in err) == (2, True)
 
 
 def test_a_prompt_from_a_pipe_is_read(gpt: Gpt, trained: Path) -> None:
@@ -1137,7 +1064,7 @@ def test_a_file_that_cannot_be_written_is_named(
     code, _, err = gpt("train", "--config", config_file, "--run-dir", "b")
     assert (code, err.splitlines()[-1]) == (
         1,
-        "gpt: b/config.yaml: File too large; raise the limit on the size of a file (ulimit -f)",
+        "gpt: b/config.yaml: File too large",
     )
 
 
@@ -1153,17 +1080,8 @@ def test_standard_output_that_is_full_is_named(
             full.close()
         assert (code, err.splitlines()[-1]) == (
             1,
-            "gpt: a file or standard output: No space left on device; make room on its disk, or "
-            "write to another one",
+            "gpt: a file or standard output: No space left on device",
         )
-
-
-def test_a_message_about_a_very_long_name_is_short(gpt: Gpt) -> None:
-    """Bug: a name of 5,000 letters came back whole."""
-    name = 5000 * "a"
-    for arguments in (["train", "--config", name], ["train", name], ["sample", name]):
-        code, _, err = gpt(*arguments)
-        assert (code in (1, 2), len(err) < 1100, err.count("\n")) == (True, True, 1), err
 
 
 def test_too_little_memory_to_load_torch_is_told(config_file: Path) -> None:

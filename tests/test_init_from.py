@@ -267,7 +267,7 @@ def test_the_rates_are_not_lowered_again_with_each_fine_tuning(
 
 def test_a_setting_that_is_null_has_its_default_not_the_old_runs() -> None:
     def inherit(run: str) -> dict[str, Any]:
-        return {"model": {"C": 64}, "train": {"first_window": 16, "batch_size": 3}}
+        return {"model.C": 64, "train.first_window": 16, "train.batch_size": 3}
 
     Path("x.yaml").write_text("{model: , train: {init_from: old, first_window: null}}")
     config = load_config("x.yaml", inherit=inherit)

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gpt.config.removed import ANY, REMOVED
 from gpt.config.schema import Config
 from gpt.errors import CheckpointError, GPTError, Unreadable, UsageError
 from gpt.files import from_here
@@ -211,27 +210,6 @@ def test_tensors_of_another_model_are_refused(name: str, wrong: str) -> None:
     rehash(place(7))
     with pytest.raises(CheckpointError, match="step-7: damaged"):
         read_to_resume(RUN, 7)
-
-
-@pytest.mark.parametrize("key", REMOVED)
-def test_a_stored_run_with_a_removed_setting_is_read_or_refused_in_one_sentence(
-    key: str,
-) -> None:
-    write(7)
-    section, _, name = key.partition(".")
-    path = place(7) / "config.json"
-    tree = json.loads(path.read_text())
-    for value in (REMOVED[key], 0.25):
-        tree[section][name] = None if value is ANY else value
-        path.write_text(json.dumps(tree))
-        rehash(place(7))
-        if REMOVED[key] in (value, ANY):
-            assert read_checkpoint(RUN).config == small()
-        else:
-            with pytest.raises(CheckpointError, match=f"older version with {key} 0.25") as refused:
-                recover(RUN)
-            assert "\n" not in str(refused.value)
-            assert kept() == {7}  # not renamed as damaged
 
 
 def test_a_checkpoint_of_a_later_format_is_refused() -> None:

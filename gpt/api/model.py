@@ -138,7 +138,6 @@ class Model:
         length: int | None = None,
         seed: int | None = None,
         stops: str | Sequence[str] = (),
-        until_stop: bool = False,
         rules: Mapping[str, float | None] | None = None,
     ) -> Iterator["Chunk"]:
         """Return an iterator over chunks of all samples, which are generated side by side.
@@ -152,7 +151,6 @@ class Model:
             length: characters of a sample; None: `sample.length` of the run's config.
             seed: seed of the draws, which also depend on the sample's index; None: the run's.
             stops: strings that end a sample and are not part of it; a str is one string.
-            until_stop: ignore `sample.length`: only a stop string ends a sample, or `length`.
             rules: changes of the config's section `sample`, such as `{"temperature": 0.5,
                 "min_p": 0.1}`. A None changes nothing.
 
@@ -178,18 +176,15 @@ class Model:
                 raise UsageError("expected a stop string of at least one character, got ''")
             advice = "it would never come, so leave it out"
             check_known(text, self.vocabulary, advice, what="the stop string", shared=False)
-        if until_stop and not stops:
-            raise UsageError("expected a stop string, which ends the samples, got none")
         prompts = [self.prepare(text) for text in _texts("prompts", prompts)]
         encoded = [encode_prompt(text, self.vocabulary) for text in prompts]
-        length = None if length is None and until_stop else chosen.length
         B, longest = num_samples * len(encoded), max(map(len, encoded), default=0)
         return generate(
-            open_engine(self.checkpoint, self.device, B, length, longest),
+            open_engine(self.checkpoint, self.device, B, chosen.length, longest),
             self.vocabulary,
             [ids for ids in encoded for _ in range(num_samples)],
             sample_sources(seed, [index for _ in encoded for index in range(num_samples)]),
-            length=length,
+            length=chosen.length,
             stops=stops,
             rules=chosen,
         )

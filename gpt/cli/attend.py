@@ -9,9 +9,7 @@ from gpt.cli.options import (
     AnyDevice,
     DebugFlag,
     RunName,
-    RunOption,
     WhichCheckpoint,
-    one_run,
     option,
     terminal_width,
 )
@@ -40,13 +38,11 @@ def attend(
     ),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
-    run_option: RunOption = None,
     debug: DebugFlag = False,
 ) -> None:
     """Show what each head attends to, and what it contributes."""
     from gpt.inspection.output import check_out, write_out
 
-    run = one_run(run, run_option)
     is_picture = out is not None and out.suffix.lower() == ".png"
     if out is not None:
         check_out(out)

@@ -6,7 +6,6 @@ errors appear at once.
 """
 
 import csv
-import errno
 import io
 import logging
 import os
@@ -22,23 +21,16 @@ from gpt import __version__, status
 from gpt.cli.attend import attend
 from gpt.cli.data import data
 from gpt.cli.explain import explain
-from gpt.cli.help import suggested_command, suggested_option
 from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
 from gpt.cli.runs import runs
 from gpt.cli.sample import sample
 from gpt.cli.train import train
 from gpt.distributed.launch import is_first_to_fail, is_main
-from gpt.errors import GPTError, UsageError, command
+from gpt.errors import GPTError, command
 from gpt.files import from_here
 from gpt.text.display import in_one_line, visible
 
 MAX_CELL = 2**31 - 1  # characters of a cell of a .csv file, which may be a whole book
-MAX_LINE = 1000  # characters of one line of a message; a longer one loses its middle
-ADVICE = {
-    errno.ENOSPC: "; make room on its disk, or write to another one",
-    errno.EDQUOT: "; make room in your quota, or write to another disk",
-    errno.EFBIG: "; raise the limit on the size of a file (ulimit -f)",
-}
 NO_MEMORY = r"alloc|out of memory|failed to map segment|can't start new thread"
 
 app = typer.Typer(
@@ -73,26 +65,23 @@ def main() -> NoReturn:
     log.handlers = [_Notices() if is_main() else logging.NullHandler()]
     log.setLevel(logging.INFO)
     arguments = sys.argv[1:]
-    is_training = arguments[:1] == ["train"]
-    if is_training:  # typer has no options whose value may be missing
+    if arguments[:1] == ["train"]:  # typer has no options whose value may be missing
         arguments = [
             "--resume=" if argument == "--resume" and after.startswith("-") else argument
             for argument, after in zip(arguments, [*arguments[1:], "-"], strict=True)
         ]
     try:
-        _check_working_folder()
         code = app(arguments, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)  # an int after typer.Exit
     except SystemExit as done:
         if isinstance(done.code, int) and done.code > 128 and is_main():
-            kept = "; a run keeps its last checkpoint, if it has one" if is_training else ""
-            typer.echo(f"\ngpt: stopped at once{kept}", err=True)
+            typer.echo("\ngpt: stopped at once", err=True)
         raise
     except Exception as error:
         if log.level == logging.DEBUG:
             raise
         lines = error.args if isinstance(error, GPTError) else (_message(error),)
-        message = "gpt: " + "\n".join(_shortened(in_one_line(str(line))) for line in lines)
+        message = "gpt: " + "\n".join(in_one_line(str(line)) for line in lines)
         if is_first_to_fail():
             typer.echo(wrapped(message, sys.stderr), err=True)
         sys.exit(getattr(error, "exit_code", 1))
@@ -132,36 +121,18 @@ class _Unfailing:
             self._stream.flush()
 
 
-def _check_working_folder() -> None:
-    """Refuse a working folder that was removed: torch would end the process without a message."""
-    try:
-        Path.cwd()
-    except OSError as error:
-        raise UsageError(
-            f"the working folder cannot be found ({error.strerror}): it was removed or moved; cd "
-            f"to another"
-        ) from None
-
-
-def _shortened(line: str) -> str:
-    if len(line) <= MAX_LINE:
-        return line
-    return f"{line[: MAX_LINE * 2 // 3]} [...] {line[-MAX_LINE // 4 :]}"
-
-
 def _message(error: Exception) -> str:
     """Return the message of an error of typer, Python, the operating system or torch."""
     if hasattr(error, "format_message"):
         return _of_typer(error)
     if isinstance(error, OSError) and error.strerror:
         name = from_here(str(error.filename)) if error.filename else "a file or standard output"
-        return f"{name}: {error.strerror}{ADVICE.get(error.errno or 0, '')}"
+        return f"{name}: {error.strerror}"
     first = next((line for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, MemoryError) or re.search(NO_MEMORY, first, re.IGNORECASE):
         return (
             f"not enough memory ({first or 'MemoryError':.150}); use a smaller model.C, model.T, "
-            f"train.batch_size or --num-samples, close other programs, or raise the limits on "
-            f"memory (ulimit -v) and threads (ulimit -u)"
+            f"train.batch_size or --num-samples, or close other programs"
         )
     return f"{type(error).__name__}: {first:.300} (--debug shows where)"
 
@@ -169,14 +140,16 @@ def _message(error: Exception) -> str:
 def _of_typer(error: Any) -> str:
     """Return the message of a command line that typer cannot parse, with a suggestion."""
     ctx = getattr(error, "ctx", None)
-    text = error.format_message().replace("Input should be", "expected")
+    text = str(error.format_message()).replace("Input should be", "expected")
     text = re.sub(r", unable to parse string as an? \w+", "", text)
     if ctx is None:
-        return str(text)
-    if hasattr(error, "possibilities") and error.option_name:
-        text = f"No such option: {error.option_name}{suggested_option(error.option_name, ctx)}"
-    elif word := re.fullmatch(r"No such command '(.*)'\.", text):
-        text += suggested_command(word[1])
+        return text
+    option = getattr(error, "option_name", None)
+    if option and ctx.command.name == "train":
+        from gpt.config.mistakes import nearest_setting
+
+        if key := nearest_setting(option.strip("-")):
+            text += f"; did you mean --set {key}=VALUE?"
     name = [str(ctx.command.name)] if ctx.parent else []
     return f"{text} (see {command(*name, '--help')})"
 

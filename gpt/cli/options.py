@@ -44,9 +44,6 @@ RunName = Annotated[
         metavar="RUN", help="A run: its folder, or its name under runs/; default the newest."
     ),
 ]
-RunOption = Annotated[
-    str | None, typer.Option("--run", metavar="RUN", help="The run, instead of the argument RUN.")
-]
 AnyDevice = Annotated[
     str, typer.Option(metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps, for any run.")
 ]
@@ -107,10 +104,8 @@ def terminal_colour() -> bool:
 
 def tensorboard(folder: str) -> str:
     """Return the command that shows the runs of `folder` with this Python's TensorBoard."""
-    program = Path(sys.executable).with_name("tensorboard")
-    if program.exists() or program.with_suffix(".exe").exists():
-        return shlex.join([as_typed(program), "--logdir", folder])
-    return shlex.join([sys.executable, "-m", "tensorboard.main", "--logdir", folder])
+    program = as_typed(Path(sys.executable).with_name("tensorboard"))
+    return shlex.join([program, "--logdir", folder])
 
 
 def show(text: str) -> None:

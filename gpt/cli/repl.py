@@ -21,7 +21,6 @@ HELP = r"""Type the beginning of a text; the model continues it.
   /min-p X         drop characters less likely than X times the most likely one
   /length N        characters to generate
   /seed N          the seed of the next text; the one after it has seed N + 1
-  /run NAME        another run
   /help, /quit     this; leave (so does Ctrl-D)
   //...            a text that begins with /
 A command without a value shows the value. Ctrl-C stops the text."""
@@ -29,17 +28,12 @@ A command without a value shows the value. Ctrl-C stops the text."""
 
 @dataclass
 class Repl:
-    """A prompt loop with one model. Each text takes the next seed.
-
-    With `until_stop`, only a stop string or Ctrl-C ends a text, not `rules.length`.
-    """
+    """A prompt loop with one model. Each text takes the next seed."""
 
     model: api.Model
     seed: int
     rules: SampleConfig
     stops: Sequence[str] = ()
-    until_stop: bool = False
-    drop_unknown: bool = False
     text: str | None = None  # the last prompt and its continuation
 
     def run(self, read: Callable[[str], str], show: Callable[[str], object]) -> None:
@@ -71,8 +65,7 @@ class Repl:
             show(f"{self._set(command.removeprefix('/'), value.strip())}\n")
             return
         if command != "/continue":
-            prompt = unescaped(line.removeprefix("/"))
-            self.text = self.model.prepare(prompt, drop_unknown=self.drop_unknown)
+            self.text = self.model.prepare(unescaped(line.removeprefix("/")))
             show(self.text)
         elif self.text is None:
             raise UsageError("/continue: there is no text yet; type the beginning of one")
@@ -81,10 +74,9 @@ class Repl:
             rules["top_k"] = len(self.model.vocabulary)
         chunks = self.model.sample(
             [self.text],
-            length=None if self.until_stop else self.rules.length,
+            length=self.rules.length,
             seed=self.seed,
             stops=self.stops,
-            until_stop=self.until_stop,
             rules=rules,
         )
         self.seed += 1
@@ -94,14 +86,10 @@ class Repl:
         show("\n")
 
     def _set(self, command: str, value: str) -> str:
-        """Set a rule, the seed or the run if there is a value. Return its current value."""
+        """Set a rule or the seed if there is a value. Return its current value."""
         name = command.replace("-", "_")
         if command == "help":
             return HELP
-        if command == "run":
-            if value:
-                self.model = api.load(value, device=self.model.device)
-            return self.model.summary()
         if command == "seed":
             if value and not value.isdecimal():
                 raise UsageError(f"/seed: expected a number from 0 on, got {value}")
@@ -116,8 +104,5 @@ class Repl:
             with contextlib.suppress(ValueError):
                 new = json.loads(value)
             self.rules = sampling_rules(self.rules, **{name: new})
-            self.until_stop &= name != "length"
-        if name == "length" and self.until_stop:
-            return "length: until a stop string"
         now = getattr(self.rules, name)
         return f"{command} {'none' if now is None else now}"

@@ -99,10 +99,8 @@ def _table(sweep: "Sweep") -> str:
     return render_table(heading, rows, "r" * len(heading), width=width, drop=seeds[::-1])
 
 
-def print_estimate(
-    config: "Config", estimate: "Estimate", as_json: bool, show_config: bool
-) -> None:
-    """Print parameters, memory and time by part, and on request the config."""
+def print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:
+    """Print parameters, memory and time by part."""
     if as_json:
         typer.echo(json.dumps({"config": config.model_dump()} | asdict(estimate)))
         return
@@ -116,10 +114,6 @@ def print_estimate(
     for name, cost in estimate.costs.items():
         times = f"{cost.count:,} x " if cost.count > 1 else ""
         typer.echo(f"  {name:<18}{times + _duration(cost.seconds):>15}")
-    if show_config:
-        from gpt.config.yaml import to_yaml
-
-        typer.echo(f"\n{to_yaml(config)}")
 
 
 def _duration(seconds: float) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, terminal_width
-from gpt.errors import GPTError, UsageError
+from gpt.errors import GPTError
 from gpt.text.display import visible
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def runs(
     delete: str | None = option(
         "RUN", "Delete a run or sweep: its folder, or its name under runs/. Asks first."
     ),
-    yes: bool = flag("--yes", "Delete without asking, as is needed without a terminal."),
+    yes: bool = flag("--yes", "Delete without asking."),
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
@@ -56,13 +56,9 @@ def runs(
 
 def _confirm(run: Path) -> None:
     """Ask whether to delete `run`; raise GPTError unless the answer is yes."""
-    if not sys.stdin.isatty():
-        raise UsageError(
-            f"--delete {run} asks for confirmation, but standard input is not a terminal; add --yes"
-        )
     typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise GPTError("nothing was deleted")
+        raise GPTError("nothing was deleted; --yes deletes without asking")
 
 
 def _row(run: "RunSummary") -> tuple[str, ...]:

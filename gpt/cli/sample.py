@@ -1,6 +1,5 @@
 """`gpt sample`."""
 
-import enum
 import json
 import os
 import sys
@@ -14,10 +13,8 @@ from gpt.cli.options import (
     DebugFlag,
     JsonFlag,
     RunName,
-    RunOption,
     WhichCheckpoint,
     flag,
-    one_run,
     option,
     show,
     wrapped,
@@ -29,23 +26,13 @@ from gpt.text.display import visible
 LONGEST_PROMPT = 2**24  # bytes of a prompt file
 
 
-class Unknown(enum.StrEnum):
-    """Treatment of characters of a prompt that the vocabulary lacks."""
-
-    refuse = "refuse"
-    drop = "drop"
-
-
 def sample(
     run: RunName = None,
     prompt: list[str] | None = option("TEXT", "The text to continue; repeat for more."),
-    prompts: str | None = option("FILE", "Continue each non-empty line of FILE (- is stdin)."),
     prompt_file: str | None = option("FILE", "Continue the whole text of FILE (- is stdin)."),
     length: int | None = option("N", "Characters to sample.", min=0),
     stop: list[str] | None = option("TEXT", "End a sample before this text; repeat for more."),
-    until_stop: bool = flag("--until-stop", "End at --stop or --length, not at sample.length."),
     num_samples: int = option("N", "Samples of each prompt.", default=1, min=1),
-    separator: str = option("TEXT", "The line between two samples.", default="---"),
     temperature: float | None = option(
         "X", "Above 1: more random; 0: always the likeliest.", min=0
     ),
@@ -64,15 +51,8 @@ def sample(
     seed: int | None = option("N", "Repeat the text of this seed; default random.", min=0),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
-    unknown: Unknown = option(
-        "refuse|drop",
-        "What to do with characters outside the vocabulary; with data.max_vocabulary, refuse lets "
-        "them be the unknown id.",
-        default=Unknown.refuse,
-    ),
     interactive: bool = flag("--interactive", "Type prompts, one a line; /help explains more."),
     as_json: JsonFlag = False,
-    run_option: RunOption = None,
     debug: DebugFlag = False,
 ) -> None:
     r"""Sample text from a trained model, shown as it is generated.
@@ -80,25 +60,17 @@ def sample(
     The length and the rules from --temperature to --frequency-penalty default to the `sample`
     settings of the run. The run, step, val loss and seed are printed to stderr.
 
-    In --prompt, --stop, --separator and the lines of --prompts, \n is a newline, \t a tab and \\ a
-    backslash.
+    In --prompt and --stop, \n is a newline, \t a tab and \\ a backslash.
     """
-    run = one_run(run, run_option)
     stop = [unescaped(text) for text in stop or []]
-    has_prompt = prompt or prompts is not None or prompt_file is not None
-    if interactive and (has_prompt or as_json or num_samples > 1):
+    if interactive and (prompt or prompt_file is not None or as_json or num_samples > 1):
         raise UsageError(
             "--interactive asks for prompts and shows one sample of each; leave out --prompt, "
-            "--prompts, --prompt-file, --num-samples and --json"
+            "--prompt-file, --num-samples and --json"
         )
     texts = [unescaped(text) for text in prompt or []]
-    if prompts is not None:
-        lines = _read("--prompts", prompts).replace("\r\n", "\n").split("\n")
-        if not any(lines):
-            raise UsageError(f"--prompts {prompts}: expected a prompt on each line, got no text")
-        texts += [unescaped(line) for line in lines if line]
     if prompt_file is not None:
-        texts.append(_read("--prompt-file", prompt_file))
+        texts.append(_read(prompt_file))
     rules = {
         "temperature": temperature,
         "top_k": top_k,
@@ -107,7 +79,6 @@ def sample(
         "presence_penalty": presence_penalty,
         "frequency_penalty": frequency_penalty,
     }
-    drop = unknown is Unknown.drop
 
     from gpt import api
 
@@ -121,18 +92,11 @@ def sample(
         typer.echo(summary, err=True)
         given = {k: v for k, v in {"length": length, **rules}.items() if v is not None}
         start = model.config.sample.model_copy(update=given)
-        Repl(model, seed, start, stop, until_stop and length is None, drop).run(input, show)
+        Repl(model, seed, start, stop).run(input, show)
         return
-    advice = "leave them out, or add --unknown drop"
-    texts = [model.prepare(text, drop_unknown=drop, advice=advice) for text in texts or [""]]
+    texts = [model.prepare(text) for text in texts or [""]]
     chunks = model.sample(
-        texts,
-        num_samples=num_samples,
-        length=length,
-        seed=seed,
-        stops=stop,
-        until_stop=until_stop,
-        rules=rules,
+        texts, num_samples=num_samples, length=length, seed=seed, stops=stop, rules=rules
     )
     typer.echo(wrapped(summary, sys.stderr), err=True)
 
@@ -140,7 +104,7 @@ def sample(
 
     texts = [text for text in texts for _ in range(num_samples)]
     if not as_json:
-        for text in in_order(chunks, texts, unescaped(separator)):
+        for text in in_order(chunks, texts):
             show(text)
         return
     result = {
@@ -153,22 +117,14 @@ def sample(
     typer.echo(json.dumps(result))
 
 
-def _read(option: str, file: str) -> str:
-    """Read the UTF-8 text of the file that `option` names; `-` is standard input."""
-    where = f"{option} {file}"
+def _read(file: str) -> str:
+    """Read the UTF-8 text of a prompt file; `-` is standard input."""
+    where = f"--prompt-file {file}"
     try:
-        if file == "-":
-            content = sys.stdin.buffer.read(LONGEST_PROMPT + 1)
-        else:
-            content = read_bounded(Path(file), LONGEST_PROMPT)
-        if len(content) > LONGEST_PROMPT:
-            raise UsageError(
-                f"{where}: expected at most {LONGEST_PROMPT:,} bytes, got more; the model sees "
-                f"only the last model.T characters of a prompt"
-            )
-        return content.decode("utf-8").removeprefix("\ufeff")  # a byte-order mark
+        is_stdin = file == "-"
+        content = sys.stdin.buffer.read() if is_stdin else read_bounded(Path(file), LONGEST_PROMPT)
+        return content.decode("utf-8-sig")  # without a byte-order mark
     except OSError as error:
         raise UsageError(f"{where}: cannot read it ({error.strerror})") from None
     except UnicodeDecodeError as error:
-        found = f"byte 0x{content[error.start]:02x} at {error.start}"
-        raise UsageError(f"{where}: expected UTF-8 text, got {found}") from None
+        raise UsageError(f"{where}: expected UTF-8 text, got {error}") from None

@@ -4,12 +4,9 @@ import contextlib
 import os
 import signal
 import threading
-import time
 from types import FrameType
 
 from gpt.errors import Interrupted
-
-TOGETHER_S = 5  # seconds after the first signal in which torchrun may repeat it
 
 
 class StopSignals:
@@ -20,20 +17,14 @@ class StopSignals:
     has no effect.
 
     Args:
-        repeated: ignore further signals for `TOGETHER_S` and print nothing. torchrun sends its
-            workers the signals that they already received from the terminal.
+        repeated: ignore further signals and print nothing. torchrun sends its workers the signals
+            that they already received from the terminal, and ends those that do not stop.
     """
 
     def __init__(self, *, repeated: bool = False) -> None:
         self.received: int | None = None
         self.repeated = repeated
-        self._received_at = 0.0
-        self._has_begun = False
         self._before: dict[int, signal._HANDLER] = {}
-
-    def on_event(self, event: object) -> None:
-        """Note that training has begun, so that there is something to save."""
-        self._has_begun = True
 
     def should_stop(self) -> bool:
         """Return whether a signal was received."""
@@ -54,16 +45,13 @@ class StopSignals:
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            if not self.repeated or time.monotonic() - self._received_at > TOGETHER_S:
+            if not self.repeated:
                 self._restore()
                 signal.raise_signal(number)
             return
-        self.received, self._received_at = number, time.monotonic()
+        self.received = number
         if not self.repeated:
-            what = "what is trained will be saved"
-            if not self._has_begun:
-                what = "nothing is saved, as training has not begun"
-            line = f"stopping, {what}; once more to stop at once\n".encode()
+            line = b"stopping, and saving the steps trained so far; once more to stop at once\n"
             # to the descriptor: the signal may have interrupted a buffered write of Python
             with contextlib.suppress(OSError):  # the terminal may have been closed
                 os.write(2, (b"\n\x1b[J" if os.isatty(2) else b"\n") + line)  # clears the bar

@@ -52,8 +52,10 @@ def train(
         "newest of TEXT.",
     ),
     overwrite: bool = flag("--overwrite", "Replace the run or sweep in that folder."),
-    dry_run: bool = flag("--dry-run", "Do not train: print parameters, memory and time."),
-    show_config: bool = flag("--show-config", "With --dry-run: print the config, too."),
+    dry_run: bool = flag(
+        "--dry-run",
+        "Do not train: print parameters, memory and time.",
+    ),
     as_json: JsonFlag = False,
     help_all: HelpAllFlag = False,
     debug: DebugFlag = False,
@@ -90,10 +92,6 @@ def train(
             dry_run and is_sweep,
             "--dry-run does not work with a sweep; give one value of each setting and no --seeds",
         ),
-        (
-            show_config and not dry_run,
-            "--show-config goes with --dry-run; a run's config is in its config.yaml",
-        ),
     ):
         if is_wrong:
             raise UsageError(message)
@@ -105,7 +103,7 @@ def train(
     asked: dict[str, Any] = {"text": text, "minutes": minutes, "settings": changes}
     new = asked | {"config": config, "init_from": init_from}
     if dry_run:
-        print_estimate(*api.estimate(**new, clock=clock), as_json, show_config)
+        print_estimate(*api.estimate(**new, clock=clock), as_json)
         return
     new |= {"run_dir": run_dir, "overwrite": overwrite}
     work: partial[Any]
@@ -118,7 +116,7 @@ def train(
     else:
         work = partial(api.train, **new, clock=clock)
     with StopSignals(repeated=is_launched()) as signals:
-        result: Any = work(should_stop=signals.should_stop, on_event=signals.on_event)
+        result: Any = work(should_stop=signals.should_stop)
     if is_sweep or swept:
         print_sweep(result, as_json)
     elif is_main():

@@ -9,7 +9,6 @@ from gpt.config.section import (
     ConfigSection,
     Text,
     TextName,
-    check_text_name,
     inherited,
     resumable,
     setting,
@@ -18,12 +17,12 @@ from gpt.config.section import (
 
 def _text_names(source: Any) -> object:
     """Return a single name as a text, several as a tuple."""
-    names = [source] if isinstance(source, str) else source
+    names = (source,) if isinstance(source, str) else source
     is_list = isinstance(names, list | tuple) and names
     if not is_list or not all(isinstance(name, str) and name for name in names):
         raise ValueError("expected the name of a text, or a list of names")
-    names = tuple(map(check_text_name, names))
-    return names if len(names) > 1 else names[0]
+    "".join(names).encode()  # its UnicodeEncodeError is a ValueError
+    return tuple(names) if len(names) > 1 else names[0]
 
 
 def _encoding(name: str) -> str:
@@ -60,7 +59,7 @@ class DataConfig(ConfigSection):
         "glob after ! excludes files; [] = all text files",
     )
     exclude: Globs = resumable((), "globs of the files or folders to skip, such as drafts")
-    column: Annotated[Text, Field(min_length=1)] | None = resumable(
+    column: TextName | None = resumable(
         None,
         "column of .jsonl, .json, .csv, .tsv or .parquet that contains the documents, such as "
         "text, title,text or messages.content; null = read these files as plain text",

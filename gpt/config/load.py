@@ -11,8 +11,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.mistakes import explain, mistakes_in
-from gpt.config.schema import SETTINGS, Config, TrainConfig, flat
+from gpt.config.mistakes import explain
+from gpt.config.schema import SETTINGS, Config, TrainConfig, explicit, flat
 from gpt.config.train_config import MAX_RATE
 from gpt.config.yaml import parse
 from gpt.errors import ConfigError, shown, unescaped
@@ -25,19 +25,18 @@ if not SHIPPED.is_dir():
 
 MAX_FILE_BYTES = 2**20  # size of a config file
 MAX_SHOWN_MISTAKES = 10  # mistakes that a message lists
-_QUOTED = re.compile(r"""\"([^"\\\n\r\x85\u2028\u2029]|\\.)*\"|'([^'\n\r\x85\u2028\u2029]|'')*'""")
 
 Override = str | tuple[str, Any]
 """One setting: `section.key=value` as typed, or a pair of a dotted key and its value."""
-Tree = dict[str, Any]
-"""Settings as in a file: values by key, nested by section."""
+Flat = dict[str, Any]
+"""Values by dotted key. None stands for the default."""
 
 
 def load_config(
     base: Config | Path | str | None,
     overrides: Sequence[Override] = (),
     *,
-    inherit: Callable[[str], Tree] | None = None,
+    inherit: Callable[[str], Flat] | None = None,
 ) -> Config:
     """Return the config of the defaults, a YAML file and overrides; later ones take precedence.
 
@@ -47,19 +46,15 @@ def load_config(
         inherit: returns the settings that a run to fine-tune has in place of the defaults.
 
     Raises:
-        ConfigError: the file, keys or values are wrong; the message lists all mistakes.
+        ConfigError: the file, keys or values are wrong; the message lists the first mistakes.
     """
-    below = _tree(base)
-    changes = dict(map(assignment, overrides))
-    tree = _changed(below, changes)
-    run = flat(tree).get("train.init_from")
+    below, changes = _settings(base), _changes(overrides)
+    run = (below | changes).get("train.init_from")
     if inherit is not None and isinstance(run, str) and run:  # validation refuses other values
-        inherited = inherit(run)
-        tree, below = _merged(inherited, tree), _merged(inherited, below)
-    if "train.learning_rate" in changes and "train.muon_learning_rate" not in changes:
-        _keep_muon_ratio(tree["train"], below.get("train") or {})
+        below = inherit(run) | below
+    given = below | changes | _scaled_muon_rate(below, changes)
     try:
-        return Config.model_validate(_without_nulls(tree))
+        return Config.model_validate(_nested(given))
     except ValidationError as error:
         lines = []
         for key, message in islice(explain(error), MAX_SHOWN_MISTAKES):
@@ -67,32 +62,32 @@ def load_config(
                 f"{change}.".startswith(f"{key}.") for change in changes
             )
             lines.append(f"{shown(str(base))}: {message}" if in_file else message)
-        if (count := len(mistakes_in(error))) > MAX_SHOWN_MISTAKES:
-            lines.append(f"{count:,} mistakes in all; these are the first {MAX_SHOWN_MISTAKES}")
         raise ConfigError(*lines) from None
 
 
-def _keep_muon_ratio(train: Tree, below: Tree) -> None:
-    """Scale `muon_learning_rate` by the factor between the learning rates in `below` and `train`.
-
-    `below` is the section without overrides. If it has no Muon rate, the default is in proportion.
-    """
-    default = TrainConfig().learning_rate
-    rates: list[Any] = [below.get("muon_learning_rate")]
-    rates += [section.get("learning_rate") or default for section in (below, train)]
-    if all(type(rate) in (int, float) and rate > 0 for rate in rates):  # else validation fails
-        muon, before, after = rates
-        train["muon_learning_rate"] = min(muon * (after / before), MAX_RATE)
+def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
+    """Return the Muon rate of `below`, scaled by the change of train.learning_rate, if any."""
+    key, rate_key = "train.muon_learning_rate", "train.learning_rate"
+    if rate_key in changes and key not in changes and below.get(key) is not None:
+        with suppress(TypeError, ArithmeticError):  # validation refuses such rates
+            default = TrainConfig().learning_rate
+            before, after = (each.get(rate_key) or default for each in (below, changes))
+            return {key: min(below[key] * (after / before), MAX_RATE)}
+    return {}
 
 
 def keys_given(base: Config | Path | str | None, overrides: Sequence[Override]) -> set[str]:
     """Return the dotted keys that a config or its overrides contain, including null ones."""
-    return {*flat(_changed(_tree(base), dict(map(assignment, overrides))))}
+    return {*_settings(base), *_changes(overrides)}
 
 
 def keys_set_by(overrides: Sequence[Override]) -> set[str]:
     """Return the dotted keys that `overrides` set to a value other than null."""
-    return {*flat(_without_nulls(_changed({}, dict(map(assignment, overrides)))))}
+    return {key for key, value in _changes(overrides).items() if value is not None}
+
+
+def _changes(overrides: Sequence[Override]) -> Flat:
+    return flat(dict(map(assignment, overrides)))
 
 
 def check_effects(config: Config, given: Collection[str]) -> None:
@@ -109,24 +104,19 @@ def check_effects(config: Config, given: Collection[str]) -> None:
             raise ConfigError(f"{key} has no effect: {reason}; leave out one of the two")
 
 
-def _tree(base: Config | Path | str | None) -> Tree:
+def _settings(base: Config | Path | str | None) -> Flat:
     """Return the settings that a config, or a file, sets explicitly."""
     if base is None:
         return {}
     if isinstance(base, Config):
-        return base.model_dump(exclude_unset=True)
-    if not isinstance(base, str | Path):
-        raise ConfigError(f"config: expected a Config, a str or a Path, got {shown(repr(base))}")
+        return explicit(base)
     shipped = {path.stem: path for path in sorted(SHIPPED.glob("*.yaml"))}
     path = Path(base)
     if not os.path.exists(path) or path.is_dir():  # noqa: PTH110 (no errors)
         path = shipped.get(str(base), path)
     origin = shown(str(path))
     try:
-        content = read_bounded(path, MAX_FILE_BYTES)
-        if len(content) > MAX_FILE_BYTES:
-            raise ConfigError(f"{origin}: expected a config of at most 1 MiB, got a larger file")
-        tree = parse(content.decode(), origin)
+        tree = parse(read_bounded(path, MAX_FILE_BYTES).decode(), origin)
     except UnicodeDecodeError as error:
         raise ConfigError(f"{origin}: expected UTF-8 text, got {error}") from None
     except OSError as error:
@@ -138,42 +128,24 @@ def _tree(base: Config | Path | str | None) -> Tree:
         raise ConfigError(
             f"{origin}: expected keys such as `model:` and `train:`, got {reprlib.repr(tree)}"
         )
-    return tree or {}
+    return flat(tree or {})
 
 
-def _changed(tree: Tree, changes: Tree) -> Tree:
-    """Return a copy of `tree` with `changes`, which are by dotted key."""
-    tree = dict(tree)
-    for key, value in changes.items():
+def _nested(settings: Flat) -> dict[str, Any]:
+    """Return the values by section and key, without those that are None."""
+    tree: dict[str, Any] = {}
+    for key, value in settings.items():
         *parents, name = key.split(".")
         section = tree
         for parent in parents:
-            child = section.get(parent)
-            if not isinstance(child, dict | None):
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
                 raise ConfigError(
-                    f"{key}: expected keys below `{parent}:`, got {reprlib.repr(child)}"
+                    f"{shown(key)}: expected keys below `{parent}:`, got {reprlib.repr(section)}"
                 )
-            section[parent] = section = dict(child or {})
-        section[name] = value
+        if value is not None:
+            section[name] = value
     return tree
-
-
-def _merged(below: Tree, tree: Tree) -> Tree:
-    """Merge `tree` into `below`; a null in `tree` stands for the default."""
-    merged = below | tree
-    for key in below.keys() & tree.keys():
-        if isinstance(below[key], dict) and isinstance(tree[key], dict | None):
-            merged[key] = _merged(below[key], tree[key] or {})
-    return merged
-
-
-def _without_nulls(tree: Tree) -> Tree:
-    """Return the tree without empty keys and sections, which stand for defaults."""
-    return {
-        key: _without_nulls(value) if isinstance(value, dict) else value
-        for key, value in tree.items()
-        if value is not None
-    }
 
 
 def assignment(override: Override) -> tuple[str, Any]:
@@ -205,20 +177,13 @@ def typed_value(key: str, text: str) -> Any:
     origin = f"--set {shown(f'{key}={text}')}"
     if text == "null":
         return None
-    if _QUOTED.fullmatch(text):
+    is_quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "'\""
+    is_list = text.startswith("[") and text.endswith("]") and (takes_list or "," in text)
+    if is_quoted or (takes_text and is_list):
         return parse(text, origin)
-    if not takes_text:
-        is_yaml = text[:1] in ("[", "{") or re.fullmatch(r"[-+.\w]+", text)
-        value = parse(text, origin) if is_yaml else None
-        return text if value is None or isinstance(value, str) else value
-    if text[:1] == "[" and text[-1:] == "]":
-        if takes_list:
-            return parse(text, origin)
-        with suppress(ConfigError):
-            if len(values := parse(text, origin)) > 1:  # for a sweep
-                return values
-    is_escaped = key in (
-        "data.separator",
-        "data.column",
-    )  # other texts are names, without line ends
-    return unescaped(text) if is_escaped else text
+    if takes_text:
+        has_escapes = key in ("data.separator", "data.column")  # other texts are names
+        return unescaped(text) if has_escapes else text
+    is_yaml = text[:1] in ("[", "{") or re.fullmatch(r"[-+.\w]+", text)
+    value = parse(text, origin) if is_yaml else None
+    return text if value is None or isinstance(value, str) else value

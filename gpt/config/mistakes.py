@@ -1,17 +1,16 @@
 """Explain mistakes in a config, and find the setting that was meant."""
 
 import difflib
+import re
 import reprlib
 from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
 
-from gpt.config.removed import REMOVED
 from gpt.config.schema import SETTINGS, Config
 from gpt.errors import command, shown
 
-MAX_LISTED_KEYS = 20  # keys of a section that a message lists
 MAX_COMPARED_KEY = 100  # characters of an unknown key that are compared with known ones
 OTHER_NAMES = {  # of settings in other projects
     "data.source": "dataset corpus input text",
@@ -34,55 +33,36 @@ OTHER_NAMES = {  # of settings in other projects
 }
 
 
-def mistakes_in(error: ValidationError) -> list[Any]:
-    """Return the mistakes that pydantic found, without those that follow from others."""
-    found = error.errors(include_url=False)
-    return [each for each in found if each["type"] != "default_factory_not_called"]
-
-
 def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
     """Yield the dotted key and the message of each mistake that pydantic found in a config."""
-    for mistake in mistakes_in(error):
-        key = ".".join(map(str, mistake["loc"]))
-        yield key, _message(shown(key), mistake)
+    for mistake in error.errors(include_url=False):
+        if mistake["type"] != "default_factory_not_called":  # follows from another mistake
+            key = ".".join(map(str, mistake["loc"]))
+            yield key, _message(shown(key), mistake)
 
 
 def _message(key: str, mistake: Any) -> str:
     """Return the message for one of pydantic's mistakes: what was expected and what was found."""
     kind, got = mistake["type"], reprlib.repr(mistake["input"])
     if kind == "extra_forbidden":
-        return f"{key}: {_advice_for_unknown(key)}"
+        near = nearest_setting(key)
+        help_all = command("train", "--help-all")
+        advice = f"did you mean {near}?" if near else f"{help_all} lists the keys"
+        return f"{key}: unknown key; {advice}"
     if kind == "value_error":
         reason = str(mistake["ctx"]["error"])
         is_cross_field = isinstance(mistake["input"], dict) and reason.startswith(key)
         return reason if is_cross_field else f"{key}: {reason}, got {got}"
-    if kind in ("model_type", "model_attributes_type"):
+    if kind == "model_type":
         return f"{key}: expected keys below `{key}:`, got {got}"
-    if kind == "string_too_short":
-        return f"{key}: expected a text that is not empty, got {got}"
-    return f"{key}: {mistake['msg'].replace('Input should be', 'expected')}, got {got}"
+    expected = re.sub("Input should be|String should have", "expected", mistake["msg"])
+    return f"{key}: {expected}, got {got}"
 
 
-def _advice_for_unknown(key: str) -> str:
-    if key in SETTINGS:
-        return "expected nested keys, such as `train: {steps: 500}`, got one with a dot"
-    if key in REMOVED:
-        return "no longer exists; delete it"
-    if near := nearest_setting(key):
-        return f"unknown key; did you mean {near}?"
-    keys = [each for each in SETTINGS if each.startswith(f"{key.rpartition('.')[0]}.")]
-    if len(keys) > MAX_LISTED_KEYS:
-        return f"unknown key; {command('train', '--help-all')} lists the keys"
-    return f"unknown key; the keys are {', '.join(keys or Config.model_fields)}"
-
-
-def nearest_setting(name: str, cutoff: float = 0.6) -> str | None:
+def nearest_setting(name: str) -> str | None:
     """Return the key that is most similar to `name`; None if no key is similar.
 
-    Args:
-        name: a key, with or without a section. Names in other projects are recognised: `n_embd` and
-            `train.n_embd` are model.C.
-        cutoff: smallest similarity, see `difflib.get_close_matches`.
+    Names in other projects are recognised: `n_embd` and `train.n_embd` are model.C.
     """
     by_leaf = {key.rpartition(".")[2]: key for key in [*SETTINGS, *Config.model_fields]}
     name = name[:MAX_COMPARED_KEY].replace("-", "_")
@@ -90,7 +70,7 @@ def nearest_setting(name: str, cutoff: float = 0.6) -> str | None:
     others = (key for key, names in OTHER_NAMES.items() if leaf.lower() in names.split())
     if key := by_leaf.get(leaf) or next(others, None):
         return key
-    if near := difflib.get_close_matches(name, SETTINGS, n=1, cutoff=max(cutoff, 0.75)):
+    if near := difflib.get_close_matches(name, SETTINGS, n=1, cutoff=0.75):
         return near[0]
-    near = difflib.get_close_matches(leaf, by_leaf, n=1, cutoff=cutoff)
+    near = difflib.get_close_matches(leaf, by_leaf, n=1)
     return by_leaf[near[0]] if near else None

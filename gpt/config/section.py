@@ -1,6 +1,5 @@
 """Declare settings: the base class of the config's sections, `setting`, and shared types."""
 
-import unicodedata
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -59,16 +58,6 @@ inherited = partial(setting, fine_tuning="inherited")
 fixed = partial(setting, fine_tuning="fixed")
 
 
-def check_text_name(name: str) -> str:
-    """Raise ValueError if the name of a file or run has characters that could forge a message."""
-    # Cc and Z* are control characters and line ends, Cs are surrogates, which UTF-8 cannot encode
-    if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name):
-        raise ValueError(
-            "expected a name in UTF-8 without control characters and line ends; rename the file"
-        )
-    return name
-
-
 def _check_utf8(text: str) -> str:
     text.encode()  # its UnicodeEncodeError is a ValueError
     return text
@@ -80,4 +69,4 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Text = Annotated[str, AfterValidator(_check_utf8)]
-TextName = Annotated[str, Field(min_length=1), AfterValidator(check_text_name)]
+TextName = Annotated[str, Field(min_length=1), AfterValidator(_check_utf8)]

@@ -38,11 +38,7 @@ for tag, pattern, first in (
     ("null", r"~|null|Null|NULL|", None),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
     ("int", r"[-+]?(0|[1-9][0-9_]*)", "-+0123456789"),
-    (
-        "float",
-        r"[-+]?(\.[0-9]+|(0|[1-9][0-9_]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?",
-        "-+.0123456789",
-    ),
+    ("float", r"[-+]?(\.[0-9]+|(0|[1-9][0-9_]*)(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
 ):
     _Loader.add_implicit_resolver(
         f"tag:yaml.org,2002:{tag}", re.compile(f"^({pattern})$"), first and [*first]

@@ -12,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, field_
 
 from gpt.config.load import Override, assignment, typed_value
 from gpt.config.mistakes import explain
-from gpt.config.removed import StoredConfig
 from gpt.config.schema import Config, explicit, settled
 from gpt.config.schema import values as all_values
 from gpt.config.yaml import as_flow
@@ -128,9 +127,9 @@ class PlannedRun(BaseModel):
     model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older plans have further keys
     name: str
     values: dict[str, str]
-    asked: StoredConfig
+    asked: Config
     is_open: bool = False
-    config: StoredConfig = Config()
+    config: Config = Config()
     text_sha256: str = ""
 
     @property
@@ -161,7 +160,7 @@ def read_plan(folder: Path) -> SweepPlan:
     path = folder / SWEEP
     try:
         return SweepPlan.model_validate_json(read_bounded(path, MAX_PLAN_BYTES))
-    except (OSError, ValidationError, ConfigError) as error:
+    except (OSError, ValidationError) as error:
         reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
         raise UsageError(
             f"{path}: expected the plan of a sweep, got something else ({reason}); replace the "

@@ -13,18 +13,15 @@ RATE_FACTOR = 0.5  # learning rates in fine-tuning / those of the run (scripts/e
 
 
 def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
-    """Return the tree of settings that replace the defaults when this model is fine-tuned."""
+    """Return the settings that replace the defaults when this model is fine-tuned, by key."""
     # a run that was fine-tuned itself has low rates already
     factor = RATE_FACTOR if data.config.train.init_from is None else 1.0
-    tree: dict[str, Any] = {"data": {"vocabulary": _vocabulary_of(data)}}
+    inherited: dict[str, Any] = {"data.vocabulary": _vocabulary_of(data)}
     for key, value in values(data.config).items():
         fine_tuning = SETTINGS[key].fine_tuning
         if fine_tuning != "new":
-            section, name = key.split(".")
-            tree.setdefault(section, {})[name] = (
-                factor * value if fine_tuning == "scaled" else value
-            )
-    return tree
+            inherited[key] = factor * value if fine_tuning == "scaled" else value
+    return inherited
 
 
 def check_same_model(data: CheckpointData, config: Config) -> None:

@@ -14,9 +14,8 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from gpt.config.mistakes import explain
-from gpt.config.removed import without_removed
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, ConfigError, UsageError
+from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
 from gpt.runs import format as layout
@@ -123,8 +122,6 @@ def _read(
             weights = _tensors(folder / layout.MODEL, sha256, size, shapes)
         if layout.OPTIMIZER in tensor_files:
             state = _tensors(folder / layout.OPTIMIZER, sha256, 4 * size)
-    except ConfigError as error:  # a removed setting
-        raise CheckpointError(f"{folder}: {error}") from None
     except DAMAGE as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(
@@ -154,7 +151,7 @@ def _parse(model: type[JsonModel], path: Path, sha256: dict[str, str] | None = N
     try:
         tree = json.loads(content)
         json.dumps(tree, allow_nan=False)  # refuse NaN and infinity
-        return model.model_validate(without_removed(tree))
+        return model.model_validate(tree)
     except ValidationError as error:
         raise ValueError(f"{path.name}: {next(explain(error))[1]}") from None
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Text from a model as it is generated: up to a length, up to a stop string, or without end."""
+"""Text from a model as it is generated, up to a length or a stop string."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -98,16 +98,16 @@ def generate(
     prompts: list[list[int]],
     sources: Sequence[np.random.Generator],
     *,
-    length: int | None,
+    length: int,
     rules: SampleConfig = PLAIN,
     stops: Sequence[str] = (),
 ) -> Iterator[Chunk]:
     """Continue each prompt until a stop string, or for `length` characters; yield the chunks.
 
     `engine` has as many texts as there are prompts (of ids). `sources` are the random numbers of
-    each sample, as `sample_sources` makes them. The unknown id is not sampled. A stop string is not
-    part of the sample; characters that may be the beginning of one are held back. The length, the
-    stop strings and the other samples do not change the draws of a sample.
+    each sample, as `sample_sources` makes them. The unknown id is never sampled. A stop string is
+    not part of the sample; characters that may be the beginning of one are held back. The length,
+    the stop strings and the other samples do not change the draws of a sample.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.

@@ -56,12 +56,12 @@ class Chunk:
 class StopBuffer:
     """Holds back the last characters of a sample, which may be the beginning of a stop string.
 
-    The sample ends at `length` characters; if `length` is None, only a stop string ends it.
+    The sample ends at `length` characters.
     """
 
     sample: int
-    stops: Sequence[str] = ()
-    length: int | None = None
+    stops: Sequence[str]
+    length: int
     generated: int = 0
     text: str = ""
     log_probabilities: list[float] = field(default_factory=list)
@@ -107,7 +107,7 @@ def collect(chunks: Iterable[Chunk], prompts: list[str]) -> list[Sample]:
     return samples
 
 
-def in_order(chunks: Iterable[Chunk], prompts: list[str], separator: str = "---") -> Iterator[str]:
+def in_order(chunks: Iterable[Chunk], prompts: list[str]) -> Iterator[str]:
     """Yield each prompt and its sample: the first as it is generated, the others after it."""
     n, showing = len(prompts), 0
     waiting, ended = [""] * n, [False] * n
@@ -122,4 +122,4 @@ def in_order(chunks: Iterable[Chunk], prompts: list[str], separator: str = "---"
             yield "\n"
             showing += 1
             if showing < n:
-                yield f"{separator}\n{prompts[showing]}{waiting[showing]}"
+                yield f"---\n{prompts[showing]}{waiting[showing]}"
