@@ -1,11 +1,11 @@
 """A power cut at any point of a save leaves the state before it or the state after it."""
 
-import multiprocessing
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
+from faults.work import PROCESSES
 
 from gpt.errors import CheckpointError
 from gpt.runs.format import CheckpointData
@@ -35,9 +35,7 @@ def test_a_power_cut_leaves_the_old_state_or_the_new_one(case: str) -> None:
     RUN.mkdir()
     if before is not None:
         write(before)
-    child = multiprocessing.get_context("spawn").Process(
-        target=save_and_record, args=(step, Path("record").absolute())
-    )
+    child = PROCESSES.Process(target=save_and_record, args=(step, Path("record").absolute()))
     child.start()
     child.join(HANGS_S)
     assert child.exitcode == 0

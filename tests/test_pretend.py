@@ -173,13 +173,13 @@ def test_an_update_of_a_gradient_that_is_not_finite_is_skipped_on_the_device(
 def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(
     corpus: Corpus, pretend: torch.device, ensemble: int
 ) -> None:
-    changes: dict[str, Any] = {"train__precision": "fp32"}
-    changes["model__ensemble"] = ensemble
+    changes: dict[str, Any] = {"train__precision": "fp32", "model__ensemble": ensemble}
+    changes |= {"model__n_layer": 1, "train__steps": 5, "train__eval_every": 2}
     train(small(**changes), corpus, Path("cpu"))
     train(small(**changes, device="auto"), corpus, Path("whole"))
     stops = {"train__stop_at_val_loss": 99.0}
     train(small(**changes, **stops, device="auto"), corpus, Path("part"))
-    assert metrics_of(Path("part"))[-1]["step"] == 4
+    assert metrics_of(Path("part"))[-1]["step"] == 2
     train(small(**changes, device="auto"), corpus, Path("part"), mode="resume")
     assert metrics_of(Path("whole")) == metrics_of(Path("cpu"))
     cpu, whole, part = (
@@ -195,7 +195,7 @@ def test_a_run_waits_for_its_device_when_it_logs_and_every_ten_steps(
 ) -> None:
     config = small(
         device="auto", train__steps=37, train__log_every=16, train__eval_every=37,
-        train__checkpoint_every=37,
+        train__checkpoint_every=37, model__n_layer=1, train__sample_length=0,
     )  # fmt: skip
     before_step: list[int] = []
     take_step = TrainStep.__call__
@@ -217,7 +217,7 @@ def test_steps_that_are_skipped_on_the_device_are_reported_and_end_the_run(
     config = small(
         device="auto", train__steps=23, train__log_every=100, train__eval_every=100,
         train__learning_rate=1e3, train__min_learning_rate=1e3, train__weight_decay=1e3,
-        train__warmup_steps=0, train__grad_clip=0.0,
+        train__warmup_steps=0, train__grad_clip=0.0, model__n_layer=1,
     )  # fmt: skip
     with pytest.raises(TrainingError, match="the 3rd such step in a row"):
         train(config, corpus, Path("r"))

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from faults.operations import die_at
+from faults.operations import die_at, log_changes
 from faults.tally import Tally
 from faults.work import Work, bits, differences, ended, remove, resume_or_overwrite, tiny, told
 from gpt.config.schema import Config
@@ -50,9 +50,13 @@ def _of_members(ensemble: int) -> str:
 def _reference(work: Work, config: Config, run: Path) -> dict[str, Any]:
     """Train a run that is not killed, and return its bits."""
     remove(run)
-    if code := work.train(config, run):
-        raise RuntimeError(f"an unkilled run ended with {code}: {told(run)}")
+    _must_end(work.train(config, run), run)
     return bits(run)
+
+
+def _must_end(code: int, run: Path) -> None:
+    if code:
+        raise RuntimeError(f"an unkilled run ended with {code}: {told(run)}")
 
 
 def killed_at_operations(
@@ -84,20 +88,10 @@ def killed_at_operations(
 
 def _operations(work: Work, config: Config) -> int:
     """Count the file operations of a run: the last at which it can be killed."""
-    low, high = 1, 1
-    while _dies(work, config, high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _dies(work, config, middle) else (low, middle)
-    return low
-
-
-def _dies(work: Work, config: Config, operation: int) -> bool:
-    run = work.folder / "counted"
-    code = work.train(config, run, partial(die_at, operation))
+    run, log = work.folder / "counted", work.folder / "operations"
+    _must_end(work.train(config, run, partial(log_changes, log)), run)
     remove(run)
-    return code == -signal.SIGKILL
+    return log.stat().st_size
 
 
 def spread(count: int, kills: int) -> Iterator[int]:

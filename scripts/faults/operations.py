@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -18,7 +19,7 @@ READING = ("os.listdir", "os.scandir")
 FAILED = b"this read fails: "
 
 
-def before_each_change(act: Callable[[int | None], None]) -> None:
+def before_each_change(act: Callable[[int | None], object]) -> None:
     """Call `act` before each operation of this process that changes the disk.
 
     Operations are opening a file to write, making or removing a file or folder, renaming, and
@@ -58,6 +59,12 @@ def die_at(operation: int) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     before_each_change(act)
+
+
+def log_changes(log: Path) -> None:
+    """Append a byte to `log` before each operation that changes the disk."""
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    before_each_change(lambda _: os.write(descriptor, b"."))
 
 
 def fail_at(operation: int, folder: str, error: int) -> None:
