@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -585,25 +586,30 @@ def test_a_read_only_disk_is_reported(
 # --- NaN and infinity ---
 
 
-def poison(monkeypatch: pytest.MonkeyPatch, bad: Callable[[int], bool]) -> None:
-    """The gradients of a step are NaN where `bad` says so."""
-    original = TrainStep.forward_and_backward
-
-    def gradients(self: TrainStep, step: int, **options: Any) -> torch.Tensor:
-        loss = original(self, step, **options)
-        if bad(step):
-            for parameter in self.model.parameters():
-                if parameter.grad is not None:
-                    parameter.grad.fill_(float("nan"))
-        return loss
-
-    monkeypatch.setattr(TrainStep, "forward_and_backward", gradients)
+Poison = Callable[[Callable[[int], bool]], None]
 
 
-def test_a_step_that_is_nan_is_skipped_and_reported(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    poison(monkeypatch, lambda step: step in (5, 6))
+@pytest.fixture
+def poison() -> Iterator[Poison]:
+    """Make the gradients of a step NaN where `bad` says so; the loss stays finite."""
+    hooks = []
+
+    def poison(bad: Callable[[int], bool]) -> None:
+        steps = count()
+
+        def hook(module: torch.nn.Module, _inputs: object, logits: torch.Tensor) -> None:
+            if isinstance(module, GPT) and module.training and bad(next(steps)):
+                logits.register_hook(lambda gradient: gradient * float("nan"))
+
+        hooks.append(torch.nn.modules.module.register_module_forward_hook(hook))
+
+    yield poison
+    for hook in hooks:
+        hook.remove()
+
+
+def test_a_step_that_is_nan_is_skipped_and_reported(corpus: Corpus, poison: Poison) -> None:
+    poison(lambda step: step in (5, 6))
     train(small(), corpus, Path("r"))
     events = [(r["step"], r["event"]) for r in metrics_of(Path("r")) if "event" in r]
     assert [step for step, _ in events] == [6, 7]
@@ -613,9 +619,7 @@ def test_a_step_that_is_nan_is_skipped_and_reported(
     assert all(tensor.isfinite().all() for tensor in load("r").parameters())
 
 
-def test_a_stop_in_the_last_bad_step_is_not_forgotten(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_in_the_last_bad_step_is_not_forgotten(corpus: Corpus, poison: Poison) -> None:
     bad_steps: list[int] = []
 
     def bad(step: int) -> bool:
@@ -623,7 +627,7 @@ def test_a_stop_in_the_last_bad_step_is_not_forgotten(
             bad_steps.append(step)
         return step in (5, 6)
 
-    poison(monkeypatch, bad)
+    poison(bad)
     with pytest.raises(Interrupted, match="stopped at step 7, saved"):
         train(small(), corpus, Path("r"), should_stop=lambda: 6 in bad_steps)
     train(small(), corpus, Path("r"), mode="resume")
@@ -642,10 +646,10 @@ def test_weights_that_are_no_numbers_are_never_saved(
 
 
 def test_after_three_in_a_row_the_run_ends_with_advice_and_keeps_its_checkpoint(
-    corpus: Corpus, monkeypatch: pytest.MonkeyPatch
+    corpus: Corpus, poison: Poison
 ) -> None:
     """A checkpoint that is due amid such steps is not written."""
-    poison(monkeypatch, lambda step: step >= 6)
+    poison(lambda step: step >= 6)
     expected = r"step 9 skipped: .*the 3rd such step in a row; .*lower train.learning_rate"
     with pytest.raises(TrainingError, match=expected):
         train(small(train__eval_every=100, train__checkpoint_every=4), corpus, Path("r"))
