@@ -23,5 +23,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Include the lazy names, for `help(gpt)` and completion."""
+    """Return all names, also those not yet imported, for `help(gpt)` and completion."""
     return sorted({*globals(), *__all__})

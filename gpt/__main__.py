@@ -11,7 +11,8 @@ from types import FrameType
 def _stop(number: int, frame: FrameType | None) -> None:
     """Handle a signal: raise KeyboardInterrupt for SIGINT, SystemExit for others.
 
-    During an import, end the process at once: an exception in some C++ modules would abort it.
+    If the signal arrives during an import, end the process at once. An exception at that moment
+    would make some C++ modules abort the process.
     """
     while frame is not None:
         if frame.f_code.co_filename.startswith("<frozen importlib"):
@@ -30,13 +31,14 @@ for _name in ("SIGINT", "SIGTERM", "SIGHUP"):  # Windows has no SIGHUP
 
 
 def main() -> None:
-    """Run the command line. After a signal, exit without a traceback and without joining threads.
+    """Run the command line.
 
-    A thread may be computing for minutes.
+    After a signal, exit without a traceback. Do not wait for other threads, as they may compute for
+    minutes.
     """
-    # OpenMP threads wait actively for a short time. If they did so for long, its default, they
-    # would slow down other programs and each other on shared cores. If they slept at once, they
-    # would wake up late. `scripts/bench.py threads` measures it. torch reads it when it is loaded.
+    # Let OpenMP threads spin for a short time before they sleep. By default they spin for long,
+    # which slows down other programs and each other on shared cores. Without spinning, they wake up
+    # late. `scripts/bench.py threads` measures this. torch reads the variable when it is loaded.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     try:
         from gpt.cli.main import main as run

@@ -19,10 +19,12 @@ log = logging.getLogger(__name__)
 
 
 def select_device(name: str) -> torch.device:
-    """Return the device `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
+    """Return the torch device with this name: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
+
+    `auto` is the accelerator of this machine if it has one, else the CPU.
 
     Raises:
-        DeviceError: this machine, or this build of torch, does not have it.
+        DeviceError: this machine, or this build of torch, does not have the device.
     """
     if name == "auto":
         return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
@@ -38,11 +40,12 @@ def select_device(name: str) -> torch.device:
 
 
 def select_precision(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype of matrix products; weights stay float32 (arXiv:1710.03740).
+    """Return the dtype in which matrix products are computed: that of auto, fp32, bf16 or fp16.
 
-    `auto` is bfloat16 if the chip multiplies it. Otherwise it is float16 on CUDA, and float32
-    elsewhere. A CPU without bfloat16 computes it five times slower than float32 (scripts/bench.py
-    peak).
+    Weights stay float32 (mixed precision, arXiv:1710.03740). `auto` is bfloat16 if the device
+    multiplies bfloat16 in hardware. Otherwise it is float16 on CUDA, and float32 elsewhere.
+    `scripts/bench.py peak` measures that a CPU without such hardware multiplies bfloat16 five times
+    slower than float32.
     """
     if name == "auto":
         name = "bf16" if has_fast_bf16(device) else "fp16" if device.type == "cuda" else "fp32"
@@ -50,7 +53,7 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Return whether the chip multiplies bfloat16 itself, and so faster than float32."""
+    """Return whether `device` multiplies bfloat16 in hardware, which is faster than float32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     able = torch.cpu.get_capabilities()
@@ -61,12 +64,12 @@ _setting_threads = Lock()
 
 
 def set_threads_here(count: int) -> None:
-    """Set the number of torch's threads in this thread only.
+    """Set how many CPU threads torch uses for work of the calling Python thread.
 
-    torch.set_num_threads also changes the default of threads that start later. A new thread sets it
-    back, because setting it here would change this thread, too.
+    torch.set_num_threads also changes the default of threads that start later. This function
+    restores that default from a new thread, as restoring it here would change this thread, too.
     """
-    if torch.get_num_threads() == count:  # this call also fixes the number of this thread
+    if torch.get_num_threads() == count:  # reading the number also fixes it for this thread
         return
     with _setting_threads, ThreadPoolExecutor(1) as new_thread:
         default = new_thread.submit(torch.get_num_threads).result()
@@ -76,11 +79,11 @@ def set_threads_here(count: int) -> None:
 
 @contextmanager
 def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterator[None]:
-    """Set torch's threads and modes in this thread for the body of a `with` statement.
+    """Set torch's number of threads and its modes (see `default_modes`) in a `with` block.
 
     Args:
-        threads: the number of threads; `auto` leaves it as it is.
-        deterministic: use only CUDA kernels that add in a fixed order.
+        threads: the number of CPU threads, or `auto` to leave it unchanged.
+        deterministic: whether to use only CUDA kernels that add numbers in a fixed order.
     """
     before = torch.get_num_threads()
     if isinstance(threads, int):
@@ -94,25 +97,25 @@ def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterat
 
 @contextmanager
 def default_modes() -> Iterator[None]:
-    """Set torch's modes to those of a new thread, whatever the caller has set.
+    """Reset torch's modes to those of a new thread in a `with` block.
 
-    Gradients are recorded, new tensors are on the CPU, and autocast is off.
+    In the block, gradients are recorded, new tensors are on the CPU, and autocast is off.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.inference_mode(mode=False))
         stack.enter_context(torch.enable_grad())
-        if torch.get_default_device().type != "cpu":  # otherwise it would only slow each call
+        if torch.get_default_device().type != "cpu":  # the context slows down each call
             stack.enter_context(torch.device("cpu"))
         for kind in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(kind):  # its cache would keep weights of old steps
+            if torch.is_autocast_enabled(kind):  # the cache would keep weights of old steps
                 stack.enter_context(torch.autocast(kind, enabled=False, cache_enabled=False))
         yield
 
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """On CUDA, use only kernels that add in a fixed order; fail where there is none."""
-    # torch requires the first variable, which CUDA reads when it starts, and sets the second
+    """Use only CUDA kernels that add numbers in a fixed order; raise if there is none."""
+    # torch requires the first variable, which CUDA reads when it starts; torch sets the second one
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -127,13 +130,13 @@ def _deterministic() -> Iterator[None]:
 
 
 def free_cached_memory(device: torch.device) -> None:
-    """Return the memory that torch keeps for later to the device."""
+    """Release the device memory that torch caches for later tensors."""
     if device.type != "cpu":
         torch.accelerator.empty_cache()
 
 
 def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextManager[object]:
-    """Return a context in which a forward pass computes its products in `precision`."""
+    """Return a context in which a forward pass computes matrix products in `precision`."""
     if precision == torch.float32:
         return nullcontext()
     return torch.autocast(device.type, dtype=precision)
@@ -142,18 +145,18 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
 def compile_model(
     model: nn.Module, mode: str, device: torch.device, rehearse: Callable[[Any], object]
 ) -> Any:
-    """Return the model, compiled by torch.compile if `mode` says so.
+    """Return the model, compiled by torch.compile or unchanged, depending on `mode`.
 
     Args:
-        model: the model.
+        model: the model to compile.
         mode: `on`, `off`, or `auto`, which compiles on CUDA if that works. On a CPU, compiling
             takes longer than it saves in a run of minutes.
-        device: where the model is.
-        rehearse: computes a forward and a backward pass for each shape of batches with the model
-            that it is given, because a compiler fails only when it is used.
+        device: the device of the model.
+        rehearse: function that runs a forward and a backward pass of a given model for each batch
+            shape. Errors of the compiler appear only when a compiled model is used.
 
     Raises:
-        DeviceError: `on`, and the compiler does not work here.
+        DeviceError: `mode` is `on`, and the compiler does not work on this machine.
     """
     if mode == "off" or (mode == "auto" and device.type != "cuda"):
         return model
@@ -177,9 +180,10 @@ def compile_model(
 
 
 class SkipInitialization(TorchFunctionMode):
-    """Mode in which modules are made without drawing their weights from the global generator.
+    """Context in which modules are created without calling torch.nn.init to draw their weights.
 
-    On the device `meta`, drawing would even import torch's compiler.
+    The global generator is therefore not used. On the device `meta`, such a call would also import
+    torch's compiler, which is slow.
     """
 
     def __torch_function__(
@@ -189,12 +193,15 @@ class SkipInitialization(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call `func` unless it is one of torch.nn.init, which fill a tensor."""
+        """Call `func`; if it is a function of torch.nn.init, only return the tensor it fills."""
         named = kwargs or {}
         draws = getattr(func, "__module__", None) == "torch.nn.init"
         return named["tensor"] if draws else func(*args, **named)
 
 
 def generator(seed: int, purpose: str, step: int) -> torch.Generator:
-    """Return a generator for one purpose and step. It draws on the CPU, for any device."""
+    """Return a torch generator for one `purpose` and `step`, seeded by `derive_seed`.
+
+    The generator is always on the CPU, so that its numbers do not depend on the training device.
+    """
     return torch.Generator().manual_seed(derive_seed(seed, purpose, step))

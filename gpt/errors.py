@@ -23,7 +23,7 @@ from pathlib import Path
 
 
 class GPTError(Exception):
-    """Base class. Each argument is one line of the message."""
+    """Base class of gpt's errors. Each argument is one line of the message."""
 
     exit_code = 1
 
@@ -58,7 +58,7 @@ class Unreadable(GPTError):
 
 
 class OutOfMemory(GPTError):
-    """The work would take more memory than is free."""
+    """Training, sampling or another task would take more memory than is free."""
 
 
 class TrainingError(GPTError):
@@ -66,9 +66,9 @@ class TrainingError(GPTError):
 
 
 class Interrupted(GPTError):
-    """The work was asked to stop, and its state is saved."""
+    """Training was stopped by the user, after its state was saved."""
 
-    exit_code = 130  # Ctrl-C; `gpt train` sets that of the signal it received
+    exit_code = 130  # that of Ctrl-C; `gpt train` replaces it by that of the received signal
 
 
 def counted(number: int, noun: str) -> str:
@@ -101,7 +101,7 @@ def as_typed(program: Path) -> str:
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """Quote `text` on one line; cut out the middle if it is longer than `longest`."""
+    """Return `text` for a message: on one line, shortened in the middle to `longest` characters."""
     text = text if text.isprintable() else ascii(text)[1:-1]
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"

@@ -9,7 +9,7 @@ from typing import BinaryIO
 
 
 def from_here(path: Path | str) -> Path:
-    """Return `path` relative to the working folder if it is inside, for a message."""
+    """Shorten `path` for a message: make it relative to the working folder if it lies inside."""
     path = Path(path)
     try:
         here = Path.cwd()
@@ -19,7 +19,10 @@ def from_here(path: Path | str) -> Path:
 
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:
-    """Write a temporary file, sync it and rename it: readers see the old content or the new."""
+    """Write a temporary file, sync it to the disk and rename it to `path`.
+
+    A reader sees the old content of `path` or the new content, never a part of it.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with naming(path):
         try:
@@ -35,7 +38,7 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
     """Write a new file and sync it to the disk.
 
     Raises:
-        FileExistsError: there is a file or link of that name. Links are not followed.
+        FileExistsError: `path` exists already, as a file, folder or link.
     """
     with naming(path), path.open("xb") as file:
         file.writelines(content)
@@ -44,7 +47,10 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Set the file name of an OSError to `path`: that of a full disk has none."""
+    """Set the file name of any OSError in a `with` block to `path`.
+
+    Some errors, such as that of a full disk, have no file name.
+    """
     try:
         yield
     except OSError as error:
@@ -59,7 +65,10 @@ def sync(file: BinaryIO) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the names of a folder's files are on the disk. Windows has no call for it."""
+    """Wait until the file names in a folder are on the disk.
+
+    On Windows, do nothing, because Windows has no such call.
+    """
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -70,7 +79,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Read a file; raise OSError if it has more than `most` bytes, as /dev/zero has."""
+    """Read a file; raise OSError if it has more than `most` bytes, like the endless /dev/zero."""
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:

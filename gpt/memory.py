@@ -1,7 +1,7 @@
-"""Free memory, and the refusal of work that would need more.
+"""Measure the free memory, and raise an error before a computation that would need more.
 
-The memory of a computation is estimated from its shapes before anything is allocated: a system
-that runs out of memory kills the process without a message, or swaps for minutes.
+The memory of a computation is estimated from its shapes before anything is allocated. A system that
+runs out of memory would kill the process without a message, or swap for minutes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,10 @@ from pathlib import Path
 from gpt.errors import OutOfMemory
 
 ALWAYS_FREE = 2**28  # bytes that are assumed to be free, because measuring takes 0.1 s
-CONTROL_GROUPS = {  # version 2 and 1: controllers to folder, limit, usage, prefix of cached files
+
+# Linux control groups of version 2 and 1, by the name of their controller: the folder, the files of
+# the limit and the usage, and the prefix of the keys in memory.stat.
+CONTROL_GROUPS = {
     "": ("/sys/fs/cgroup", "memory.max", "memory.current", ""),
     "memory": ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
 }
@@ -20,12 +23,12 @@ CONTROL_GROUPS = {  # version 2 and 1: controllers to folder, limit, usage, pref
 def check_memory(
     work: str, parts: Mapping[str, float], advice: str, free: int | None = None
 ) -> None:
-    """Raise an error if some work needs more memory than is free.
+    """Raise an error if a computation needs more memory than is free.
 
     Args:
-        work: the subject of the message, such as "training".
-        parts: bytes of each part of the work. The message names those above 5 %.
-        advice: the end of the message: how to need less.
+        work: the name of the computation in the message, such as "training".
+        parts: bytes by part of the computation. The message lists the parts above 5 % of the sum.
+        advice: the end of the message, which says how to use less memory.
         free: free bytes; by default `free_bytes()`.
 
     Raises:
@@ -67,9 +70,9 @@ def free_bytes() -> int:
 
 
 def _free_in_control_groups() -> Iterator[int]:
-    """Yield the free bytes of each control group of this process that has a limit, on Linux.
+    """Yield the free bytes of each Linux control group of this process that has a limit.
 
-    The system frees cached files when memory is needed.
+    Cached files count as free, because the system drops them when memory is needed.
     """
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():

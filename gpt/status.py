@@ -1,4 +1,4 @@
-"""Status lines, which say what a command does if that takes longer than a moment."""
+"""Status lines: messages about what a command is doing, shown if it takes more than 0.5 s."""
 
 import logging
 import threading
@@ -15,8 +15,8 @@ DELAY_S = 0.5  # seconds before a phase is logged; shorter phases are not logged
 def phase(doing: str) -> Iterator[None]:
     """Log `doing`, such as "measuring the training speed", if the block takes longer than DELAY_S.
 
-    When the block ends, a second record with the attribute `ended` gives the seconds. In Python the
-    logger `gpt.status` is silent by default.
+    When such a block ends, a second log record, with the attribute `ended`, gives its duration in
+    seconds. Programs that import gpt see these records only if they enable the logger `gpt.status`.
     """
     began, is_logged = time.perf_counter(), threading.Event()
 

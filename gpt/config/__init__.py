@@ -1,1 +1,1 @@
-"""One typed tree of settings: defaults -> YAML -> `--set`. Imports no torch."""
+"""One typed tree of settings, from defaults, a YAML file and `--set`. Imports no torch."""

@@ -16,7 +16,7 @@ from gpt.config.section import (
 
 
 def _text_names(source: Any) -> object:
-    """Return a single name as a text, several as a tuple."""
+    """Check the names of one or several texts; return one name as a str, several as a tuple."""
     names = (source,) if isinstance(source, str) else source
     is_list = isinstance(names, list | tuple) and names
     if not is_list or not all(isinstance(name, str) and name for name in names):
@@ -45,7 +45,10 @@ Globs = Annotated[  # a list, or a single glob
 
 
 class DataConfig(ConfigSection):
-    """The text to train on. A resume compares its hash, so that its location may change."""
+    """Settings of the text to train on.
+
+    A resumed run checks the hash of the text instead of its location, so the text may have moved.
+    """
 
     source: TextNames = resumable(
         "python-docs",

@@ -23,13 +23,13 @@ SHIPPED = PACKAGE / "configs"  # in an installed wheel
 if not SHIPPED.is_dir():
     SHIPPED = PACKAGE.parent / "configs"  # in a clone
 
-MAX_FILE_BYTES = 2**20  # size of a config file
-MAX_SHOWN_MISTAKES = 10  # mistakes that a message lists
+MAX_FILE_BYTES = 2**20  # largest size of a config file, in bytes
+MAX_SHOWN_MISTAKES = 10  # largest number of mistakes that a message lists
 
 Override = str | tuple[str, Any]
 """One setting: `section.key=value` as typed, or a pair of a dotted key and its value."""
 Flat = dict[str, Any]
-"""Values by dotted key. None stands for the default."""
+"""Values of settings by dotted key, such as train.steps. None stands for the default."""
 
 
 def load_config(
@@ -38,12 +38,15 @@ def load_config(
     *,
     inherit: Callable[[str], Flat] | None = None,
 ) -> Config:
-    """Return the config of the defaults, a YAML file and overrides; later ones take precedence.
+    """Combine the defaults, a YAML file and overrides into a config; later ones take precedence.
 
     Args:
-        base: a file, the name of a shipped config such as quickstart, or a Config.
-        overrides: settings to change; train.learning_rate also scales train.muon_learning_rate.
-        inherit: returns the settings that a run to fine-tune has in place of the defaults.
+        base: the path of a YAML file, the name of a shipped config such as quickstart, a Config, or
+            None for the defaults.
+        overrides: settings to change. An override of train.learning_rate scales a Muon learning
+            rate of `base` by the same factor.
+        inherit: function that takes the name of a run to fine-tune, and returns the settings that
+            replace the defaults.
 
     Raises:
         ConfigError: the file, keys or values are wrong; the message lists the first mistakes.
@@ -66,7 +69,11 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return the Muon rate of `below`, scaled by the change of train.learning_rate, if any."""
+    """Return the Muon learning rate, scaled by the same factor as train.learning_rate.
+
+    `below` are the settings before the `changes`. Return {} if `changes` do not change
+    train.learning_rate, or set the Muon rate themselves, or if `below` does not set it.
+    """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:
         with suppress(TypeError, ArithmeticError):  # validation refuses such rates
@@ -77,7 +84,7 @@ def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
 
 
 def keys_given(base: Config | Path | str | None, overrides: Sequence[Override]) -> set[str]:
-    """Return the dotted keys that a config or its overrides contain, including null ones."""
+    """Return the dotted keys that a config or its overrides contain, also with the value null."""
     return {*_settings(base), *_changes(overrides)}
 
 
@@ -105,7 +112,7 @@ def check_effects(config: Config, given: Collection[str]) -> None:
 
 
 def _settings(base: Config | Path | str | None) -> Flat:
-    """Return the settings that a config, or a file, sets explicitly."""
+    """Return the settings that a Config or a YAML file sets explicitly, by dotted key."""
     if base is None:
         return {}
     if isinstance(base, Config):
@@ -132,7 +139,7 @@ def _settings(base: Config | Path | str | None) -> Flat:
 
 
 def _nested(settings: Flat) -> dict[str, Any]:
-    """Return the values by section and key, without those that are None."""
+    """Convert values by dotted key into a tree of sections, without the values that are None."""
     tree: dict[str, Any] = {}
     for key, value in settings.items():
         *parents, name = key.split(".")
@@ -149,7 +156,7 @@ def _nested(settings: Flat) -> dict[str, Any]:
 
 
 def assignment(override: Override) -> tuple[str, Any]:
-    """Return the key and the value of an override."""
+    """Parse an override, such as `train.steps=500`, into its dotted key and its value."""
     if not isinstance(override, str):
         return override
     key, equals, text = override.partition("=")
@@ -161,12 +168,13 @@ def assignment(override: Override) -> tuple[str, Any]:
 
 
 def typed_value(key: str, text: str) -> Any:
-    r"""Return the value that `--set KEY=TEXT` gives to the setting `key`.
+    r"""Parse the text that the user typed after `--set KEY=`.
 
-    `null` is None: the default. YAML is parsed if the text is in quotation marks, or is a list of
-    texts for a setting that takes a list, or for a sweep. Any other value of a text setting is
-    taken as typed, but `\n` is a line end in a separator or column. Other settings get a number, a
-    boolean or a word.
+    - `null` is None, which stands for the default.
+    - A text in quotation marks, or a list in brackets, is parsed as YAML.
+    - For settings whose value is a text, any other text is returned as typed. Only in
+      data.separator and data.column, escapes such as `\n` are replaced by their characters.
+    - For other settings, numbers and booleans are parsed. Other words are returned as typed.
 
     Raises:
         ConfigError: the YAML is invalid.

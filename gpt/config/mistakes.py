@@ -1,4 +1,4 @@
-"""Explain mistakes in a config, and find the setting that was meant."""
+"""Messages for mistakes in a config, with the setting that the user probably meant."""
 
 import difflib
 import re
@@ -11,8 +11,8 @@ from pydantic import ValidationError
 from gpt.config.schema import SETTINGS, Config
 from gpt.errors import command, shown
 
-MAX_COMPARED_KEY = 100  # characters of an unknown key that are compared with known ones
-OTHER_NAMES = {  # of settings in other projects
+MAX_COMPARED_KEY = 100  # number of characters of an unknown key that are compared with known keys
+OTHER_NAMES = {  # names that other projects use for a setting
     "data.source": "dataset corpus input text",
     "model.C": "d_model embed_dim embedding_dim hidden_dim hidden_size n_embd n_embed width",
     "model.T": "block_size context context_length max_seq_len n_ctx n_positions seq_len",
@@ -62,7 +62,7 @@ def _message(key: str, mistake: Any) -> str:
 def nearest_setting(name: str) -> str | None:
     """Return the key that is most similar to `name`; None if no key is similar.
 
-    Names in other projects are recognised: `n_embd` and `train.n_embd` are model.C.
+    Names from other projects are recognised: for `n_embd` or `train.n_embd`, return model.C.
     """
     by_leaf = {key.rpartition(".")[2]: key for key in [*SETTINGS, *Config.model_fields]}
     name = name[:MAX_COMPARED_KEY].replace("-", "_")

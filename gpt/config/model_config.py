@@ -1,4 +1,4 @@
-"""Settings of the transformer's shape, in the letters of the field; a token is a character."""
+"""Settings of the transformer's shape, such as its context length T and its width C."""
 
 from typing import Annotated, Literal, Self
 
@@ -6,14 +6,19 @@ from pydantic import Field, model_validator
 
 from gpt.config.section import ConfigSection, Fraction, PositiveInt, fixed, inherited
 
-MAX_LAYERS = 1000  # blocks, or n-gram tables; their parameters are listed before a model is read
-MAX_ROTARY_ANGLES = 2**24  # model.T x model.head_size; a model computes them before its weights
+# These limits protect against untrusted configs, whose models are created before their weights are
+# read: the largest number of blocks or n-gram tables, and the largest model.T x model.head_size.
+MAX_LAYERS = 1000
+MAX_ROTARY_ANGLES = 2**24
 
 Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 
 
 class ModelConfig(ConfigSection):
-    """The shape of the transformer, on which the stored weights depend."""
+    """Settings of the transformer's shape.
+
+    Weights fit only a model of the same shape, so fine-tuning cannot change most of these settings.
+    """
 
     T: PositiveInt = inherited(64, "context length in characters", group="model: size")
     C: PositiveInt = fixed(128, "channels: the width of the residual stream")

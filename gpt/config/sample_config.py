@@ -17,7 +17,7 @@ Penalty = Annotated[float, Field(ge=-100, le=100)]  # in logits
 
 
 class SampleConfig(ConfigSection):
-    """How characters are sampled."""
+    """Settings of how characters are drawn from the probabilities that the model predicts."""
 
     length: NonNegativeInt = resumable(500, "characters to sample", group="sampling")
     temperature: NonNegativeFloat = resumable(

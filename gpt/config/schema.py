@@ -21,7 +21,7 @@ from gpt.config.section import (
 )
 from gpt.config.train_config import TrainConfig
 
-# for modules that need a part of the tree
+# also names of other modules, for importers that need one section of the tree
 __all__ = ["MAX_COUNT", "DataConfig", "ModelConfig", "SampleConfig", "TrainConfig"]
 
 
@@ -90,7 +90,7 @@ def _settings(section: type[ConfigSection], prefix: str = "") -> Iterator[Settin
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """Return the types in `annotation`; a union and a tuple count with their parts."""
+    """Return the types in a type annotation: for a union or tuple, also the types of its parts."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kinds(arguments[0])
@@ -103,7 +103,7 @@ SETTINGS = {each.key: each for each in _settings(Config)}
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a nested `tree` by dotted key."""
+    """Return the values of a nested `tree` by dotted key, such as train.steps."""
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
         is_section = isinstance(value, dict)
@@ -112,17 +112,17 @@ def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def values(config: Config) -> dict[str, Any]:
-    """Return the value of every setting by dotted key, in the order of the file."""
+    """Return the value of every setting by dotted key, in the order of config.yaml."""
     return flat(config.model_dump())
 
 
 def explicit(config: Config) -> dict[str, Any]:
-    """Return the settings that are set, by dotted key; the others have their defaults."""
+    """Return the values that `config` sets explicitly, by dotted key, without the defaults."""
     return flat(config.model_dump(exclude_unset=True))
 
 
 def settled(section: ConfigSection) -> dict[str, Any]:
-    """Return the nested tree of `section` without the unset settings that others determine."""
+    """Return `section` as a nested dict, without defaults that are computed from other settings."""
     tree = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)

@@ -10,25 +10,32 @@ MAX_COUNT = 10**9  # largest integer setting, a guard against typing errors
 
 
 class ConfigSection(BaseModel):
-    """Strict (the string "3" is not a number), closed (no unknown keys) and immutable."""
+    """Base class of a section: immutable, without unknown keys, and with strict types.
+
+    Strict means that no value is converted: the string "3" is not accepted as a number.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of the tree: what `SETTINGS` lists.
+    """Description of one setting: an entry of the table `SETTINGS`.
 
     Attributes:
-        description: text in help, after the possible values if there are few of them.
-        kinds: the types of value it takes; `tuple` stands for a list.
-        default: the default in the words of a config file; null if other settings determine it.
-        group: name of the group it belongs to, in help and in config.yaml.
-        resumable: whether it may change when a run is resumed.
-        fine_tuning: its value in a run that fine-tunes another one. new: the default; inherited:
-            that of the other run; scaled: the same times a factor; fixed: the same, and no other.
-        affects_choice: whether the config that is chosen for a text depends on this setting of
-            training; if so, a sweep over it chooses a config for each value.
+        key: the dotted key, such as `train.steps`.
+        description: the help text. It begins with the possible values if the setting takes one of a
+            few words.
+        kinds: the types that a value may have; `tuple` stands for a list in YAML.
+        default: the default as written in a config file; null if it is computed from other
+            settings.
+        group: the heading under which help and config.yaml show the setting.
+        resumable: whether a resume of a run may change the setting.
+        fine_tuning: the value when a run is fine-tuned. `new` is the usual default, `inherited` is
+            the value of that run, `scaled` is its value times a factor, and `fixed` is its value,
+            which cannot be changed.
+        affects_choice: for settings of training: whether the settings that gpt chooses for a text
+            depend on this one. A sweep over such a setting makes that choice for each value.
     """
 
     key: str
@@ -47,7 +54,8 @@ def setting(default: Any, description: str, **options: Any) -> Any:
     Args:
         default: the default, or a function that computes it from the settings above this one.
         description: text in help and in config.yaml.
-        options: `group`, if one starts here, and the last three attributes of `Setting`.
+        options: the attributes `resumable`, `fine_tuning` and `affects_choice` of `Setting`, and
+            `group` for the first setting of a group.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)

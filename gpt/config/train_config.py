@@ -21,11 +21,14 @@ from gpt.config.section import (
 )
 
 MUON_RATIO = 5  # default peak learning rate of Muon / peak learning rate of AdamW
-MAX_RATE = 1000.0  # learning rate or weight decay; training diverges long before
+MAX_RATE = 1000.0  # largest learning rate or weight decay; training diverges with much smaller ones
 
 
 def _steps_or(pattern: str, expected: str) -> BeforeValidator:
-    """Return a check that a period is a number of steps, or a text that matches `pattern`."""
+    """Return a validator that accepts a number of steps, or a text that matches `pattern`.
+
+    `expected` describes such a text in the error message.
+    """
 
     def check(period: object) -> object:
         is_count = type(period) is int and 0 < period <= MAX_COUNT
@@ -47,7 +50,7 @@ def _check_plans(plans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], .
 
 
 def _first_steps(given: dict[str, Any]) -> int:
-    """Return `train.steps` as first planned; the warmup depends on it."""
+    """Return the number of steps of the first plan, or `train.steps` if there are no plans."""
     plans: tuple[tuple[int, int], ...] = given["plans"]
     return plans[0][1] if plans else int(given["steps"])
 
@@ -58,12 +61,12 @@ StepsOrPart = Annotated[
 ]
 StepsOrMinutes = Annotated[int | str, _steps_or(r"[1-9]\d{0,5} min", "of minutes such as `10 min`")]
 LearningRate = Annotated[float, Field(gt=0, le=MAX_RATE)]
-Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # or a list
+Plan = Annotated[tuple[NonNegativeInt, PositiveInt], Field(strict=False)]  # a list in YAML
 Plans = Annotated[tuple[Plan, ...], Field(strict=False), AfterValidator(_check_plans)]
 
 
 class TrainConfig(ConfigSection):
-    """The training loop."""
+    """Settings of training: steps, batches, optimizer, schedule, evaluation and checkpoints."""
 
     steps: PositiveInt = resumable(
         2000,

@@ -1,6 +1,6 @@
 """Read and write configs as YAML. The only module that imports yaml.
 
-A file may come from a stranger: it cannot execute anything, and reading it takes at most moments.
+A config file may come from an untrusted source. Parsing it executes no code and takes little time.
 """
 
 import json
@@ -12,14 +12,14 @@ import yaml
 from gpt.config.schema import SETTINGS, Config, values
 from gpt.errors import ConfigError, shown
 
-MAX_LEVELS = 20  # levels of keys; a hundred thousand would take minutes to read
+MAX_LEVELS = 20  # largest depth of nested keys; parsing a hundred thousand levels takes minutes
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML with the scalars of YAML 1.2, without duplicate keys.
+    """Safe YAML loader that parses scalars as in YAML 1.2 and refuses duplicate keys.
 
     PyYAML implements YAML 1.1, which reads `3e-4` as a string, `no` as false, `010` as 8, `1:30` as
-    90 and `2026-01-01` as a date. Nobody means that in a config.
+    90 and `2026-01-01` as a date. Users do not expect that in a config.
     """
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
@@ -46,7 +46,7 @@ for tag, pattern, first in (
 
 
 def parse(text: str, origin: str) -> Any:
-    """Return the value of a YAML text.
+    """Parse a YAML text and return its value.
 
     Raises:
         ConfigError: the text is not valid YAML; the message begins with `origin`.
@@ -75,9 +75,10 @@ def parse(text: str, origin: str) -> Any:
 
 
 def as_flow(value: Any) -> str:
-    """Return `value` as it can be typed after `--set`: on one line, in ASCII.
+    r"""Format `value` as ASCII text on one line, which can be typed after `--set`.
 
-    This is JSON, except that JSON escapes some characters as two units, which YAML refuses.
+    The text is JSON, except that other characters are escaped as `\U` and eight digits. JSON would
+    escape some characters as pairs of codes, which YAML refuses.
     """
     text = json.dumps(value, ensure_ascii=False)
     return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08X}", text)
@@ -100,7 +101,7 @@ def to_yaml(config: Config) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return `value` as YAML on one line, with escapes for characters that do not show."""
+    """Return `value` as YAML on one line, in which non-printable characters are escaped."""
     value = json.loads(json.dumps(value))  # tuples become lists
     text: str = yaml.safe_dump(value, width=10**6, allow_unicode=True, default_flow_style=True)
     text = text.removesuffix("\n").removesuffix("\n...")
