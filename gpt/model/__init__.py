@@ -1,1 +1,1 @@
-"""The model: ids in, logits out."""
+"""The GPT model, which maps ids to logits."""

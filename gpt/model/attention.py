@@ -1,9 +1,9 @@
 """Causal self-attention: each character gathers values from itself and from earlier characters.
 
-B  batch: texts that do not affect each other
-T  time: the position of a character in its text
+B  batch: number of texts, which do not affect each other
+T  time: number of characters of each text
 C  channels of the residual stream
-H  heads (n_head), each with queries, keys and values of its own
+H  heads (n_head), each with its own queries, keys and values
 hs head_size: channels of a query and of a key      vs value_size: channels of a value
 """
 
@@ -20,13 +20,13 @@ from gpt.model.rotary import Rotary, offset_keys
 class CausalSelfAttention(nn.Module):
     """Masked multi-head attention ("Attention Is All You Need", arXiv:1706.03762, section 3.2).
 
-    One matrix product computes the queries, keys and values of all heads. The heads' outputs, H x
-    vs channels, are projected back to C, so neither H x hs nor H x vs need equal C.
+    One matrix product computes the queries, keys and values of all heads. The heads' outputs are
+    concatenated (H * vs channels) and projected to C channels. H * hs and H * vs may differ from C.
 
-    With `qk_norm`, queries and keys are normalised (arXiv:2302.05442, section 2). This bounds the
-    scores and so how sharp attention can become; `attention_scale` > 1 raises the bound.
-    With `key_offset`, see `offset_keys`. All layers of a model share one `rotary`, whose table
-    grows with T.
+    With `qk_norm`, queries and keys are normalised (arXiv:2302.05442, section 2). The scores are
+    then bounded, which limits how sharp attention can become. `attention_scale` > 1 raises the
+    bound. `key_offset` is explained in `offset_keys`. All layers of a model share one `rotary`
+    module, because its tables are large if T is.
     """
 
     def __init__(self, config: ModelConfig, rotary: Rotary | None = None) -> None:
@@ -48,11 +48,12 @@ class CausalSelfAttention(nn.Module):
 
         Args:
             x: (B, T, C), the normalised residual stream.
-            cache: keys and values of earlier characters. x attends to them and is appended.
-            ablated_head: a head, counted from 0, whose output is set to zero.
+            cache: keys and values of earlier characters, to which x attends, too. The keys and
+                values of x are appended.
+            ablated_head: index of a head whose output is set to zero; ignored with `cache`.
 
         Returns:
-            (B, T, C), what to add to the residual stream.
+            (B, T, C), to be added to the residual stream.
         """
         T = x.shape[1]
         if cache is not None:
@@ -64,9 +65,9 @@ class CausalSelfAttention(nn.Module):
             return self.join(y)
         q, k, v = self.heads(x)
         if q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
-            # on a CPU in bfloat16, torch's kernel takes three times as long as the steps
+            # torch's bfloat16 kernel for CPUs takes three times as long as these separate steps
             y, _ = self.weigh(q, k, v)
-        else:  # the same steps in one kernel, which never holds a (T, T) matrix
+        else:  # the same steps in one kernel, which does not store a (T, T) matrix
             y = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
         if ablated_head is not None:
             y = y.clone()
@@ -74,14 +75,14 @@ class CausalSelfAttention(nn.Module):
         return self.join(y)
 
     def explicit(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute attention step by step: (B, T, C) -> output (B, T, C), weights (B, H, T, T)."""
+        """Compute attention step by step; return outputs (B, T, C) and weights (B, H, T, T)."""
         y, weights = self.weigh(*self.heads(x))
         return self.join(y), weights
 
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return each character's weighted sum of values (B, H, T, vs), and the weights.
+        """Return the weighted sums of the values (B, H, T, vs) and the weights (B, H, T, T).
 
-        Row t of the weights (B, H, T, T) says how much each value contributes to character t.
+        Row t of the weights belongs to the query at position t. It has a weight for each value.
         """
         scores = causal_scores(q, k, self.scale)  # (B, H, T, T), -inf for later characters
         weights = F.softmax(scores, dim=-1)  # (B, H, T, T), each row sums to 1
@@ -92,7 +93,8 @@ class CausalSelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute queries and keys (B, H, T, hs) and values (B, H, T, vs) from x (B, T, C).
 
-        Pass `positions` if x continues texts in a cache, which offsets the keys itself.
+        Without `positions`, x begins at position 0. With `positions`, x continues the texts of a
+        cache. The keys are then not offset here: the cache applies `key_offset`.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes
@@ -118,7 +120,7 @@ class CausalSelfAttention(nn.Module):
 def causal_scores(q: Tensor, k: Tensor, scale: float) -> Tensor:
     """Return the scores (B, H, T, T) of queries and keys (B, H, T, hs), -inf for later characters.
 
-    Up to rounding, it equals the steps of the paper, which take twice the time::
+    Up to rounding, the result equals these steps of the paper, which take twice as long::
 
         scores = scale * q @ k.transpose(-2, -1)
         later = torch.ones(T, T, dtype=torch.bool).triu(diagonal=1)

@@ -1,6 +1,7 @@
-"""Dropout with a generator of its own.
+"""Dropout that draws from a given random generator.
 
-`torch.nn.Dropout` draws from the global generator, from which other threads draw, too.
+`torch.nn.Dropout` draws from torch's global generator. Other threads draw from that generator,
+too, so results would depend on the timing of threads.
 """
 
 from weakref import WeakValueDictionary
@@ -8,20 +9,21 @@ from weakref import WeakValueDictionary
 import torch
 from torch import Tensor, nn
 
-_generators: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()  # by id()
+_generators: WeakValueDictionary[int, torch.Generator] = WeakValueDictionary()  # by id(generator)
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout` that draws from the generator of `set_generator`, by default the global one.
+    """`nn.Dropout` that draws from the generator given to `set_generator`, if any.
 
-    On a CPU, its output equals that of `nn.Dropout` with an equally seeded generator, bit for bit.
+    Without a call of `set_generator`, it draws from torch's global generator. On a CPU, the output
+    equals that of `nn.Dropout` with an equally seeded generator, bit for bit.
     """
 
     generator: torch.Generator | None = None
     generator_id = 0
 
     def forward(self, input: Tensor) -> Tensor:
-        """Zero each number with probability p, and multiply the others by 1 / (1 - p)."""
+        """Set each number to zero with probability p, else scale it by 1 / (1 - p), in training."""
         if not (self.training and self.p):
             return input
         if torch.compiler.is_compiling():
@@ -40,12 +42,12 @@ def set_generator(model: nn.Module, generator: torch.Generator) -> None:
 
 
 def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
-    """Return 0 with probability `p` and else 1 / (1 - p), in the shape of `x`."""
+    """Return factors in the shape of `x`: 0 with probability `p`, otherwise 1 / (1 - p)."""
     return torch.empty_like(x).bernoulli_(1 - p, generator=generator).div_(1 - p)
 
 
-# torch.compile cannot pass a generator and would draw from the global one. It does not look into
-# this operator.
+# torch.compile cannot pass a generator to `bernoulli_` and would draw from the global one. It does
+# not trace into a custom operator, to which the generator's id is passed.
 @torch.library.custom_op(
     "gpt::dropout_noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )

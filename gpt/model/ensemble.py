@@ -1,6 +1,6 @@
-"""Several models as one: the members differ by their seed, and their probabilities are averaged.
+"""Ensemble: several models with different seeds, whose predicted probabilities are averaged.
 
-K members, B batch, T time, V vocabulary size.
+Shapes: B batch, T time, V vocabulary size.
 """
 
 import math
@@ -18,7 +18,7 @@ from gpt.seeds import member_seed
 
 
 class Ensemble(nn.Module):
-    """Deep ensemble (arXiv:1612.01474) of `config.ensemble` models with one config.
+    """Deep ensemble (arXiv:1612.01474) of `config.ensemble` models with equal settings.
 
     The names of member m's parameters start with `members.m.`.
     """
@@ -31,7 +31,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(make_model(config_of_one, vocabulary_size, s) for s in seeds)
 
     def forward(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """Map ids (B, T) to log-probabilities (B, T, V), in float32; see `GPT.forward`."""
+        """Map ids (B, T) to log-probabilities (B, T, V) of the next characters, in float32."""
         return mean_prediction([member(ids, cache, m) for m, member in enumerate(self.members)])
 
 
@@ -39,14 +39,18 @@ LanguageModel = GPT | Ensemble
 
 
 def make_model(config: ModelConfig, vocabulary_size: int, seed: int | None = None) -> LanguageModel:
-    """Return a model of this config. With `seed`, each member's weights are drawn from its own."""
+    """Return a model with new weights, or an ensemble if `config.ensemble` > 1.
+
+    Each model's weights are drawn with a seed that is derived from `seed`. Without `seed`, they are
+    drawn from torch's global generator.
+    """
     if config.ensemble > 1:
         return Ensemble(config, vocabulary_size, seed)
     return GPT(config, vocabulary_size, None if seed is None else generator(seed, "init", 0))
 
 
 def members_of(model: LanguageModel) -> list[GPT]:
-    """Return the members of an ensemble; for a single model, a list of that model."""
+    """Return the members of an ensemble; for a single model, a list of only that model."""
     if isinstance(model, GPT):
         return [model]
     return [member for member in model.members if isinstance(member, GPT)]
@@ -55,7 +59,8 @@ def members_of(model: LanguageModel) -> list[GPT]:
 def mean_prediction(logits: Sequence[Tensor]) -> Tensor:
     """Return the logarithm of the members' mean probabilities, in float32.
 
-    K x (..., V) -> (..., V). The logits of a single member are returned as they are.
+    Each member has logits of shape (..., V), and so has the result. The logits of a single member
+    are returned unchanged.
     """
     if len(logits) == 1:
         return logits[0]

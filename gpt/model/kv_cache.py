@@ -1,4 +1,4 @@
-"""Key-value cache: keys and values of earlier characters, which need not be computed again."""
+"""Key-value cache: keys and values of earlier characters, stored to compute them only once."""
 
 from collections.abc import Sequence
 
@@ -13,9 +13,9 @@ from gpt.text.vocabulary import MASKED
 class Cache:
     """Keys and values of B texts, with room for T characters each.
 
-    Prefill: `model(ids, cache)` with ids (B, t) fills an empty cache with t characters of each
-    text. Decode: with ids (B, 1), it appends one character to each text; their lengths may differ
-    by then. The logits equal those of a forward pass over the whole texts.
+    Prefill: `model(ids, cache)` with ids (B, t) stores the first t characters of each text in an
+    empty cache. Decode: `model(ids, cache)` with ids (B, 1) appends one character to each text; the
+    texts may then differ in length. The logits equal those of a forward pass over the whole texts.
     """
 
     def __init__(self, config: ModelConfig, B: int, device: torch.device) -> None:
@@ -23,16 +23,19 @@ class Cache:
         self.lengths = [0] * B  # characters of each text
         self.lengths_on_device = torch.zeros(B, dtype=torch.long, device=device)
         self.ids = torch.zeros(B, config.T, dtype=torch.long, device=device)
-        self.layers = [  # for each member of an ensemble, its layers
+        self.layers = [  # the layers of each member of an ensemble
             [LayerCache(self, config, B, device) for _ in range(config.n_layer)]
             for _ in range(config.ensemble)
         ]
         # positions of the characters that are being appended
         self.positions: slice | Tensor = slice(0, 0)
-        self.mask: Tensor | None = None  # (B, 1, 1, T): which characters each text has
+        self.mask: Tensor | None = None  # (B, 1, 1, T): True for characters to attend to
 
     def begin(self, ids: Tensor) -> None:
-        """Prepare to append the ids (B, t): one to each text, or any number to empty ones."""
+        """Store the ids (B, t) that are appended, and set `positions` and `mask` for the layers.
+
+        t is 1, or any number if all texts are empty.
+        """
         t, longest = ids.shape[1], max(self.lengths)
         if t > 1 or (ids.is_cpu and longest == min(self.lengths)):  # equal lengths need no mask
             self.positions, self.mask = slice(longest, longest + t), None
@@ -43,31 +46,31 @@ class Cache:
             self.mask = torch.arange(self.T, device=ids.device) <= self.positions[..., None]
 
     def end(self, t: int) -> None:
-        """Add the `t` characters that all layers have appended to the lengths."""
+        """Increase all lengths by `t`, after all layers have appended `t` characters."""
         self.lengths = [length + t for length in self.lengths]
         self.lengths_on_device += t
 
     def before(self, distance: int) -> Tensor:
-        """Return the ids (B, 1) `distance` characters before the one being appended.
+        """Return the ids (B, 1) that are `distance` characters before those being appended.
 
-        It is MASKED for a text that is shorter than that.
+        The id is MASKED for a text that has fewer than `distance` characters.
         """
         positions = self.lengths_on_device[:, None] - distance
         return self.ids.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, MASKED)
 
     def set_lengths(self, lengths: list[int]) -> None:
-        """Discard the characters after the first `lengths[b]` of each text b."""
+        """Truncate each text b to its first `lengths[b]` characters."""
         self.lengths = lengths
         self.lengths_on_device.copy_(torch.tensor(lengths, device="cpu"))
 
     def tensors(self) -> list[Tensor]:
-        """Return all tensors of the cache, (B, ...) each."""
+        """Return all tensors of the cache; the first dimension of each is the text, (B, ...)."""
         layers = [layer for layers in self.layers for layer in layers]
         cached = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
         return [self.lengths_on_device, self.ids, *cached]
 
     def replace(self, rows: Sequence[int], other: "Cache", other_rows: Sequence[int]) -> None:
-        """Replace the texts in `rows` by those in `other_rows` of a cache, such as this one."""
+        """Replace the texts in `rows` by the texts in `other_rows` of the cache `other`."""
         indices = torch.tensor([[*rows], [*other_rows]], dtype=torch.long, device=self.ids.device)
         to, origin = indices
         for tensor, new in zip(self.tensors(), other.tensors(), strict=True):
@@ -79,8 +82,8 @@ class Cache:
 class LayerCache:
     """Keys (B, H, T, hs) and values (B, H, T, vs) of one layer.
 
-    With `key_offset`, there is room for the keys of one character more, because half of each key
-    belongs to the next character (see `offset_keys`).
+    With `key_offset`, half of each key's channels are stored as part of the next character's key
+    (see `offset_keys`). `keys` then has room for T + 1 characters.
     """
 
     def __init__(self, cache: Cache, config: ModelConfig, B: int, device: torch.device) -> None:
@@ -91,9 +94,9 @@ class LayerCache:
         self.values = torch.zeros(values, dtype=torch.float32, device=device)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys and values (B, H, t, ...); return those of all characters so far.
+        """Append keys (B, H, t, hs) and values (B, H, t, vs); return all keys and values so far.
 
-        With a mask, return those of all T characters.
+        If the cache has a mask, return all T positions, including those not filled yet.
         """
         positions = self.parent.positions
         _write(self.values, values, positions)
@@ -108,9 +111,9 @@ class LayerCache:
 
 
 def _write(cached: Tensor, new: Tensor, positions: slice | Tensor, shift: int = 0) -> None:
-    """Write `new` into `cached` (B, H, T, ...) at `positions` plus `shift` characters."""
+    """Write `new` into `cached` (B, H, T, ...) at `positions`, shifted by `shift` characters."""
     if isinstance(positions, slice):
         cached[:, :, positions.start + shift : positions.stop + shift] = new
-    else:  # (B, 1, 1)
+    else:  # a position for each text, (B, 1, 1)
         index = positions.view(-1, *[1] * (new.ndim - 1)) + shift
         cached.scatter_(2, index.expand_as(new), new)

@@ -34,25 +34,25 @@ def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tup
 
 
 def member_prefixes(config: ModelConfig) -> list[str]:
-    """Return the prefix of each member's parameter names; for a single model, an empty one."""
+    """Return the prefix of each member's parameter names; it is empty for a single model."""
     return [f"members.{m}." for m in range(config.ensemble)] if config.ensemble > 1 else [""]
 
 
 def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
-    """Return the number of a model's parameters, in numbers, not tensors."""
+    """Return the total number of elements of a model's parameters."""
     return sum(map(math.prod, parameter_shapes(config, vocabulary_size).values()))
 
 
 def staying_pairs(head_size: int) -> int:
-    """Return how many of a key's pairs of channels, i and i + hs / 2, `key_offset` leaves in place.
+    """Return the number of pairs of channels, i and i + hs / 2, that `key_offset` does not move.
 
-    They are the first ones. The others, at least half, are those that rotary positions turn least.
+    These are a key's first pairs. Rotary positions rotate the other pairs, at least half, less.
     """
     return head_size // 4
 
 
 def rotary_angles(T: int, head_size: int) -> NDArray[np.float64]:
-    """Return the angles (T, hs / 2), in radians, by which each position turns pairs of channels."""
+    """Return angles (T, hs / 2), in radians: each position's rotation of each pair of channels."""
     half = head_size // 2
     angles: NDArray[np.float64] = np.outer(np.arange(T), 10000.0 ** -(np.arange(half) / half))
     return angles

@@ -1,6 +1,6 @@
 """A decoder-only transformer: embeddings, pre-LayerNorm blocks, logits.
 
-B batch, T time, C channels, V vocabulary size; see attention.py for the letters of a head.
+Shapes: B batch, T time, C channels, V vocabulary size; attention.py lists those of a head.
 """
 
 import re
@@ -20,15 +20,16 @@ from gpt.model.kv_cache import Cache, LayerCache
 from gpt.model.rotary import Rotary
 from gpt.text.vocabulary import MASKED
 
-# Vocabulary size from which the head takes most of a step and most characters are rare. What is
-# done for large vocabularies leaves the digits of smaller ones as they are.
+# Vocabulary size from which the output layer takes most of a step's time, and most characters are
+# rare. Code for such vocabularies does not change the results with smaller ones.
 LARGE_VOCABULARY = 1000
 
 
 class SquaredReLU(torch.autograd.Function):
-    """relu(x)^2 (Primer, arXiv:2109.08668), with the gradient 2 relu(x) written out.
+    """Squared ReLU, relu(x)^2 (Primer, arXiv:2109.08668), with a hand-written gradient.
 
-    Autograd would pass three more times over the MLP's wide activations: an eighth of a step.
+    Autograd would pass over the MLP's wide activations three more times, which would take an
+    eighth of a training step.
     """
 
     @staticmethod
@@ -41,7 +42,7 @@ class SquaredReLU(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        """Compute the gradient of the input from that of the output."""
+        """Return the gradient of the input: the gradient of the output times 2 relu(x)."""
         (positive,) = ctx.saved_tensors
         gradient: Tensor = gradients[0] * positive
         return gradient.mul_(2)
@@ -72,10 +73,9 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention, then MLP; each reads a normalised copy of the stream and adds to the stream.
+    """Attention, then MLP. Each reads the normalised residual stream and adds to the stream.
 
-    LayerNorm stands before each part, as in GPT-2 (arXiv:2002.04745 explains why this trains
-    better).
+    LayerNorm precedes each part, as in GPT-2. arXiv:2002.04745 explains why this trains better.
     """
 
     def __init__(self, config: ModelConfig, rotary: Rotary | None = None) -> None:
@@ -95,7 +95,7 @@ class Block(nn.Module):
 
 
 class TokenEmbedding(nn.Embedding):
-    """A vector for each id, and zeros for MASKED."""
+    """Embedding table: a vector for each id, and a vector of zeros for the id MASKED."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Map ids (B, T) to vectors (B, T, C)."""
@@ -106,12 +106,12 @@ class TokenEmbedding(nn.Embedding):
 class GPT(nn.Module):
     """Transformer that maps ids to logits.
 
-    With `config.ngram` n, a character's embedding also depends on the n - 1 characters before it:
-    it is a sum of n vectors, each from the table of its distance. The blocks then need no heads
-    for spelling.
+    With `config.ngram` = n, a character's embedding is a sum of n vectors: one for the character,
+    and one for each of the n - 1 characters before it. Each distance has its own table. Attention
+    heads then need not look up these characters.
 
-    The head of a new model is zero, so each of the V characters is equally likely and the loss is
-    ln V. All other weights are drawn from `generator`.
+    The output layer (`head`) of a new model is zero: each of the V characters is equally likely,
+    and the loss is ln V. Random weights are drawn from `generator`; see `initialize`.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class GPT(nn.Module):
             self.blocks = nn.ModuleList(Block(config, rotary) for _ in range(config.n_layer))
             self.norm = nn.LayerNorm(config.C)
             self.head = nn.Linear(config.C, vocabulary_size, bias=False)
-        self.float()  # also if torch's default dtype is another
+        self.float()  # even if torch's default dtype is not float32
         initialize(self, generator)
 
     def forward(self, ids: Tensor, cache: Cache | None = None, member: int = 0) -> Tensor:
@@ -140,14 +140,14 @@ class GPT(nn.Module):
 
         Args:
             ids: (B, T), at most `config.T` characters each. MASKED ids have a zero embedding.
-            cache: the texts that `ids` continue; `ids` are appended to them.
-            member: this model's number in an ensemble whose members share `cache`.
+            cache: keys and values of the texts that `ids` continue; `ids` are appended to it.
+            member: index of this model in an ensemble whose members share `cache`, or 0.
 
         Returns:
             Logits (B, T, V); row t predicts the character after t.
 
         Raises:
-            ValueError: there are too many characters.
+            ValueError: T exceeds `config.T`.
         """
         logits: Tensor = self.head(self.hidden(ids, cache, member))  # (B, T, V)
         return logits
@@ -159,10 +159,10 @@ class GPT(nn.Module):
         member: int = 0,
         streams: list[Tensor] | None = None,
     ) -> Tensor:
-        """Return the input of the head (B, T, C); see `forward`.
+        """Return the input (B, T, C) of the output layer; `forward` explains the other arguments.
 
-        If `streams` is given, append the n_layer + 1 residual streams (B, T, C) to it: those before
-        each block, and the one after the last.
+        If `streams` is given, append n_layer + 1 tensors (B, T, C) to it: the residual stream
+        before each block and after the last block.
         """
         T = ids.shape[1]
         if T > self.config.T:
@@ -183,7 +183,7 @@ class GPT(nn.Module):
         return normalised
 
     def embed(self, ids: Tensor, cache: Cache | None = None) -> Tensor:
-        """Return the sum of all embeddings (B, T, C) of ids (B, T): characters and positions."""
+        """Return the sum (B, T, C) of the character, n-gram and position embeddings of `ids`."""
         T = ids.shape[1]
         x: Tensor = self.token_embedding(ids)  # (B, T, C)
         for distance, table in enumerate(self.ngram_embeddings, start=1):
@@ -200,13 +200,13 @@ class GPT(nn.Module):
 
 
 def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
-    """Set all parameters.
+    """Set all parameters of a new model; draw random ones from `generator`.
 
-    Every block starts as the identity on a residual stream of variance 1/2: the embedding tables,
-    which are summed, share that variance, and whatever adds to the stream starts at zero. Layers
-    on a normalised stream have outputs of variance 1/2. The head starts at zero. With a large
-    vocabulary the n-gram tables start at zero, too, because most of their rows are rarely trained
-    and would stay noise.
+    The embedding tables are drawn so that their sum, the residual stream, has variance 1/2. The
+    projections of attention and MLP are zero, so that every block starts as the identity. The other
+    layers in blocks are drawn so that their outputs have variance 1/2. The output layer is zero.
+    With a large vocabulary, the n-gram tables are zero, too: most of their rows are rarely trained,
+    so random values would remain as noise.
     """
     named = dict(model.named_parameters())
     for name, p in named.items():
@@ -223,18 +223,18 @@ def initialize(model: GPT, generator: torch.Generator | None = None) -> None:
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Return the loss in nats per character, averaged or summed, computed in float32.
+    """Return the cross-entropy in nats, computed in float32.
 
     Args:
         logits: (B, T, V), in any precision.
-        targets: the characters (B, T), or a distribution of them (B, T, V).
-        reduction: `mean` or `sum`.
+        targets: ids (B, T) of the characters to predict, or their probabilities (B, T, V).
+        reduction: `mean` or `sum` over characters, or `none`.
     """
     return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(0, 1), reduction=reduction)
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Return the number of parameters of each part of the model, summed over all members."""
+    """Return the number of parameters of each part, summed over layers and ensemble members."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         part = re.sub(r"^(members\.\d+\.)?(blocks\.\d+\.)?", "", name).split(".")[0]

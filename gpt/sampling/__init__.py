@@ -1,1 +1,1 @@
-"""A model in, characters out: prompt -> engine (logits) -> sampler (ids) -> generate (text)."""
+"""Generate text: prompt (ids) -> engine (logits) -> sampler (next ids) -> generate (text)."""

@@ -1,4 +1,4 @@
-"""The engine protocol, the engine for a device, and the bound on the memory that it takes."""
+"""Engines, which compute logits to sample from: their interface, choice and memory use."""
 
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,41 +18,43 @@ if TYPE_CHECKING:
 
 CPU_BYTES = 2e11  # bytes of weights that a CPU reads in the time that a GPU takes to start
 UNKNOWN_LENGTH = 1000  # characters assumed for a sample that only a stop string ends
-PREFILL_CHARACTERS = 2048  # characters prefilled together; more would only take memory
-TEXT_BYTES = 100  # bytes for a character that waits to be shown, at most
-SAMPLE_BYTES = 10_000  # bytes for a sample's draws, recent ids and list entries, at most
+PREFILL_CHARACTERS = 2048  # most characters per prefill; more would take memory, not save time
+TEXT_BYTES = 100  # most memory of a character that waits to be shown, in bytes
+SAMPLE_BYTES = 10_000  # most memory of a sample's generator, recent ids and list entries, in bytes
 
 
 class Engine(Protocol):
-    """A model, B texts of at most T characters each, and their cached keys and values."""
+    """Interface: a model, and B texts of at most T ids each with cached keys and values."""
 
     T: int
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
-        """Replace the texts in `rows` by `texts`, of any lengths up to T."""
+        """Replace the texts in `rows` by `texts`, which are lists of at most T ids."""
 
     def decode(self, ids: list[int]) -> NDArray[np.float32]:
-        """Append one id to each text; return the logits (B, V) of the next."""
+        """Append one id to each text; return the logits (B, V) of the next ids."""
 
     def select(self, rows: list[int]) -> None:
-        """Make the texts in `rows`, of which some may be equal, rows 0, 1, 2 and so on."""
+        """Keep only the texts in `rows`, in this order; a row may be repeated."""
 
 
 def open_engine(
     checkpoint: CheckpointData, device: str, B: int, length: int | None = None, prompt: int = 0
 ) -> Engine:
-    """Open an engine for B texts: numpy's on a CPU, which saves the seconds of importing torch.
+    """Return an engine for B texts, after checking that there is enough memory.
+
+    The engine for a CPU uses numpy, which avoids the seconds that importing torch takes.
 
     Args:
-        checkpoint: the weights.
-        device: `auto` is the CPU if that takes seconds.
-        B: the number of texts.
-        length: characters of a sample, if known.
-        prompt: ids of the longest prompt.
+        checkpoint: the model's config, vocabulary and weights.
+        device: name of a device, or `auto`, which is the CPU if sampling there takes only seconds.
+        B: number of texts.
+        length: characters of each sample, if known.
+        prompt: number of ids of the longest prompt.
 
     Raises:
-        DeviceError: there is no such device.
-        OutOfMemory: this many texts would take more memory than is free.
+        DeviceError: the device does not exist.
+        OutOfMemory: sampling B texts would take more memory than is free.
     """
     config, weights, vocabulary = checkpoint.config.model, checkpoint.weights, checkpoint.vocabulary
     characters = B * (UNKNOWN_LENGTH if length is None else length)
@@ -82,7 +84,7 @@ def open_engine(
 
 
 def engine_of(model: "LanguageModel", B: int) -> Engine:
-    """Return an engine for B texts and a model in memory, on the device where the model is."""
+    """Return an engine that samples B texts from `model`, on the device of its parameters."""
     if next(model.parameters()).device.type != "cpu":
         from gpt.sampling.torch_engine import TorchEngine
 
@@ -92,17 +94,18 @@ def engine_of(model: "LanguageModel", B: int) -> Engine:
 
 
 def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[str, int]:
-    """Return an upper bound of the memory that sampling B texts takes, in bytes by part.
+    """Return an upper bound, in bytes by part, of the memory that sampling B texts takes.
 
-    `ids` counts the ids of a prompt and its sample together; None if unknown.
+    `ids` is the number of ids of a prompt and its sample together, or None if unknown. V is the
+    vocabulary size.
     """
     K, H = model.ensemble, model.n_head
     T = model.T if ids is None else min(model.T, max(ids, FIRST_ROOM))
-    sizes = H * (model.head_size + model.value_size)  # numbers of a layer's keys and values
+    sizes = H * (model.head_size + model.value_size)  # keys and values of a character in a layer
     at_once = B + min(B * T, PREFILL_CHARACTERS + T)  # characters computed together
     scores = min(SCORES_NUMBERS + K * H * T, K * B * H * T * T)
     numbers = {
-        # as read, stacked by member, and prepared by the engine; the angles of rotary positions
+        # three copies: as read, stacked by member, and prepared by the engine; rotary angles
         "weights": 3 * parameter_count(model, V) + 4 * model.T * model.head_size,
         # caches grow to twice their size, and are copied as they grow
         "keys and values": 2 * B * min(model.T, 2 * T) * K * model.n_layer * sizes,
@@ -111,6 +114,6 @@ def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[
         # the float64 copies of the sampling rules, and each member's logits
         "logits": B * (10 + 3 * K) * V,
     }
-    # a single sample is shown at once; of several, all but the first wait
+    # a single sample is printed as it is generated; of several, all but the first wait in memory
     samples = B * (SAMPLE_BYTES + TEXT_BYTES * (ids or 0)) if B > 1 else 0
     return {part: 4 * count for part, count in numbers.items()} | {"samples": samples}

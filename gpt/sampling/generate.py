@@ -1,4 +1,4 @@
-"""Text from a model as it is generated, up to a length or a stop string."""
+"""Generate texts from prompts, character by character, up to a length or a stop string."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -21,18 +21,17 @@ PLAIN = SampleConfig(temperature=1.0)  # sample from the model's own distributio
 
 
 def sample_sources(seed: int, indices: Iterable[int], step: int = 0) -> list[np.random.Generator]:
-    """Return each sample's source of draws: a function of seed, its index and the model's step."""
+    """Return a random generator per sample, seeded by `seed`, the index and the model's `step`."""
     return [uniforms(seed, f"sample/{index}", step) for index in indices]
 
 
 class Generator:
-    """Generates B texts side by side, each from its own prompt and with its own draws.
+    """Generator of B texts in parallel, each with its own prompt and random numbers.
 
-    The context of a character is the last T characters of the prompt and all that follow, as long
-    as they are at most T. When a text outgrows T, all but its last T // 2 characters are dropped,
-    and those are prefilled as a text of their own; and so on. Later characters therefore have
-    T // 2 to T characters of context, and cost on average as much as the first T. A character here
-    is an id; in a byte model it is a byte. The id `never` is not drawn.
+    The context of a text begins with the last T ids of its prompt and grows by each id drawn. When
+    the context exceeds T ids, only its last T // 2 ids are kept and prefilled again. Later ids are
+    therefore drawn with T // 2 to T ids of context, and cost on average as much time as the first T
+    ids. An id stands for a character, or for a byte in a byte model. The id `never` is not drawn.
     """
 
     def __init__(
@@ -47,14 +46,14 @@ class Generator:
         self.contexts = [prompt[-self.T :] for prompt in prompts]
         self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]
         self.sources = list(sources)
-        first_rows: dict[tuple[int, ...], int] = {}  # of equal prompts, only the first is prefilled
+        first_rows: dict[tuple[int, ...], int] = {}  # equal prompts are prefilled once
         rows = [first_rows.setdefault(tuple(ids), i) for i, ids in enumerate(self.contexts)]
         self._prefill(list(first_rows.values()))
         if len(first_rows) < len(rows):
             engine.select(rows)
 
     def step(self) -> tuple[list[int], list[float]]:
-        """Draw each text's next id; return the ids and the model's log-probability of each."""
+        """Draw the next id of each text; return these ids and the model's log-probabilities."""
         if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
             for row in full:
                 self.contexts[row] = self.contexts[row][-max(self.T // 2, 1) :]
@@ -77,14 +76,14 @@ class Generator:
         return chosen.tolist(), costs.tolist()
 
     def select(self, rows: list[int]) -> None:
-        """Continue only the texts in `rows`."""
+        """Keep only the texts in `rows`; stop generating the others."""
         self.engine.select(rows)
         self.contexts = [self.contexts[row] for row in rows]
         self.recent = [self.recent[row] for row in rows]
         self.sources = [self.sources[row] for row in rows]
 
     def _prefill(self, rows: list[int]) -> None:
-        """Prefill the contexts in `rows`, except for the last character: `step` decodes that."""
+        """Prefill the contexts in `rows` without their last ids, which `step` decodes."""
         contexts = [self.contexts[row][:-1] for row in rows]
         longest = max(map(len, contexts), default=0)
         n = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)
@@ -102,12 +101,20 @@ def generate(
     rules: SampleConfig = PLAIN,
     stops: Sequence[str] = (),
 ) -> Iterator[Chunk]:
-    """Continue each prompt until a stop string, or for `length` characters; yield the chunks.
+    """Continue each prompt for `length` characters or until a stop string; yield the new text.
 
-    `engine` has as many texts as there are prompts (of ids). `sources` are the random numbers of
-    each sample, as `sample_sources` makes them. The unknown id is never sampled. A stop string is
-    not part of the sample; characters that may be the beginning of one are held back. The length,
-    the stop strings and the other samples do not change the draws of a sample.
+    Chunks of different samples alternate. A stop string is not part of the sample, so characters
+    that may be its beginning are held back. The random numbers of a sample depend only on its
+    source, not on `length`, `stops` or the other samples.
+
+    Args:
+        engine: an engine for as many texts as there are prompts.
+        vocabulary: the model's vocabulary; its unknown id is never sampled.
+        prompts: the ids of each prompt.
+        sources: the random generator of each sample, from `sample_sources`.
+        length: the largest number of characters of a sample.
+        rules: temperature and other sampling settings.
+        stops: strings that end a sample.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
@@ -148,7 +155,10 @@ def generate_text(
     rules: SampleConfig = PLAIN,
     step: int = 0,
 ) -> str:
-    """Return the text of `length` characters that a model in memory generates after `prompt`."""
+    """Return `length` characters that `model` generates after `prompt`.
+
+    The random numbers depend only on `seed` and `step`, the model's training step.
+    """
     ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
     engine = engine_of(model, 1)
     chunks = generate(engine, vocabulary, [ids], sources, length=length, rules=rules)

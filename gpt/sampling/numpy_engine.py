@@ -1,9 +1,9 @@
-"""The engine for a CPU: the model in numpy, several times as fast as torch at one character.
+"""Engine for CPUs: the model in numpy, several times as fast as torch for single characters.
 
-At one character torch's time goes into starting its many small operations, and seconds go into
-importing it. This is the same computation as gpt/model, up to rounding; a test compares the two.
+With torch, starting many small operations takes most of a character's time, and importing torch
+takes seconds. The results equal those of gpt/model up to rounding; a test compares the two.
 
-Shapes: K members of an ensemble (1 without one), B texts, n of them in one call with t new
+Shapes: K members of an ensemble (1 for a single model), B texts, n texts in a call with t new
 characters each, H heads, hs head_size, vs value_size, C channels, V vocabulary size.
 """
 
@@ -19,18 +19,19 @@ from gpt.model.shapes import member_prefixes, rotary_angles, staying_pairs
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int_]
 
-FIRST_ROOM = 256  # characters that the caches have room for at first
-SCORES_NUMBERS = 2**25  # attention scores in one pass of a prefill; this bounds its memory
+FIRST_ROOM = 256  # initial capacity of the caches, in characters per text
+SCORES_NUMBERS = 2**25  # most attention scores in one pass of a prefill, which bounds its memory
 
 
 class NumpyEngine:
-    """B texts, each with a length of its own, and the keys and values of all their characters.
+    """`Engine` in numpy: B texts of different lengths, with cached keys and values.
 
-    Three things are computed once, from the weights, instead of at every character:
-    - The scale and shift of a LayerNorm are multiplied into the matrix that follows it.
-    - Weights that add to the residual stream are centred, so that LayerNorm finds a mean of zero.
-    - The two channels of queries and keys that rotary positions rotate together become neighbours,
-      which numpy can view as one complex number.
+    The weights are prepared once, to save time at every character:
+    - The scale and shift of a LayerNorm are merged into the linear layer after it.
+    - Weights whose outputs add to the residual stream are centred. The stream then has mean zero,
+      so LayerNorm need not subtract its mean.
+    - The two channels of queries and keys that rotary positions rotate as a pair become adjacent,
+      so that numpy can view them as one complex number.
     """
 
     def __init__(self, config: ModelConfig, weights: Mapping[str, Floats], B: int) -> None:
@@ -39,8 +40,8 @@ class NumpyEngine:
         weights = _by_member(config, weights)
         tables = [weights["token_embedding.weight"]]
         tables += [weights[f"ngram_embeddings.{i}.weight"] for i in range(config.ngram - 1)]
-        padding = tables[0].shape[1]  # the id before the first character: V, a row of zeros
-        with np.errstate(over="ignore", invalid="ignore"):  # `Generator` refuses such logits
+        padding = tables[0].shape[1]  # id before the first character: V, whose row is zero
+        with np.errstate(over="ignore", invalid="ignore"):  # `Generator` rejects such logits
             padded = [np.pad(_centred(table), ((0, 0), (0, 1), (0, 0))) for table in tables]
             self.tables = np.stack(padded, 1)  # (K, ngram, V + 1, C)
             self.positions = None
@@ -54,7 +55,7 @@ class NumpyEngine:
         room = min(T, FIRST_ROOM)  # characters; the caches grow with the texts
         self.ids = np.full((B, config.ngram - 1 + room), padding)
         caches = config.n_layer, config.ensemble, B, config.n_head
-        # with `key_offset`, the channels from `own` on belong to the key of the next character
+        # with `key_offset`, channels from `own` on are stored in the next character's key
         self.own = 2 * staying_pairs(hs) if config.key_offset else hs
         self.keys = np.zeros((*caches, room + config.key_offset, hs), np.float32)
         self.values = np.zeros((*caches, room, config.value_size), np.float32)
@@ -86,7 +87,7 @@ class NumpyEngine:
         self.keys, self.values = np.take(self.keys, rows, 2), np.take(self.values, rows, 2)
 
     def _make_room(self, length: int) -> None:
-        """Grow the caches for texts of `length` characters, to twice their size at least."""
+        """Grow the caches, if needed, to hold at least `length` characters per text."""
         room = self.values.shape[-2]
         if length > room:
             added = (0, min(self.T, max(length, 2 * room)) - room)
@@ -96,7 +97,7 @@ class NumpyEngine:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
-        """Append ids (n, t) to the texts in `rows`; return logits (n t, V) unless unwanted."""
+        """Append ids (n, t) to the texts in `rows`; if `want_logits`, return logits (n t, V)."""
         n, t = ids.shape
         config, lengths = self.config, self.lengths[rows]
         positions = lengths[:, None] + np.arange(t)  # (n, t)
@@ -112,10 +113,10 @@ class NumpyEngine:
         future = None
         if t > 1 or not even:
             future = np.arange(end) > positions[:, None, :, None]  # (n, 1, t, end)
-        chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # a view
+        chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # no copy
 
         def append(cache: Floats, new: Floats, later: int = 0) -> None:
-            """Write `new` (K, n, t, H, size) to the cache, `later` characters further on."""
+            """Write `new` (K, n, t, H, size) to `cache`, shifted by `later` characters."""
             if even:
                 cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
             else:  # (n, t, K, H, size): numpy puts the dimensions that are indexed first
@@ -140,7 +141,7 @@ class NumpyEngine:
     def _heads(
         self, qkv: Floats, n: int, rotations: NDArray[np.complex64] | None
     ) -> tuple[Floats, Floats, Floats]:
-        """Split (K, n t, sizes) into queries, keys and values, each (K, n, t, H, size)."""
+        """Split `qkv` (K, n t, sizes) into queries, keys and values, each (K, n, t, H, size)."""
         H, hs, vs = self.config.n_head, self.config.head_size, self.config.value_size
         K = len(qkv)
         qk, v = qkv[..., : 2 * H * hs].reshape(K, n, -1, 2 * H, hs), qkv[..., 2 * H * hs :]
@@ -162,7 +163,10 @@ def _activate(h: Floats, activation: str) -> Floats:
 def _attend(
     q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
 ) -> Floats:
-    """Map q (..., t, hs), k (..., end, hs), v (..., end, vs) to the outputs (..., t, vs)."""
+    """Compute attention of q (..., t, hs), k (..., end, hs) and v (..., end, vs): (..., t, vs).
+
+    `future` is True for keys after the query, which are masked.
+    """
     scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
         scores = np.where(future, np.float32(-np.inf), scores)
@@ -174,14 +178,14 @@ def _attend(
 
 
 def _normalize(x: Floats) -> Floats:
-    """Apply LayerNorm (arXiv:1607.06450) over the last dimension, whose mean is zero."""
+    """Apply LayerNorm (arXiv:1607.06450) over the last dimension of x, whose mean must be 0."""
     variance = np.vecdot(x, x)[..., None] / np.float32(x.shape[-1])
     out: Floats = x / np.sqrt(variance + np.float32(1e-5))
     return out
 
 
 def _mean_prediction(logits: Floats) -> Floats:
-    """(K, m, V) -> (m, V): the logarithm of the members' mean probabilities."""
+    """Return the log of the members' mean probabilities (m, V), from logits (K, m, V)."""
     if len(logits) > 1:
         logits = logits - logits.max(-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -191,7 +195,7 @@ def _mean_prediction(logits: Floats) -> Floats:
 
 
 class _Linear(NamedTuple):
-    """x (K, m, in) -> x W + b."""
+    """Linear layer of each of K members: x (K, m, in) -> x W + b (K, m, out)."""
 
     weight: Floats  # (K, in, out)
     bias: Floats  # (K, 1, out)
@@ -203,7 +207,7 @@ class _Linear(NamedTuple):
 
 
 def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Stack the members' weights: each becomes (K, ...), under its name in a single model."""
+    """Stack the weights of all members to (K, ...), under their names in a single model."""
     if config.ensemble == 1:
         return {name: weight[None] for name, weight in weights.items()}  # no copy
     prefixes = member_prefixes(config)
@@ -218,7 +222,7 @@ def _centred(weight: Floats) -> Floats:
 
 
 def _linear(weights: Mapping[str, Floats], name: str, norm: str | None = None) -> _Linear:
-    """Return the layer `name`, with the scale and shift of the `norm` before it multiplied in."""
+    """Return the linear layer `name`, merged with the preceding LayerNorm `norm` if given."""
     weight = weights[f"{name}.weight"]
     bias = weights.get(f"{name}.bias", np.zeros(weight.shape[:2], np.float32))
     if norm is not None:
@@ -228,11 +232,11 @@ def _linear(weights: Mapping[str, Floats], name: str, norm: str | None = None) -
 
 
 def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> list[_Linear]:
-    """Return a block's layers: qkv, projection, expand, contract."""
+    """Return the four linear layers of a block: qkv, projection, expand, contract."""
     H, hs = config.n_head, config.head_size
 
     def prepared(qkv: Floats) -> Floats:
-        """Prepare for `_heads`: centre queries and keys for QK norm, and pair their channels."""
+        """Centre the rows of queries and keys for QK norm, and make paired channels adjacent."""
         qk, v = np.split(qkv, [2 * H * hs], -1)
         if config.qk_norm:
             qk = _centred(qk.reshape(-1, 2 * H, hs))

@@ -6,7 +6,7 @@ from gpt.errors import UsageError, listed
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 
-LISTED_CHARACTERS = 20  # characters that a message lists; it counts the others
+LISTED_CHARACTERS = 20  # most characters that a message lists; the others are counted
 
 
 def check_known(
@@ -17,9 +17,15 @@ def check_known(
     what: str = "the text",
     shared: bool = True,
 ) -> None:
-    """Raise UsageError, which says `what` and `advice`, if characters of `text` have no id.
+    """Raise UsageError if `text` has characters outside the vocabulary.
 
-    With `shared`, the unknown id serves, except for surrogates, which no text can contain.
+    Args:
+        text: the text to check.
+        vocabulary: the model's vocabulary.
+        advice: what to do, at the end of the message.
+        what: the name of the text in the message.
+        shared: if the vocabulary has an unknown id, accept all characters but surrogates, which
+            no valid text contains.
     """
     unknown = vocabulary.outside(text)
     if shared and vocabulary.unknown_id is not None:
@@ -32,11 +38,15 @@ def check_known(
 
 
 def encode_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of `prompt`; if it is empty, of a newline or the first known character."""
+    """Return the ids of `prompt`.
+
+    An empty prompt is replaced by a newline, or by the vocabulary's first character if the
+    vocabulary has no newline.
+    """
     start = vocabulary.characters[0] if vocabulary.outside("\n") else "\n"
     return vocabulary.encode(prompt or start).tolist()
 
 
 def listed_characters(characters: Collection[str]) -> str:
-    """List characters, those that show nothing by a sign or escape."""
+    """Return a list of characters for a message, with symbols or escapes for invisible ones."""
     return listed([symbol(c) for c in characters], LISTED_CHARACTERS, " ")

@@ -1,7 +1,7 @@
-"""From logits to ids: small pure functions, each (B, V) -> (B, V) or (B, V) -> (B,).
+"""Choose ids from logits, by pure functions that map logits (B, V) to logits (B, V) or ids (B,).
 
-A rule excludes a character by setting its logit to -inf. Every rule leaves at least one character
-in each row.
+Shapes: B texts, V vocabulary size. A rule excludes a character by setting its logit to -inf. Every
+rule keeps at least one character of each row.
 """
 
 import numpy as np
@@ -13,14 +13,18 @@ from gpt.config.schema import SampleConfig
 from gpt.errors import UsageError
 
 NEVER = -np.inf  # the logit of a character that must not be drawn
-PENALTY_CHARACTERS = 64  # last characters of prompt and sample that the penalties count
+PENALTY_CHARACTERS = 64  # number of last characters whose occurrences the penalties count
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int_]
 
 
 def sampling_rules(config: SampleConfig, **changes: object) -> SampleConfig:
-    """Return `config` with those of the `changes` that are not None; UsageError names a mistake."""
+    """Return `config` with the values of `changes` that are not None.
+
+    Raises:
+        UsageError: a value is invalid.
+    """
     given = {key: value for key, value in changes.items() if value is not None}
     given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
     try:
@@ -30,7 +34,7 @@ def sampling_rules(config: SampleConfig, **changes: object) -> SampleConfig:
 
 
 def log_softmax(logits: Floats) -> Floats:
-    """Return the log-probabilities of `logits`; the exponentials of each row sum to 1."""
+    """Return the log-probabilities (B, V) of logits (B, V)."""
     logits = logits - logits.max(-1, keepdims=True)
     log_probabilities: Floats = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     return log_probabilities
@@ -41,10 +45,10 @@ def apply_penalties(
 ) -> Floats:
     """Subtract penalties from the logits of the ids that occur in each row's `recent` ids.
 
-    An id that occurs count > 0 times loses presence + count * frequency, as in the OpenAI API.
-    Example: `e` has the logit 5.0 and occurs 3 times. With presence 0.5 and frequency 0.2 its
-    logit becomes 5.0 - 0.5 - 3 * 0.2 = 3.9. Its odds against an id that does not occur become
-    exp(1.1) = 3.0 times smaller.
+    The penalty of an id that occurs count > 0 times is presence + count * frequency, as in the
+    OpenAI API. Example: `e` has the logit 5.0 and occurs 3 times. With presence 0.5 and frequency
+    0.2 the logit of `e` becomes 5.0 - 0.5 - 3 * 0.2 = 3.9. The odds of `e` against an id that does
+    not occur become exp(1.1) = 3.0 times smaller.
     """
     logits = logits.copy()
     for row, ids in enumerate(recent):
@@ -54,14 +58,14 @@ def apply_penalties(
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """Divide by the temperature: below 1 is more predictable, above 1 more random."""
+    """Divide the logits by `temperature`: below 1, draws are more predictable, above 1 less."""
     with np.errstate(over="ignore"):  # a very small temperature makes differences infinite
         cooled: Floats = (logits - logits.max(-1, keepdims=True)) / temperature
     return cooled
 
 
 def keep_top_k(logits: Floats, k: int) -> Floats:
-    """Keep the k largest logits. Logits equal to the smallest of them are kept, too.
+    """Keep the k largest logits, and any logit that equals the smallest of these.
 
     Example: with k = 2 the logits [2.0, 0.5, 1.0, -1.0] become [2.0, -inf, 1.0, -inf]; with
     k = 3 only -1.0 becomes -inf.
@@ -74,14 +78,14 @@ def keep_top_k(logits: Floats, k: int) -> Floats:
 
 
 def keep_top_p(logits: Floats, p: float) -> Floats:
-    """Keep the fewest likeliest characters whose probabilities sum to at least p.
+    """Keep the smallest set of likeliest characters whose probabilities sum to at least p.
 
     This is nucleus sampling (arXiv:1904.09751, section 3.1). Characters as likely as the last one
     kept are kept, too. Example with the probabilities [0.5, 0.1, 0.3, 0.1]:
 
         p = 0.5: keep the first alone, since 0.5 >= 0.5
         p = 0.7: keep the first and third, since 0.5 < 0.7 and 0.5 + 0.3 >= 0.7
-        p = 0.9: keep all four; 0.8 < 0.9, and the two of 0.1 are equally likely
+        p = 0.9: keep all four, since 0.5 + 0.3 < 0.9 and the other two are equally likely
     """
     ordered = np.sort(logits)[:, ::-1]  # the likeliest first
     probabilities = np.exp(log_softmax(ordered))
@@ -103,15 +107,16 @@ def keep_min_p(logits: Floats, p: float) -> Floats:
 
 
 def draw(logits: Floats, uniforms: Floats) -> Ints:
-    """Draw an id from the softmax of each row, by inverse transform of a number in [0, 1).
+    """Draw an id from the softmax of each row, given a uniform number in [0, 1) for each row.
 
-    Example: the probabilities of ids 0, 1, 2 are [0.2, 0.5, 0.3], so their sums are
-    [0.2, 0.7, 1.0]. The uniform number 0.6 draws id 1, the first whose sum exceeds 0.6.
+    The method is inverse transform sampling. Example: the probabilities of ids 0, 1, 2 are
+    [0.2, 0.5, 0.3]. Their cumulative sums are [0.2, 0.7, 1.0]. The uniform number 0.6 draws id 1,
+    the first id whose sum exceeds 0.6.
     """
     sums = np.exp(logits - logits.max(-1, keepdims=True)).cumsum(-1)
     total = sums[:, -1:]
     passed = (sums <= uniforms[:, None] * total).sum(-1)
-    last = (sums < total).sum(-1)  # the last possible id, in case rounding passes it
+    last = (sums < total).sum(-1)  # the last possible id, if rounding exceeds it
     ids: Ints = np.minimum(passed, last)
     return ids
 
@@ -119,7 +124,17 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
 def choose(
     logits: Floats, uniforms: Floats, rules: SampleConfig, recent: list[list[int]] | None = None
 ) -> Ints:
-    """Apply the rules to logits (B, V), then draw an id for each row; penalties count `recent`."""
+    """Apply the sampling rules to the logits, then draw an id for each row.
+
+    Args:
+        logits: (B, V).
+        uniforms: a uniform number in [0, 1) for each row, (B,).
+        rules: the sampling rules. With temperature 0, the likeliest id is returned.
+        recent: each row's last ids, for the penalties.
+
+    Returns:
+        Ids (B,).
+    """
     penalties = rules.presence_penalty, rules.frequency_penalty
     if recent is not None and any(penalties):
         logits = apply_penalties(logits, recent, *penalties)

@@ -1,4 +1,4 @@
-"""From ids to shown text: characters, stop strings, and the order of several samples."""
+"""Turn generated ids into characters, detect stop strings, and order several samples."""
 
 import codecs
 from collections.abc import Iterable, Iterator, Sequence
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 from gpt.text.vocabulary import Vocabulary
 
-UTF8_BYTES = 4  # the longest UTF-8 sequence of one character
+UTF8_BYTES = 4  # bytes of the longest UTF-8 sequence of a character
 
 
 class Detokenizer:
-    """Turns the ids of one sample into characters with log-probabilities, as they come.
+    """Decoder of one sample's ids, one at a time, into characters and log-probabilities.
 
-    For a byte model, a character's log-probability is the sum of those of its bytes. Invalid UTF-8
-    becomes U+FFFD, as in `Vocabulary.decode`. If `prompt` ends inside a character, the sample's
-    first bytes complete it.
+    For a byte model, a character's log-probability is the sum of its bytes' log-probabilities.
+    Invalid UTF-8 becomes U+FFFD, as in `Vocabulary.decode`. If `prompt` ends with only the first
+    bytes of a character, the sample's first bytes complete that character.
     """
 
     def __init__(self, vocabulary: Vocabulary, prompt: Sequence[int] = ()) -> None:
@@ -27,7 +27,10 @@ class Detokenizer:
                 self.push(byte, 0.0)
 
     def push(self, id_: int, log_probability: float) -> list[tuple[str, float]]:
-        """Return the characters that this id completes: a byte none, one, or (if invalid) two."""
+        """Add an id; return the characters that it completes, each with its log-probability.
+
+        A byte completes no character, one, or (after invalid bytes) two.
+        """
         if self.utf8 is None:
             return [(self.names[id_], log_probability)]
         self.waiting.append(log_probability)
@@ -45,7 +48,7 @@ class Detokenizer:
 class Chunk:
     """Characters of one sample, and the log-probability of each."""
 
-    sample: int
+    sample: int  # index of the sample
     text: str
     log_probabilities: list[float]
     ended: bool = False  # True in the sample's last chunk
@@ -54,16 +57,16 @@ class Chunk:
 
 @dataclass
 class StopBuffer:
-    """Holds back the last characters of a sample, which may be the beginning of a stop string.
+    """Buffer of a sample's last characters, which may be the beginning of a stop string.
 
-    The sample ends at `length` characters.
+    The sample ends at one of the `stops`, or after `length` characters.
     """
 
-    sample: int
+    sample: int  # index of the sample
     stops: Sequence[str]
     length: int
-    generated: int = 0
-    text: str = ""
+    generated: int = 0  # characters generated so far
+    text: str = ""  # characters held back
     log_probabilities: list[float] = field(default_factory=list)
 
     def push(self, character: str, log_probability: float) -> Chunk | None:
@@ -80,7 +83,7 @@ class StopBuffer:
         return self.release(n) if n > 0 else None
 
     def release(self, n: int, *, ended: bool = False, stop: str | None = None) -> Chunk:
-        """Remove and return the first `n` characters held back."""
+        """Remove the first `n` characters from the buffer; return them as a chunk."""
         chunk = Chunk(self.sample, self.text[:n], self.log_probabilities[:n], ended, stop)
         self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
         return chunk
@@ -97,7 +100,7 @@ class Sample:
 
 
 def collect(chunks: Iterable[Chunk], prompts: list[str]) -> list[Sample]:
-    """Join the chunks of each sample; `prompts` has the prompt of each."""
+    """Join each sample's chunks; return a `Sample` for each of the `prompts`."""
     samples = [Sample(prompt) for prompt in prompts]
     for chunk in chunks:
         sample = samples[chunk.sample]
@@ -108,7 +111,11 @@ def collect(chunks: Iterable[Chunk], prompts: list[str]) -> list[Sample]:
 
 
 def in_order(chunks: Iterable[Chunk], prompts: list[str]) -> Iterator[str]:
-    """Yield each prompt and its sample: the first as it is generated, the others after it."""
+    """Yield the text to print: each prompt followed by its sample, in the order of `prompts`.
+
+    The first sample is yielded as it is generated. Each later sample is held until the samples
+    before it have ended.
+    """
     n, showing = len(prompts), 0
     waiting, ended = [""] * n, [False] * n
     yield prompts[0]

@@ -1,4 +1,4 @@
-"""The engine for torch's devices: a GPU, which numpy cannot use."""
+"""Engine for GPUs and other devices that numpy cannot use: the model in torch."""
 
 from collections.abc import Callable
 
@@ -10,11 +10,11 @@ from torch import Tensor
 from gpt.model.ensemble import LanguageModel
 from gpt.model.kv_cache import Cache
 
-EAGER_STEPS = 3  # calls that CUDA needs to warm up before it may capture one
+EAGER_STEPS = 3  # warm-up calls that CUDA needs before a call may be captured as a graph
 
 
 class TorchEngine:
-    """B texts; each character costs one synchronisation: the logits are copied to the CPU."""
+    """`Engine` in torch. Each step waits for the device once, to copy the logits to the CPU."""
 
     def __init__(self, model: LanguageModel, B: int) -> None:
         self.model, self.T = model.eval(), model.config.T
@@ -40,7 +40,7 @@ class TorchEngine:
         lengths = [length + 1 for length in self.cache.lengths]
         self.ids.copy_(torch.tensor(ids)[:, None])
         logits: NDArray[np.float32] = self._logits().cpu().numpy()
-        self.cache.lengths = lengths  # replaying a CUDA graph runs no Python, which would set them
+        self.cache.lengths = lengths  # a replayed CUDA graph does not run `Cache.end`
         return logits
 
     @torch.inference_mode()
@@ -57,10 +57,10 @@ class TorchEngine:
 
 
 def replayed(step: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """Return `step`; on CUDA, capture its fourth call as a graph and replay that from then on.
+    """Return a function that does the same as `step`, and on CUDA replays it as a CUDA graph.
 
-    A replay starts the many small kernels of one character by a single call. `step` takes no
-    arguments, and reads and writes the same tensors at each call.
+    The fourth call is captured as a graph, which later calls replay. A replay starts the many
+    small kernels of `step` at once. `step` must read and write the same tensors at each call.
     """
     if device.type != "cuda":
         return step
