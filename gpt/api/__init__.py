@@ -7,8 +7,8 @@
     for chunk in model.generate("To be", length=300, seed=1):
         print(chunk, end="")
 
-Importing this module, and sampling on a CPU, load no torch. No function installs a signal handler
-or needs the main thread.
+Neither importing this module nor sampling on a CPU imports torch. The functions can be called from
+any thread, and install no signal handlers.
 """
 
 from gpt.api.model import Model, load

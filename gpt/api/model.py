@@ -29,9 +29,11 @@ class Model:
 
     Attributes:
         run: the folder of the run.
+        checkpoint: the content of the checkpoint: weights, config, vocabulary and val loss.
+        device: the name of the device, such as auto.
         step: the step of the checkpoint.
         config: the config of the run.
-        vocabulary: the characters of the model; V is their number.
+        vocabulary: the characters of the model and their ids; V is the number of ids.
     """
 
     def __init__(self, run: Path, checkpoint: "CheckpointData", device: str) -> None:
@@ -57,7 +59,7 @@ class Model:
             return self._module
 
     def summary(self) -> str:
-        """Return one line with the folder, the step and, if known, the val loss."""
+        """Return a line of text with the run's folder, the step and, if known, the val loss."""
         val_loss = self.checkpoint.val_loss
         if val_loss is None:
             return f"{self.run}, step {self.step}"
@@ -67,17 +69,15 @@ class Model:
     def prepare(
         self, prompt: str, *, drop_unknown: bool = False, advice: str = "leave them out"
     ) -> str:
-        """Return the prompt in characters that the model has ids for.
-
-        The prompt is normalised like the training text.
+        """Normalise a prompt like the training text, and check that its characters have ids.
 
         Args:
             prompt: any text.
-            drop_unknown: drop characters that the vocabulary lacks; a notice counts them.
+            drop_unknown: whether to remove characters outside the vocabulary, and log their number.
             advice: end of the error message for characters without an id.
 
         Returns:
-            The prepared prompt.
+            The normalised prompt.
 
         Raises:
             UsageError: the prompt is not a str, or has characters without an id.
@@ -112,14 +112,14 @@ class Model:
         stops: str | Sequence[str] = (),
         rules: Mapping[str, float | None] | None = None,
     ) -> Iterator[str]:
-        """Return an iterator that yields one text while it is generated.
+        """Generate one text, and yield its parts as they are generated.
 
         Args:
             prompt: the text to continue; it is not yielded.
-            length: see `sample`, as for all other arguments.
-            seed: the seed of the draws.
-            stops: strings that end the text.
-            rules: changes of the sampling rules.
+            length: the number of characters; by default `sample.length` of the run's config.
+            seed: the seed of the random draws; by default the seed of the run.
+            stops: strings that end the text; see `sample`.
+            rules: changes of the sampling settings; see `sample`.
 
         Returns:
             An iterator over parts of the text.
@@ -140,27 +140,29 @@ class Model:
         stops: str | Sequence[str] = (),
         rules: Mapping[str, float | None] | None = None,
     ) -> Iterator["Chunk"]:
-        """Return an iterator over chunks of all samples, which are generated side by side.
+        """Generate all samples in one batch, and yield their text in chunks.
 
-        `gpt.sampling.stopping.collect` joins the chunks of each sample. `Chunk.sample` counts them
-        from 0, all samples of the first prompt first.
+        A chunk is a part of one sample. `Chunk.sample` is the index of that sample; the samples of
+        the first prompt come first. `gpt.sampling.stopping.collect` joins the chunks of a sample.
 
         Args:
-            prompts: the texts to continue; a str is one prompt. See `prepare`.
-            num_samples: samples of each prompt.
-            length: characters of a sample; None: `sample.length` of the run's config.
-            seed: seed of the draws, which also depend on the sample's index; None: the run's.
+            prompts: the texts to continue; a str is one prompt. They are normalised by `prepare`.
+            num_samples: the number of samples of each prompt.
+            length: the characters of a sample; by default `sample.length` of the run's config.
+            seed: the seed of the random draws; by default the seed of the run. Each sample of a
+                prompt has its own draws.
             stops: strings that end a sample and are not part of it; a str is one string.
             rules: changes of the config's section `sample`, such as `{"temperature": 0.5,
-                "min_p": 0.1}`. A None changes nothing.
+                "min_p": 0.1}`. A value of None leaves a setting unchanged.
 
         Returns:
-            An iterator over chunks: `text`, its `log_probabilities`, whether the sample `ended`.
+            An iterator over chunks. A chunk has `text`, the `log_probabilities` of its characters,
+            and `ended`, which is True in the last chunk of a sample.
 
         Raises:
-            UsageError: an argument has a wrong type or value, or unknown characters.
-            DeviceError: there is no such device.
-            OutOfMemory: so many samples would take more memory than is free.
+            UsageError: an argument has a wrong type or value, or characters without an id.
+            DeviceError: this machine does not have the device.
+            OutOfMemory: the samples would take more memory than is free.
         """
         from gpt.sampling.engine import open_engine
         from gpt.sampling.generate import generate, sample_sources
@@ -193,10 +195,12 @@ class Model:
         """Compute the logits of the next character after each character of a text.
 
         Args:
-            text: 1 to `model.T` characters; with `data.vocabulary: bytes`, bytes of UTF-8.
+            text: 1 to `model.T` characters. With `data.vocabulary: bytes`, the bytes of its UTF-8
+                are counted instead.
 
         Returns:
-            float32 on the CPU, (T, V). Row t predicts the character (or byte) after position t.
+            float32 tensor on the CPU, of shape (T, V) for a text of T characters (or bytes). Row t
+            predicts the character (or byte) after position t.
 
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
@@ -216,14 +220,16 @@ class Model:
         return logits.float().cpu()
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
-        """Return the mean loss of a text in consecutive windows of `model.T`, as `val_loss` is.
+        """Compute the mean loss of a text, in the same way as the val loss of training.
+
+        The text is cut into consecutive windows of at most `model.T` characters.
 
         Args:
             text: at least 2 characters.
-            drop_unknown: drop characters that the vocabulary lacks; a notice counts them.
+            drop_unknown: whether to remove characters outside the vocabulary, and log their number.
 
         Returns:
-            Nats per character, over all characters but the first.
+            The loss in nats per character, averaged over all characters but the first.
 
         Raises:
             UsageError: the text has fewer than two characters, or unknown ones.
@@ -241,15 +247,17 @@ class Model:
         return loss * ((len(ids) - 1) / (len(text) - 1))
 
     def attention(self, text: str) -> "Attention":
-        """Compute the attention weights of a text, and the predictions of the model.
+        """Compute the attention weights of all heads on a text, and the predictions of the model.
+
+        An ensemble is represented by its first member.
 
         Args:
             text: 1 to `model.T` characters.
 
         Returns:
-            An Attention of float32 tensors on the CPU. `weights` are (n_layer, H, T, T): row t
-            belongs to query position t and sums to 1. `probabilities` are (T, V). An ensemble's
-            first member is used.
+            An Attention of float32 tensors on the CPU. `weights` has shape (n_layer, H, T, T) for H
+            heads and T characters. Its row t is of the query at position t, and sums to 1.
+            `probabilities` has shape (T, V). Its row t predicts the character after position t.
 
         Raises:
             UsageError: see `logits`.
@@ -264,16 +272,17 @@ class Model:
             return attend_text(members_of(self.module)[0], self.vocabulary, self.prepare(text))
 
     def attention_analysis(self, text: str) -> "AttentionAnalysis":
-        """Compute the attention of a text, and the effect of each head.
+        """Compute the attention weights of all heads on a text, and the effect of each head.
 
         Args:
             text: 1 to `model.T` characters.
 
         Returns:
-            An Attention with `losses` (T - 1,), in nats of each character but the first;
-            `losses_without` (n_layer, H, T - 1), the same with a head ablated; `value_norms`
-            (n_layer, H, T); the scores `previous` and `induction` (n_layer, H); and the logit
-            `lens`.
+            An AttentionAnalysis: an Attention (see `attention`) with more float32 tensors.
+            `losses` (T - 1,) is the loss of each character but the first, in nats.
+            `losses_without` (n_layer, H, T - 1) is the same loss with one head ablated.
+            `value_norms` has shape (n_layer, H, T). The scores `previous` and `induction` have
+            shape (n_layer, H). `lens` is the logit lens.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: see `attention`.
@@ -292,7 +301,7 @@ def load(
     """Load the model of a run.
 
     Args:
-        run: the folder of the run, or its name under `runs/`; None: the newest run.
+        run: the folder of the run, or its name under `runs/`; by default the newest run.
         checkpoint: `best` (the lowest val loss), `last` or a step.
         device: auto, cpu, cuda, cuda:N or mps; it need not be the device of the training.
 
@@ -311,14 +320,20 @@ def load(
 
 
 def _whole_number(name: str, value: object, least: int) -> int:
-    """Return the argument `name` as an int, or raise UsageError if it is not at least `least`."""
+    """Return `value` as an int; raise UsageError unless it is a whole number from `least` on.
+
+    `name` is the name of the argument in the error message.
+    """
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
         raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
     return int(value)
 
 
 def _texts(name: str, texts: object) -> list[str]:
-    """Return the argument `name`, one text or several, as a list, or raise UsageError."""
+    """Return `texts`, a str or a sequence of str, as a list; raise UsageError for other types.
+
+    `name` is the name of the argument in the error message.
+    """
     several = [texts] if isinstance(texts, str) else texts
     if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
         raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")

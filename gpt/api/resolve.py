@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 PATIENCE = 3  # evaluations without a new best after which fine-tuning stops
-FINE_TUNING_PASSES = 5  # passes over the text, at most; more passes usually overfit
-DEFAULT_MINUTES = 5.0  # training time if the config is chosen for the text
+FINE_TUNING_PASSES = 5  # largest number of passes over the text; more passes usually overfit
+DEFAULT_MINUTES = 5.0  # default time in minutes for a run whose settings are chosen for its text
 
 Settings = Mapping[str, Any] | Sequence[str | tuple[str, Any]]
 Text = str | Path
@@ -38,7 +38,11 @@ def resolve_new(
     *,
     in_sweep: bool = False,
 ) -> "Config":
-    """Return the config of a new run; see `gpt.train`. With `in_sweep`, settings may be unused."""
+    """Return the config of a new run, and raise ConfigError if a given setting has no effect.
+
+    The arguments are those of `gpt.train`. With `in_sweep`, settings without effect are accepted,
+    because other runs of the sweep may use them.
+    """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.config.schema import explicit
     from gpt.runs.find import find_run
@@ -72,9 +76,10 @@ def resolve(
     *,
     inherit: Callable[[str], dict[str, Any]] | None = None,
 ) -> "Config":
-    """Return the config with these settings; see `gpt.train` and `load_config`.
+    """Return `config` with the given text, settings and minutes.
 
-    `train.steps` among the settings replaces the config's minutes, plans and max_steps.
+    These arguments are those of `gpt.train`; for `inherit`, see `load_config`. If `settings`
+    contain `train.steps`, the minutes, plans and max_steps of `config` are reset.
     """
     from gpt.config.load import keys_set_by, load_config
 
@@ -103,12 +108,12 @@ def resolve(
 
 
 def as_changes(settings: Settings) -> "list[Override]":
-    """Return the settings as a list of overrides; values of a mapping keep their types."""
+    """Return `settings`, a mapping, a list or one str, as a list of overrides for `load_config`."""
     if isinstance(settings, Mapping):
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Return the Python value of a numpy or torch value."""
+            """Convert a numpy or torch value to a Python value."""
             return value.tolist() if hasattr(value, "tolist") else repr(value)
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
@@ -124,18 +129,18 @@ def as_changes(settings: Settings) -> "list[Override]":
 
 
 def never() -> bool:
-    """Return False: the `should_stop` of a call without one."""
+    """Return False. This is the default of arguments named `should_stop`."""
     return False
 
 
 def since_now() -> Callable[[], float]:
-    """Return a clock that returns the seconds since this call."""
+    """Return a function that returns the seconds since `since_now` was called."""
     began = time.perf_counter()
     return lambda: time.perf_counter() - began
 
 
 def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
-    """Return the default name of a run, that of its text or config: `neko` for `neko.txt`."""
+    """Return the default name of a run: `neko` if the text, or else the config, is `neko.txt`."""
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
     if named == "-":
@@ -144,9 +149,10 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
 
 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
-    """Return whether the open settings of a new run are chosen for its text and time.
+    """Return whether the unset settings of a new run are to be chosen for its text and time.
 
-    `given` is the argument `config` of the caller.
+    They are if the user gave no config (`given` is None), and the resolved config `settled` sets no
+    number of steps and no run to fine-tune or distill.
     """
     train = settled.train
     is_decided = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
@@ -162,7 +168,19 @@ def ready(
     *,
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
-    """Return the config to train with, and its text; see `is_open` and `chosen`."""
+    """Return the config to train with, and the corpus.
+
+    If `is_open`, the unset settings are chosen by `chosen`. Otherwise, the steps of fine-tuning are
+    limited.
+
+    Args:
+        given: the config that the user gave, or None.
+        settled: the resolved config.
+        settings: the settings that the user gave.
+        clock: returns the seconds of the training time that have passed.
+        should_stop: returns whether to stop choosing settings.
+        ranks: the processes that train together.
+    """
     if is_open(given, settled):
         return chosen(settled, clock, should_stop, ranks=ranks)
     corpus = read_text(settled, ranks=ranks)
@@ -174,7 +192,10 @@ def ready(
 def _without_overfitting(
     given: "Config | str | Path | None", settled: "Config", settings: Settings, corpus: "Corpus"
 ) -> "Config":
-    """Limit how long a run is fine-tuned, unless `given` or `settings` do that."""
+    """Return `settled` with a limit on the steps of fine-tuning, which prevents overfitting.
+
+    Limits that the config `given` or the `settings` of the user set are not changed.
+    """
     from gpt.config.load import keys_given, load_config
 
     keys, train = keys_given(given, as_changes(settings)), settled.train
@@ -206,9 +227,9 @@ def chosen(
     *,
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
-    """Choose the settings that `config` does not set, for its text and time; return both.
+    """Choose the settings that `config` does not set, for its text and training time.
 
-    `clock` returns the seconds used so far.
+    Return the complete config and the corpus. For the other arguments, see `ready`.
     """
     sources = open_sources(config.data, ranks=ranks)
     corpus = prepared(config, sources, ranks=ranks)
@@ -233,10 +254,13 @@ def read_text(
     folder: Path | None = None,
     ranks: Ranks = SINGLE,
 ) -> "Corpus":
-    """Return the text of a config.
+    """Read the text of `config`, and return it as ids, split into train and val.
 
-    `resumed` is the vocabulary of the run that is resumed, if one is. `folder` is the run or sweep
-    that may have stored its standard input.
+    Args:
+        config: the resolved config.
+        resumed: the vocabulary of the run to resume; None for a new run.
+        folder: the folder of a run or sweep, which may contain a copy of its standard input.
+        ranks: the processes that train together.
     """
     corpus = prepared(config, open_sources(config.data, folder, ranks), resumed, ranks)
     corpus.check_fits(config.model.T)
@@ -246,7 +270,10 @@ def read_text(
 def open_sources(
     data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
 ) -> "list[Source]":
-    """Open the text, and the val text if it is a separate one; see `read_text`."""
+    """Return the source of the text and, if `data.val_source` is set, the source of the val text.
+
+    For `folder` and `ranks`, see `read_text`.
+    """
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
 
@@ -265,7 +292,10 @@ def prepared(
     resumed: "Vocabulary | None" = None,
     ranks: Ranks = SINGLE,
 ) -> "Corpus":
-    """Return the corpus of `sources`, from the cache if it is there; see `read_text`."""
+    """Return the ids of `sources`, split into train and val, from the cache if they are in it.
+
+    For the other arguments, see `read_text`.
+    """
     from gpt.text.corpus import load_corpus
 
     data, fine_tuned = config.data, config.train.init_from

@@ -38,34 +38,36 @@ def sweep(
     should_stop: Callable[[], bool] | None = None,
     on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Sweep":
-    """Train a run for each combination of several values, and compare their val losses.
+    """Train one run for each combination of the given values, and compare their val losses.
 
-    If the folder already holds the same sweep, it is resumed: finished runs are not trained again.
-    A run that fails does not end the others. For the other arguments and exceptions see `train`.
+    If the folder already contains the same sweep, the sweep is resumed, and finished runs are not
+    trained again. If a run fails, the others are still trained. For other exceptions see `train`.
 
     Args:
-        config: see `train`. Open settings are chosen once for all runs, unless the runs differ in
-            their text, time or model.
+        config: see `train`. Settings that are chosen for the text are chosen once for all runs,
+            unless the runs differ in their text, time or model.
         text: see `train`.
         minutes: the time of each run.
         settings: as for `train`; a key that takes one value may have a list of values, such as
             `{"train.learning_rate": [1e-3, 2e-3]}` or `["train.learning_rate=1e-3,2e-3"]`.
-        seeds: the number of seeds to train each combination with; the first is the config's.
-        jobs: the number of runs to train at the same time. With `threads: auto`, the first call
+        seeds: the number of runs of each combination. The first has the seed of the config, and
+            each other run the next seed.
+        jobs: the number of runs to train at the same time. With `threads: auto`, a new sweep
             divides the threads of torch among them.
         init_from: see `train`.
         run_dir: the folder of the sweep; default `runs/NAME-sweep`.
-        overwrite: replace the sweep in the folder.
+        overwrite: whether to replace a sweep in the folder.
         should_stop: see `train`.
-        on_event: see `train`; each event also has `run`, the name of its run. With several `jobs`,
-            each run is a process of its own, whose events are not reported.
+        on_event: see `train`. Each event also has `run`, the name of its run. With several `jobs`,
+            events are not reported, as each run is trained in its own process.
 
     Returns:
-        The combinations, the lowest mean val loss (nats per character) first, each with its runs.
+        A Sweep: the combinations, each with its runs. The combination with the lowest mean val loss
+        (nats per character) is the first.
 
     Raises:
-        UsageError: the folder holds another sweep, or something else.
-        Interrupted: `should_stop` returned True, and what was trained is saved.
+        UsageError: the folder contains another sweep, or other files.
+        Interrupted: `should_stop` returned True, and the state of the runs is saved.
     """
     from gpt.recipe.sweep_plan import PlannedRun, check_count, check_different, combinations
     from gpt.runs.find import RUNS
@@ -106,13 +108,13 @@ def sweep(
 
 
 def is_sweep(settings: Settings) -> bool:
-    """Return whether these settings are of a sweep: a key that takes one value has several.
+    """Return whether `settings` give several values to a setting that takes one, as in a sweep.
 
     Args:
         settings: see `sweep`.
 
     Returns:
-        True if the settings are of a sweep.
+        True if `sweep` is the function to call, False if it is `train`.
 
     Raises:
         ConfigError: a setting is not `section.key=value`.
@@ -129,20 +131,20 @@ def resume_sweep(
     should_stop: Callable[[], bool] | None = None,
     on_event: Callable[[dict[str, Any]], object] | None = None,
 ) -> "Sweep":
-    """Train the runs of a sweep that are not finished, and compare all; see `sweep`.
+    """Train the unfinished runs of a sweep, and compare all its runs as `sweep` does.
 
     Args:
         folder: the folder of the sweep, or its name under `runs/`.
-        jobs: the number of runs to train at the same time; default: as before.
+        jobs: the number of runs to train at the same time; by default, the same as before.
         should_stop: see `train`.
         on_event: see `sweep`.
 
     Returns:
-        The result of `sweep`.
+        A Sweep with all combinations and their runs; see `sweep`.
 
     Raises:
         UsageError: there is no such sweep.
-        Interrupted: `should_stop` returned True, and what was trained is saved.
+        Interrupted: `should_stop` returned True, and the state of the runs is saved.
     """
     with phase("loading PyTorch"):
         from gpt.recipe.sweep import run_sweep

@@ -10,14 +10,15 @@ if TYPE_CHECKING:
 
 
 def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextReport":
-    """Read a text as training would, and report what is in it.
+    """Read a text in the same way as training, and report what it contains.
 
     Args:
         text: see `train`.
-        settings: changes of `data`, see `train`.
+        settings: changes of the settings in the section `data`; see `train`.
 
     Returns:
-        Sizes, characters, damage and duplicates of the text, and the losses of simple models of it.
+        A TextReport: sizes, characters, damage and duplicates of the text, and the losses that
+        simple models reach on it.
 
     Raises:
         ConfigError: a setting is wrong.

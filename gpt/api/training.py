@@ -47,10 +47,11 @@ def train(
 ) -> "Outcome":
     """Train a model on a text in a new run folder.
 
-    When torchrun starts this program, its processes train one model together, and all return the
-    Outcome. When torchrun restarts them, they resume the run that they began.
+    If torchrun starts the program in several processes, they train one model together, and each
+    returns the Outcome. If torchrun restarts them, they resume the run that they began.
 
-    `on_event` is called in this thread with a dict that has `kind`, `step` and, by kind:
+    `on_event` is called in the calling thread. Its argument is a dict with `kind`, `step` and these
+    keys, by kind:
 
     - "step": `train_loss` (nats per id), `lr`, `grad_norm`, `chars_per_s`
     - "evaluation": `val_loss`, or with `train.eval_characters` `val_loss_part`, in nats per id;
@@ -63,24 +64,29 @@ def train(
         config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
             By default, settings are chosen for the text and `minutes` (5). If `settings` contain
             `train.steps`, `train.init_from` or `train.distill`, the defaults are used instead.
-        text: one text or several, in place of `data.source`: a named one, a file, a folder, a glob
-            or `-` for standard input.
-        minutes: the time of the whole call, in place of `train.steps` and of plans in the config.
+        text: one text or several: a file, a folder, a glob, `-` for standard input, or a known name
+            such as tinyshakespeare. It replaces `data.source`.
+        minutes: the time of the whole call in minutes. It replaces `train.steps` and the plans of
+            the config.
         settings: changes of the config, `{"train.steps": 500}` or `["train.steps=500"]`.
-        init_from: the run to fine-tune: its best checkpoint gives the first weights, its settings
-            are the defaults. Unless `train.steps` is set, training ends before it would overfit.
+        init_from: the run to fine-tune. Training starts with the weights of its best checkpoint,
+            and its settings are the defaults. Unless `train.steps` is set, training stops early to
+            prevent overfitting.
         run_dir: the folder of the run; by default a new one, `runs/NAME`, named after the text or
             the config.
-        overwrite: replace the run in the folder. It is deleted with the first checkpoint of the new
-            run, and restored if training fails before.
-        should_stop: called after each step, on an accelerator after at most ten, and, from any
-            thread, during an evaluation. If it returns True, the state is saved.
+        overwrite: whether to replace a run in the folder. The old run is deleted when the new run
+            has its first checkpoint, and is restored if training fails before that.
+        should_stop: called after each step (on an accelerator, after at most ten steps), and during
+            an evaluation, possibly from another thread. If it returns True, training stops and its
+            state is saved.
         on_event: called for each event, see above.
-        clock: returns the seconds of the `minutes` that have passed; by default, since this call.
+        clock: returns how many seconds of the `minutes` have passed; by default, the seconds since
+            this call.
 
     Returns:
-        The folder in `run`, the last `step`, `val_loss`, `best_val_loss` (nats per id: a character,
-        or with `data.vocabulary: bytes` a byte), the `reason` for which training ended, and more.
+        An Outcome with the folder `run`, the last `step`, `val_loss` and `best_val_loss` in nats
+        per id, the `reason` why training ended, and more. An id is a character, or with
+        `data.vocabulary: bytes` a byte.
 
     Raises:
         ConfigError: the file, a key or a value is wrong.
@@ -89,7 +95,7 @@ def train(
         UsageError: the folder is in use, or there is no run to fine-tune.
         GPTError: the folder cannot be made or written to.
         OutOfMemory: training would take more memory than is free.
-        TrainingError: training cannot continue; the checkpoints are as they were.
+        TrainingError: training cannot continue; the checkpoints are unchanged.
         Interrupted: `should_stop` returned True. If training had begun, the state is saved.
     """
     should_stop, clock = should_stop or never, clock or since_now()
@@ -136,9 +142,10 @@ def resume(
     Args:
         run: the folder of the run, or its name under `runs/`; by default, the newest run of `text`,
             or the newest of all.
-        text: selects the newest run of this text; with `run`, where the same text is now.
-        minutes: the time to train. A finished run trains for that many minutes more, after a short
-            warmup. For an interrupted run it is the time of the whole run, over all resumes.
+        text: without `run`, the text whose newest run is resumed. With `run`, the location to which
+            the text of the run was moved.
+        minutes: the training time. A finished run is trained for that many more minutes, after a
+            short warmup. For an interrupted run, it is the time of the whole run over all resumes.
         settings: changes of the run's config; `train.steps` replaces its minutes and plans.
         should_stop: see `train`.
         on_event: see `train`.
@@ -148,7 +155,7 @@ def resume(
         The outcome of the whole run; see `train`.
 
     Raises:
-        ConfigError: a setting would make it another run.
+        ConfigError: a setting is wrong, or cannot be changed by a resume.
         UsageError: there is no such run, its text has changed, it is finished and neither minutes
             nor steps are added, or the minutes are too few.
         CheckpointError: no checkpoint of the run can be read.
@@ -170,7 +177,17 @@ def _resume(
     settings: Settings,
     caller: dict[str, Any],
 ) -> "Outcome":
-    """Resume a run on all ranks; `begun` is what `begin_training` returned."""
+    """Resume a run on all ranks.
+
+    Args:
+        ranks: the processes that train together.
+        begun: the folder of the run that these processes began before torchrun restarted them.
+        run: see `resume`, also for `text`, `minutes` and `settings`.
+        text: see `resume`.
+        minutes: see `resume`.
+        settings: see `resume`.
+        caller: the arguments `should_stop`, `on_event` and `clock` of `resume`.
+    """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.find import find_run, find_run_of_text
     from gpt.runs.recovery import summary_to_resume
@@ -213,15 +230,15 @@ def estimate(
     init_from: str | Path | None = None,
     clock: Callable[[], float] | None = None,
 ) -> tuple["Config", "Estimate"]:
-    """Estimate what training would take, without training a run.
+    """Estimate the parameters, memory and time of a training run, without training it.
 
     Args:
-        config: see `train`, as for all arguments.
-        text: the text or texts.
-        minutes: the time of the whole call.
-        settings: changes of the config.
-        init_from: the run to fine-tune.
-        clock: returns the seconds that have passed.
+        config: see `train`.
+        text: see `train`.
+        minutes: see `train`.
+        settings: see `train`.
+        init_from: see `train`.
+        clock: see `train`.
 
     Returns:
         The resolved config, and an Estimate: `parameters` by part, bytes of memory, and seconds.

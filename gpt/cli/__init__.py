@@ -1,1 +1,4 @@
-"""The commands, a file each: parse, call one function, print. Only this folder imports typer."""
+"""The commands, one file each: parse options, call one function of gpt.api, print its result.
+
+Only this folder imports typer.
+"""

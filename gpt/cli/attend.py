@@ -1,4 +1,4 @@
-"""`gpt attend`."""
+"""The command `gpt attend`: print, draw or explore attention weights."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -104,4 +104,4 @@ def _val_text(model: "Model") -> str:
     ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.T)].tolist()
     known = [id_ for id_ in ids if id_ != corpus.vocabulary.unknown_id]
     text = corpus.vocabulary.decode(known).strip("\ufffd")
-    return model.prepare(text, drop_unknown=True)  # the text may have changed
+    return model.prepare(text, drop_unknown=True)  # the text may have changed since training

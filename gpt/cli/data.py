@@ -1,4 +1,4 @@
-"""`gpt data`."""
+"""The command `gpt data`: report what is in a text."""
 
 import json
 from dataclasses import asdict

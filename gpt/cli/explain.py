@@ -1,4 +1,4 @@
-"""`gpt explain`."""
+"""The command `gpt explain`: show a lesson about attention."""
 
 import difflib
 import json
@@ -85,7 +85,7 @@ def explain(
 
 
 def _lessons(width: int) -> str:
-    """Format the list of lessons."""
+    """Format the list of lessons, in lines of at most `width` characters."""
     heading = "Lessons, each built on the last; show one with: gpt explain LESSON"
     lines = [*textwrap.wrap(heading, width), ""]
     for name, title in LESSONS.items():

@@ -1,4 +1,4 @@
-"""`--help-all`: the help, and all settings."""
+"""The option `--help-all`, which prints the help and a list of all settings."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 
 def _show_all(ctx: typer.Context, asked: bool) -> None:
-    """Print the help, then every setting by its group, and exit."""
+    """If `--help-all` is given, print the help and all settings in their groups, and exit."""
     if not asked:
         return
     from gpt.config.schema import SETTINGS

@@ -30,8 +30,8 @@ from gpt.errors import GPTError, command
 from gpt.files import from_here
 from gpt.text.display import in_one_line, visible
 
-MAX_CELL = 2**31 - 1  # characters of a cell of a .csv file, which may be a whole book
-NO_MEMORY = r"alloc|out of memory|failed to map segment|can't start new thread"
+MAX_CELL = 2**31 - 1  # largest length of a cell in a .csv file, in characters; it may be a book
+NO_MEMORY = r"alloc|out of memory|failed to map segment|can't start new thread"  # error messages
 
 app = typer.Typer(
     name="gpt",
@@ -88,7 +88,11 @@ def main() -> NoReturn:
 
 
 def _set_up_streams() -> None:
-    """Replace streams that the parent closed, and let no character and no lost terminal fail."""
+    """Prevent errors of stdin, stdout and stderr from ending the program.
+
+    Replace closed streams by the null device, escape characters that cannot be decoded or encoded,
+    and ignore errors when writing to stderr.
+    """
 
     def null_device(mode: str) -> TextIO:
         return cast(TextIO, Path(os.devnull).open(mode, encoding="utf-8"))
@@ -103,7 +107,10 @@ def _set_up_streams() -> None:
 
 
 class _Unfailing:
-    """A stream whose errors are ignored: training continues if its terminal is closed."""
+    """Wrapper of a stream that ignores write errors.
+
+    Training therefore continues after its terminal is closed.
+    """
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -122,7 +129,7 @@ class _Unfailing:
 
 
 def _message(error: Exception) -> str:
-    """Return the message of an error of typer, Python, the operating system or torch."""
+    """Return the message to print for an exception of typer, Python, the system or torch."""
     if hasattr(error, "format_message"):
         return _of_typer(error)
     if isinstance(error, OSError) and error.strerror:
@@ -138,7 +145,10 @@ def _message(error: Exception) -> str:
 
 
 def _of_typer(error: Any) -> str:
-    """Return the message of a command line that typer cannot parse, with a suggestion."""
+    """Return the message for a command line that typer cannot parse.
+
+    For an unknown option of `gpt train`, the message suggests the most similar setting.
+    """
     ctx = getattr(error, "ctx", None)
     text = str(error.format_message()).replace("Input should be", "expected")
     text = re.sub(r", unable to parse string as an? \w+", "", text)
@@ -155,10 +165,10 @@ def _of_typer(error: Any) -> str:
 
 
 class _Notices(logging.Handler):
-    """Write notices to stderr, above the progress bar if there is one.
+    """Logging handler that prints messages to stderr, above the progress bar if there is one.
 
-    In a terminal, a status line (`gpt.status.phase`) is overwritten by the next notice and erased
-    when its phase ends. Elsewhere it is an ordinary line.
+    In a terminal, a status line (see `gpt.status.phase`) is erased when its phase ends or the next
+    message is printed. Elsewhere it is printed like any other message.
     """
 
     _shows_status = False

@@ -20,12 +20,23 @@ log = logging.getLogger("gpt")
 
 
 def option(metavar: str, text: str, *names: str, default: Any = None, **limits: Any) -> Any:
-    """Return the default of a parameter that is an option with a value; `text` is its help."""
+    """Declare an option that takes a value, as the default of a command's parameter.
+
+    Args:
+        metavar: the word that stands for the value in the help, such as FILE.
+        text: the help text.
+        names: names of the option; by default, that of the parameter.
+        default: the value without the option.
+        limits: `min` and `max` of the value.
+    """
     return typer.Option(default, *names, metavar=metavar, help=text, **limits)
 
 
 def flag(name: str, text: str) -> Any:
-    """Return the default of a parameter that is an option without a value."""
+    """Declare an option without a value, as the default of a command's bool parameter.
+
+    `name` is the option, such as `--yes`, and `text` is its help.
+    """
     return typer.Option(False, name, help=text)
 
 
@@ -75,19 +86,22 @@ Settings = Annotated[
 
 
 def one_run(argument: str | None, option: str | None) -> str | None:
-    """Return the run that is given as an argument or by `--run`; refuse both."""
+    """Return the run given as an argument or by `--run`; raise UsageError if both are given."""
     if argument is not None and option is not None:
         raise UsageError(f"expected one run, got {argument} and --run {option}; leave out one")
     return argument if option is None else option
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal, at most `MAX_COLUMNS`; 80 without a terminal."""
+    """Return the number of columns to print: those of the terminal, at most `MAX_COLUMNS`.
+
+    Without a terminal, the number is 80.
+    """
     return min(shutil.get_terminal_size().columns, MAX_COLUMNS)
 
 
 def wrapped(text: str, stream: TextIO) -> str:
-    """Break the lines of `text` between words if `stream` is a terminal."""
+    """Break long lines of `text` between words if `stream` is a terminal; else return `text`."""
     if not stream.isatty():
         return text
     return "\n".join(
@@ -97,18 +111,18 @@ def wrapped(text: str, stream: TextIO) -> str:
 
 
 def terminal_colour() -> bool:
-    """Return whether stdout is a terminal that shows colours. NO_COLOR turns them off."""
+    """Return whether stdout is a terminal with colours, and NO_COLOR is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not plain
 
 
 def tensorboard(folder: str) -> str:
-    """Return the command that shows the runs of `folder` with this Python's TensorBoard."""
+    """Return the shell command that shows the runs in `folder` in TensorBoard."""
     program = as_typed(Path(sys.executable).with_name("tensorboard"))
     return shlex.join([program, "--logdir", folder])
 
 
 def show(text: str) -> None:
-    """Write and flush text; in a terminal, replace its control characters."""
+    """Print `text` to stdout and flush; if stdout is a terminal, replace control characters."""
     sys.stdout.write(visible(text) if sys.stdout.isatty() else text)
     sys.stdout.flush()

@@ -28,18 +28,19 @@ A command without a value shows the value. Ctrl-C stops the text."""
 
 @dataclass
 class Repl:
-    """A prompt loop with one model. Each text takes the next seed."""
+    """Prompt loop of `gpt sample --interactive` with one model."""
 
     model: api.Model
-    seed: int
+    seed: int  # seed of the next text; it is increased by one after each text
     rules: SampleConfig
-    stops: Sequence[str] = ()
+    stops: Sequence[str] = ()  # strings that end a text
     text: str | None = None  # the last prompt and its continuation
 
     def run(self, read: Callable[[str], str], show: Callable[[str], object]) -> None:
         """Read commands and prompts until /quit or the end of the input.
 
-        A KeyboardInterrupt stops the current text or discards a half-typed line.
+        `read` prints a prompt sign and returns a typed line. `show` prints a text. A
+        KeyboardInterrupt stops the current text or discards a half-typed line.
         """
         with contextlib.suppress(ImportError):
             import readline  # noqa: F401  (adds editing and a history to `input`)
@@ -59,7 +60,7 @@ class Repl:
                 return
 
     def _answer(self, line: str, show: Callable[[str], object]) -> None:
-        """Run the command in a line, or continue the line if it is a prompt."""
+        """Run `line` if it is a command; else sample and show a continuation of `line`."""
         command, _, value = line.strip().partition(" ")
         if line.startswith("/") and not line.startswith("//") and command != "/continue":
             show(f"{self._set(command.removeprefix('/'), value.strip())}\n")
@@ -86,7 +87,10 @@ class Repl:
         show("\n")
 
     def _set(self, command: str, value: str) -> str:
-        """Set a rule or the seed if there is a value. Return its current value."""
+        """Set the seed or the sampling setting that `command` names, unless `value` is empty.
+
+        Return the text to show: the name and its current value.
+        """
         name = command.replace("-", "_")
         if command == "help":
             return HELP

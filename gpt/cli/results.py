@@ -1,4 +1,4 @@
-"""What `gpt train` prints of a run, a sweep and an estimate."""
+"""The output of `gpt train` after a run, a sweep or a dry run."""
 
 import json
 import math
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpt.training.dry_run import Estimate
     from gpt.training.run_context import Outcome
 
-MIB = 2**20  # bytes
+MIB = 2**20  # bytes of one mebibyte
 
 
 def print_outcome(outcome: "Outcome", as_json: bool) -> None:
@@ -45,7 +45,10 @@ def print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Return why training ended and the best val loss; bits per character, also of other models."""
+    """Format why training ended, the best val loss, and the bits per character.
+
+    The bits per character are followed by those of xz and, if known, of a trigram model.
+    """
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
@@ -62,7 +65,10 @@ def _scores(outcome: "Outcome") -> str:
 
 
 def print_sweep(sweep: "Sweep", as_json: bool) -> None:
-    """Print the combinations by their mean val loss, and the runs that failed; if any, exit 1."""
+    """Print a table of the combinations, lowest mean val loss first, and the failed runs.
+
+    If a run failed, exit with code 1.
+    """
     if as_json:
         typer.echo(json.dumps(asdict(sweep)))
     else:
@@ -80,9 +86,10 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
 
 
 def _table(sweep: "Sweep") -> str:
-    """Return a row for each combination: its values, mean, standard error, and each run's loss.
+    """Format a table with one row for each combination of values.
 
-    The losses of the runs are left out if the terminal is too narrow.
+    A row has the values, the mean val loss, its standard error and the val loss of each run. The
+    columns of single runs are left out if the terminal is too narrow.
     """
     from gpt.inspection.tables import render_table
 
@@ -100,7 +107,7 @@ def _table(sweep: "Sweep") -> str:
 
 
 def print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> None:
-    """Print parameters, memory and time by part."""
+    """Print the estimated parameters, memory and time of a run, each with its parts."""
     if as_json:
         typer.echo(json.dumps({"config": config.model_dump()} | asdict(estimate)))
         return
@@ -117,7 +124,7 @@ def print_estimate(config: "Config", estimate: "Estimate", as_json: bool) -> Non
 
 
 def _duration(seconds: float) -> str:
-    """Format seconds: `2.3 h`, `4.5 min`, `6.7 s` or `8.9 ms`."""
+    """Format `seconds` in a suitable unit: `2.3 h`, `4.5 min`, `6.7 s` or `8.9 ms`."""
     for unit, size, least in (("h", 3600, 2), ("min", 60, 2), ("s", 1, 1)):
         if seconds >= least * size:
             return f"{seconds / size:.1f} {unit}"

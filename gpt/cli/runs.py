@@ -1,4 +1,4 @@
-"""`gpt runs`."""
+"""The command `gpt runs`: list or delete runs."""
 
 import json
 import sys
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 HEADING = ("RUN", "TEXT", "STEPS", "VAL LOSS", "BITS/BYTE", "PARAMETERS", "SIZE", "AGE", "STATE")
 ALIGN = "llrrrrrrl"
-DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # first column to omit comes first
-MAX_NAME = 20  # characters of the name of a run or a text
+DROPPED = ("SIZE", "PARAMETERS", "TEXT", "BITS/BYTE", "AGE")  # omitted in this order if too wide
+MAX_NAME = 20  # characters shown of the name of a run or a text
 
 
 def runs(
@@ -62,7 +62,10 @@ def _confirm(run: Path) -> None:
 
 
 def _row(run: "RunSummary") -> tuple[str, ...]:
-    """Return the cells of `run`; a loss per byte is marked, since the others are per character."""
+    """Return the table cells of `run`.
+
+    A val loss per byte is marked by `/byte`, because unmarked losses are per character.
+    """
     name, text = (
         f"{name[: MAX_NAME - 1]}…" if len(name) > MAX_NAME else name
         for name in (run.name, Path(run.text or "-").name)
@@ -82,7 +85,7 @@ def _row(run: "RunSummary") -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    """Return `seconds` in the largest unit that it contains at least twice: `2 h`."""
+    """Format an age in days, hours, minutes or seconds: `2 h`, but `119 min`."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"

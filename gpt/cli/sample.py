@@ -1,4 +1,4 @@
-"""`gpt sample`."""
+"""The command `gpt sample`: generate text with a trained model."""
 
 import json
 import os
@@ -23,7 +23,7 @@ from gpt.errors import UsageError, unescaped
 from gpt.files import read_bounded
 from gpt.text.display import visible
 
-LONGEST_PROMPT = 2**24  # bytes of a prompt file
+LONGEST_PROMPT = 2**24  # largest size of a prompt file, in bytes
 
 
 def sample(

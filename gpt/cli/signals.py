@@ -12,13 +12,13 @@ from gpt.errors import Interrupted
 class StopSignals:
     """Context in which the first SIGINT, SIGTERM or SIGHUP only makes `should_stop` return True.
 
-    A second signal has its previous effect. An `Interrupted` that leaves the context gets the exit
-    code of the signal. Python allows signal handlers only in the main thread: elsewhere the context
-    has no effect.
+    A second signal is handled as it would be outside the context. If an `Interrupted` error leaves
+    the context, its exit code is set to that of the signal. Python allows signal handlers only in
+    the main thread, so the context has no effect in other threads.
 
     Args:
-        repeated: ignore further signals and print nothing. torchrun sends its workers the signals
-            that they already received from the terminal, and ends those that do not stop.
+        repeated: whether to ignore further signals and print nothing. Workers of torchrun need
+            this: they receive a signal from the terminal, and then again from torchrun.
     """
 
     def __init__(self, *, repeated: bool = False) -> None:

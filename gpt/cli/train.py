@@ -1,4 +1,4 @@
-"""`gpt train`."""
+"""The command `gpt train`: train or resume a run or a sweep."""
 
 import time
 from functools import partial
