@@ -1,1 +1,1 @@
-"""A model and a text in, numbers out."""
+"""Evaluate models and texts: losses, attention, n-grams and statistics of characters."""

@@ -1,1 +1,1 @@
-"""Numbers in, pictures out: tables, heat maps and pages."""
+"""Show numbers as tables, heat maps and HTML pages."""

@@ -1,1 +1,1 @@
-"""Characters in, batches out: sources -> vocabulary -> corpus -> batches."""
+"""Read texts and convert them to batches: sources -> vocabulary -> corpus -> batches."""

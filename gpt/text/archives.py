@@ -1,4 +1,4 @@
-"""The files in a .zip or .tar, read in place: nothing is unpacked to the disk."""
+"""Read the files in a .zip or .tar archive without unpacking them to the disk."""
 
 import stat
 import tarfile
@@ -22,10 +22,10 @@ ARCHIVES = (".zip", ".tar")
 
 
 def members(path: Path, kind: str) -> Iterator[tuple[str, Entry]]:
-    """Yield the files in an archive, each with its path in it, without hidden ones and links.
+    """Yield the path and the content of each file in an archive, except hidden files and links.
 
-    Those of a .zip are sorted by their paths; a .tar is read in one pass. `kind` is one of
-    ARCHIVES.
+    `kind` is the suffix of the archive, `.zip` or `.tar`. The files of a .zip are sorted by path.
+    The files of a .tar keep their order.
 
     Raises:
         TextError: the archive or a member is damaged or encrypted.
@@ -53,27 +53,27 @@ def _read_zip(path: Path) -> Iterator[tuple[str, Entry]]:
 
 
 def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
-    """Yield the members in one pass: to seek in a compressed .tar, it must be decompressed."""
+    """Yield the files in one pass, because seeking in a compressed .tar is slow."""
     with open_file(path) as file:
-        # Blocks of zeros are ignored: where one .tar was appended to another, text would be lost.
+        # Zeros mark the end of a .tar. Ignore them, to read any .tar that was appended to it, too.
         with tarfile.open(
             mode="r|", fileobj=file, tarinfo=_TarHeader, ignore_zeros=True
         ) as archive:
             for member in archive:
-                cast(Any, archive).members.clear()  # tarfile would collect them
+                cast(Any, archive).members.clear()  # tarfile would keep all headers in memory
                 if content := archive.extractfile(member) if member.isreg() else None:
                     name, start = in_message(f"{path}!{member.name}"), content.read(HEAD_BYTES)
-                    yield member.name, Entry(name, content.__enter__, start)  # it is open
-        while file.read(CHUNK_BYTES):  # up to the checksum at its end
+                    yield member.name, Entry(name, content.__enter__, start)  # already open
+        while file.read(CHUNK_BYTES):  # at its end the checksum is verified
             pass
 
 
 class _TarHeader(tarfile.TarInfo):
-    """The header of a member. tarfile would skip a damaged one, with its member."""
+    """Header of a file in a .tar. Damage is an error, whereas tarfile would skip the file."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header. Raises ReadError for a damaged one."""
+        """Parse a header. Raise ReadError if it is damaged."""
         try:
             return super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:

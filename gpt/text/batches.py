@@ -1,4 +1,4 @@
-"""Windows of ids and their one-step shift: the model's input and its targets."""
+"""Batches of windows of a text: ids as inputs, and the same ids shifted by one as targets."""
 
 from collections.abc import Iterator
 
@@ -9,26 +9,26 @@ from numpy.typing import NDArray
 from gpt.seeds import uniforms
 from gpt.text.vocabulary import MASKED, Ids
 
-EVAL_CHARACTERS = 4096  # characters in a forward pass of an evaluation, per thread: bounds memory
+EVAL_CHARACTERS = 4096  # characters in a forward pass of an evaluation thread; limits memory
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs x and targets y, int64, (B, T) each."""
 
 
 def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
-    """Draw B windows of T ids, and the ids that follow each: a pure function of (seed, step).
+    """Draw `B` random windows of `T` ids as inputs, and the id after each input as its target.
 
-    Windows are drawn in epochs. Each epoch divides the text into consecutive windows from a random
-    offset on, in a random order. With constant B and T, an epoch contains no character twice, and
-    omits fewer than 2 T, at its offset and at the ends of the text. Windows drawn with replacement
-    would repeat some characters and omit many.
+    The result depends only on the arguments. Windows are drawn in epochs. Each epoch divides the
+    text into consecutive windows, from a random offset on, and returns them in random order. With
+    constant `B` and `T`, an epoch contains no character twice, and omits fewer than 2 `T`. Windows
+    drawn with replacement would repeat some characters and omit many.
 
     Args:
         ids: the text.
         B: the number of windows.
-        T: the length of each.
+        T: the number of ids in each window.
         seed: the seed of the run.
-        step: the number of the batch.
+        step: the number of the batch, counted from 0.
     """
     count = _windows(len(ids), T)
     epochs, positions = np.divmod(step * B + np.arange(B), count)
@@ -43,16 +43,16 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
 
 
 def _windows(length: int, T: int) -> int:
-    """Return the number of windows in an epoch, whatever its offset."""
+    """Return the number of windows of `T` ids in an epoch over a text of `length` ids."""
     return max((length - T) // T, 1)
 
 
 def _starts(
     length: int, T: int, seed: int, epoch: int, positions: NDArray[np.int_]
 ) -> NDArray[np.int_]:
-    """Return the starts of the windows at these positions of an epoch's order.
+    """Return the first index of each window that comes at `positions` in the order of an epoch.
 
-    The windows wrap around at the end of the text.
+    The epoch begins at a random index, and continues at the start of the text after its end.
     """
     source = uniforms(seed, "batch", epoch)
     offset = int(source.integers(length - T))
@@ -61,11 +61,12 @@ def _starts(
 
 
 def shuffled(positions: NDArray[np.int_], n: int, source: np.random.Generator) -> NDArray[np.int_]:
-    """Return the numbers at these positions of a random permutation of 0 to `n` - 1.
+    """Return the elements at `positions` of a random permutation of 0 to `n` - 1.
 
-    Takes constant memory. A Feistel network permutes the numbers of an even count of bits; results
-    of n or more are permuted again ("cycle walking": Black and Rogaway 2002, "Ciphers with
-    arbitrary finite domains", sections 3 and 4).
+    The permutation is never stored. A Feistel network, with keys drawn from `source`, permutes all
+    numbers of an even number of bits. A result of `n` or more is permuted again until it is below
+    `n` ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections
+    3 and 4).
     """
     half = np.uint64(max((n - 1).bit_length() + 1, 2) // 2)
     keys = source.integers(2**64, size=6, dtype=np.uint64)
@@ -82,19 +83,20 @@ def shuffled(positions: NDArray[np.int_], n: int, source: np.random.Generator) -
 
 
 def token_dropout(ids: torch.Tensor, p: float, *, seed: int, step: int) -> torch.Tensor:
-    """Replace each id by MASKED with probability `p`: a pure function of (seed, step).
+    """Return `ids` with each id replaced by MASKED, whose embedding is zero, with probability `p`.
 
-    This is "word dropout" (arXiv:1511.06349, section 3.2.1), where a token is a character. It
-    prevents the model from relying on single characters.
+    The draws depend only on `seed` and `step`. This is "word dropout" (arXiv:1511.06349, section
+    3.2.1), applied to characters. It prevents the model from relying on single characters.
     """
     drawn = uniforms(seed, "hidden", step).random(ids.shape)
     return torch.from_numpy(np.where(drawn < p, MASKED, ids.numpy()))
 
 
 def consecutive_windows(ids: Ids, T: int) -> Iterator[Batch]:
-    """Yield all of `ids` as windows of T that do not overlap; the last batch is (1, remainder).
+    """Yield batches of consecutive windows of `T` ids that do not overlap.
 
-    Each id but the first is in y exactly once.
+    Each id but the first is a target exactly once. If fewer than `T` targets remain at the end,
+    they form a last batch of one shorter window.
     """
     whole = (len(ids) - 1) // T * T
     B = max(1, EVAL_CHARACTERS // T)
@@ -107,7 +109,7 @@ def consecutive_windows(ids: Ids, T: int) -> Iterator[Batch]:
 
 
 def spread_windows(ids: Ids, T: int, characters: int) -> Iterator[Batch]:
-    """Yield about `characters` of `ids`, evenly spread: some of the windows of length T.
+    """Yield batches of evenly spread windows of `T` ids, with about `characters` ids in total.
 
     At least one window is yielded.
     """
@@ -121,12 +123,12 @@ def spread_windows(ids: Ids, T: int, characters: int) -> Iterator[Batch]:
 
 
 def scored_windows(ids: Ids, T: int, characters: int | None = None) -> Iterator[Batch]:
-    """Yield the windows that an evaluation scores: all, or about `characters` if there are more."""
+    """Yield batches of windows for an evaluation: all `ids`, or about `characters` of them."""
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
         return consecutive_windows(ids, T)
     return spread_windows(ids, T, characters)
 
 
 def to_torch(ids: Ids) -> torch.Tensor:
-    """Return the ids as int64, as torch's embeddings expect."""
+    """Return `ids` as an int64 tensor, which torch's embeddings accept."""
     return torch.from_numpy(ids.astype(np.int64))

@@ -8,28 +8,29 @@ from pathlib import Path
 
 import platformdirs
 
-HASHED_BYTES = 2**26  # largest size of files whose content is hashed to find a change
-STDIN_FOLDER = "stdin"  # folder of texts from standard input
-UNUSED_S = 86_400  # age in seconds from which such a text is removed
-LOCK = ".lock"  # in the folder of an encoded text, while a process prepares it
+HASHED_BYTES = 2**26  # total size of files up to which their content is hashed to detect changes
+STDIN_FOLDER = "stdin"  # name of the folder of texts from standard input, in the cache
+UNUSED_S = 86_400  # seconds after which a text from standard input is removed from the cache
+LOCK = ".lock"  # name of the file that a process locks while it prepares an encoded text
 
 
 def cache_dir() -> Path:
-    """Return the cache folder: `$XDG_CACHE_HOME/gpt` or the platform's own."""
+    """Return the cache folder: `$XDG_CACHE_HOME/gpt`, or `gpt` in the platform's cache folder."""
     return platformdirs.user_cache_path("gpt", appauthor=False)
 
 
 def corpora_dir() -> Path:
-    """Return the folder of encoded texts, which has a folder for each text and its settings."""
+    """Return the folder of encoded texts. Each text, with its settings, has its own subfolder."""
     return cache_dir() / "corpora"
 
 
 def clear() -> int:
-    """Remove encoded texts, downloads and old standard input; return the number of bytes freed.
+    """Empty the cache; return the number of bytes freed.
 
-    A text that another process is preparing stays.
+    Two kinds of texts are kept: those that another process is preparing, and those that came from
+    standard input less than a day ago.
     """
-    from filelock import FileLock, Timeout  # takes 0.1 s, which other commands do not need
+    from filelock import FileLock, Timeout  # the import takes 0.1 s; not all commands need it
 
     freed = remove_unused_inputs() + sum(map(_remove, cache_dir().glob("*.txt")))
     for folder in corpora_dir().glob("*"):
@@ -39,9 +40,9 @@ def clear() -> int:
 
 
 def remove_unused_inputs() -> int:
-    """Remove texts from standard input that are a day old; return the number of bytes freed.
+    """Remove cached texts from standard input that are over a day old; return the bytes freed.
 
-    Each run that trains on one of them has a copy in its folder.
+    No run needs such a text, because each run copies its text to its own folder.
     """
     texts = (cache_dir() / STDIN_FOLDER).glob("*.txt")
     return sum(_remove(text) for text in texts if time.time() - text.stat().st_mtime > UNUSED_S)
@@ -54,10 +55,10 @@ def _remove(path: Path) -> int:
 
 
 def quick_sha256(paths: Sequence[Path]) -> str:
-    """Hash files by their names, sizes and content.
+    """Return a hash of the paths, sizes and contents of files.
 
-    For files of more than HASHED_BYTES in all, the times of change are hashed instead of the
-    content.
+    If the files have more than HASHED_BYTES bytes in total, their modification times are hashed
+    instead of their contents, which is faster.
 
     Raises:
         OSError: a file cannot be read.

@@ -1,9 +1,9 @@
-"""What `data.column` selects from a record, and from the columns of a table.
+"""Select texts from a record or a row of a table by `data.column`.
 
-It names a column, or several with commas between them, or a key of nested objects (`post.text`).
-A key of a list stands for that key of each element (`messages.content`). Several values are joined
-by line ends, numbers are read as text, and nulls are left out. Commas and dots have no meaning in
-the exact name of a column.
+`data.column` contains the name of a column, several names separated by commas, or a path into
+nested objects (`post.text`). In a list, the path is followed in each element (`messages.content`).
+Several values are joined by line ends, numbers are read as text, and nulls are skipped. If a column
+has exactly the name `data.column`, commas and dots in it have no meaning.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,18 +12,19 @@ from typing import Any
 
 from gpt.errors import TextError, listed
 
-MAX_LISTED_COLUMNS = 20  # number of column names in a message
+MAX_LISTED_COLUMNS = 20  # largest number of column names in a message
 
 
 class BadRecord(Exception):
-    """A record that cannot be read. Its first argument is the reason, the others are details."""
+    """A record cannot be read. `args[0]` is the reason, `args[1:]` are details."""
 
 
 def texts_of(record: Any, column: str) -> list[str]:
-    """Return the values of a record as text, without nulls.
+    """Return the values that `column` selects from `record`, as texts. Nulls are skipped.
 
     Raises:
-        BadRecord, RecursionError: the record cannot be read.
+        BadRecord: `record` is not an object, lacks the column, or has no text in it.
+        RecursionError: `record` is nested too deeply.
     """
     if not isinstance(record, dict):
         raise BadRecord("not a JSON object", f"{record!r:.40}")
@@ -40,10 +41,10 @@ def texts_of(record: Any, column: str) -> list[str]:
 
 
 def _values(value: Any, key: str) -> list[Any] | None:
-    """Return the values at a key such as `a.b`, without nulls; None if there is no such key.
+    """Return the values at a key such as `a.b`, without nulls; None if `value` lacks the key.
 
-    The key is looked up in each element of a list. Elements without the key are skipped if another
-    element has it.
+    In a list, the key is looked up in each element. Elements without the key are skipped if
+    another element has it.
     """
     if value is None:
         return []
@@ -61,12 +62,15 @@ def _values(value: Any, key: str) -> list[Any] | None:
 
 
 def split_column(column: str, names: Iterable[str]) -> list[str]:
-    """Return the keys that `column` lists, or `column` alone if `names` contains it."""
+    """Split `column` at its commas into keys, unless `names` contains it as it is."""
     return [column] if column in names else [key.strip() for key in column.split(",")]
 
 
 def check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
-    """Raise TextError unless each name in `wanted` occurs exactly once in `names`."""
+    """Raise TextError unless each column in `wanted` occurs exactly once in `names`.
+
+    The message contains `name`, the file, and `column`, the setting `data.column`.
+    """
     if any(names.count(each) != 1 for each in wanted):
         raise TextError(
             f"{name}: expected one column {column} (data.column), got {list_columns(names)}"
@@ -74,5 +78,5 @@ def check_columns(name: str, column: str, wanted: list[str], names: Sequence[str
 
 
 def list_columns(names: Iterable[str]) -> str:
-    """Return the names of columns for a message."""
+    """Return the names of columns for a message: `a, b, c`, or `none`."""
     return listed([*names], MAX_LISTED_COLUMNS) or "none"

@@ -1,9 +1,9 @@
 """A text as one long array of ids on disk, split into train and val.
 
-The array is kept in the cache, in a folder for each text and each way of reading it:
+The array is cached. Each text, with its settings, has its own folder:
 
     corpora/KEY/corpus.json     the text's hashes and sizes, and the vocabulary
-                ids-SHA256.npy  the ids, in the narrowest integers; the train split first
+                ids-SHA256.npy  the ids of train, then those of val, in the smallest integer type
 """
 
 import json
@@ -29,28 +29,28 @@ from gpt.text.vocabulary import Ids, Vocabulary
 log = logging.getLogger(__name__)
 
 CORPUS_FORMAT = 1
-MIN_SPLIT_CHARACTERS = 2  # characters in a split: one to read and one to predict
-SHORT_TEXT_CHARACTERS = 1000  # length below which a longer text is advised, whatever model.T is
+MIN_SPLIT_CHARACTERS = 2  # smallest length of a split: one character to read and one to predict
+SHORT_TEXT_CHARACTERS = 1000  # length below which to advise a longer text, not a smaller model.T
 RECORD = "corpus.json"
 BAR_DELAY_S = 1  # seconds after which a progress bar is shown
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """The ids of a text, memory-mapped, so that a text of any size takes little memory.
+    """The ids of a text, its vocabulary and its sizes. `ids` is memory-mapped to save memory.
 
     Attributes:
         name: the name of the text in messages.
         ids: the ids of the train split, then those of the val split.
         vocabulary: the character or byte of each id.
-        sha256: the hash of the normalised text in UTF-8, and of the place where val begins if that
-            does not follow from the settings.
+        sha256: the hash of the normalised text in UTF-8. If val is a separate text or consists of
+            selected documents, the hash also covers the position where val begins.
         train_ids: the number of ids before the val split.
         characters: the number of characters of both splits.
         val_characters: the number of characters of the val split.
         val_bytes: the size of the val split in UTF-8.
-        val_first_bytes: the size of its first character in UTF-8.
-        standard_input: the file that holds what came from standard input, if a text did.
+        val_first_bytes: the size of the first character of val in UTF-8.
+        standard_input: the file with the text from standard input; None if there is no such text.
     """
 
     name: str
@@ -75,17 +75,17 @@ class Corpus:
         return self.ids[self.train_ids :]
 
     def last(self, characters: int) -> Ids:
-        """Return the ids of the last `characters`, at most those of val."""
+        """Return the ids of the last `characters` characters; val must have at least as many."""
         if characters == self.val_characters:
             return self.val
         if not self.vocabulary.is_bytes:
             return self.ids[-characters:]
         tail = self.val[-4 * characters :]  # a character has at most 4 bytes
-        first = np.flatnonzero((tail & 0xC0) != 0x80)  # the other bytes begin with the bits 10
+        first = np.flatnonzero((tail & 0xC0) != 0x80)  # other bytes have the leading bits 10
         return tail[first[-characters] :]
 
     def summary(self) -> str:
-        """Return a description of its size and its vocabulary."""
+        """Describe the size and the vocabulary: `1,000 characters, vocabulary of 65`."""
         size, V = f"{self.characters:,} characters", len(self.vocabulary)
         if self.vocabulary.is_bytes:
             return f"{size}, {len(self.ids):,} bytes"
@@ -96,11 +96,11 @@ class Corpus:
         return f"{size}, vocabulary of {V}"
 
     def check_fits(self, T: int) -> None:
-        """Check that each split has two characters, and more than T ids.
+        """Check that each split has at least two characters, and more than `T` ids.
 
         Raises:
-            ConfigError: a split has no more than T ids.
-            TextError: the text is too short to learn from.
+            ConfigError: `T` is too large for a split.
+            TextError: the text is too short to learn from, even with a smaller `T`.
         """
         sizes = f"({len(self.train):,} for train and {len(self.val):,} for val)"
         train_characters = self.characters - self.val_characters
@@ -128,25 +128,24 @@ def load_corpus(
     extends: bool = False,
     seed: int = 0,
 ) -> Corpus:
-    """Prepare a text, or return it from the cache if it has not changed.
+    """Encode a text as ids. Return cached ids if neither the text nor the settings have changed.
 
-    Changes are found by the settings and by `quick_sha256` of the text's files and of the ids,
-    so this takes no longer for a large text. Only one process prepares a text at a time; others
-    wait for it.
+    Changes of the text's files and of the cached ids are detected by `quick_sha256`, which is fast
+    for large files, too. Only one process prepares a text at a time; others wait for it.
 
     Args:
         source: the text.
-        data: how the text is read and split, and its vocabulary.
-        val_source: a separate text for val, instead of a part of the text.
-        vocabulary: the vocabulary of another run, instead of the text's own.
-        extends: add the characters of the text to `vocabulary`.
-        seed: chooses the documents that are held out, with `data.split: documents`.
+        data: the settings by which the text is read, split and encoded.
+        val_source: a separate text for val. By default, val is a part of `source`.
+        vocabulary: the vocabulary of another run. By default, one is made from the text.
+        extends: whether to add the characters of the text to `vocabulary`.
+        seed: the seed that selects the documents of val, if `data.split` is `documents`.
 
     Raises:
         TextError: the text is empty, unreadable or not in its encoding, or changes while it is
             read; or the cache cannot be written.
     """
-    from filelock import FileLock  # 0.1 s, which other commands need not take
+    from filelock import FileLock  # the import takes 0.1 s; not all commands need it
 
     task = Task(source, val_source, data or DataConfig(), vocabulary, extends, seed)
     folder = corpora_dir() / task.key()
@@ -172,7 +171,11 @@ def load_corpus(
 
 
 def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
-    """Write the ids to a temporary file, then rename it, so that no incomplete file is read."""
+    """Encode the text of `task`, and write its ids and its corpus.json to `folder`.
+
+    The ids are written to a temporary file that is renamed when it is complete. `fingerprint` is
+    the hash of the text and its settings.
+    """
     parts, name = task.parts(), task.source.name
     with _progress_bar(f"reading {name}") as progress:
         counts = count(parts, task.vocabulary, task.extends, progress)
@@ -182,7 +185,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
     try:
         with (
             _progress_bar(f"encoding {name}", counts.bytes) as progress,
-            temporary.open("wb") as file,  # a memory map on a full disk would kill the process
+            temporary.open("wb") as file,  # not memory-mapped: a full disk would kill the process
         ):
             try:
                 written = write(parts, counts, file, progress)
@@ -209,9 +212,10 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
 
 
 def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
-    """Return what `_prepare` wrote; None if it is missing or damaged, or the text has changed.
+    """Load the text that `_prepare` wrote to `folder`; None if it is missing, damaged or outdated.
 
-    The ids are verified by a hash: of all bytes up to 64 MiB, else of a sample.
+    A text is outdated if its stored fingerprint differs from `fingerprint`. The ids are verified by
+    `quick_sha256`.
     """
     try:
         record = json.loads((folder / RECORD).read_bytes())
@@ -239,7 +243,10 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
 
 @contextmanager
 def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
-    """Show a progress bar of the bytes that are read, in a terminal or a notebook."""
+    """Show a progress bar in a terminal or notebook. Yield a function that adds bytes to it.
+
+    `size` is the total number of bytes, if it is known.
+    """
     from tqdm.auto import tqdm
 
     with tqdm(

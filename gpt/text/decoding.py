@@ -1,4 +1,4 @@
-"""Convert bytes in any encoding to strict UTF-8, in chunks of whole characters without a mark."""
+"""Convert bytes in any encoding to strict UTF-8, in chunks of whole characters."""
 
 import codecs
 from collections.abc import Iterable, Iterator
@@ -9,32 +9,36 @@ from gpt.text.documents import Notices
 from gpt.text.likely_encoding import likely_encoding, likely_wide
 from gpt.text.utf8 import is_utf8
 
-BYTE_ORDER_MARKS = {  # the longer ones first: that of UTF-32 begins with that of UTF-16
+BYTE_ORDER_MARKS = {  # longer marks first, because the UTF-32 mark begins with the UTF-16 mark
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
     codecs.BOM_UTF8: "utf-8",
 }
-ENCODING_SAMPLE_BYTES = 65_536  # bytes around the first wrong one, to guess the encoding from
+ENCODING_SAMPLE_BYTES = 65_536  # size of the sample from which an encoding is guessed
 
 
 def is_wide(encoding: str) -> bool:
-    """Return whether `encoding` is UTF-16 or UTF-32, whose text is full of NUL bytes."""
+    """Return whether `encoding` is UTF-16 or UTF-32, in which NUL bytes are normal."""
     return codecs.lookup(encoding).name.startswith(("utf-16", "utf-32"))
 
 
 def encoding_of(head: bytes, encoding: str) -> str:
-    """Return the encoding of a text: by its byte-order mark, its zero bytes, or else `encoding`.
+    """Return the encoding of a text that begins with `head`, by default `encoding`.
 
-    Zero bytes are only considered if `encoding`, the one that is set, is UTF-8.
+    A byte-order mark determines the encoding. Without a mark, many NUL bytes indicate UTF-16, which
+    is considered only if `encoding` is UTF-8.
     """
     marked = next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
     return marked or (is_utf8(encoding) and likely_wide(head)) or encoding
 
 
 def fits_utf8(blocks: Iterable[bytes]) -> bool:
-    """Return whether `blocks` begin a text in UTF-8 that has some non-ASCII characters."""
+    """Return whether `blocks` are valid UTF-8 with some non-ASCII characters.
+
+    The last character may be incomplete.
+    """
     decoder, is_ascii = codecs.getincrementaldecoder("utf-8")(), True
     try:
         for block in blocks:
@@ -52,24 +56,24 @@ def utf8_chunks(
     errors: str = "strict",
     notices: Notices | None = None,
 ) -> Iterator[bytes]:
-    """Yield the same characters in UTF-8, cut between characters, without a byte-order mark.
+    """Convert a text to UTF-8. Yield chunks of whole characters, without a byte-order mark.
 
     Args:
-        blocks: the bytes, cut anywhere.
+        blocks: the bytes of the text. A character may be cut at the end of a block.
         name: the name of the text in messages.
         encoding: the encoding of the bytes.
-        errors: Python's name for what is done with wrong bytes: `strict` raises an error, `replace`
-            reads U+FFFD, and `surrogateescape` yields the bytes unchanged.
-        notices: the number of replaced bytes is added to these.
+        errors: Python's error handler for invalid bytes: `strict` raises an error, `replace` reads
+            them as U+FFFD, and `surrogateescape` yields them unchanged.
+        notices: receives a notice with the number of U+FFFD, if `errors` is `replace`.
 
     Raises:
-        TextError: some bytes are not in the encoding; the message has the offset of the first one
-            and the likely encoding.
+        TextError: some bytes are invalid in `encoding`. The message contains the offset of the
+            first one and the likely encoding.
     """
     is_plain = is_utf8(encoding)
     encoding = "UTF-8" if is_plain else encoding
     decoder = codecs.getincrementaldecoder(encoding)(errors)
-    offset = pending = replaced = 0  # numbers of bytes decoded so far, and waiting for others
+    offset = pending = replaced = 0  # bytes decoded, bytes of a cut character, U+FFFD read
     at_start = True
     try:
         for block in chain(blocks, [b""]):
@@ -104,7 +108,7 @@ def utf8_chunks(
 
 
 def _sample(content: bytes, start: int) -> bytes:
-    """Return the lines around the byte at `start`."""
+    """Return up to ENCODING_SAMPLE_BYTES bytes around `start`, in whole lines if possible."""
     first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
     sample = content[first : first + ENCODING_SAMPLE_BYTES]
     if len(sample) == ENCODING_SAMPLE_BYTES:  # do not end it inside a character

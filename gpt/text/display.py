@@ -1,17 +1,17 @@
-"""Make characters safe to look at, and highlight them in a terminal (ANSI codes, 256 colours)."""
+"""Make characters safe to print, and highlight text in a terminal by ANSI codes."""
 
 import unicodedata
 
 UNSAFE_CATEGORIES = {"Cc", "Cs", "Zl", "Zp"}
 UNSAFE_DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 SIGNS = {"\n": "↵", "\t": "⇥", " ": "␣"}
-BLUE, RED = 33, 160  # colour numbers (of 256) that stand out on white and on black
+BLUE, RED = 33, 160  # ANSI colours (0 to 255) that are readable on white and on black
 
 
 def visible(text: str) -> str:
-    r"""Escape control and direction characters, so that a terminal obeys none.
+    r"""Return the text with control and direction characters escaped, so that it is safe to print.
 
-    ESC becomes `\x1b`, a right-to-left override `\u202e`. New lines and tabs stay.
+    For example, the ESC character becomes `\x1b`. Line ends and tabs are kept.
     """
     return "".join(map(_visible, text))
 
@@ -25,10 +25,10 @@ def _visible(c: str) -> str:
 
 
 def symbol(c: str) -> str:
-    r"""Return a sign that shows a character on its own: `a`, `↵`, `␣`, `\x1b`, `\u200b`.
+    r"""Return a visible form of one character: `a`, `↵` for a line end, `\x1b` for ESC.
 
-    An accent is set on a dotted circle. The name of a non-ASCII byte, `\xe3`, is returned as it
-    is.
+    A combining accent is placed on a dotted circle. If `c` is the name of a byte, such as `\xe3`,
+    it is returned unchanged.
     """
     if len(c) > 1:
         return c
@@ -39,31 +39,31 @@ def symbol(c: str) -> str:
 
 
 def escaped(c: str) -> str:
-    r"""Return the character as Python spells it in ASCII: `\x1b`, `\u202e`."""
+    r"""Return the character as a Python escape sequence in ASCII, such as `\x1b` or `\u202e`."""
     return c.encode("unicode_escape").decode()
 
 
 def in_one_line(text: str) -> str:
-    """Return `visible(text)` with signs for line ends and tabs."""
+    """Return `text` on one line: `↵` for line ends, `⇥` for tabs, control characters escaped."""
     return visible(text.translate({ord(c): SIGNS[c] for c in "\n\t"}))
 
 
 def bold(text: str) -> str:
-    """Return the text in bold."""
+    """Return `text` with the ANSI codes for bold."""
     return f"\x1b[1m{text}\x1b[22m"
 
 
 def coloured(text: str, colour: int = BLUE) -> str:
-    """Return the text in one of 256 colours, on the terminal's own background."""
+    """Return `text` with the ANSI codes for the text colour `colour`, a number from 0 to 255."""
     return f"\x1b[38;5;{colour}m{text}\x1b[0m"
 
 
 def shaded(text: str, value: float) -> str:
-    """Return the text, the more prominent the larger `value` is, from -1 to 1.
+    """Return `text` with ANSI codes that show the size and the sign of `value`, from -1 to 1.
 
-    Small values are dim, larger ones blue (negative ones red), the largest white on that colour.
-    The others have no background, so they stand out on dark and on light terminals. Values beyond
-    1 or -1, and NaN, are shown as the largest.
+    Positive values are blue, negative ones red. With growing size, the text is dim, coloured, bold
+    and coloured, or white on a coloured background. All are readable on dark and on light
+    terminals. Sizes above 1, and NaN, are shown like 1.
     """
     colour, size = RED if value < 0 else BLUE, abs(value)
     if size < 1 / 6:

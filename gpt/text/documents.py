@@ -7,18 +7,19 @@ from pathlib import Path
 
 from gpt.errors import listed
 
-MAX_LISTED_NAMES = 3  # number of file or record names in a notice
+MAX_LISTED_NAMES = 3  # largest number of file or record names in a notice
 
 
 @dataclass(frozen=True)
 class Document:
-    """A file, a member of an archive or a record.
+    """A unit of a text: a file, a file in an archive, or a record of a table.
 
     Attributes:
-        name: its name in messages.
-        chunks: reads it from its beginning as strict UTF-8, in chunks of whole characters and of
-            bounded size, without a byte-order mark. Call it before asking for the next document.
-        raw: the chunks are any bytes, to be learnt unchanged.
+        name: the name of the document in messages.
+        chunks: returns an iterator over the content in strict UTF-8, without a byte-order mark.
+            Each chunk has whole characters and a bounded size. Call `chunks` before the iterator
+            over the documents advances.
+        raw: whether the document is binary: its chunks are then not UTF-8, and not normalised.
     """
 
     name: str
@@ -28,25 +29,28 @@ class Document:
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file, a member of an archive or a record that is not read, and why."""
+    """A file, a file in an archive, or a record that is not read, and the reason."""
 
     name: str
     reason: str
 
 
 class Notices:
-    """Notices about how files are read, one line for all files with the same notice."""
+    """Collects notices about how files were read, and merges equal notices into one line."""
 
     def __init__(self) -> None:
-        self._counts = dict[str, dict[str, int]]()  # by text and file name
+        self._counts = dict[str, dict[str, int]]()  # notice -> file name -> count
 
     def add(self, name: str, text: str, count: int = 1) -> None:
-        """Add a notice about the file `name`, in which `{count}` stands for the sum of counts."""
+        """Add the notice `text` about the file `name`, unless `count` is 0.
+
+        `{count}` in `text` is replaced by the sum of `count` over all files with this notice.
+        """
         if count:
             self._counts.setdefault(text, {})[name] = count
 
     def lines(self) -> list[str]:
-        """Return the notices, each after the names of its files."""
+        """Return one line for each notice: the names of its files, a colon, and the notice."""
         return [
             f"{listed([*counts], MAX_LISTED_NAMES)}: "
             + text.replace("{count}", f"{sum(counts.values()):,}")
@@ -55,7 +59,10 @@ class Notices:
 
 
 def describe_skipped(skipped: Iterable[Skipped]) -> str:
-    """Return `; skipped 5 binary (a.png, b.png, c.png and 2 more), 1 empty (d.txt)`."""
+    """Describe skipped files by reason, as in `; skipped 2 binary (a.png, b.png), 1 empty (c.txt)`.
+
+    If nothing was skipped, return an empty string.
+    """
     by_reason = dict[str, list[str]]()
     for each in skipped:
         by_reason.setdefault(each.reason, []).append(each.name)
@@ -67,7 +74,7 @@ def describe_skipped(skipped: Iterable[Skipped]) -> str:
 
 
 def joined_name(names: Sequence[str]) -> str:
-    """Return the name of several texts together."""
+    """Return one name for several texts, such as `a.txt and 2 more`."""
     return listed(names, 1)
 
 
@@ -77,10 +84,10 @@ class Source:
 
     Attributes:
         name: the name that the user typed.
-        parts: yields the documents, and what is skipped, always in the same order.
-        files: the files on the disk that are read.
-        notices: returns lines to be logged once all documents have been read.
-        standard_input: the file that holds what came from standard input, if any did.
+        parts: returns an iterator over the documents and skipped files, always in the same order.
+        files: the files on disk that contain the text.
+        notices: returns the lines to log after all documents have been read.
+        standard_input: the file with the text from standard input; None if there is no such text.
     """
 
     name: str
@@ -90,10 +97,10 @@ class Source:
     standard_input: Path | None = None
 
     def documents(self) -> Iterator[Document]:
-        """Yield the documents from the first on."""
+        """Yield the documents in order, without the skipped files."""
         return (part for part in self.parts() if isinstance(part, Document))
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
-        """Everything that is not read. Reads archives and tables to find it."""
+        """The files and records that are not read. The first access reads archives and tables."""
         return tuple(part for part in self.parts() if isinstance(part, Skipped))

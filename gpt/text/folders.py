@@ -10,16 +10,16 @@ from gpt.errors import TextError
 from gpt.text.documents import Skipped
 from gpt.text.reading import in_message
 
-IN_A_RUN = {"config.yaml", "checkpoints"}  # the folder of a run has both
-IN_A_SWEEP = "sweep.json"  # the folder of a sweep has it
+IN_A_RUN = {"config.yaml", "checkpoints"}  # names that the folder of every run contains
+IN_A_SWEEP = "sweep.json"  # name of a file that the folder of every sweep contains
 
 
 def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
-    """Yield the files in a folder and below it that `globs` include, or the file itself.
+    """Yield the files below the folder `start` that `globs` select, or `start` if it is a file.
 
-    They are sorted by their paths, part by part. Hidden names are left out, and links are followed.
-    A file or folder that was found by another path is skipped, so that a loop of links ends. Runs
-    are skipped because they grow.
+    Files are sorted by path. Hidden files are ignored, and links are followed. A file or folder
+    that was already found by another path is skipped, so that a loop of links ends. The folders of
+    runs are skipped, because training changes them. Skipped paths are yielded as `Skipped`.
 
     Raises:
         TextError: a folder or file cannot be read.
@@ -56,11 +56,12 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
 
 
 def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
-    """Return whether a path matches a glob, if there are any, and no glob that excludes it.
+    """Return whether `globs` select a path, which is given as the names in it.
 
-    As in a .gitignore, a glob with a slash matches the path, one without a slash matches the last
-    name in it, `**` matches any number of folders, and one that ends in a slash matches everything
-    in a folder. A glob that begins with `!` excludes files, and folders with their content.
+    A glob that begins with `!` excludes files, and folders with their content. If there are other
+    globs, one of them has to match. The rules are those of a .gitignore: a glob with a slash
+    matches the whole path, and one without a slash its last name. `**` matches any number of
+    folders. A glob that ends in a slash matches everything in a folder.
     """
     including = [_parts(glob) for glob in globs if not glob.startswith("!")]
     return not is_excluded(parts, globs) and (
@@ -69,7 +70,7 @@ def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
 
 
 def is_excluded(parts: Sequence[str], globs: Iterable[str]) -> bool:
-    """Return whether a glob that begins with `!` matches a path or a folder that contains it."""
+    """Return whether a glob that begins with `!` matches the path `parts` or a folder above it."""
     excluding = [_parts(glob[1:]) for glob in globs if glob.startswith("!")]
     return any(
         _matches(parts[:end], each) for each in excluding for end in range(1, len(parts) + 1)

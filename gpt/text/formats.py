@@ -10,7 +10,7 @@ CONVERT = (
     "convert it to plain text, for example by pandoc, pdftotext or LibreOffice, or read its bytes "
     "by --set data.vocabulary=bytes"
 )
-BINARY_MAGIC = (  # offset, bytes and name
+BINARY_MAGIC = (  # (offset, bytes at that offset, name of the format)
     (0, b"%PDF-", "PDF"),
     (0, b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Word or Excel 97"),
     (60, b"BOOKMOBI", "MOBI"),
@@ -28,9 +28,9 @@ BINARY_MAGIC = (  # offset, bytes and name
 
 
 def binary_format(head: bytes, name: str) -> str | None:
-    """Return the name of a file's format if it is not plain text; None if no known one matches.
+    """Return the format of a file that is not plain text; None if no known format matches.
 
-    `head` is the first kilobytes of the file `name`.
+    `head` contains the first bytes of the file `name`.
     """
     suffix = PurePath(name).suffix.lower()
     if head.startswith(ZIP) and suffix in ZIP_SUFFIXES:

@@ -4,14 +4,14 @@ import codecs
 import unicodedata
 from itertools import pairwise
 
-HIGH_BYTE_RATIO = 4  # least number of different low bytes of UTF-16 for each high byte
-ENCODINGS = (  # candidates; of two that fit about as well, the first is chosen
+HIGH_BYTE_RATIO = 4  # smallest ratio of distinct low bytes to distinct high bytes in UTF-16
+ENCODINGS = (  # candidates, the preferred ones first
     *("cp1252", "cp1251", "cp1250", "cp932", "euc_jp", "gb18030", "big5", "cp949", "koi8_r"),
     *("cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874", "iso8859_2"),
     *("cp850", "cp866", "cp852", "cp857", "cp737", "mac_roman", "mac_cyrillic", "mac_latin2"),
     *("utf_16_le", "utf_16_be"),
 )
-ORDER_PENALTY = 0.002  # for each place in ENCODINGS
+ORDER_PENALTY = 0.002  # added to the penalty of a candidate for each place in ENCODINGS
 TYPOGRAPHIC = "¿¡«»“”„‘’‚–—…•·°§№©®€£\xa0´`。、「」！？，；："
 
 
@@ -34,7 +34,10 @@ def likely_encoding(sample: bytes) -> str | None:
 
 
 def _misfits(text: str) -> float:
-    """Return the fraction of non-ASCII characters that are symbols or out of place in a word."""
+    """Return the fraction of the non-ASCII characters that are unlikely in a text.
+
+    These are symbols, capitals after a small letter, and letters of another script after a to z.
+    """
     pairs = [(before, c) for before, c in pairwise(f" {text} ") if c > "\x7f"]
     odd = sum(
         unicodedata.category(c)[0] not in "LM"
@@ -47,10 +50,10 @@ def _misfits(text: str) -> float:
 
 
 def likely_wide(sample: bytes) -> str | None:
-    """Return the variant of UTF-16 that zero bytes reveal; None if there are none."""
+    """Return `utf-16-le` or `utf-16-be` if NUL bytes in `sample` indicate it; otherwise None."""
     even, odd = sample[::2], sample[1::2]
     for encoding, high, low in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
-        # an alphabet has many low bytes and few high ones, 0 for a space
+        # text in an alphabet has many distinct low bytes and few high ones, such as 0 for a space
         if 0 in high and HIGH_BYTE_RATIO * len(set(high)) <= len(set(low)):
             text = codecs.getincrementaldecoder(encoding)("replace").decode(sample)
             if all(unicodedata.category(c)[0] != "C" or c in "\t\n\r\f" for c in text):

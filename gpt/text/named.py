@@ -1,4 +1,4 @@
-"""Texts that have a name: two come with Python, one is downloaded once and kept in the cache."""
+"""The built-in texts: two come with Python, one is downloaded once and cached."""
 
 import hashlib
 import importlib
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Download:
-    """A file at a pinned address, identified by its size in bytes and its SHA-256."""
+    """A file to download: its name, address, size in bytes and SHA-256."""
 
     name: str
     url: str
@@ -41,18 +41,18 @@ TINYSHAKESPEARE = Download(
     size=1_115_394,
     sha256="86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
 )
-NAMED = ("python-docs", "python-source", TINYSHAKESPEARE.name)
-DOWNLOAD_TIMEOUT_S = 20  # seconds without an answer until a download is given up
-EXCLUDED_FOLDERS = {  # parts of the standard library: other projects, tests, python-docs
+NAMED = ("python-docs", "python-source", TINYSHAKESPEARE.name)  # the built-in texts
+DOWNLOAD_TIMEOUT_S = 20  # seconds to wait for an answer of the server
+EXCLUDED_FOLDERS = {  # folders that python-source omits: other projects, tests, python-docs
     *("site-packages", "dist-packages", "test", "tests", "idlelib", "turtledemo", "pydoc_data"),
 }
 
 
 def open_named(name: str) -> Source:
-    """Open a text by its name, one of NAMED.
+    """Open the built-in text `name`, one of NAMED.
 
     Raises:
-        TextError: it cannot be downloaded, or this Python came without it.
+        TextError: the text cannot be downloaded, or this Python was installed without it.
     """
     if name == "python-docs":
         try:
@@ -76,7 +76,7 @@ def open_named(name: str) -> Source:
 
 
 def _is_included(path: Path) -> bool:
-    """Return whether to read this standard-library file."""
+    """Return whether the text python-source includes this file of the standard library."""
     of_machine = path.name.startswith("_sysconfigdata") or path.parts[0].startswith("config-")
     return not of_machine and EXCLUDED_FOLDERS.isdisjoint(path.parts)
 
@@ -86,10 +86,10 @@ def _document(name: str, path: Path) -> Document:
 
 
 def locate(download: Download) -> Path:
-    """Return the file under `data/`, else in the cache, else downloaded into the cache.
+    """Return the path of a file, which is downloaded if it is neither in `data/` nor in the cache.
 
     Raises:
-        TextError: the file is not the pinned one, or it cannot be downloaded.
+        TextError: the file has another SHA-256 than expected, or it cannot be downloaded.
     """
     beside = Path("data") / f"{download.name}.txt"
     cached = cache_dir() / f"{download.name}.txt"

@@ -1,7 +1,7 @@
 """Normalise a text: line ends, Unicode normal form, lower case.
 
 A run's prompts are normalised by the same settings as its text (`data.newlines`, `data.normalize`,
-`data.lowercase`), so that they look like what was learnt.
+`data.lowercase`), so that they resemble the training text.
 """
 
 import re
@@ -10,13 +10,14 @@ from collections.abc import Iterable, Iterator
 
 from gpt.config.schema import DataConfig
 
-# A text can be cut before these characters: they compose with nothing, and a word has ended.
+# A text can be cut before these characters and normalised in pieces, with the same result: they
+# combine with no other character, and they end a word, which matters for a Greek lowercase sigma.
 BEFORE_BOUNDARY = re.compile("(.*)[ \n\u3001\u3002\u4e00-\u9fff\uac00-\ud7a3]", re.DOTALL)
-MAX_UNCUT_CHARACTERS = 2**20  # length from which a text without such a character is cut anywhere
+MAX_UNCUT_CHARACTERS = 2**20  # length above which a text without such a character is cut anyway
 
 
 def normalized(text: str, data: DataConfig) -> str:
-    """Return a prompt or a stop string as it would have been read in a text."""
+    """Return a short text, such as a prompt, normalised by the settings `data`."""
     if data.newlines == "lf":
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return _folded(text, data)
@@ -25,10 +26,10 @@ def normalized(text: str, data: DataConfig) -> str:
 class Normalizer:
     """Normalises texts of any size, in chunks of strict UTF-8.
 
-    Most texts are normalised already, and then no chunk is decoded.
+    For speed, chunks are decoded only if `data.normalize` or `data.lowercase` is set.
 
     Attributes:
-        line_ends: the number of line ends that were changed.
+        line_ends: the number of CRLF and CR line ends that were changed to LF.
     """
 
     def __init__(self, data: DataConfig) -> None:
@@ -36,7 +37,7 @@ class Normalizer:
         self.line_ends = 0
 
     def __call__(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the chunks of one text, normalised: whole characters, and none empty."""
+        """Normalise the chunks of one text; yield non-empty chunks of whole characters."""
         if self.data.newlines == "lf":
             chunks = self._with_line_feeds(chunks)
         if self.data.normalize != "none" or self.data.lowercase:
@@ -72,12 +73,12 @@ class Normalizer:
 
 
 def _folded(text: str, data: DataConfig) -> str:
-    """Return the text in lower case and normal form (Unicode Standard Annex 15), as `data` says."""
+    """Apply `data.normalize`, a Unicode normal form, and `data.lowercase` to a text; return it."""
     form = data.normalize
-    if form != "none":
+    if form != "none":  # before lowercasing, because the NFKC form of U+2121 is TEL
         text = unicodedata.normalize(form, text)
     if data.lowercase:
         text = text.lower()
-        if form != "none":  # the compatibility form of a sign may have capitals, as of U+2121
+        if form != "none":  # lowercasing can produce text that is not in the normal form
             text = unicodedata.normalize(form, text)
     return text
