@@ -1,7 +1,7 @@
-"""Gradients and devices of several ranks.
+"""Average gradients over ranks (the processes that train one model), and give each rank a device.
 
-Each rank computes the gradient of its windows of the batch. DistributedDataParallel averages the
-gradients during the last backward pass (Li et al. 2020, arXiv:2006.15704).
+Each rank computes the gradient of its own windows of the batch. DistributedDataParallel averages
+the gradients during the last backward pass of a step (Li et al. 2020, arXiv:2006.15704).
 """
 
 import hashlib
@@ -18,14 +18,14 @@ from gpt.errors import DeviceError, TrainingError
 
 
 def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], object]) -> Any:
-    """Return the module, wrapped so that backward leaves the mean of all ranks' gradients.
+    """Wrap `module` in DistributedDataParallel, so that backward averages gradients over all ranks.
 
     Args:
         module: the model, or the compiled model.
-        ranks: the processes; for one, the module is returned as it is.
-        rehearse: makes a first backward pass with the module that it is given. DDP lays out its
-            buckets in the order of that pass, so each later step adds in the same order, also the
-            first step after a resume.
+        ranks: the processes that train it. If there is only one, `module` is returned as it is.
+        rehearse: runs one forward and backward pass with the module that it is given. DDP orders
+            its gradient buckets by its first pass. After this one, every step adds gradients in the
+            same order, including the first step after a resume.
     """
     if ranks.size == 1:
         return module
@@ -39,10 +39,10 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
 
 
 def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
-    """Return the device of this rank: on CUDA, a GPU of its own.
+    """Return the device of this rank. On CUDA, each rank gets its own GPU.
 
     Raises:
-        DeviceError: this machine has too few GPUs, or ranks cannot share the device.
+        DeviceError: this machine has fewer GPUs than ranks, or `device` is neither a CPU nor CUDA.
     """
     if ranks.size == 1 or device.type == "cpu":
         return device
@@ -58,7 +58,10 @@ def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
 
 
 def check_equal(module: nn.Module, step: int, ranks: Ranks) -> None:
-    """Raise TrainingError if a parameter differs between ranks in any bit."""
+    """Raise TrainingError unless the parameters of all ranks are equal, bit for bit.
+
+    The message names `step`, the number of steps done.
+    """
     if ranks.size == 1:
         return
     digest = hashlib.sha256()

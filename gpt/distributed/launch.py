@@ -1,6 +1,7 @@
-"""What torchrun sets up for the processes that it starts: variables, a store, and restarts.
+"""Access to what torchrun provides: environment variables, a key-value store, and restarts.
 
-The store belongs to torchrun and outlives its workers. torch is imported only when it is used.
+torchrun keeps the store when it restarts the processes (workers) that it started. torch is imported
+inside functions, because most commands do not need it.
 """
 
 import itertools
@@ -13,7 +14,7 @@ from gpt.errors import UsageError
 STORE_TIMEOUT = timedelta(seconds=10)  # longest wait for an answer of torchrun's store
 
 _trainings = 0  # number of trainings that this process has begun
-_group_numbers = itertools.count()  # numbers of the process groups that this process joins
+_group_numbers = itertools.count()  # one for each process group of this process
 
 
 def is_launched() -> bool:
@@ -22,18 +23,24 @@ def is_launched() -> bool:
 
 
 def is_main() -> bool:
-    """Return whether this process is rank 0, which alone writes and prints."""
+    """Return whether this process is rank 0, the only rank that writes files and prints."""
     return not is_launched() or os.environ["RANK"] == "0"
 
 
 def check_alone(work: str) -> None:
-    """Raise UsageError if torchrun started several processes for `work`, which needs one."""
+    """Raise UsageError if torchrun started more than one process.
+
+    `work` names the task that needs a single process; the message begins with it.
+    """
     if is_launched() and os.environ["WORLD_SIZE"] != "1":
         raise UsageError(f"{work} does not train on ranks; start it without torchrun")
 
 
 def is_first_to_fail() -> bool:
-    """Return whether no other rank has failed since torchrun (re)started them."""
+    """Record that this rank failed; return whether no other rank failed before it.
+
+    The record starts anew when torchrun restarts the ranks.
+    """
     try:
         return not is_launched() or bool(_connect().add(f"{_attempt()}/failed", 1) == 1)
     except RuntimeError:  # torchrun has ended
@@ -41,7 +48,12 @@ def is_first_to_fail() -> bool:
 
 
 def begin_training() -> str | None:
-    """Count a training; after a restart by torchrun, return the run that it began."""
+    """Count a training that this process begins; return the run that it should resume, if any.
+
+    Returns:
+        The folder of the run that the same training began before torchrun restarted the processes.
+        None if there was no restart.
+    """
     global _trainings
     _trainings += 1
     if not is_launched() or not (store := _connect()).check([f"gpt/training/{_trainings}"]):
@@ -50,20 +62,23 @@ def begin_training() -> str | None:
 
 
 def remember(run: str) -> None:
-    """Save the run of the current training for workers that torchrun restarts."""
+    """Store the folder of the current training's run, so that restarted workers can resume it."""
     if is_launched() and is_main():
         _connect().set(f"gpt/training/{_trainings}", run)
 
 
 def new_store(timeout: timedelta) -> Any:
-    """Return a part of torchrun's store that contains nothing of earlier process groups."""
+    """Return a view of torchrun's store whose keys no earlier process group has used.
+
+    `timeout` is the longest wait for an answer.
+    """
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     return PrefixStore(f"{_attempt()}/{next(_group_numbers)}", _connect(timeout))
 
 
 def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
-    """Connect to torchrun's store; `timeout` is the longest wait for an answer."""
+    """Return a client of torchrun's store; `timeout` is the longest wait for an answer."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -71,6 +86,6 @@ def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
 
 
 def _attempt() -> str:
-    """Return a prefix for keys of the workers that torchrun has (re)started."""
+    """Return a prefix for keys in the store, which differs after each restart by torchrun."""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"gpt/{restart}/{os.environ['WORLD_SIZE']}"

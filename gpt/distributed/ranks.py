@@ -1,4 +1,4 @@
-"""The processes that train one model together, as a value that is passed to what needs it."""
+"""The processes that train one model together, as an object that is passed to functions."""
 
 import os
 import time
@@ -12,8 +12,9 @@ from gpt.distributed.launch import is_launched, new_store
 from gpt.errors import ConfigError, TrainingError
 
 TIMEOUT = timedelta(minutes=30)  # longest wait for another rank, which may prepare a large text
-# Gloo's threads release the last tensors only after a collective. Before Python 3.14 a thread that
-# does so while Python ends aborts the process (github.com/pytorch/pytorch/pull/179291).
+# Seconds to wait before the process may exit: Gloo's threads release tensors shortly after a
+# collective. Before Python 3.14, a thread that releases a tensor while Python exits aborts the
+# process (github.com/pytorch/pytorch/pull/179291).
 RELEASE_S = 0.2
 
 R = TypeVar("R")
@@ -21,10 +22,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Ranks:
-    """The processes that train one model, and which of them this one is.
+    """The number of processes that train one model, and the number (rank) of this process.
 
     Attributes:
-        rank: the number of this process, from 0 to `size` - 1. Rank 0 alone writes and prints.
+        rank: the number of this process, from 0 to `size` - 1. Only rank 0 writes files and prints.
         size: the number of processes.
         local_rank: the number of this process among those on this machine.
         local_size: the number of processes on this machine.
@@ -36,9 +37,10 @@ class Ranks:
     local_size: int = 1
 
     def broadcast(self, work: Callable[..., R], *arguments: Any) -> R:
-        """Run `work` on rank 0, and return its result on every rank.
+        """Call `work(*arguments)` on rank 0 only, and return its result on every rank.
 
-        The result is pickled, as PyTorch sends objects; only processes of this job receive it.
+        The result is sent as a pickle. This is safe, because only the processes of this job receive
+        it.
         """
         if self.size == 1:
             return work(*arguments)
@@ -50,7 +52,7 @@ class Ranks:
         return result
 
     def sum(self, numbers: Iterable[float]) -> list[float]:
-        """Return the sum of each number over all ranks, in float64."""
+        """Add up each of `numbers` over all ranks, in float64; return the sums."""
         if self.size == 1:
             return [*numbers]
         import torch
@@ -61,22 +63,23 @@ class Ranks:
         return [*map(float, sums)]
 
     def any(self, flag: bool) -> bool:
-        """Return whether `flag` is true on any rank, such as after a signal or a deadline."""
+        """Return, on every rank, whether `flag` is true on at least one rank."""
         return self.sum([float(flag)])[0] > 0
 
     def wait(self) -> None:
-        """Return once every rank has called this, however long that takes."""
+        """Wait until every rank has called this method (a barrier)."""
         self.sum([0.0])
 
     def share(self, count: int) -> slice:
-        """Return which of `count` items are this rank's: consecutive ones, as evenly as possible.
+        """Return the slice of `count` items that this rank processes.
 
-        3 ranks share 7 items as 0:2, 2:4 and 4:7.
+        Ranks take consecutive slices of sizes as equal as possible: 3 ranks share 7 items as 0:2,
+        2:4 and 4:7.
         """
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
     def check_batch(self, batch_size: int) -> None:
-        """Raise ConfigError if a batch has fewer windows than there are ranks."""
+        """Raise ConfigError if `batch_size`, in windows, is smaller than the number of ranks."""
         if batch_size < self.size:
             raise ConfigError(
                 f"train.batch_size: expected at least one window for each of the {self.size} "
@@ -84,17 +87,17 @@ class Ranks:
             )
 
 
-SINGLE = Ranks()  # one process that trains alone
+SINGLE = Ranks()  # for a training in a single process
 
 
 @contextmanager
 def joined() -> Iterator[Ranks]:
-    """Join the processes that torchrun started to one process group; yield them.
+    """Join the process group of all processes that torchrun started, and yield their `Ranks`.
 
-    Without torchrun, yield `SINGLE`.
+    Without torchrun, or with a single process, yield `SINGLE`.
 
     Raises:
-        TrainingError: another rank does not come, ends, or does not answer.
+        TrainingError: another rank did not start, has ended, or does not answer.
     """
     if not is_launched() or os.environ["WORLD_SIZE"] == "1":
         yield SINGLE

@@ -1,1 +1,1 @@
-"""Batches in, checkpoints out: optimizer, evaluation -> step -> loop, watched by the monitor."""
+"""Batches in, checkpoints out: the optimizer step, evaluations, and the training loop."""

@@ -1,4 +1,4 @@
-"""One update of a model, or of each member of an ensemble."""
+"""Update the weights of a model, or of each member of an ensemble."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -20,18 +20,19 @@ from gpt.training.teacher import Teacher
 
 
 class EnsembleStep:
-    """A TrainStep for each member, with the interface of a TrainStep.
+    """Updates all members of an ensemble; has the same interface as TrainStep.
 
-    The members' batches and random draws differ by their seeds. Member m has, bit for bit, the
-    weights of a run without an ensemble whose seed is `member_seed(seed, m)` and which computes
-    with `threads_each` threads.
+    Each member has its own TrainStep and its own seed, which sets its batches and random draws.
+    Member m gets, bit for bit, the weights of a run without an ensemble that has the seed
+    `member_seed(seed, m)` and computes with `threads_each` threads.
 
-    On a CPU, if `takes_threads`, the members train at the same time, with the threads divided among
-    them; more members than threads take turns. A member waits for another only if that is more than
-    a step behind, or if results are read. Otherwise one member trains after the other.
+    On a CPU, if `takes_threads` returns True, the members train in parallel and divide the threads
+    among them. If there are more members than threads, members wait for a free thread. No member
+    gets more than one step ahead of another, and `read` waits for all members. On other devices,
+    the members train one after another.
     """
 
-    is_ahead = True  # see TrainStep
+    is_ahead = True  # a call may return before its work is done; see TrainStep
 
     def __init__(
         self,
@@ -58,12 +59,16 @@ class EnsembleStep:
         self.pool = ThreadPoolExecutor(
             min(threads, len(self.members)), initializer=set_threads_here, initargs=(each,)
         )
-        self.running: list[Future[None]] = []  # the last work of each member
+        self.running: list[Future[None]] = []  # the newest work of each member
 
     def __call__(self, step: int) -> Result:
-        """Update each member; return their losses and gradient norms, (K,), valid once `read`.
+        """Update each member once, after `step` earlier steps.
 
-        A member whose loss or norm is NaN or infinite skips its own update. See TrainStep.
+        A member whose loss or gradient norm is NaN or infinite skips its own update.
+
+        Returns:
+            The losses and gradient norms of the members, (K,) each. Pass them to `read`, which
+            waits until they are computed.
         """
         losses, norms = torch.full(
             (2, len(self.members)), torch.nan, dtype=torch.float32, device=self.device
@@ -76,23 +81,31 @@ class EnsembleStep:
         return losses, norms
 
     def probe(self, step: int) -> None:
-        """Compute the gradients of each member and discard them; see TrainStep."""
+        """Compute each member's gradients for `step` and discard them, to measure the time."""
         self._for_each_member(lambda m: self.members[m].probe(step))
         self._finish()
 
     def follow(self, schedule: Schedule) -> None:
-        """Use `schedule` from the next step on; see TrainStep."""
+        """Use `schedule` for all members, from the next step on; see TrainStep."""
         self._finish()
         for member in self.members:
             member.follow(schedule)
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
-        """Wait for results; return for each the losses and the norms of the members."""
+        """Wait until `results` are computed, and return them as numbers.
+
+        Returns:
+            For each result [losses, norms]: two lists with a number for each member.
+        """
         self._finish()
         return self.members[0].read(results)
 
     def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Do `work(m)` for each member m, side by side after what this member does already."""
+        """Call `work(m)` for each member m.
+
+        If members train in parallel, each call starts when the member's earlier work ends, and this
+        method returns before the calls end.
+        """
         members = range(len(self.members))
         if not self.side_by_side:
             for m in members:
@@ -109,20 +122,20 @@ class EnsembleStep:
         self.running = started
 
     def _finish(self) -> None:
-        """Wait until no member is running. Raises what a member raised."""
+        """Wait for the work of all members; raise an exception that it raised."""
         running, self.running = self.running, []
         wait(running)
         for future in running:
             future.result()
 
     def state_dict(self) -> TrainingState:
-        """Return the members' states; the names of member m's tensors start with `m.`."""
+        """Return the states of all members; the names of member m's tensors begin with `m.`."""
         states = [member.state_dict() for member in self.members]
         tensors = join_tensors([state.tensors for state in states])
         return TrainingState(tensors, {"members": [state.numbers for state in states]})
 
     def load_state_dict(self, state: TrainingState) -> None:
-        """Copy the result of `state_dict` into the members; see TrainStep."""
+        """Copy `state`, a result of `state_dict`, into the members; see TrainStep."""
         by_member = split_tensors(state.tensors, len(self.members))
         for member, tensors, numbers in zip(
             self.members, by_member, state.numbers["members"], strict=True
@@ -142,7 +155,10 @@ def build_step(
     vocabulary: Vocabulary | None = None,
     teacher: Teacher | None = None,
 ) -> Update:
-    """Return what updates the model; for the arguments see TrainStep."""
+    """Return a TrainStep for `model`, or an EnsembleStep if `model` is an ensemble.
+
+    For the arguments see TrainStep.
+    """
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)
     return EnsembleStep(config, model, device, ranks, ids, vocabulary, teacher)

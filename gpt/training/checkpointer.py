@@ -27,9 +27,9 @@ class Checkpointer:
 
     Args:
         context: the settings, text and folder of the run.
-        update: its model and optimizers.
-        schedule: its plans, which the stored config contains.
-        clock: returns seconds.
+        update: the model and its optimizers.
+        schedule: the schedule of the run. Its plans (how many steps the run has) are stored, too.
+        clock: returns the current time in seconds.
         saved_at_step: the step of the newest checkpoint; None if there is none.
     """
 
@@ -46,9 +46,10 @@ class Checkpointer:
         self.saved_at_step, self.saved_at = saved_at_step, clock()
 
     def is_due_by_clock(self) -> bool:
-        """Return whether `train.checkpoint_every` minutes have passed; never for a period in steps.
+        """Return whether a checkpoint is due because `train.checkpoint_every` minutes have passed.
 
-        The first checkpoint is due at once.
+        The first checkpoint is due at once. If `train.checkpoint_every` is a number of steps,
+        return False.
         """
         every = self.context.config.train.checkpoint_every
         if isinstance(every, int):
@@ -57,18 +58,23 @@ class Checkpointer:
         return self.saved_at_step is None or self.clock() - self.saved_at >= 60 * minutes
 
     def save(self, step: int, progress: Progress, finished: bool) -> None:
-        """Write a checkpoint of `step`; every rank calls this.
+        """Write a checkpoint. Every rank must call this method.
+
+        Args:
+            step: the number of steps done.
+            progress: losses and counters of the run, which are stored, too.
+            finished: whether training has ended.
 
         Raises:
             Diverged: a weight is NaN or infinite.
-            TrainingError: the folder was moved, or the disk is full.
+            TrainingError: the run's folder was moved, or the disk is full.
         """
         if not self.context.ranks.broadcast(self._write, step, progress, finished):
             raise Diverged(f"step {step}: weights are NaN or infinite")
         self.saved_at_step, self.saved_at = step, self.clock()
 
     def _write(self, step: int, progress: Progress, finished: bool) -> bool:
-        """Write the checkpoint on rank 0; return False if a weight is NaN or infinite."""
+        """Write the checkpoint; if a weight is NaN or infinite, write nothing and return False."""
         context, weights = self.context, weights_of(self.update.model)
         if not all(np.isfinite(array).all() for array in weights.values()):
             return False
@@ -82,7 +88,7 @@ class Checkpointer:
             best_step=progress.best_step if progress.best_loss < math.inf else None,
             finished=finished,
         )
-        if finished and config.train.minutes is not None:  # config.yaml repeats the run exactly
+        if finished and config.train.minutes is not None:  # its plans repeat the run
             train = config.train.model_copy(update={"minutes": None})
             repeated = config.model_copy(update={"train": train})
             write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])
@@ -103,7 +109,7 @@ class Checkpointer:
         return True
 
     def _state(self, progress: Progress) -> TrainingState:
-        """Return what training resumes with beside the weights."""
+        """Return what a resume needs besides the weights, such as the optimizers' state."""
         state, corpus = self.update.state_dict(), self.context.corpus
         # JSON has no infinity, the value of losses before the first evaluation
         known = {key: value for key, value in asdict(progress).items() if value != math.inf}

@@ -1,4 +1,4 @@
-"""What a run would take - parameters, memory, time - measured on a short part of it."""
+"""Estimate the parameters, memory and time of a run by measuring a short part of it."""
 
 import tempfile
 import time
@@ -37,11 +37,11 @@ class Estimate:
     """Memory and time that a run is expected to take.
 
     Attributes:
-        parameters: their number, by part of the model.
-        state_bytes: weights, gradients and the optimizers' averages.
-        peak_bytes: the estimate of all memory: see `training_bytes`.
-        costs: the kinds of work of the run; `start` is what precedes training.
-        seconds: the sum of `costs`.
+        parameters: number of parameters, by part of the model.
+        state_bytes: bytes of the weights, the gradients and the optimizers' averages.
+        peak_bytes: bytes of all memory that the run needs at once; see `training_bytes`.
+        costs: the kinds of work of the run, by name; `start` is the work before the first step.
+        seconds: duration of the run: the sum over `costs`.
     """
 
     device: str
@@ -56,10 +56,15 @@ class Estimate:
 def estimate(
     config: Config, corpus: Corpus, clock: Callable[[], float] | None = None
 ) -> tuple[Config, Estimate]:
-    """Measure a short part of a run on a throwaway model, and extrapolate.
+    """Measure a few steps and an evaluation of a throwaway model, and extrapolate to a run.
 
-    Return the config, in which `train.minutes` has become a number of steps, and the estimate.
-    `clock` returns the seconds since the command began; by default, since this call.
+    Args:
+        config: the settings of the run.
+        corpus: the text.
+        clock: returns the seconds since the command began; by default, since this call.
+
+    Returns:
+        The config, in which `train.minutes` is converted to a number of steps, and the estimate.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)
@@ -79,7 +84,7 @@ def estimate(
             lambda step: update.read([update(step)]), update, corpus.val, config, SINGLE
         )
         if config.train.minutes is not None:
-            start_s = clock()  # such a run measures the same before it trains
+            start_s = clock()  # such a run makes the same measurements itself
 
         def sample_and_save() -> None:
             if length := config.train.sample_length:
@@ -89,7 +94,7 @@ def estimate(
                 write_checkpoint(Path(folder), data, update.state_dict())
 
         stopwatch.seconds[EVALUATION] = stopwatch.time(sample_and_save, SINGLE)
-        stopwatch.clock = lambda: start_s  # a run does not measure this: plan as it does
+        stopwatch.clock = lambda: start_s  # a run does not measure this work: do not count it
         budget = TimeBudget(config, corpus.val, stopwatch)
         config = budget.first_plan(config)
     train, schedule, whole = config.train, Schedule(config), budget.val_characters

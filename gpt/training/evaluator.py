@@ -1,4 +1,4 @@
-"""Scores on the val split: the newest, the best so far, and early stopping."""
+"""Evaluations on the val split: the newest loss, the best so far, and early stopping."""
 
 import math
 from dataclasses import asdict, replace
@@ -27,7 +27,10 @@ Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s)$")
 
 
 class Diverged(TrainingError):
-    """The loss or a weight is NaN or infinite; `found` says where."""
+    """The loss, the gradient or a weight is NaN or infinite.
+
+    `found` says which one, and at which step; the message begins with it.
+    """
 
     def __init__(self, found: str) -> None:
         super().__init__(
@@ -36,25 +39,26 @@ class Diverged(TrainingError):
         )
 
 
-@dataclass(config=ConfigDict(strict=True))  # it is read from a file, maybe of an older version
+@dataclass(config=ConfigDict(strict=True))  # a damaged file is refused
 class Progress:
-    """What a run carries from step to step beside its weights; saved with each checkpoint.
+    """Losses and counters of a run so far, saved with each checkpoint.
 
-    The losses are on the val split or, with `train.eval_characters`, on a part of it.
+    `loss` and `best_loss` are in nats per id. They are of the val split or, if
+    `train.eval_characters` is set, of a part of it.
     """
 
     loss: float = math.inf  # loss of the newest evaluation after step 0
     best_loss: float = math.inf
     best_step: NonNegativeInt = 0
-    val_loss: float | None = None  # val loss of the current weights, if they were evaluated
+    val_loss: float | None = None  # of the current weights on all of val; None if not evaluated
     since_best: NonNegativeInt = 0  # evaluations in a row without a new best
-    pending: dict[Metric, float] | None = None  # metrics of a step that is still to be evaluated
-    ended: bool = False  # early, by a target or by patience
-    skipped_in_a_row: NonNegativeInt = 0  # steps
+    pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted
+    ended: bool = False  # whether early stopping has ended the run
+    skipped_in_a_row: NonNegativeInt = 0  # newest steps in a row that were NaN or infinite
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
 
     def add(self, step: int, loss: float) -> bool:
-        """Add an evaluation; return whether it is the best so far."""
+        """Record the `loss` of an evaluation at `step`; return whether it is the lowest so far."""
         self.loss, is_best = loss, loss < self.best_loss
         if is_best:
             self.best_loss, self.best_step, self.since_best = loss, step, 0
@@ -63,7 +67,7 @@ class Progress:
         return is_best
 
     def early_stop(self, train: TrainConfig) -> str:
-        """Return the reason to stop before the last step, or an empty string."""
+        """Return the reason to stop early that the settings `train` give, or an empty string."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
             return f"val loss {self.loss:.4f} is at train.stop_at_val_loss {target}"
@@ -76,13 +80,13 @@ class Progress:
 
 
 class Evaluator:
-    """Scores a model on the val split, and decides when training ends.
+    """Evaluates a model on the val split, and decides when training ends.
 
     Attributes:
-        progress: updated by each complete evaluation.
-        is_best: whether this step's evaluation is the best so far.
-        reason_to_stop: why training ends at this step; empty while it goes on.
-        best_val_loss: val loss of the best checkpoint on the whole split, known at the end.
+        progress: losses and counters, updated by each complete evaluation.
+        is_best: whether this step was evaluated and has the lowest loss so far.
+        reason_to_stop: why training ends at this step; empty while training continues.
+        best_val_loss: loss of the best checkpoint on the whole val split; final when training ends.
     """
 
     def __init__(
@@ -94,15 +98,17 @@ class Evaluator:
         self.is_best, self.reason_to_stop, self.best_val_loss = False, "", math.inf
 
     def evaluate(self, step: int, is_last: bool) -> dict[str, float]:
-        """Score the model after `step` steps, and update the attributes.
+        """Compute the val loss after `step` steps, and update the attributes.
+
+        `is_last` is true after the last step of the run.
 
         Returns:
-            `val_loss`, and for an ensemble `val_loss_member_1` and so on. With
-            `train.eval_characters`, `val_loss_part` in its place, and both at the end. With bytes
-            also `val_loss_per_character`.
+            Losses by name: `val_loss`, and for an ensemble `val_loss_member_1` and so on. If
+            `train.eval_characters` is set, the name is `val_loss_part`; the evaluation that ends
+            training has both. If ids are bytes, `val_loss_per_character` is added.
 
         Raises:
-            Stopped: a stop was requested; the attributes are as they were.
+            Stopped: a stop was requested; the attributes are unchanged.
             Diverged: a loss is NaN or infinite.
         """
         train = self.context.config.train
@@ -128,7 +134,7 @@ class Evaluator:
         return losses
 
     def describe(self, step: int, losses: dict[str, float]) -> Evaluation:
-        """Return the evaluation of `step` with a sample."""
+        """Return the evaluation of `step`: its `losses`, a sample, and a warning of overfitting."""
         config, sample = self.context.config, None
         if length := config.train.sample_length:
             sample = generate_text(
@@ -142,7 +148,10 @@ class Evaluator:
         return Evaluation(losses, self.is_best, self._warning(), sample)
 
     def outcome(self, step: int, seconds: float) -> Outcome:
-        """Return the outcome of a run that ended at `step`, `seconds` after its call."""
+        """Return the result of a run that ended at `step`.
+
+        `seconds` is the duration of this call of `train`.
+        """
         context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
         assert val_loss is not None
         return Outcome(
@@ -165,7 +174,10 @@ class Evaluator:
         )
 
     def _warning(self) -> str:
-        """Return a warning if the val loss has risen for `OVERFIT_EVALUATIONS` evaluations."""
+        """Return a warning when OVERFIT_EVALUATIONS evaluations in a row were worse than the best.
+
+        After any other evaluation, return an empty string.
+        """
         best, now = self.progress.best_loss, self.progress.loss
         if self.progress.since_best != OVERFIT_EVALUATIONS or now <= best:
             return ""
@@ -175,7 +187,12 @@ class Evaluator:
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return the loss on `characters` of the val split as `name`, and those of members."""
+        """Compute the loss on `characters` ids of the val split.
+
+        Returns:
+            The loss, by `name`. For an ensemble also the loss of each member m, by `name` +
+            `_member_m`.
+        """
         vocabulary = self.context.corpus.vocabulary
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
         if is_untrained and vocabulary.unknown_id is None:  # every id is equally likely
@@ -196,7 +213,7 @@ class Evaluator:
         return {name: loss} | {f"{name}_member_{m}": x for m, x in enumerate(of_members, start=1)}
 
     def _score_best(self, step: int) -> float:
-        """Return the val loss of the best checkpoint, whose weights are loaded temporarily."""
+        """Load the best checkpoint's weights temporarily, and return their loss on all of val."""
         self.model.zero_grad(set_to_none=True)  # makes room for the copy
         weights = {name: weight.clone() for name, weight in self.model.state_dict().items()}
         try:

@@ -1,4 +1,4 @@
-"""The loss of a batch and its gradients, on a CPU by several threads."""
+"""Compute the loss of a batch and its gradients; on a CPU, in several threads."""
 
 import math
 from collections.abc import Iterable
@@ -16,27 +16,28 @@ from gpt.model.transformer import GPT, LARGE_VOCABULARY, cross_entropy
 from gpt.training.linear_cross_entropy import linear_cross_entropy
 from gpt.training.teacher import Teacher
 
-# Numbers of the residual stream (B T C) that one CPU thread takes through the model at a time. The
-# MLP's activations are four times as many, 16 MB. Above 32 MB, malloc would return the memory and
-# the system clear it again each time: a sixth of a step (scripts/experiments.md).
+# Numbers of the residual stream (B x T x C) that one CPU thread processes at a time. The MLP's
+# activations are four times larger: 16 MB. malloc returns blocks above 32 MB to the system, and
+# clearing new ones takes a sixth of a step (scripts/experiments.md).
 CHUNK_NUMBERS = 2**20
-# Most workers; each holds a gradient of every parameter until it is added to the sum.
+# Largest number of workers (threads). Each one needs memory for a gradient of every parameter.
 MAX_WORKERS = 8
 
 LossAndGradients = tuple[Tensor, tuple[Tensor, ...]]
 
 
 class Backward:
-    """Adds the gradients of a micro-batch to the parameters' `.grad`.
+    """Computes the loss of a micro-batch and adds its gradients to the parameters' `.grad`.
 
-    On a CPU, a few windows at a time are taken through the whole model, if possible by several
-    workers. Threads that share every operation would wait for each other at each of them (`python
-    scripts/bench.py workers` measures both). Gradients are added in the order of the windows. More
-    threads than MAX_WORKERS share the workers' operations: 16 threads are 8 workers of 2.
+    On a CPU, the micro-batch is split into chunks of a few windows, and several workers (threads)
+    each run the whole model on a chunk. This is faster than dividing each operation among all
+    threads, which then wait for each other (`python scripts/bench.py workers` measures both).
+    Gradients are added in the order of the chunks. If there are more threads than MAX_WORKERS, each
+    worker uses several of them: 16 threads are 8 workers of 2.
 
     Attributes:
-        forward: the model; later, the model compiled or wrapped by DDP.
-        workers: the number of workers. A single one uses autograd's hooks, as DDP needs.
+        forward: computes the logits: the model, or the model compiled or wrapped by DDP.
+        workers: the number of workers. A single worker calls `loss.backward()`, as DDP needs.
     """
 
     def __init__(
@@ -58,7 +59,10 @@ class Backward:
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return what windows x and y (B, T) add to the mean loss of the whole batch, ()."""
+        """Return the summed loss of windows x and y (B, T), divided by the characters of the batch.
+
+        These losses, (), add up to the mean loss of the whole batch.
+        """
         with autocast(self.device, self.precision):
             out = self.model.hidden(x) if self.fused else self.forward(x)  # (B, T, C) or (B, T, V)
             targets = y if self.teacher is None else self.teacher.targets(x, y)
@@ -69,9 +73,17 @@ class Backward:
         return summed / self.characters
 
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
-        """Add the gradient of the loss of x and y (B, T), times `scale`; return the loss.
+        """Compute the loss of a micro-batch, and add its gradients to `.grad`.
 
-        Set `last` if no other micro-batch follows: DDP then averages the gradients of all ranks.
+        Args:
+            x: the inputs, (B, T).
+            y: the targets, (B, T).
+            scale: factor of the gradients, ().
+            last: whether this is the last micro-batch of the step. If so, DDP averages the
+                gradients.
+
+        Returns:
+            The loss without the factor `scale`, ().
         """
         B, T = x.shape
         count = chunk_count(B, T, self.C, self.workers) if self.device.type == "cpu" else 1
@@ -101,13 +113,13 @@ class Backward:
         return total
 
     def _compute(self, x: Tensor, y: Tensor, scale: Tensor, threads: int) -> LossAndGradients:
-        """Return the loss of these windows and its gradients, times `scale`."""
+        """Return the loss of x and y, and its gradients times `scale`; use `threads` threads."""
         set_threads_here(threads)
         loss = self.loss(x, y)
         return loss.detach(), torch.autograd.grad(scale * loss, self.parameters)
 
     def _add(self, loss: Tensor, gradients: Iterable[Tensor]) -> Tensor:
-        """Add the gradients to `.grad`; return the loss."""
+        """Add `gradients`, one for each parameter, to `.grad`; return `loss`."""
         for p, gradient in zip(self.parameters, gradients, strict=True):
             # contiguous, because AdamW's kernel does not check strides
             p.grad = gradient.contiguous() if p.grad is None else p.grad.add_(gradient)
@@ -115,47 +127,49 @@ class Backward:
 
 
 def fuses_head(config: Config, V: int, device: torch.device, ranks: Ranks = SINGLE) -> bool:
-    """Return whether training without a teacher needs no logits: on a CPU, if V is large.
+    """Return whether to compute the head and the loss in one operation, if there is no teacher.
 
-    A compiler and DDP need the whole forward pass of the model.
+    See `linear_cross_entropy`. This is done on a CPU, if the vocabulary size `V` is large. With
+    torch.compile or DDP it is not, as these need the whole forward pass of the model.
     """
     large, compiled = V >= LARGE_VOCABULARY, config.train.compile == "on"
     return large and device.type == "cpu" and not compiled and ranks.size == 1
 
 
 def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
-    """Return whether threads can each take a model through a part of the batch.
+    """Return whether several threads can run forward and backward passes at the same time.
 
-    They cannot with dropout, whose masks are drawn one after the other. Nor can torch.compile run
-    in two threads at a time, and DDP takes the gradients of one thread.
+    This is possible on a CPU only. Dropout prevents it, because its masks are drawn in order.
+    torch.compile prevents it, because it cannot run in two threads at a time. DDP prevents it,
+    because it handles the gradients of one thread.
     """
     plain = config.model.dropout > 0 or config.train.compile == "on"
     return device.type == "cpu" and ranks.size == 1 and not plain
 
 
 def threads_each(threads: int, config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
-    """Return how many of `threads` compute each member of an ensemble."""
+    """Return how many of the `threads` threads each member of an ensemble gets."""
     K = config.model.ensemble
     return max(1, threads // K) if takes_threads(config, device, ranks) else threads
 
 
 def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
-    """Return the number of workers for each member of an ensemble."""
+    """Return the number of workers (see Backward) for one model or ensemble member."""
     if not takes_threads(config, device, ranks):
         return 1
     return min(threads_each(torch.get_num_threads(), config, device, ranks), MAX_WORKERS)
 
 
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
-    """Return the largest number of chunks of B windows.
+    """Return the number of chunks into which to split `B` windows of `T` characters.
 
-    Each worker gets equally many, and a chunk has about CHUNK_NUMBERS numbers of the stream or
-    fewer.
+    It is a multiple of `workers`, but at most `B`. Each chunk has about CHUNK_NUMBERS numbers of
+    the residual stream (`C` for each character) or fewer.
     """
     rounds = math.ceil(B * T * C / CHUNK_NUMBERS / workers)
     return min(B, workers * rounds)
 
 
 def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
-    """Return how many of B windows of T characters `workers` hold in memory at the same time."""
+    """Return how many of `B` windows `workers` workers process at the same time."""
     return min(B, workers * -(-B // chunk_count(B, T, C, workers)))

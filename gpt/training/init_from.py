@@ -1,6 +1,6 @@
-"""The model of step 0: new weights, or those of a run to fine-tune.
+"""Make the model that training starts with: new weights, or those of a run to fine-tune.
 
-V is the size of the new vocabulary: the characters of the run to fine-tune and those of the text.
+A fine-tuned model has a new vocabulary: the characters of its run and of the text. V is its size.
 """
 
 import logging
@@ -22,21 +22,22 @@ from gpt.text.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
-OLD_MEAN = -1  # stands for the mean of all old rows, which is put after them
+OLD_MEAN = -1  # index of the mean of all old rows, which is appended to them
 
 
 def initial_model(
     config: Config, vocabulary: Vocabulary, device: torch.device
 ) -> tuple[LanguageModel, dict[str, str | int]]:
-    """Return the model of step 0, with new weights or those of `train.init_from`.
+    """Return the model of step 0, with new weights or those of the run `train.init_from`.
 
     Returns:
-        The model, and the source of its weights for the provenance: the path of the run, the step
-        of its best checkpoint, and the SHA-256 of its weights.
+        The model, and a dict for the provenance of fine-tuned weights: the path of the run, the
+        step of its best checkpoint, and the SHA-256 of its weights. For new weights, the dict is
+        empty.
 
     Raises:
-        UsageError: there is no such run.
-        ConfigError: the config contradicts its model.
+        UsageError: the run does not exist.
+        ConfigError: `config` contradicts the model of the run.
         CheckpointError, OutOfMemory, Unreadable: see `read_checkpoint`.
     """
     if config.train.init_from is None:
@@ -57,10 +58,11 @@ def initial_model(
 
 
 def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocabulary) -> Tensors:
-    """Return the weights with a row for each id of `vocabulary`, and for `config.T`.
+    """Return the weights of the checkpoint `data`, resized for `vocabulary` and `config.T`.
 
-    In embeddings and the head (V, C), the row of a new character is the mean row: it is as likely
-    as the mean old character. Position embeddings (T, C) are cut to the first `config.T`.
+    Embeddings and the head get one row for each id of `vocabulary`, (V, C). The row of a new
+    character is the mean of all old rows, so its logit is the mean of their logits. Position
+    embeddings (T, C) are cut to the first `config.T` rows.
     """
     rows = _old_rows(data.vocabulary, vocabulary)
     shapes = parameter_shapes(config, len(vocabulary))
@@ -76,7 +78,7 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
 
 
 def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
-    """Return for each new id (V,) the old id with its first row, or OLD_MEAN."""
+    """Return for each id of `new` the id of `old` whose row it gets, or OLD_MEAN."""
     if new.is_bytes:
         return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}

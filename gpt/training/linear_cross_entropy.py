@@ -1,6 +1,6 @@
-"""For large vocabularies, the head and the cross entropy in one operation.
+"""The head and the cross entropy in one operation, for large vocabularies.
 
-N characters, C channels, V vocabulary size.
+Shapes use N for the number of characters, C for channels and V for the vocabulary size.
 """
 
 from typing import Any
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-LOGITS_AT_ONCE = 2**21  # numbers; 8 MB in float32, which stay in the processor's cache
+LOGITS_AT_ONCE = 2**21  # logits in memory at a time; 8 MB of float32 fit into the cache
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
     """Return cross_entropy(x @ weight.T, targets, reduction="sum") without (N, V) logits.
 
-    The gradients are computed with the loss, for a few rows at a time (Liger Kernel,
-    arXiv:2410.10989, section 3.2), because memory access limits the speed.
+    Logits, loss and gradients are computed together, for a few rows at a time. This needs less
+    memory access, which limits the speed (Liger Kernel, arXiv:2410.10989, section 3.2).
 
     Args:
-        x: (N, C).
-        weight: (V, C).
-        targets: (N,).
-        dtype: of the matrix products; everything else is float32.
+        x: the input of the head, (N, C).
+        weight: the weight of the head, (V, C).
+        targets: the ids to predict, (N,).
+        dtype: dtype of the matrix products; everything else is float32.
     """
     loss: Tensor = LinearCrossEntropy.apply(x, weight, targets, dtype)  # type: ignore[no-untyped-call]
     return loss
@@ -33,7 +33,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the loss, (), and keep its gradients."""
+        """Return the loss, (), and save the gradients of `x` and `weight` in `ctx`."""
         (N, C), V = x.shape, len(weight)
         rows = min(N, max(1, LOGITS_AT_ONCE // V))
         weight_in_dtype, total = weight.to(dtype), torch.zeros((), dtype=torch.float32)
@@ -62,6 +62,6 @@ class LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        """Return the gradients of x and the weight, times that of the loss."""
+        """Return the saved gradients of `x` and `weight`, times the gradient of the loss."""
         x_gradient, weight_gradient = ctx.saved_tensors
         return x_gradient.mul_(gradients[0]), weight_gradient.mul_(gradients[0]), None, None

@@ -1,4 +1,4 @@
-"""Estimate the memory that training takes, before any of it is allocated."""
+"""Estimate the memory that training takes, before it is allocated."""
 
 import torch
 
@@ -13,8 +13,8 @@ from gpt.training.gradients import fuses_head, takes_threads, windows_at_once, w
 from gpt.training.linear_cross_entropy import LOGITS_AT_ONCE
 from gpt.training.teacher import Teacher
 
-FLOAT_BYTES = 4
-LIBRARY_BYTES = 4e8  # torch and other libraries, most of which are not loaded yet
+FLOAT_BYTES = 4  # bytes of a float32
+LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
 ADVICE = (
     "use a smaller train.batch_size, model.T, model.C or model.n_layer, or a larger "
     "train.accumulation"
@@ -32,10 +32,10 @@ def check_training_memory(
 
     Args:
         config: the settings of the run.
-        vocabulary_size: V.
-        device: where to train.
-        teacher: the model to distill, which is in memory already.
-        ranks: the processes that share each batch; those of this machine share its memory.
+        vocabulary_size: the number of ids, V.
+        device: the device to train on.
+        teacher: the model to distill, if any. Its weights do not count: they are in memory already.
+        ranks: the processes that train together. Those on this machine share its memory.
     """
     distilled = teacher.model.config if teacher else None
     parts = training_bytes(config, vocabulary_size, device, distilled, ranks)
@@ -55,9 +55,10 @@ def training_bytes(
     teacher: ModelConfig | None = None,
     ranks: Ranks = SINGLE,
 ) -> dict[str, float]:
-    """Return the bytes that training takes on this rank, by part, within a factor of about 1.5.
+    """Estimate the bytes that training takes on this rank, by part such as "weights".
 
-    For the arguments see `check_training_memory`.
+    The estimate is right within a factor of about 1.5. `teacher` is the config of the model to
+    distill. For the other arguments see `check_training_memory`.
     """
     model, train, on_cpu = config.model, config.train, device.type == "cpu"
     K, V = model.ensemble, vocabulary_size
@@ -89,13 +90,13 @@ def training_bytes(
         "optimizer": 2 * parameters,
         # ids and token dropout of two batches
         "batch": 60 * K * train.batch_size * model.T,
-        # malloc keeps what the threads of training freed, and others evaluate
+        # malloc keeps what training's threads freed; other threads evaluate
         "activations": training + evaluation if on_cpu else max(training, evaluation),
     }
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the bytes of a character's activations in so many layers, and of its logits."""
+    """Return the bytes of one character's activations in `layers` layers and of `logits` logits."""
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values
     return FLOAT_BYTES * (layers * layer + 4 * model.C + logits)
