@@ -28,8 +28,8 @@ class EnsembleStep:
 
     On a CPU, if `takes_threads` returns True, the members train in parallel and divide the threads
     among them. If there are more members than threads, members wait for a free thread. No member
-    gets more than one step ahead of another, and `read` waits for all members. On other devices,
-    the members train one after another.
+    gets more than one step ahead of another, and `read` waits for all members. Otherwise, the
+    members train one after another.
     """
 
     is_ahead = True  # a call may return before its work is done; see TrainStep

@@ -48,8 +48,8 @@ class Checkpointer:
     def is_due_by_clock(self) -> bool:
         """Return whether a checkpoint is due because `train.checkpoint_every` minutes have passed.
 
-        The first checkpoint is due at once. If `train.checkpoint_every` is a number of steps,
-        return False.
+        If that setting is a number of steps, return False. Otherwise, the first checkpoint is due
+        at once.
         """
         every = self.context.config.train.checkpoint_every
         if isinstance(every, int):

@@ -1,8 +1,8 @@
 """AdamW and Muon.
 
-torch.optim has both, but it loads torch's compiler, which takes 2 s, and its Muon takes one matrix
-at a time in bfloat16, which on a CPU without bfloat16 takes four times as long as this one
-(`python scripts/bench.py optimizer`).
+torch.optim has both, but importing it loads torch's compiler, which takes 2 s. Its Muon processes
+one matrix at a time in bfloat16. On a CPU without bfloat16, this takes four times as long as the
+Muon of this module (`python scripts/bench.py optimizer`).
 """
 
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ POLAR_EXPRESS = (
 )
 
 
-matrix_norms = partial(torch.linalg.matrix_norm, keepdim=True)  # (N, h, w) -> (N, 1, 1)
+matrix_norms = partial(torch.linalg.matrix_norm, keepdim=True)  # Frobenius: (N, h, w) -> (N, 1, 1)
 
 
 class Optimizer:
-    """Parameters, and the tensors that are kept for them from step to step.
+    """Base class of the optimizers, with parameters and the state tensors kept between steps.
 
     Attributes:
-        state: lists of tensors by name.
+        state: lists of tensors, by a name such as `momentum`.
     """
 
     def __init__(self, parameters: Sequence[Tensor], **state: list[Tensor]) -> None:
@@ -40,7 +40,7 @@ class Optimizer:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradient of each parameter."""
+        """The gradients of all parameters that have one."""
         return [p.grad for p in self.parameters if p.grad is not None]
 
     @torch.no_grad()
@@ -49,8 +49,8 @@ class Optimizer:
 
         Args:
             lr_factor: the learning rate, as a fraction of its peak.
-            skip: a bool scalar tensor on the parameters' device. If it is true, nothing
-                changes; the CPU does not wait for its value.
+            skip: a bool scalar tensor on the parameters' device. If it is true, parameters and
+                state stay as they are. The CPU does not wait for its value.
         """
         tensors = [*self.parameters, *self._named_state().values()]
         before = [] if skip is None else [tensor.clone() for tensor in tensors]
@@ -60,18 +60,21 @@ class Optimizer:
                 torch.where(skip, old, tensor, out=tensor)
 
     def update(self, lr_factor: float) -> None:
-        """Update every parameter; see `step`."""
+        """Update every parameter; `lr_factor` is the learning rate as a fraction of its peak."""
         raise NotImplementedError
 
     def state_dict(self) -> Tensors:
-        """Return the state as arrays: `momentum.0` and so on. On a CPU they share its memory."""
+        """Return the state as arrays, named `momentum.0` and so on.
+
+        On a CPU, the arrays share memory with the state.
+        """
         return {name: tensor.numpy(force=True) for name, tensor in self._named_state().items()}
 
     def load_state_dict(self, state: Tensors) -> None:
-        """Copy the result of `state_dict` into the state.
+        """Copy `state`, a result of `state_dict`, into this optimizer.
 
         Raises:
-            ValueError: it belongs to other parameters; nothing was copied.
+            ValueError: names or shapes in `state` do not fit the parameters; nothing is copied.
         """
         named = self._named_state()
         expected = {name: tuple(tensor.shape) for name, tensor in named.items()}
@@ -85,7 +88,7 @@ class Optimizer:
 
 
 class AdamW(Optimizer):
-    """Adam with decoupled weight decay (arXiv:1711.05101), by torch's fused kernel."""
+    """Adam with decoupled weight decay (arXiv:1711.05101), computed by torch's fused kernel."""
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class AdamW(Optimizer):
         self.learning_rate, self.betas, self.weight_decay = learning_rate, betas, weight_decay
 
     def update(self, lr_factor: float) -> None:
-        """Update every parameter; see `Optimizer.step`."""
+        """Update every parameter; see `Optimizer.step` for `lr_factor`."""
         torch._foreach_add_(self.state["steps"], 1)
         torch._fused_adamw_(
             self.parameters,
@@ -123,18 +126,19 @@ class AdamW(Optimizer):
 
 
 class Muon(Optimizer):
-    """Orthogonalised momentum (Jordan et al. 2024, kellerjordan.github.io/posts/muon).
+    """Muon: each step is an orthogonalised momentum (kellerjordan.github.io/posts/muon).
 
-    All directions of a matrix move equally far; otherwise its gradient's few large directions would
-    dominate. Over many steps, all its neurons move equally far, too (NorMuon, arXiv:2510.05491).
+    Orthogonalising makes the singular values of a matrix's step nearly equal. Otherwise, the few
+    large ones of its gradient would dominate. The step is also scaled so that, over time, all
+    neurons of a matrix move equally far (NorMuon, arXiv:2510.05491).
 
     Args:
         parameters: 2-D tensors.
-        rows: for each parameter, the number of rows of each matrix that is stacked in it, such as
+        rows: for each parameter, the row counts of the matrices that are stacked in it, such as
             queries, keys and values. Each matrix is orthogonalised separately.
-        learning_rate: the peak.
+        learning_rate: the peak learning rate.
         weight_decay: decoupled, as in AdamW.
-        dtype: of the matrix products.
+        dtype: dtype of the matrix products.
     """
 
     MOMENTUM = 0.95  # weight of the past in the running mean of gradients
@@ -153,14 +157,14 @@ class Muon(Optimizer):
         super().__init__(
             parameters,
             momentum=[torch.zeros_like(p) for p in parameters],
-            square=[  # of each neuron: the longer side of a matrix
+            square=[  # one number per neuron; neurons are the longer side of a matrix
                 torch.zeros_like(m[:, :1] if len(m) >= m.shape[1] else m[:1], dtype=torch.float32)
                 for m in self._split([*parameters])
             ],
         )
 
     def update(self, lr_factor: float) -> None:
-        """Update every parameter; see `Optimizer.step`."""
+        """Update every parameter; see `Optimizer.step` for `lr_factor`."""
         rate, directions = lr_factor * self.learning_rate, list[Tensor]()
         for p, gradient, momentum in zip(
             self.parameters, self.gradients, self.state["momentum"], strict=True
@@ -182,13 +186,14 @@ class Muon(Optimizer):
             matrix.sub_(step, alpha=rate * max(1, height / width) ** 0.5)
 
     def _split(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Return views of the matrices in parameters or directions."""
+        """Split each tensor into views of the matrices that are stacked in it."""
         return [m for t, rows in zip(tensors, self.rows, strict=True) for m in torch.split(t, rows)]
 
     def _equalise(self, steps: Tensor, squares: list[Tensor]) -> Tensor:
-        """Return orthogonalised steps (N, height, width); update the mean squares of their neurons.
+        """Return orthogonalised `steps` (N, height, width), scaled for equal steps of all neurons.
 
-        These become equal over time; the norm of each matrix stays.
+        `squares`, the running mean squares of each matrix's neurons, are updated; they become equal
+        over time. The scaling keeps the norm of each matrix.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         longer_first = steps.shape[-2] >= steps.shape[-1]
@@ -202,8 +207,8 @@ class Muon(Optimizer):
 def orthogonalise(matrices: Tensor) -> Tensor:
     """Replace the singular values of matrices (N, height, width) by values from 0.9 to 1.1.
 
-    This is U V^T of U S V^T, by polynomials in the matrix, which need only products. Singular
-    values below a fiftieth of the norm stay smaller.
+    For a matrix U S V^T, the result is about U V^T. It is computed by polynomials of the matrix,
+    which need only matrix products. Singular values below a fiftieth of the norm stay smaller.
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # so that x x^T is the smaller square
@@ -218,10 +223,11 @@ def orthogonalise(matrices: Tensor) -> Tensor:
 def make_optimizers(
     model: GPT, config: TrainConfig, dtype: torch.dtype = torch.float32
 ) -> list[Optimizer]:
-    """Return AdamW for all parameters, or Muon for the blocks' matrices and AdamW for the rest.
+    """Return the optimizers that `config.optimizer` selects: AdamW alone, or Muon and AdamW.
 
-    Biases and LayerNorms do not decay. Beside Muon, embeddings and the head do not decay either.
-    Muon's matrix products use `dtype`.
+    Muon updates the blocks' matrices, and AdamW all other parameters. `dtype` is the dtype of
+    Muon's matrix products. Biases and LayerNorms have no weight decay. If Muon is used, embeddings
+    and the head have none either.
     """
     matrices = {name: p for name, p in model.named_parameters() if p.ndim == 2}
     vectors = [p for p in model.parameters() if p.ndim < 2]

@@ -23,12 +23,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RunState:
-    """A run in memory.
+    """State of a run that starts or resumes.
 
     Attributes:
         config: the settings to train with.
         step: the number of steps done.
-        saved_config: the settings of the checkpoint; None for a new run.
+        update: the model and its optimizers.
+        saved_config: the settings in the checkpoint; None for a new run.
     """
 
     config: Config
@@ -49,12 +50,16 @@ def resume_from(
 ) -> RunState:
     """Load the last checkpoint of a run to train it with `context.config`.
 
-    With `extend`, the run is finished and `train.minutes` is the time for further steps. `clock`
-    returns the seconds since the command began.
+    Args:
+        context: the settings, text and folder of the run.
+        device: the device to train on.
+        teacher: the model to distill, if any.
+        clock: returns the seconds since the command began.
+        extend: whether the run is finished, and `train.minutes` is the time for further steps.
 
     Raises:
-        CheckpointError: no checkpoint is intact, or the last one is of another model.
-        ConfigError: the config changes what would make it another run.
+        CheckpointError: no checkpoint is intact, or the last one does not fit the model.
+        ConfigError: the config changes a setting that must stay the same in a run.
         UsageError: the text or the teacher differs, or the run is finished.
     """
     config, corpus, ranks = context.config, context.corpus, context.ranks
@@ -94,7 +99,7 @@ def resume_from(
 
 
 def _check_sources(context: RunContext, teacher: Teacher | None, saved: dict[str, Any]) -> None:
-    """Raise UsageError if the run began with another text or teacher."""
+    """Raise UsageError if the text or the teacher differs from that in `saved`, the old state."""
     corpus, distill = context.corpus, context.config.train.distill
     for what, name, before, now in (
         ("text", corpus.name, saved["text_sha256"], corpus.sha256),
@@ -108,7 +113,7 @@ def _check_sources(context: RunContext, teacher: Teacher | None, saved: dict[str
 
 
 def _check_not_finished(context: RunContext, step: int, progress: Progress) -> None:
-    """Raise UsageError if the run has made all steps, or ended early."""
+    """Raise UsageError if the run has made all its steps, or early stopping has ended it."""
     train = context.config.train
     if progress.ended and (reason := progress.early_stop(train)):
         advice = "--set train.stop_at_val_loss=null --set train.patience=null"
@@ -124,7 +129,10 @@ def _check_not_finished(context: RunContext, step: int, progress: Progress) -> N
 
 
 def _warn_of_other_digits(update: Update, saved: dict[str, Any]) -> None:
-    """Warn if the number of threads or the precision differs, which changes the last digits."""
+    """Warn if the number of threads or the precision differs from that in `saved`.
+
+    The results may then differ in their last digits.
+    """
     precision = str(update.precision).removeprefix("torch.")
     for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
         if now != saved[name]:

@@ -1,4 +1,4 @@
-"""What all parts of a training share, and what it returns."""
+"""`RunContext`, which all parts of a training use, and `Outcome`, the result of a training."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ class RunContext:
 
     Attributes:
         folder: the absolute path of the run's folder.
-        should_stop: returns whether the caller wants training to stop; called from any thread.
+        should_stop: returns whether training should stop. It is called from any thread.
     """
 
     config: Config
@@ -27,31 +27,32 @@ class RunContext:
 
     @property
     def name(self) -> str:
-        """The folder as messages show it: relative to the working folder if it is inside."""
+        """The run's folder, as messages show it: relative to the working folder if it is inside."""
         return str(from_here(self.folder))
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """Result of a run that has ended.
 
-    `val_loss` and `best_val_loss` are in nats per id: a character, or with bytes a byte.
+    `val_loss` and `best_val_loss` are in nats per id. An id is a character or, in a vocabulary of
+    bytes, a byte.
     """
 
-    run: str  # the folder
+    run: str  # path of the run's folder
     text: str  # name of the text
     config: str  # path of the resolved config
     seed: int
     parameters: int
     reason: str  # why training ended
-    step: int
-    val_loss: float
+    step: int  # number of steps done
+    val_loss: float  # after the last step
     val_loss_per_character: float  # nats
-    best_val_loss: float
+    best_val_loss: float  # of the best checkpoint
     best_val_loss_per_character: float  # nats
     bits_per_byte: float  # best val loss per byte of UTF-8; compares runs of any vocabulary
     best_step: int
-    trigram_bits_per_character: float | None  # see Baselines
-    xz_bits_per_character: float
+    trigram_bits_per_character: float | None  # of a trigram model, for comparison
+    xz_bits_per_character: float  # of the xz compressor, for comparison
     elapsed_s: float  # seconds of training, over all resumes
     seconds: float  # seconds of this call

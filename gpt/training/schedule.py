@@ -1,10 +1,12 @@
 """Learning rate, batch shape and due events of every step of a run.
 
-All three depend on the fraction of the run that is done. A plan changes the number of remaining
-steps but not this fraction, so the learning rate does not jump and long windows stay long.
+All three depend on the fraction of the run that is done. A plan sets the number of steps of the
+whole run while it is running. It does not change the fraction that is done, so the learning rate
+does not jump and batches do not return to short windows.
 
-A plan that starts where the previous one ended starts a later phase: a finished run is trained for
-longer. Its learning rate first rises to the rate that one run with all these steps would have.
+If a finished run is trained for longer, its new plan starts at the last step of the old one. This
+starts a later phase of the run. The learning rate first rises to the rate that one run with all
+these steps would have.
 """
 
 import math
@@ -15,15 +17,15 @@ from gpt.config.schema import Config
 
 Plan = tuple[int, int]  # a step, and the number of steps of the whole run as planned at that step
 
-SHORT_PART = Fraction(5, 6)  # fraction of a run that uses windows of `train.first_window`
+SHORT_PART = Fraction(5, 6)  # fraction of a run, at its start, with windows of `train.first_window`
 
 
 class Schedule:
-    """What each step of a run does, and when evaluations and checkpoints are due.
+    """Learning rate and batch shape of each step, and when evaluations and checkpoints are due.
 
     Attributes:
-        plans: the plans of `train.minutes` so far; empty without it, until `replan` is called.
-            A checkpoint stores them as `train.plans`, so that the run can be repeated.
+        plans: the plans so far. Without `train.minutes` they are empty, until `replan` is called. A
+            checkpoint stores them as `train.plans`, so that the run can be repeated.
     """
 
     def __init__(self, config: Config) -> None:
@@ -32,7 +34,7 @@ class Schedule:
         self.warmup_steps, self.batch_size = train.warmup_steps, train.batch_size
         self.T, self.short_T = config.model.T, train.first_window or config.model.T
         self.plans: tuple[Plan, ...] = train.plans
-        self.unplanned: Plan = (0, train.steps)  # in place of plans while there are none
+        self.unplanned: Plan = (0, train.steps)  # used while there are no plans
 
     @property
     def steps(self) -> int:
@@ -40,19 +42,22 @@ class Schedule:
         return (self.plans or (self.unplanned,))[-1][1]
 
     def replan(self, step: int, steps: int) -> None:
-        """Plan `steps` for the whole run, from `step` on, in place of earlier plans for it."""
+        """Change the number of steps of the whole run to `steps`, from step `step` on.
+
+        Plans that start at `step` or later are replaced.
+        """
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
     def stored(self, config: Config) -> Config:
-        """Return `config` with the plans of this schedule, as a checkpoint stores it."""
+        """Return `config` with the plans of this schedule and its number of steps."""
         if self.plans == config.train.plans:
             return config
         changes = {"steps": self.steps, "plans": self.plans}
         return config.model_copy(update={"train": config.train.model_copy(update=changes)})
 
     def lr(self, step: int) -> float:
-        """Return AdamW's learning rate at `step`, counted from 0. Muon's is in proportion."""
+        """Return AdamW's learning rate at `step`, counted from 0. Muon's is proportional to it."""
         begin, end = self._phase(step)[0]
         # 1) warmup of the first phase: linear, and at the peak in its last step
         if begin == 0 and step < self.warmup_steps:
@@ -72,14 +77,17 @@ class Schedule:
         return self.floor + (1 - float(part)) * (peak - self.floor)
 
     def rise_steps(self, begin: int, end: int) -> int:
-        """Return how many steps the learning rate rises in a later phase from `begin` to `end`."""
+        """Return how many steps the learning rate rises at the start of a later phase.
+
+        The phase takes the steps from `begin` to `end`.
+        """
         return max(1, min(self.warmup_steps, (end - begin) // 10))
 
     def shape(self, step: int) -> tuple[int, int]:
-        """Return (B, T) of the batch at `step`. B x T is the same for all steps.
+        """Return the shape (B, T) of the batch at `step`. B x T is the same for all steps.
 
-        Early steps can have shorter windows, which cost less attention and suffice to learn short
-        contexts (arXiv:2108.06084).
+        Early steps can have shorter windows. These take less time for attention, and are long
+        enough to learn short contexts (arXiv:2108.06084).
         """
         T = self.short_T if self._is_short(step) else self.T
         return self.batch_size * self.T // T, T
@@ -94,7 +102,7 @@ class Schedule:
         return plans[0][0] == 0 and _done(step + 1, plans) <= SHORT_PART
 
     def short_part_after(self, step: int) -> float:
-        """Return the fraction of the steps from `step` on that use short windows."""
+        """Return the fraction of the remaining steps, from `step` on, that use short windows."""
         done = self.part_done(step)
         if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0
@@ -107,14 +115,17 @@ class Schedule:
 
         Args:
             step: the number of steps done.
-            every: the event's period, in steps or as a part of a phase, such as `10 %`.
+            every: the event's period: a number of steps, or a percentage of a phase such as `10 %`.
         """
         if step >= self.steps or step == self._phase(step)[0][0]:
             return True
         return self.times_due(every, step - 1) > self.times_due(every, step)
 
     def times_due(self, every: int | str, after: int = 0) -> int:
-        """Return how often an event is still due after step `after`: see `is_due`."""
+        """Return how many times an event with period `every` is due after step `after`.
+
+        For `every` see `is_due`.
+        """
         if isinstance(every, int):
             return -(-self.steps // every) - after // every
         part = Fraction(every.removesuffix(" %")) / 100
@@ -123,13 +134,16 @@ class Schedule:
     def part_done(self, step: int, start: int = 0) -> Fraction:
         """Return the fraction of its phase that is done before `step`, from 0 to 1.
 
-        It is 0 until step `start` and then linear. From a new plan on, what is not done yet is
-        spread evenly over the steps up to the new end.
+        The fraction is 0 until step `start`, and then grows linearly to 1 at the end of the phase.
+        From a new plan on, it grows linearly from its present value to 1 at the new end.
         """
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> list[Plan]:
-        """Return the plans up to `step` of its phase. The first one starts the phase."""
+        """Return the plans of the phase that contains `step`, up to `step`.
+
+        The first of them starts the phase.
+        """
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
             if plan[0] > step:
@@ -141,7 +155,10 @@ class Schedule:
 
 
 def _done(step: int, plans: list[Plan], start: int = 0) -> Fraction:
-    """Return the fraction done: each plan adds its part of what earlier plans left."""
+    """Return the fraction of a phase that is done before `step`; see `Schedule.part_done`.
+
+    The steps under each plan do a part of what was not done when the plan began.
+    """
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)
     for planned_at, planned_end in replans:
@@ -153,5 +170,5 @@ def _done(step: int, plans: list[Plan], start: int = 0) -> Fraction:
 
 
 def _part(steps: int, total: int) -> Fraction:
-    """Return the fraction that `steps` are of `total`, from 0 to 1."""
+    """Return `steps` / `total`, limited to values from 0 to 1."""
     return min(Fraction(1), max(Fraction(0), Fraction(steps, max(1, total))))

@@ -40,12 +40,12 @@ log = logging.getLogger(__name__)
 Mode = Literal["new", "numbered", "overwrite", "resume", "extend"]
 """How to use the run's folder.
 
-    new        it must be free
-    numbered   use the first free one of RUN, RUN-2, RUN-3, ...
-    overwrite  replace the run in it. That is deleted with the first checkpoint of the new run, and
-               restored if there is none.
-    resume     continue the run in it from its last checkpoint
-    extend     the same; the run is finished, and `train.minutes` is the time for further steps
+    new        the folder must be free
+    numbered   use the first free folder of RUN, RUN-2, RUN-3, ...
+    overwrite  replace the old run in the folder. The old run is deleted when the new run has its
+               first checkpoint, and restored if the new run ends before that.
+    resume     continue the run in the folder from its last checkpoint
+    extend     continue a finished run; `train.minutes` is the time for further steps
 """
 
 
@@ -62,31 +62,32 @@ def train(
 ) -> Outcome:
     """Train a model on a corpus in a run folder.
 
-    The weights after step N depend on the config, the text and the run in `train.init_from`, and
-    with `train.minutes` on the plans that `clock` leads to. They do not depend on logging,
-    evaluation, checkpoints or resumes. (On CUDA, some kernels add in any order, so two runs agree
-    up to rounding. A resume with other `train.steps` has another schedule.)
+    Training is reproducible: the weights after step N depend only on the config, the text and the
+    run in `train.init_from`. With `train.minutes`, they also depend on `clock`, which affects the
+    number of steps. Logging, evaluations, checkpoints and resumes do not change them. There are two
+    exceptions. On CUDA, some kernels add in any order, so two runs agree up to rounding. A resume
+    with other `train.steps` changes the schedule.
 
-    A step whose loss or gradient is NaN or infinite is skipped; in an ensemble, by that member.
-    After a few in a row training ends.
+    A step whose loss or gradient is NaN or infinite is skipped. In an ensemble, only the members
+    with such a loss or gradient skip it. After a few skipped steps in a row, training ends.
 
-    All ranks call this function with the same arguments. Their number changes only the order in
-    which floats are added, and the dropout masks.
+    All ranks must call this function with the same arguments. The number of ranks changes only the
+    order in which floats are added, and the dropout masks.
 
     Args:
         config: the settings of the run.
-        corpus: its text.
+        corpus: the text to train on.
         run: the folder of the run.
-        mode: how to use the folder.
-        should_stop: see `gpt.api.train`.
-        on_event: see `gpt.api.train`; called on rank 0.
-        clock: returns the seconds since the command began; default: since this call.
+        mode: how to use the folder; see `Mode`.
+        should_stop: returns whether to stop; see `gpt.api.train`.
+        on_event: receives a dict for each event, on rank 0; see `gpt.api.train`.
+        clock: returns the seconds since the command began; by default, since this call.
         ranks: the processes that train the model together.
 
     Raises:
         Interrupted: `should_stop` returned True. If training had begun, the state is saved.
         TrainingError: the loss stays NaN or infinite, or memory or the disk is full.
-        UsageError: the folder is in use, or the run to resume has a new text or no steps left.
+        UsageError: the folder is in use, or the run to resume has another text or no steps left.
         CheckpointError, ConfigError, DeviceError: see `gpt.api.train`.
     """
     began = time.perf_counter()
@@ -120,7 +121,10 @@ def train(
 def _new_state(
     context: RunContext, device: torch.device, teacher: Teacher | None, clock: Callable[[], float]
 ) -> tuple[RunState, dict[str, str | int]]:
-    """Return the state of a new run at step 0, and where its weights come from."""
+    """Return the state of a new run at step 0, and the source of its weights.
+
+    For the source see `initial_model`.
+    """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, source = initial_model(config, corpus.vocabulary, device)
     update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
@@ -143,7 +147,7 @@ def _new_state(
 
 
 def _make_folder(folder: Path, mode: Mode) -> Path:
-    """Make the folder of a new run; return its path."""
+    """Make the folder of a new run, as `mode` requires; return its path."""
     if mode == "numbered":
         folder = make_numbered(folder)
     check_free(folder, overwrite=mode == "overwrite")
@@ -152,7 +156,10 @@ def _make_folder(folder: Path, mode: Mode) -> Path:
 
 
 def _record_start(context: RunContext, state: RunState, source: dict[str, str | int]) -> None:
-    """Write the config and the provenance of a run that starts or resumes."""
+    """Write the config, the text from standard input, and a line of provenance.
+
+    `source` says where the weights of a new run come from; see `initial_model`.
+    """
     config = state.schedule.stored(context.config)
     write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])
     store_standard_input(context.corpus.standard_input, context.folder)

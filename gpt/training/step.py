@@ -27,24 +27,26 @@ from gpt.training.schedule import Schedule
 from gpt.training.teacher import Teacher
 
 Result = tuple[Tensor, Tensor]
-"""A loss and the norm of its gradient, () each; or (K,), of K members."""
+"""The loss and the gradient norm of a step: () each, or (K,) for an ensemble of K members."""
 
 
 class TrainStep:
-    """Updates of one model, each from the batch of its step.
+    """Updates the weights of one model: each call trains on the batch of one step.
 
-    The batch, its token dropout and the dropout masks are pure functions of (seed, step), so a step
-    can be repeated exactly. `state_dict` contains all that one step leaves to the next. The next
-    batch is drawn while the current one is computed. Each rank computes its share of the windows.
+    The batch, its token dropout and the dropout masks depend only on the seed and the step, so a
+    step can be repeated exactly. `state_dict` returns everything else that a step passes to the
+    next. The next batch is drawn while the current one is computed. Each rank computes its share of
+    the windows.
 
     Args:
         config: the settings of the run.
-        model: the model, on `device`. Its Dropout modules get a generator of the run.
-        device: where to compute.
+        model: the model, on `device`. Its Dropout modules are set to draw from a seeded generator.
+        device: the device to compute on.
         ranks: the processes that share each batch.
-        ids: the train split.
-        vocabulary: the vocabulary, if the loss is to count characters with the unknown id.
-        teacher: the model to distill, if there is one.
+        ids: the ids of the train split.
+        vocabulary: if given, each unknown id in a batch adds log k to the loss, where k is the
+            number of characters that share this id.
+        teacher: the model to distill, if any.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class TrainStep:
         self.ids, self.vocabulary, self.teacher = ids, vocabulary, teacher
         self.backward = Backward(config, model, device, ranks, teacher)
         self.precision = self.backward.precision
-        self.is_ahead = device.type != "cpu"  # whether a call returns before it has computed
+        self.is_ahead = device.type != "cpu"  # whether a call can return before its work is done
         self.masks = torch.Generator(device) if config.model.dropout > 0 else None
         if self.masks is not None:
             set_generator(model, self.masks)
@@ -78,12 +80,11 @@ class TrainStep:
     def __call__(self, step: int) -> Result:
         """Update the weights once, after `step` earlier steps.
 
-        If the loss or the norm is NaN or infinite, no parameter is updated. An accelerator decides
-        this by itself, and the CPU waits for it only in float16.
+        If the loss or the gradient norm is NaN or infinite, no parameter is updated. On an
+        accelerator, the CPU does not wait for this check, except in float16.
 
         Returns:
-            The batch's mean loss before the update, in which unknown ids count as in an evaluation,
-            and the norm of its gradient before clipping.
+            The batch's mean loss before the update, and the norm of its gradient before clipping.
 
         Raises:
             TrainingError: memory runs out.
@@ -111,9 +112,10 @@ class TrainStep:
         return loss, norm
 
     def forward_and_backward(self, step: int, *, synchronise: bool = True) -> Tensor:
-        """Leave the gradients of a step's batch in the model; return this rank's part of the loss.
+        """Compute the gradients of a step's batch; return this rank's part of the loss.
 
-        The gradients are those of all ranks together, unless `synchronise` is false.
+        The gradients are stored in `.grad`. They are those of all ranks together, unless
+        `synchronise` is false.
         """
         x, y = self.batches(step)
         self.model.zero_grad(set_to_none=True)
@@ -144,32 +146,33 @@ class TrainStep:
         return loss + unknown_cost(y, self.vocabulary) / math.prod(self.schedule.shape(step))
 
     def follow(self, schedule: Schedule) -> None:
-        """Use `schedule` from the next step on. Call this after each change of its plans."""
+        """Use `schedule` from the next step on. Call this method after each change of its plans."""
         self.schedule = schedule
         draw = partial(draw_batch, self.config, self.ids, self.ranks, schedule)
         self.batches = Prefetch(draw, schedule.steps)  # the next batch may have another shape
 
     @property
     def members(self) -> list["TrainStep"]:
-        """The steps of an ensemble's members; see EnsembleStep."""
+        """A list of this step only; an EnsembleStep has one step for each member."""
         return [self]
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
-        """Wait for results; return for each the losses and the norms, [[loss], [norm]]."""
+        """Wait until `results` are computed; return each as numbers, [[loss], [norm]]."""
         tensors = torch.stack([torch.stack(result) for result in results])  # (calls, 2[, K])
         numbers: list[list[list[float]]] = tensors.view(len(results), 2, -1).tolist()
         return numbers
 
     def is_failure(self, loss: float, norm: float) -> bool:
-        """Return whether a step with these results counts as a sign of divergence.
+        """Return whether a step with this loss and gradient norm is a sign of divergence.
 
-        In float16 gradients overflow now and then, until the scaler finds its scale.
+        In float16, gradients overflow until the scaler has found its scale. Until then, only the
+        loss counts.
         """
         may_overflow = self.scaler.is_enabled() and self.scaler.get_scale() >= 1
         return not (math.isfinite(loss) and (may_overflow or math.isfinite(norm)))
 
     def probe(self, step: int) -> None:
-        """Compute the gradients of `step` and discard them, to measure how long that takes."""
+        """Compute the gradients of `step` and discard them, to measure the time."""
         self.model.train()  # a loaded model is in evaluation mode, which is faster
         self.forward_and_backward(step, synchronise=False)
         self.model.zero_grad(set_to_none=True)
@@ -177,7 +180,7 @@ class TrainStep:
             torch.accelerator.synchronize(self.device)
 
     def _rehearse(self, forward: Any) -> None:
-        """Compute the gradients of one batch of each shape in the schedule with this model."""
+        """Run `forward` and backward on one batch of each shape in the schedule."""
         self.backward.forward = forward
         first_of = {self.schedule.shape(step): step for step in (self.schedule.steps, 0)}
         for step in first_of.values():
@@ -189,10 +192,10 @@ class TrainStep:
         return TrainingState(tensors, {"scaler": self.scaler.state_dict()})
 
     def load_state_dict(self, state: TrainingState) -> None:
-        """Copy the result of `state_dict` into the optimizers and the scaler.
+        """Copy `state`, a result of `state_dict`, into the optimizers and the scaler.
 
         Raises:
-            ValueError, KeyError, TypeError: it is the state of another model.
+            ValueError, KeyError, TypeError: `state` belongs to another model.
         """
         by_optimizer = split_tensors(state.tensors, len(self.optimizers))
         for optimizer, tensors in zip(self.optimizers, by_optimizer, strict=True):
@@ -205,12 +208,12 @@ class TrainStep:
 
 
 def join_tensors(parts: Sequence[Tensors]) -> Tensors:
-    """Return the tensors of all parts; the names of those of part i start with `i.`."""
+    """Return the tensors of all `parts` in one dict; names in part i get the prefix `i.`."""
     return {f"{i}.{name}": array for i, part in enumerate(parts) for name, array in part.items()}
 
 
 def split_tensors(tensors: Tensors, count: int) -> list[Tensors]:
-    """Return the `count` parts that `join_tensors` joined."""
+    """Return the `count` parts that `join_tensors` joined into `tensors`."""
     return [
         {
             name.removeprefix(f"{i}."): array
@@ -224,9 +227,11 @@ def split_tensors(tensors: Tensors, count: int) -> list[Tensors]:
 def draw_batch(
     config: Config, ids: Ids, ranks: Ranks, schedule: Schedule, step: int
 ) -> tuple[Tensor, Tensor]:
-    """Return this rank's windows of a step's batch: x, with token dropout, and y, on the CPU.
+    """Return this rank's windows of the batch of `step`, on the CPU.
 
-    Their shape is (B, T) of the schedule, with B divided among the ranks.
+    Returns:
+        The inputs with token dropout, x, and the targets, y. Their shape is the schedule's (B, T),
+        with B divided among the ranks.
     """
     B, T = schedule.shape(step)
     x, y = batch(ids, B, T, seed=config.seed, step=step)

@@ -1,4 +1,4 @@
-"""Distillation: a trained run's predictions as targets, in addition to the text's characters."""
+"""Distillation: train on the predictions of a trained model, in addition to the text."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ from gpt.runs.read import read_checkpoint, read_summary
 from gpt.runs.weights import load_model
 from gpt.text.vocabulary import Vocabulary
 
-TEACHER_WEIGHT = 0.7  # fraction of the loss that counts the teacher's predictions
+TEACHER_WEIGHT = 0.7  # weight of the teacher's predictions in the targets; the text has the rest
 
 
 @dataclass(frozen=True)
 class Teacher:
     """A trained model whose probabilities are targets (arXiv:1503.02531, section 2).
 
-    The probabilities are used at temperature 1: text is uncertain enough.
+    The probabilities are not softened (temperature 1), because text is uncertain enough.
     """
 
     model: LanguageModel
@@ -30,10 +30,11 @@ class Teacher:
 
     @torch.no_grad()
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the distributions to predict (B, T, V), for windows x and y (B, T).
+        """Return the target distributions (B, T, V) for inputs `x` and targets `y`, (B, T).
 
-        The teacher reads the text itself: x without token dropout, except for each first character,
-        which is not in y.
+        They are a weighted mean of the teacher's predictions and the ids in `y`. The teacher reads
+        the text without token dropout: `y` shifted by one. Only the first id of each window is
+        taken from `x`, because `y` does not contain it.
         """
         text = torch.cat([x[:, :1], y[:, :-1]], dim=1)
         targets: Tensor = TEACHER_WEIGHT * self.model(text).float().softmax(-1)
@@ -46,9 +47,9 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
     """Load the best model of the run `train.distill`; return None if that is not set.
 
     Raises:
-        UsageError: there is no such run.
-        ConfigError: its vocabulary differs, or its windows are shorter.
-        CheckpointError: its checkpoint cannot be read.
+        UsageError: the run does not exist.
+        ConfigError: the model has another vocabulary, or a context shorter than this run's.
+        CheckpointError: the checkpoint cannot be read.
     """
     run = config.train.distill
     if run is None:
@@ -60,13 +61,13 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
 
 
 def check_teacher(config: Config, vocabulary: Vocabulary) -> None:
-    """Raise the errors of `load_teacher`, but read no weights."""
+    """Check the run `train.distill` as `load_teacher` does, without loading its weights."""
     if config.train.distill is not None:
         _check_fits(read_summary(find_run(config.train.distill)), config, vocabulary)
 
 
 def _check_fits(data: CheckpointData, config: Config, vocabulary: Vocabulary) -> None:
-    """Raise ConfigError if the teacher cannot predict the run's windows."""
+    """Raise ConfigError if the vocabulary or the context length of the teacher does not fit."""
     run = config.train.distill
     if data.vocabulary != vocabulary:
         raise ConfigError(

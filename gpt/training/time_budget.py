@@ -24,24 +24,24 @@ NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean
 EVALUATION_SHARE = 0.05  # largest fraction of the time for evaluations before the last one
 MIN_EVAL_CHARACTERS = 10_000
 MIN_STEP_S = 1e-6  # seconds
-PROBE_S, MAX_PROBES = 0.3, 9  # most seconds and repetitions of one kind of work before a run
+PROBE_S, MAX_PROBES = 0.3, 9  # seconds or repetitions after which measuring a kind of work ends
 
-# kinds of work besides steps, which are identified by their T
+# kinds of work, as keys of `Stopwatch.seconds`; the key of a step is the T of its windows
 EVALUATION, CHARACTER = "evaluation", "character"
 
 
 class Stopwatch:
     """Running means of the seconds that each kind of work takes.
 
-    The kinds are a step (identified by the T of its windows), a scored CHARACTER, and the sample
-    and the checkpoint of each EVALUATION.
+    The kinds are a training step (identified by the T of its windows), a CHARACTER of val that is
+    scored, and an EVALUATION, which stands for its sample and its checkpoint.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.seconds: dict[int | str, float] = {}
         self.probed: dict[int, float] = {}  # seconds of a step before training, by T
-        self._recent: dict[int | str, tuple[float, int]] = {}  # seconds, times
+        self._recent: dict[int | str, tuple[float, int]] = {}  # (seconds, times) since `settle`
         self._since = clock()
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class Stopwatch:
         self._recent[work] = seconds + self._since - before, count + times
 
     def settle(self) -> None:
-        """Update the running means with the laps since the last call."""
+        """Update the running means by the laps since the last call of this method."""
         for work, (seconds, times) in self._recent.items():
             if times:
                 mean = seconds / times
@@ -64,14 +64,22 @@ class Stopwatch:
         self._recent.clear()
 
     def step_s(self, T: int) -> float:
-        """Return the seconds of a step with windows of `T`, estimated if none was made yet."""
+        """Return the seconds of a step with windows of `T`; an estimate if none was timed."""
         ratios = [self.seconds[made] / s for made, s in self.probed.items() if made in self.seconds]
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
 
     def probe(
         self, step: Callable[[int], object], update: Update, val: Ids, config: Config, ranks: Ranks
     ) -> None:
-        """Measure a few calls of `step`, which updates or only probes, and a short evaluation."""
+        """Measure a few steps of each window length, and a short evaluation, before training.
+
+        Args:
+            step: does the work of the step that it is given: an update, or only its gradients.
+            update: the model.
+            val: the ids of the val split.
+            config: the settings of the run.
+            ranks: the processes that measure together.
+        """
         schedule = Schedule(config)
         for at in (schedule.steps, 0):  # long windows, then short ones
             T = schedule.shape(at)[1]
@@ -82,7 +90,10 @@ class Stopwatch:
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
-        """Return the mean seconds of several calls; the first one counts only if it is slow."""
+        """Return the mean seconds of several calls of `work`.
+
+        The first call is not counted, unless it is so slow that it is the only one.
+        """
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= PROBE_S):
             self.start()
@@ -92,15 +103,15 @@ class Stopwatch:
 
 
 class TimeBudget:
-    """The time of `train.minutes`, and the steps that fit. Without `train.minutes`, plans nothing.
+    """Plans how many steps fit into `train.minutes`. Without that setting, it plans nothing.
 
     Rank 0 plans for all ranks.
 
     Args:
         config: the settings of the run.
         val: the ids of the val split.
-        stopwatch: the seconds of each kind of work; its clock counts since the command began.
-        elapsed_before: seconds of training of the commands that this one resumes.
+        stopwatch: the seconds of each kind of work. Its clock starts with the command.
+        elapsed_before: seconds that the run was trained by earlier commands, if it is resumed.
     """
 
     def __init__(
@@ -114,18 +125,19 @@ class TimeBudget:
 
     @property
     def used_s(self) -> float:
-        """Seconds used so far, over all resumes."""
+        """Seconds of `train.minutes` used so far, over all resumes."""
         return self.elapsed_before + self.stopwatch.clock()
 
     @property
     def remaining_s(self) -> float:
-        """Seconds that remain for training."""
+        """Seconds of `train.minutes` that remain for training and evaluations."""
         return self.limit_s - FREE_PART * self.given_s - AFTERWARDS_S - self.used_s
 
     def first_plan(self, config: Config) -> Config:
-        """Return the config of a new run with as many steps as fit; unchanged if it has plans.
+        """Return the config of a new run with the number of steps that fit into `train.minutes`.
 
-        If evaluations would take too much of the time, they use a part of the val split.
+        If evaluations would take too much of the time, they are limited to a part of the val split.
+        A config without `train.minutes`, or with plans, is returned unchanged.
         """
         if config.train.minutes is None or config.train.plans:
             return config
@@ -135,7 +147,7 @@ class TimeBudget:
         return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return the step at which the time will be over, for a command that starts at `step`.
+        """Return the last step that fits into the time, for a command that starts at `step`.
 
         Raises:
             UsageError: there is not enough time for one step.
@@ -152,9 +164,10 @@ class TimeBudget:
         return self._end(schedule, step, whole_splits=1)
 
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
-        """Return a new number of steps of the run; None if the plan is good enough at `step`.
+        """Return a new number of steps for the run, or None to keep the current plan at `step`.
 
-        With `train.eval_characters`, the whole val split is scored `whole_splits` times at the end.
+        If `train.eval_characters` is set, `whole_splits` is the number of times that the whole val
+        split is scored at the end.
         """
         if math.isinf(self.limit_s) or step >= schedule.steps or self.used_s < self.next_check_s:
             return None
@@ -165,7 +178,7 @@ class TimeBudget:
         return end if error > TOLERANCE * (schedule.steps - step) else None
 
     def _end(self, schedule: Schedule, step: int, whole_splits: int) -> int:
-        """Return the step at which the time will be over, at least `step` + 1."""
+        """Return the last step that fits into the time, at least `step` + 1; see `new_end`."""
         every, part = self.train.eval_every, self.train.eval_characters
         whole_s = self.evaluation_s(self.val_characters)
         evaluation_s = self.evaluation_s(part) if part else whole_s
@@ -186,7 +199,10 @@ class TimeBudget:
         return short * short_s + (1 - short) * long_s
 
     def evaluation_s(self, characters: int) -> float:
-        """Return the seconds of an evaluation on `characters`, with its sample and checkpoint."""
+        """Return the seconds of an evaluation on `characters` characters.
+
+        Its sample and its checkpoint are included.
+        """
         seconds = self.stopwatch.seconds
         score_s = min(characters, self.val_characters) * seconds.get(CHARACTER, 0.0)
         return seconds.get(EVALUATION, 0.0) + score_s

@@ -22,8 +22,8 @@ from gpt.training.time_budget import EVALUATION
 
 log = logging.getLogger(__name__)
 
-MAX_SKIPPED_STEPS = 3  # skipped steps in a row that end training
-MAX_UNREAD_STEPS = 10  # steps that an accelerator may be behind the CPU
+MAX_SKIPPED_STEPS = 3  # skipped steps in a row after which training ends
+MAX_UNREAD_STEPS = 10  # largest number of steps whose results are not read yet
 
 
 class Trainer:
@@ -32,7 +32,7 @@ class Trainer:
     Args:
         context: the settings, text and folder of the run.
         state: the model, optimizers, plans and evaluations so far.
-        on_event: see `gpt.api.train`.
+        on_event: receives a dict for each event; see `gpt.api.train`.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class Trainer:
         """Train until there is a reason to stop.
 
         Raises:
-            Diverged: steps in a row, a val loss or a weight are NaN or infinite.
+            Diverged: a val loss, a weight, or several steps in a row are NaN or infinite.
             Interrupted: a stop was requested, and the state is saved.
-            TrainingError: see `Checkpointer.save`.
+            TrainingError: a checkpoint cannot be written; see `Checkpointer.save`.
         """
         self.callbacks = self.open_callbacks()
         try:
@@ -85,7 +85,7 @@ class Trainer:
                 callback.close()
 
     def open_callbacks(self) -> list[Callback]:
-        """Return the callbacks of rank 0; other ranks have none."""
+        """Open the metrics file, the TensorBoard file and the progress bar, on rank 0 only."""
         if self.context.ranks.rank > 0:
             return []
         at, pending = self.resumed_at, self.evaluator.progress.pending is not None
@@ -96,9 +96,12 @@ class Trainer:
         return [*callbacks, EventFunction(self.on_event)] if self.on_event else callbacks
 
     def start(self) -> None:
-        """Evaluate and save step 0, or the step whose evaluation was interrupted."""
+        """Evaluate and save step 0, or the step whose evaluation was interrupted.
+
+        If settings have changed, save them first.
+        """
         self.stopwatch.start()
-        if self.is_unsaved:  # a kill would bring the old settings back
+        if self.is_unsaved:  # after a kill, resume with these settings
             self.report_plan()
             self.write_checkpoint()
         pending = self.evaluator.progress.pending
@@ -109,7 +112,7 @@ class Trainer:
             self.save()
 
     def take_step(self) -> None:
-        """Update the weights once; wait for the results if they are needed."""
+        """Update the weights once, and wait for the loss only if it is needed at this step."""
         T, began = self.schedule.shape(self.step)[1], self.clock()
         was_evaluated = bool(self.metrics.keys() & {"val_loss", "val_loss_part"})
         work, times = (EVALUATION, 1) if was_evaluated else (T, 0)
@@ -134,9 +137,14 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def read_results(self) -> dict[str, float]:
-        """Wait for the results of the last steps; return the newest loss and gradient norm.
+        """Wait for the results of the last steps, and count steps that were skipped.
 
-        For an ensemble, these are means over the members. NaN and infinite ones are left out.
+        Returns:
+            The newest loss and gradient norm, means over the members of an ensemble. Values that
+            are NaN or infinite are left out.
+
+        Raises:
+            Diverged: MAX_SKIPPED_STEPS steps in a row were skipped.
         """
         progress, first = self.evaluator.progress, self.step - len(self.unread) + 1
         results = self.update.read(self.unread)
@@ -157,13 +165,13 @@ class Trainer:
         return {name: value for name, value in newest.items() if math.isfinite(value)}
 
     def is_due(self, every: int | str) -> bool:
-        """Return whether an event is due at this step; never for a period in minutes."""
+        """Return whether an event with period `every` is due now; False for a period in minutes."""
         return "min" not in str(every) and self.schedule.is_due(self.step, every)
 
     def evaluate(self) -> None:
-        """If an evaluation is due, score the val split and draw a sample.
+        """If an evaluation is due, compute the val loss and draw a sample.
 
-        If a stop is requested meanwhile, the evaluation is repeated on resume.
+        If a stop is requested during the evaluation, a resume repeats it.
         """
         if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
             return
@@ -181,18 +189,22 @@ class Trainer:
                 callback.on_evaluation(self.step, self.elapsed_s, evaluation)
 
     def log(self) -> None:
-        """Record the metrics of this step, if there are any."""
+        """Pass the metrics of this step to the callbacks, if there are any metrics."""
         if self.metrics:
             for callback in self.callbacks:
                 callback.on_metrics(self.step, self.elapsed_s, self.metrics)
 
     def save(self) -> None:
-        """Write a checkpoint if it is due, the best, the last, or a stop is requested."""
+        """Write a checkpoint if one is due, if this step is the best or last, or before a stop.
+
+        Raises:
+            Interrupted: a stop was requested, and the state is saved.
+        """
         if self.unread:  # stops and checkpoints by the clock wait until the results are read
             return
         stop, due = self.agree()
         reason, skipped = self.evaluator.reason_to_stop, self.evaluator.progress.skipped_in_a_row
-        # not amid skipped steps: the last checkpoint stays one from before them
+        # while steps are being skipped, keep the checkpoint from before them
         due = (due or self.is_due(self.config.checkpoint_every)) and not skipped
         again = self.checkpointer.saved_at_step == self.step  # saved without its evaluation
         if self.is_unsaved and (due or again or self.evaluator.is_best or reason or stop):
@@ -202,9 +214,12 @@ class Trainer:
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
 
     def agree(self) -> tuple[bool, bool]:
-        """Decide what depends on a clock or a signal, in one exchange between the ranks.
+        """Agree with the other ranks on what depends on a clock or a signal, by one all-reduce.
 
-        Follow a new plan; return whether to stop, and whether a checkpoint in minutes is due.
+        If there is a new plan for the number of steps, use it.
+
+        Returns:
+            Whether to stop, and whether a checkpoint is due by the clock.
         """
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:
@@ -223,13 +238,13 @@ class Trainer:
         return stops > 0, dues > 0
 
     def report_plan(self) -> None:
-        """Report the plan that starts at this step, if there is one."""
+        """Pass the plan that starts at this step to the callbacks, if there is one."""
         if steps := dict(self.schedule.plans).get(self.step):
             for callback in self.callbacks:
                 callback.on_plan(self.step, self.elapsed_s, steps)
 
     def write_checkpoint(self) -> None:
-        """Write a checkpoint of this step."""
+        """Write a checkpoint of this step, and pass its path to the callbacks."""
         evaluator = self.evaluator
         evaluator.progress.elapsed_s = self.elapsed_s
         for callback in self.callbacks:
@@ -241,7 +256,7 @@ class Trainer:
             callback.on_checkpoint(self.step, path, evaluator.is_best)
 
     def notify(self, step: int, text: str) -> None:
-        """Log a notice and pass it to the callbacks."""
+        """Log `text` as a warning, and pass it to the callbacks."""
         log.warning("%s", text)
         for callback in self.callbacks:
             callback.on_notice(step, self.elapsed_s, text)

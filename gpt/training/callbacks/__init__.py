@@ -1,1 +1,1 @@
-"""What shows and records a run: the progress bar, metrics.jsonl, TensorBoard."""
+"""Show and record a run: the progress bar, metrics.jsonl, TensorBoard."""

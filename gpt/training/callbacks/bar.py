@@ -1,4 +1,4 @@
-"""The progress bar: one line of the terminal; a widget in a notebook."""
+"""The progress bar: one line of the terminal, or a widget in a notebook."""
 
 import logging
 import shutil
@@ -14,11 +14,11 @@ from gpt.training.callbacks.callback import Callback, Evaluation
 
 log = logging.getLogger(__name__)
 
-# a narrow terminal cuts the line at its end: the losses come first
+# the losses come first, because a narrow terminal cuts off the end of the line
 BAR_FORMAT = "{desc}  {elapsed}<{remaining}  {n_fmt}/{total_fmt}  {percentage:.0f}% |{bar}|"
-SAMPLE_LINES = 3  # shown in the terminal at each evaluation
-MAX_SAMPLE_COLUMNS = 100
-SHOWN_METRICS = {  # most important first
+SAMPLE_LINES = 3  # lines of a sample that the terminal shows at each evaluation
+MAX_SAMPLE_COLUMNS = 100  # largest width of these lines
+SHOWN_METRICS = {  # names of metrics on the bar, the most important first
     "val_loss": "val",
     "val_loss_per_character": "val per character",
     "val_loss_part": "part of val",
@@ -27,14 +27,19 @@ SHOWN_METRICS = {  # most important first
 
 
 class ProgressBar(Callback):
-    """Shows the steps, the newest losses and the pace; logs evaluations and samples."""
+    """Shows the steps, the newest losses and the pace; logs evaluations and samples.
+
+    Args:
+        steps: the number of steps of the run.
+        done: the number of steps done before, by a run that resumes.
+    """
 
     def __init__(self, steps: int, done: int) -> None:
         self._bar = make_bar(total=steps, initial=done, desc="training")
         self._latest: dict[str, float] = {}
 
     def on_step(self, step: int) -> None:
-        """Advance the bar."""
+        """Advance the bar by one step."""
         self._bar.update()
 
     def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
@@ -42,7 +47,7 @@ class ProgressBar(Callback):
         self._bar.total = steps
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
-        """Show the newest values; log them after an evaluation."""
+        """Show the newest metrics on the bar. If `metrics` has a val loss, log them, too."""
         self._latest |= metrics
         latest = self._latest
         shown = [
@@ -58,7 +63,7 @@ class ProgressBar(Callback):
             log.info("step %d: %s", step, ", ".join(shown))
 
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
-        """Log a warning, and the first lines of the sample."""
+        """Log the evaluation's warning, if any, and the first lines of its sample."""
         if evaluation.warning:
             log.warning("%s", evaluation.warning)
         if evaluation.sample is None:
@@ -74,13 +79,16 @@ class ProgressBar(Callback):
 
 
 class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
-    """A tqdm without its thread: every update checks the clock (miniters=1)."""
+    """A tqdm bar without tqdm's monitor thread, which is not needed with miniters=1."""
 
     monitor_interval = 0
 
 
 def make_bar(**options: Any) -> "tqdm[Any]":
-    """Return a widget in a notebook; elsewhere a line on stderr, if that is a terminal."""
+    """Return a tqdm bar: a widget in a notebook, otherwise a line on stderr if it is a terminal.
+
+    `options` are arguments of tqdm.
+    """
     options["bar_format"] = BAR_FORMAT
     if "ipykernel" in sys.modules:
         from tqdm.auto import tqdm as notebook_bar

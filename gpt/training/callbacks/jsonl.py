@@ -21,9 +21,10 @@ class MetricsFile(Callback):
 
     Args:
         path: the file.
-        resumed_at: the step of the checkpoint that the run continues from, if it does. Records of
-            later steps are dropped, so that no step is recorded twice.
-        pending: whether the metrics of that step are dropped, too: its evaluation is repeated.
+        resumed_at: the step of the checkpoint that the run resumes from; None for a new run.
+            Records of later steps are deleted, so that no step is recorded twice.
+        pending: whether to delete the metrics of step `resumed_at`, too, because its evaluation is
+            repeated.
     """
 
     def __init__(self, path: Path, resumed_at: int | None, *, pending: bool = False) -> None:
@@ -40,7 +41,7 @@ class MetricsFile(Callback):
         self._write(step, elapsed_s, {"event": f"{counted(steps, 'step')} planned"})
 
     def on_notice(self, step: int, elapsed_s: float, text: str) -> None:
-        """Write a message."""
+        """Write a notice, such as one about a skipped step."""
         self._write(step, elapsed_s, {"event": text})
 
     def before_checkpoint(self) -> None:
@@ -59,8 +60,8 @@ class MetricsFile(Callback):
 class AppendOnlyFile:
     """Appends to a file, which is created if it does not exist.
 
-    Content that cannot be written, on a full disk for example, is kept and written once there is
-    room. A failure is logged, once until a write succeeds again, and does not end the run.
+    If a write fails, for example on a full disk, training continues. The content is kept and
+    written by the next write that succeeds. Only the first of several failures in a row is logged.
     """
 
     def __init__(self, path: Path) -> None:
@@ -70,7 +71,7 @@ class AppendOnlyFile:
         self._failed = False
 
     def write(self, content: bytes) -> None:
-        """Write `content`, after the content of earlier writes that failed."""
+        """Write the content that earlier writes failed to write, and then `content`."""
         self._unwritten += content
         try:
             if self._file is None:
@@ -98,7 +99,10 @@ class AppendOnlyFile:
 
 
 def _records_until(path: Path, step: int, pending: bool) -> Iterator[bytes]:
-    """Yield the intact lines up to `step`, if `pending` without the metrics of `step`."""
+    """Yield the intact lines of steps up to `step`, and warn of damaged lines.
+
+    If `pending`, leave out the metrics of `step` itself.
+    """
     with path.open("rb") as file:
         for line in file:
             try:
