@@ -39,8 +39,7 @@ class Ranks:
     def broadcast(self, work: Callable[..., R], *arguments: Any) -> R:
         """Call `work(*arguments)` on rank 0 only, and return its result on every rank.
 
-        The result is sent as a pickle. This is safe, because only the processes of this job receive
-        it.
+        The result is sent pickled. This is safe, because only the processes of this job receive it.
         """
         if self.size == 1:
             return work(*arguments)

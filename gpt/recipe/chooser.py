@@ -29,29 +29,33 @@ from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.training.memory_estimate import training_bytes
 
-LAYERS = (2, 3, 4, 6, 8, 12)
-MIN_CHANNELS_PER_LAYER = 32  # if both are open: the law was not fitted on deeper models
+LAYERS = (2, 3, 4, 6, 8, 12)  # numbers of layers to choose from
+MIN_CHANNELS_PER_LAYER = 32  # if neither is set: the law was not fitted on deeper models
 CHANNELS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
 CHARACTER_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
-LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # characters of runs that end early
-MIN_EVALUATION_DISTANCE_S = 24  # seconds between two evaluations; one takes up to a second
+LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # possible lengths of a run, in characters
+MIN_EVALUATION_DISTANCE_S = 24  # fewest seconds between evaluations, which take up to a second
 EVALUATIONS = (2, 4, 5, 10)  # possible numbers of evaluations: divisors of 100 %
 EVALUATION_FRACTION = 0.03  # fraction of the time for the evaluations before the last
-MAX_LAST_EVALUATION = 0.25  # largest fraction of the time for the last; beyond, val is made smaller
-REDUCED_LAST_EVALUATION = 0.05  # fraction of the time for the last evaluation of a smaller val
-EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample, attention maps and checkpoint of one
+MAX_LAST_EVALUATION = 0.25  # largest fraction of the time for the last, before val is made smaller
+REDUCED_LAST_EVALUATION = 0.05  # the same for a val split that was made smaller
+EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample, attention maps and checkpoint of each
 END_S = 3.0  # seconds after training: pictures, and the command's own sample
-MIN_STEPS = 9  # steps of a run; the law was not fitted on shorter runs
-MIN_TRAINING_FRACTION = 0.1  # fraction of the remaining time
-SAMPLE_LENGTH = 100  # characters
-MAX_MEMORY_FRACTION = 0.8  # fraction of the free memory
+MIN_STEPS = 9  # fewest steps of a run; the law was not fitted on shorter runs
+MIN_TRAINING_FRACTION = 0.1  # smallest fraction of the remaining time for training
+SAMPLE_LENGTH = 100  # characters of the sample at each evaluation
+MAX_MEMORY_FRACTION = 0.8  # largest fraction of the free memory for training
 
 
 @dataclass(frozen=True)
 class PredictedRun:
-    """A choice, its predicted val loss in nats per id, and the seconds that it takes.
+    """A possible run and its predicted result.
 
-    `ends_early`: it does not use all of the time, because a longer run would overfit.
+    Attributes:
+        val_loss: the predicted val loss, in nats per id.
+        choice: shape, length and dropout of the run.
+        seconds: the time that the run takes.
+        ends_early: the run does not use all of the time, because a longer run would overfit.
     """
 
     val_loss: float
@@ -61,15 +65,15 @@ class PredictedRun:
 
 
 class Chooser:
-    """The configs that keep the explicit settings of `base`, and their predictions.
+    """Chooses a config by its predicted val loss, and keeps the explicit settings of `base`.
 
     Args:
         corpus: the text.
         speed: the pace of models on this machine.
         base: the config whose explicit settings are kept.
         minutes: the time of the whole command.
-        repeats: whether the text repeats itself; None: measure it. If so, keys are offset (see
-            `settings_for`), unless `base` sets the heads: `offsets_keys`.
+        repeats: whether the text repeats itself; measured if None. If it does, and `base` does not
+            set the heads, half of each attention key is offset by one character.
     """
 
     def __init__(
@@ -97,7 +101,7 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return the config of `choice`, with the most similar of the possible shapes."""
+        """Return the config of `choice`, after changing its shape to the nearest possible one."""
         nearest = min(
             (shape for _, shape in self.shapes),
             key=lambda shape: (abs(shape.n_layer - choice.n_layer), abs(shape.C - choice.C)),
@@ -105,7 +109,12 @@ class Chooser:
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
-        """Return the fraction of the text whose evaluation is affordable; None: all of val is."""
+        """Return the `data.val_fraction` that there is time to evaluate; None to keep all of val.
+
+        Args:
+            seconds: the time that remains.
+            config: the config of a model, for its pace.
+        """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self.speed.predict(config).evaluation_s
         fixed = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
@@ -119,12 +128,12 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def best(self, text: Difficulty, seconds: float, scored: int) -> PredictedRun:
-        """Return the run with the lowest predicted loss that takes at most `seconds`.
+        """Return the run with the lowest predicted val loss that takes at most `seconds`.
 
         If no run of MIN_STEPS fits into the time, the quickest run is returned.
 
         Args:
-            text: the results of the pilot.
+            text: the results of the pilot, a small model trained on the text.
             seconds: the time that remains.
             scored: the number of ids that the last evaluation scores.
         """
@@ -148,12 +157,12 @@ class Chooser:
         return min(fitting, key=lambda run: run.val_loss)
 
     def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
-        """Return the config of a choice, with the explicit settings of `base`.
+        """Return the config of `choice`, with the explicit settings of `base`.
 
-        If `val_fraction` is None, the val split is left as it is.
+        `val_fraction` sets `data.val_fraction`; None leaves it as it is.
 
         Raises:
-            ConfigError: the settings of `base` do not fit this shape.
+            ConfigError: the settings of `base` do not fit the shape of `choice`.
         """
         config = settings_for(choice, self.T, self.batch_size, repeats=self.offsets_keys)
         changes: dict[str, Any] = {
@@ -170,7 +179,7 @@ class Chooser:
         return load_config(config, [*changes.items(), *self.kept.items()])
 
     def _shapes(self) -> list[tuple[Config, Choice]]:
-        """Return the configs and choices of all possible layers, channels and ensemble members."""
+        """Return (config, choice) for each combination of layers, channels and ensemble members."""
         shapes: list[tuple[Config, Choice]] = []
         refused: ConfigError | None = None
         both_open = not {"n_layer", "C"} & self.base.model.model_fields_set
@@ -190,14 +199,14 @@ class Chooser:
         return shapes
 
     def _options(self, key: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the value of a model setting if `base` sets it, else all `options`."""
+        """Return the value of model setting `key` if `base` sets it, otherwise all `options`."""
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else options
 
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
-        """Yield the best run of a shape for each character dropout; see `best`."""
+        """Yield one run for each character dropout, of the best length for it; see `best`."""
         pace = self.speed.predict(config)
         fixed_s = END_S + scored * pace.evaluation_s + self.evaluations * EVALUATION_OVERHEAD_S
         training_s = (1 - EVALUATION_FRACTION) * seconds - fixed_s
@@ -215,12 +224,12 @@ class Chooser:
 
 
 def longest_run(choice: Choice, text: Difficulty) -> int:
-    """Return the number of characters beyond which the predicted loss rises, by overfitting."""
+    """Return the number of characters beyond which overfitting raises the predicted loss."""
     return _shortened(replace(choice, characters=LENGTHS[-1]), text)[1].characters
 
 
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
-    """Return the lowest predicted loss of runs that are not longer than `choice`, and that run."""
+    """Shorten the run `choice` as long as this lowers its predicted loss; return loss and run."""
     loss = predict(choice, text)
     for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
         shorter = replace(choice, characters=characters)

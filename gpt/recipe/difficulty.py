@@ -1,4 +1,4 @@
-"""Measure how hard a text is to predict, by a small model that is trained briefly: the pilot."""
+"""Measure how hard a text is to predict by training a small model briefly, the pilot."""
 
 import math
 from collections.abc import Callable
@@ -16,12 +16,12 @@ from gpt.text.vocabulary import Ids
 from gpt.training.build_step import build_step
 from gpt.training.memory_estimate import check_training_memory
 
-PILOT_LAYERS, PILOT_C = 2, 64
-MIN_PILOT_CHARACTERS, MAX_PILOT_CHARACTERS = 100_000, 800_000
-PILOT_CHARACTERS_PER_MINUTE = 400_000  # of the minutes that the user gives
-MAX_PILOT_PASSES = 4  # over the text; a pilot that overfits says little
-FIRST_PART = 4  # the pilot is evaluated after this part of its steps (a quarter), and at the end
-LAST_STEPS = 20  # steps whose mean is the train loss
+PILOT_LAYERS, PILOT_C = 2, 64  # layers and channels
+MIN_PILOT_CHARACTERS, MAX_PILOT_CHARACTERS = 100_000, 800_000  # limits of its training
+PILOT_CHARACTERS_PER_MINUTE = 400_000  # largest number, by the minutes of the whole command
+MAX_PILOT_PASSES = 4  # passes over the text; a pilot that overfits says little
+FIRST_PART = 4  # the pilot is evaluated after 1 / FIRST_PART of its steps, and at the end
+LAST_STEPS = 20  # number of last steps whose mean loss is the train loss
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,13 @@ class Difficulty:
     Attributes:
         train_ids: number of ids of the train split.
         V: size of the vocabulary.
-        pilot_loss: loss at the end.
-        pilot_gain: decrease since the first quarter of the steps, of ids that are not repeated.
+        pilot_loss: loss at the end of training.
+        pilot_gain: decrease of the loss since a quarter of the steps, without that of repeated ids.
         pilot_gap: `pilot_loss` minus the train loss.
-        pilot_characters: number of characters that the pilot saw.
-        repeated_part: fraction of val that is repeated (repetition.py), if the text repeats itself.
-        pilot_repeated: contribution of that fraction to `pilot_loss`.
+        pilot_characters: number of characters that the pilot was trained on.
+        repeated_part: fraction of val ids that repeat earlier ones (repetition.py); 0 if not
+            measured.
+        pilot_repeated: the part of `pilot_loss` that comes from repeated ids.
     """
 
     train_ids: int
@@ -50,7 +51,10 @@ class Difficulty:
 
 
 def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:
-    """Return the config of a pilot that sees `characters`; see `settings_for`."""
+    """Return the config of a pilot with context length `T` that is trained on `characters`.
+
+    For `repeats` see `settings_for`.
+    """
     return settings_for(Choice(PILOT_LAYERS, PILOT_C, characters), T, repeats=repeats)
 
 
@@ -70,12 +74,13 @@ def measure_difficulty(
     Args:
         corpus: the text.
         T: the context length.
-        base: sets the device and the threads.
+        base: the config that sets the device and the threads.
         minutes: the time of the run; the pilot takes a small part of it.
         before_each: called before each step. An exception that it raises ends the pilot.
-        val: the ids to score; default: those of the val split.
-        repeats: the text repeats itself; see `settings_for`.
-        affordable: the largest number of characters to see, if above MIN_PILOT_CHARACTERS.
+        val: the ids to score; by default, those of the val split.
+        repeats: whether the text repeats itself; see `settings_for`.
+        affordable: the largest number of characters to train on. If it is below
+            MIN_PILOT_CHARACTERS, that number is used.
     """
     most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, affordable)
     most = min(most, MAX_PILOT_PASSES * len(corpus.train))

@@ -1,21 +1,23 @@
 """The law: val loss from a model's size, the characters it sees, and passes over the text.
 
-A text is described by the val loss of a pilot, a small model trained for a moment (difficulty.py).
-The law predicts how far a longer run ends below or above that loss:
+A text is described by the val loss of a pilot, a small model trained briefly (difficulty.py). The
+law predicts by how much the val loss of another run is lower or higher:
 
     loss = pilot loss + excess(run) - excess(pilot)
     excess = slope (A (N / N0)^-a + B (D / D0)^-b) + overfit + hidden - averaged + repeated
 
 N stands for layers and for channels, and D for the characters seen, as in Hoffmann et al.
-(arXiv:2203.15556). Unlike there, A grows with D, as a large model gains little in a short run.
+(arXiv:2203.15556). Unlike in that paper, A grows with D, because a large model gains little in a
+short run.
 
-- Repeated characters count less and less, as in Muennighoff et al. (arXiv:2305.16264, section 3.1),
-  sooner for a large model, and finally do harm: `overfit`. For the pilot, it is limited to
-  MAX_OVERFIT of its loss.
-- `slope` is how fast losses fall on a text, estimated from the pilot's progress: 1 on a typical
-  one, 0 on random ids.
-- `repeated` is the loss of ids that a model can copy (repetition.py). It drops once heads have
-  learnt to copy, to about the same value on each text.
+- `slope` is how fast losses fall on a text, estimated from the pilot's progress. It is 1 on a
+  typical text, and 0 on random ids.
+- `overfit` is the harm of many passes over the text. Each further pass also adds less to D, as in
+  Muennighoff et al. (arXiv:2305.16264, section 3.1), and more so for a large model. The pilot's
+  `overfit` is limited to MAX_OVERFIT of its loss.
+- `hidden` is the cost of token dropout, and `averaged` the gain of averaging ensemble members.
+- `repeated` is the loss of ids that a model can copy (repetition.py). It drops to about the same
+  value on each text once attention heads have learnt to copy.
 
 scripts/law/fit.py fits the coefficients; scripts/experiments.md reports the accuracy.
 """
@@ -35,9 +37,9 @@ from gpt.recipe.settings import Choice
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Coefficients of the law; scripts/law/fit.py prints them."""
+    """Coefficients of the law, as printed by scripts/law/fit.py and used in `_excess`."""
 
-    depth: float = 0.05543  # nats per layer or channel, while they are few
+    depth: float = 0.05543  # depth, width: nats per relative increase, at the pilot's size
     width: float = 0.1157
     saturates: float = 0.5363
     capacity: float = 2.273
@@ -61,23 +63,23 @@ class Coefficients:
 
 
 COEFFICIENTS = Coefficients()
-USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # nats per id: the pilot's on typical prose
+USUAL_GAIN, USUAL_GAP = 0.3, 0.1  # nats per id: `pilot_gain`, `pilot_gap` on prose
 MAX_LOST = 0.5  # largest share of the gain from characters that a small model loses
 MIN_GAIN = 0.1  # nats; a pilot that gains less says nothing about the slope
 MAX_GAP = 1.0  # nats; larger gaps, as between different scripts, are cut to this
 MIN_SLOPE = 0.3
 REFERENCE_CHARACTERS = 100_000  # D0
-MAX_USEFUL_PASSES = 15  # passes that infinitely many are worth to the pilot, as in arXiv:2305.16264
+MAX_USEFUL_PASSES = 15  # passes over new text that endless passes are worth (arXiv:2305.16264)
 COPYING_WIDTH_POWER = 8  # the fit shows only that it is large
 MAX_OVERFIT = 0.5  # fraction of the pilot's loss; the pilot makes many passes over a short text
-DAMPED_BELOW = 0.25  # fraction of the pilot's loss, below which predictions are damped
+DAMPED_BELOW = 0.25  # predictions below this fraction of the pilot's loss are damped, to stay > 0
 # the ranges of the fit; pilot losses are in nats per id
 MIN_TEXT = 18_000  # characters of the train split
 MIN_C = 48
 PILOT_LOSSES = (1.2, 5.5)
 FITTED_CHARACTERS, FITTED_PASSES, FITTED_C, FITTED_LAYERS = 10_000_000, 56, 256, 8
 MIN_LOSS_RATIO = 0.49  # smallest ratio of a run's val loss to the pilot's
-# limits of prediction: for logs, tables and repeated lines, the law predicted half of their loss
+# limits of the law: for logs, tables and repeated lines, it predicted half of the measured loss
 MIN_PILOT_LOSS = 1.0  # nats per id
 MAX_REPEATED = 0.4  # fraction of the ids, see `repeated_part`; 0.38 in the fit
 MAX_PILOT_GAP = 2.5  # nats; 2.15 in the fit
@@ -89,7 +91,13 @@ COPYING_UNCERTAINTY = 0.3  # fraction of the loss that the pilot had not learnt 
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return the predicted val loss of a run, in nats per id: at least 0."""
+    """Return the predicted val loss of a run, in nats per id: at least 0.
+
+    Args:
+        choice: the run.
+        text: the results of the pilot.
+        fitted: the coefficients of the law.
+    """
     if text.V == 1:
         return 0.0
     pilot = Choice(PILOT_LAYERS, PILOT_C, text.pilot_characters)
@@ -105,7 +113,10 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
 def _excess(
     choice: Choice, text: Difficulty, fitted: Coefficients, max_overfit: float = math.inf
 ) -> float:
-    """Return the loss above the entropy of the text, in nats per id."""
+    """Return the loss that depends on the run `choice`, in nats per id: `excess` in the module.
+
+    Ids that can be copied are not included. `max_overfit` limits the part from overfitting.
+    """
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT_LAYERS, choice.C / PILOT_C
     # 1. what the model learns from the characters that it sees; repeated ones count less
@@ -135,9 +146,10 @@ def _excess(
 
 
 def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return the loss of repeated ids, in nats per id.
+    """Return the predicted loss of repeated ids, as a part of the val loss, in nats per id.
 
-    Heads learn to copy in a long run, or with a wide model. Then the loss falls to `copied`.
+    Attention heads learn to copy repeated ids in a long run, or with a wide model. The loss of each
+    of them then falls to `copied`.
     """
     longer, wider = choice.characters / text.pilot_characters, choice.C / PILOT_C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)
@@ -148,7 +160,7 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
 
 
 def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> str | None:
-    """Return why the law does not apply to a run, or None if it does.
+    """Return the reason why the law does not apply to a run, or None if it applies.
 
     Args:
         choice: the run.
@@ -178,8 +190,8 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
     """Return the standard deviation of the prediction `val_loss`, in nats per id.
 
-    It is larger if the pilot was short (few minutes, or a slow machine), if its heads have not yet
-    learnt to copy, and for runs outside of the ranges of the fit.
+    It is larger if the pilot was short, if the pilot has not yet learnt to copy repeated ids, and
+    if the run is outside of the ranges of the fit.
     """
     lowest, highest = PILOT_LOSSES
     factors = (  # by which the run exceeds each range

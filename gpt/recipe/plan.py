@@ -1,4 +1,4 @@
-"""Plan a run: the config with the lowest predicted val loss on a text in a given time."""
+"""Plan a run: find the config with the lowest predicted val loss on a text in a given time."""
 
 import time
 from collections.abc import Callable
@@ -26,18 +26,18 @@ from gpt.text.corpus import Corpus
 from gpt.text.splits import train_characters
 from gpt.text.vocabulary import Ids
 
-FIRST_MEASURED = ((2, 64), (2, 128))  # layers and channels
+FIRST_MEASURED = ((2, 64), (2, 128))  # (layers, channels) of the models that are measured first
 FIRST_PACE = 20_000  # characters/s: a first guess, to choose the batch to measure with
-LONGEST_GUESS = 10**11  # characters; batches are not larger for longer runs
-MAX_MEASURED = 3  # number of configs
+LONGEST_GUESS = 10**11  # largest first guess of a run's characters; batches grow no further
+MAX_MEASURED = 3  # largest number of configs whose pace is measured
 MAX_ELAPSED_FRACTION = 0.5  # fraction of the time after which no further config is measured
 PILOT_FRACTION = 0.05  # largest fraction of the remaining time for the pilot
-LONG_PILOT_FRACTION = 0.15  # the same for repetitive texts, large vocabularies and LARGE_TEXT
-LARGE_TEXT = 4_000_000  # ids of train
+LONG_PILOT_FRACTION = 0.15  # the same for repetitive or large texts, and large vocabularies
+LARGE_TEXT = 4_000_000  # ids of the train split from which a text is large
 MAX_SPEED_UP = 10  # largest speed-up over the measured pace to allow for
 FREE_FRACTION = 0.02  # fraction of the time that is kept free
 MIN_PLAN_FRACTION = (
-    0.1  # fraction of the time that a plan has at least, also if measuring took longer
+    0.1  # smallest fraction of the time to plan for, even if measuring took too long
 )
 
 
@@ -45,20 +45,20 @@ MIN_PLAN_FRACTION = (
 class Plan:
     """A config, and the predicted val loss of a run with it.
 
-    If `data.val_fraction` of the config differs from that of the corpus, evaluating the whole val
-    split would take too long, and the caller splits the corpus again.
+    If evaluating the whole val split would take too long, `config` has a smaller
+    `data.val_fraction` than the corpus. The caller must then split the corpus again.
 
     Attributes:
-        config: the settings to train with.
+        config: the settings to train with. If training could be faster than measured and then
+            overfit, `train.max_steps` is set.
         val_loss: the predicted val loss, in nats per character.
         uncertainty: the standard deviation of the prediction, in nats per character.
         unknown: why the law does not apply, or None. If set, ignore the prediction.
-        parameters: their number.
+        parameters: the number of parameters.
         unit: the name of an id of the text, "character" or "byte".
-        passes: over the train split.
-        seconds: of the whole command.
-        ends_early: the run is shorter than the time allows, as a longer one would overfit. If
-            training is faster than measured, `train.max_steps` limits it.
+        passes: the number of passes over the train split.
+        seconds: the time of the whole command.
+        ends_early: the run is shorter than the time allows, because a longer one would overfit.
     """
 
     config: Config
@@ -72,7 +72,7 @@ class Plan:
     ends_early: bool
 
     def describe(self) -> list[str]:
-        """Return lines about model, training and loss."""
+        """Return three lines of text: the model, the training, and the predicted val loss."""
         model, train = self.config.model, self.config.train
         dropout = model.character_dropout
         regularised = f", token dropout {dropout:g}" if dropout else ""
@@ -104,17 +104,18 @@ def plan(
 ) -> Plan:
     """Return the plan with the lowest predicted val loss on a text in the given time.
 
-    Measures the pace of a few configs, and trains a pilot. The time that this takes counts.
+    The pace of a few configs is measured, and a small model, the pilot, is trained. This time
+    counts as part of `minutes`.
 
     Args:
         corpus: the text.
         minutes: the time for the whole command.
-        base: its explicit settings are kept, except train.steps.
+        base: a config whose explicit settings are kept, except train.steps.
         elapsed_s: seconds of `minutes` that are used already.
-        difficulty: how hard the text is; measured by default.
-        speed: how fast models train here; measured by default.
+        difficulty: how hard the text is to predict; measured by default.
+        speed: how fast models train on this machine; measured by default.
         repeats: whether the text repeats itself; measured by default.
-        should_stop: called before each step.
+        should_stop: called before each step; if it returns True, Interrupted is raised.
     """
 
     def check_stop() -> None:
@@ -173,9 +174,12 @@ def plan(
 
 
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure the pace of a small and a usual model, and of the pilot.
+    """Measure the pace of a small model, of a usual one, and of the pilot.
 
-    Returns the config of the usual model, and the pace of the pilot.
+    `limit_s` is the time of the command in seconds.
+
+    Returns:
+        The config of the usual model, and the pace of the pilot.
     """
     speed, base = chooser.speed, chooser.base
     characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
@@ -198,7 +202,10 @@ def _measure_text(
     remaining_s: float,
     check_stop: Callable[[], None],
 ) -> Difficulty:
-    """Train the pilot for a small part of the remaining time; see `measure_difficulty`."""
+    """Train the pilot for a small part of the remaining time; see `measure_difficulty`.
+
+    `pace` is the pace of the pilot, to choose the length of its training.
+    """
     corpus, repeats = chooser.corpus, chooser.offsets_keys
     scorings = 4 if repeats else 2  # two evaluations; each scores repeated ids separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s

@@ -1,7 +1,8 @@
-"""Measure how much a text repeats itself, as code does: a model gains by copying what came before.
+"""Measure how much of a text repeats earlier text, as in code: a model can learn to copy it.
 
-An id is repeated if the ids before it occurred earlier in its window, and it followed them the last
-time. An induction head predicts these ids (arXiv:2209.11895, "prefix matching").
+An id counts as repeated if the few ids before it, its context, occurred earlier in the same window,
+and the same id followed the context when it last occurred. An induction head predicts these ids
+(arXiv:2209.11895, "prefix matching").
 """
 
 import math
@@ -16,22 +17,28 @@ from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
 CONTEXT_CHARACTERS = 4  # length of the context that must occur again
-CHANCE_WINDOWS = 64  # windows in which a context occurs again by chance, at most once
+CHANCE_WINDOWS = 64  # a context should occur again by chance once in this many windows
 MIN_ENTROPY = 1e-3  # nats; avoids a division by 0 for a text of one character
-MAX_SCORED_IDS = 60_000  # ids of val that are scored, evenly spread; the pilot scores as many
-MUCH_REPEATED = 0.2  # fraction of ids; prose has 0.00 to 0.16, documentation and code 0.28 to 0.38
+MAX_SCORED_IDS = 60_000  # largest number of val ids to score, spread evenly
+# Fraction of repeated ids above which a text repeats itself. Prose has 0.00 to 0.16, documentation
+# and code have 0.28 to 0.38.
+MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether more than MUCH_REPEATED of val is repeated, in windows of T."""
+    """Return whether a text repeats itself: more than MUCH_REPEATED of the ids of val.
+
+    `T` is the length of the windows in which to look for repeated ids.
+    """
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the number of ids that must occur again before a repeated id.
+    """Return the number of ids before a repeated id that must be repeated, too (its context).
 
-    These are CONTEXT_CHARACTERS characters; more, up to half a window, if ids vary so little that
-    contexts occur again by chance: n ids have about exp(n H) contexts, where H is their entropy.
+    A context has CONTEXT_CHARACTERS characters. If contexts of this length occur again by chance,
+    it is longer, up to half a window. There are about exp(n H) different contexts of n ids, where H
+    is the entropy of an id.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
@@ -43,16 +50,20 @@ def context_of(corpus: Corpus, T: int) -> int:
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
-    """Return the fraction of `ids` that are repeated after `context` ids, in windows of T."""
+    """Return the fraction of `ids` that are repeated, in windows of `T`.
+
+    `context` is the number of ids before a repeated id that must be repeated, too.
+    """
     found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
 
 
 @torch.inference_mode()
 def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) -> float:
-    """Return what repeated ids contribute to the val loss: their nats, over the number of all ids.
+    """Return the part of the val loss of `ids` that comes from repeated ids, in nats per id.
 
-    For `context` see `repeated_part`.
+    It is the sum over the repeated ids, divided by the number of all ids. For `context` see
+    `repeated_part`.
     """
     device = next(model.parameters()).device
     total, scored = 0.0, 0
@@ -68,7 +79,13 @@ def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) ->
 
 
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
-    """Return which of the targets `y` (B, T) of the inputs `x` (B, T) are repeated, as booleans."""
+    """Return a bool tensor (B, T): whether each target is repeated.
+
+    Args:
+        x: the inputs, (B, T).
+        y: the targets, (B, T).
+        context: the number of ids before a repeated id that must be repeated, too.
+    """
     found = torch.zeros(y.shape, dtype=torch.bool)
     for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):
         followed: dict[tuple[int, ...], int] = {}

@@ -1,8 +1,7 @@
-"""All settings of a run, from the few that the law chooses: shape, length and token dropout.
+"""Derive all settings of a run from the few that the law chooses: shape, length, token dropout.
 
-The shipped configs for tinyshakespeare are points of these rules, or nearly: settings that change
-with the length of a run do so from `shakespeare_fast` (0.14 M characters) to `shakespeare_cpu`
-(3.7 M).
+The shipped configs for tinyshakespeare follow these rules, or nearly so. Those of
+`shakespeare_fast` are for a run of 0.14 M characters, those of `shakespeare_cpu` for 3.7 M.
 """
 
 import math
@@ -11,10 +10,11 @@ from dataclasses import dataclass
 from gpt.config.schema import MAX_COUNT, Config
 
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
-SHORTEST_CONTEXT, LONGEST_CONTEXT = 4, 512  # characters
-FIRST_WINDOW = 4  # ratio of T to the windows at the start of a run
+SHORTEST_CONTEXT, LONGEST_CONTEXT = 4, 512  # limits of T, in characters
+FIRST_WINDOW = 4  # ratio of T to the length of the windows at the start of a run
 FIRST_WINDOW_REPEATS = 2  # the same if the text repeats itself: heads need longer windows to copy
-RUN_CHARACTERS, RUN_C = 3.7e6, 128  # length and width of the run that these rates are for:
+# a reference run, by its length in characters and its channels; then its batch and learning rates
+RUN_CHARACTERS, RUN_C = 3.7e6, 128
 STEP_CHARACTERS, MUON_LEARNING_RATE, LEARNING_RATE = 4096, 0.03, 8e-3
 
 
@@ -22,7 +22,7 @@ STEP_CHARACTERS, MUON_LEARNING_RATE, LEARNING_RATE = 4096, 0.03, 8e-3
 class Choice:
     """What the law chooses: the shape of a model, and the length and dropout of its training.
 
-    `characters` is the number that each of the `members` of an ensemble sees in the run.
+    `characters` is the number of characters that each member of the ensemble is trained on.
     """
 
     n_layer: int
@@ -33,24 +33,28 @@ class Choice:
 
     @property
     def n_head(self) -> int:
-        """Number of attention heads: about HEAD_SIZE channels each, and an even number of them."""
+        """Number of attention heads, for heads of about HEAD_SIZE channels, an even number."""
         most = max(1, round(self.C / HEAD_SIZE))
         return next((n for n in range(most, 0, -1) if self.C % (2 * n) == 0), 1)
 
 
 def context_length(shortest_split: int) -> int:
-    """Return T for a text whose shorter split has this many characters: a power of two."""
+    """Return T, a power of two, for a text whose shorter split has `shortest_split` characters."""
     longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
     longest = min(LONGEST_CONTEXT, longest)
     return 1 << longest.bit_length() - 1
 
 
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
-    """Return the characters of one step: a power of two, or T if that is larger.
+    """Return the number of characters in a step: a power of two, or T if that is larger.
 
-    They grow with the square root of the run's length. More steps help a short run more than larger
-    ones (arXiv:1812.06162; scripts/experiments.md).
-    `batch_size` is set if the user has set it.
+    The number grows with the square root of the run's length. For a short run, more steps help more
+    than larger ones (arXiv:1812.06162; scripts/experiments.md).
+
+    Args:
+        characters: the length of the run.
+        T: the context length.
+        batch_size: the number of windows in a step, if the user has set it.
     """
     if batch_size is not None:
         return batch_size * T
@@ -66,10 +70,15 @@ def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
 def settings_for(
     choice: Choice, T: int, batch_size: int | None = None, *, repeats: bool = False
 ) -> Config:
-    """Return the config of a run; `batch_size` is set if the user has set it.
+    """Return the config of a run.
 
-    If the text `repeats` itself, heads should copy: there are at least two heads, half of each key
-    is offset, and the windows at the start are longer.
+    Args:
+        choice: shape, length and dropout of the run.
+        T: the context length.
+        batch_size: the number of windows in a step, if the user has set it.
+        repeats: whether the text repeats itself, so that heads should learn to copy. If so, there
+            are at least two heads, half of each key is offset by one character, and the windows at
+            the start are longer.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

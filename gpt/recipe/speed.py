@@ -1,4 +1,4 @@
-"""Measure how fast some models train on this machine, and interpolate the pace of the others."""
+"""Measure how fast some models train on this machine, and interpolate the pace of other models."""
 
 import gc
 import time
@@ -22,11 +22,11 @@ from gpt.training.memory_estimate import check_training_memory
 from gpt.training.schedule import Schedule
 
 WARMUP_ROUNDS = 1  # rounds of steps that are not timed
-MIN_TIMED_ROUNDS, MAX_ROUNDS = 2, 9
-MIN_TIMED_S = 0.7  # seconds; up to MAX_ROUNDS are timed until their sum is larger
-# models smaller than all measured ones take time in proportion to operations ** SMALLER_POWER
+MIN_TIMED_ROUNDS, MAX_ROUNDS = 2, 9  # fewest rounds that are timed, and most rounds in all
+MIN_TIMED_S = 0.7  # seconds of timed rounds after which timing ends
+# a model smaller than all measured ones takes time in proportion to operations ** SMALLER_POWER
 SMALLER_POWER = 0.7
-# M members side by side take M ** MEMBERS_POWER times as long as one. Two members with one thread
+# M members in parallel take M ** MEMBERS_POWER times as long as one. Two members with one thread
 # each had powers from 0.5 (small models) to 1.1 (scripts/experiments.md).
 MEMBERS_POWER = 0.8
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # sizes of the ensembles that are considered
@@ -34,7 +34,7 @@ MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # sizes of the ensembles that are considered
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds per character of training (all costs of a step included) and of evaluation."""
+    """Seconds per character of training (with all costs of a step), and of evaluation."""
 
     train_s: float
     evaluation_s: float
@@ -42,13 +42,14 @@ class Pace:
 
 @dataclass
 class Speed:
-    """The measured paces of some configs; the paces of others are interpolated.
+    """The measured paces of some configs. The paces of other configs are interpolated.
 
     Attributes:
         V: size of the vocabulary of the text.
         measure: returns the paces of configs with one member.
-        threads: number of threads that members of an ensemble share; 1 if they take turns.
-        measured: operations per character and pace, by shape.
+        threads: number of threads that the members of an ensemble share; 1 if members train in
+            turn.
+        measured: operations per character, and the pace, of each measured shape.
     """
 
     V: int
@@ -57,20 +58,20 @@ class Speed:
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
 
     def knows(self, config: Config) -> bool:
-        """Return whether this shape was measured, with steps of this length."""
+        """Return whether the pace of this shape and number of characters per step was measured."""
         return _shape(config) in self.measured
 
     def learn(self, *configs: Config) -> None:
-        """Measure `configs`, which have one member, and store their paces."""
+        """Measure the paces of `configs`, which have one member each, and store them."""
         for config, pace in zip(configs, self.measure([*configs]), strict=True):
             operations = operations_per_character(config.model, self.V)
             self.measured[_shape(config)] = operations, pace
 
     def predict(self, config: Config) -> Pace:
-        """Return the pace of a config, for all its members together."""
+        """Return the pace of `config`; for an ensemble, of all its members together."""
         pace, members = self._predict_one(config), config.model.ensemble
         together = min(members, self.threads)  # more members than `threads` take turns
-        # members have equally many threads: of 8, 5 members leave 3 idle and take as long as 8
+        # each member has as many threads: on 8 threads, 5 members take as long as 8, with 3 idle
         occupying = self.threads // (self.threads // together)
         slowdown = occupying**MEMBERS_POWER * members / together
         return Pace(slowdown * pace.train_s, members * pace.evaluation_s)
@@ -89,13 +90,13 @@ class Speed:
 
 
 def with_members(config: Config, members: int) -> Config:
-    """Return the same config with an ensemble of `members`."""
+    """Return `config` with the size of the ensemble set to `members`."""
     model = config.model.model_copy(update={"ensemble": members})
     return config.model_copy(update={"model": model})
 
 
 def threads_of_members(config: Config) -> int:
-    """Return the number of threads that members of an ensemble share; 1 if they take turns."""
+    """Return the number of threads that members of an ensemble share; 1 if they train in turn."""
     with computing_with(config.threads):
         shared = takes_threads(config, select_device(config.device))
         return torch.get_num_threads() if shared else 1
@@ -105,7 +106,8 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
     """Return the floating-point operations of a training step per character.
 
     They are counted as for PaLM (arXiv:2204.02311, appendix B): 6 for each weight of a matrix
-    product, and 6 T (hs + vs) for each head, as if nothing were masked.
+    product, and 6 T (key size + value size) for each head. The causal mask does not reduce the
+    count.
     """
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = model.C * (2 * queries + 2 * values + 8 * model.C) + model.T * (queries + values)
@@ -115,10 +117,12 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
 def measure_paces(
     configs: list[Config], corpus: Corpus, before_each: Callable[[], object] = lambda: None
 ) -> list[Pace]:
-    """Train throwaway models for a few steps of each window length, and evaluate them briefly.
+    """Return the pace of each config, measured on throwaway models.
 
-    The models take turns, so that other programs on the machine slow all of them equally.
-    `before_each` is called before each step and may raise an exception.
+    Each model is trained for a few steps of each window length, and evaluated briefly. The models
+    take turns, so that other programs on the machine slow all of them equally.
+
+    `before_each` is called before each step. It may raise an exception to end the measurement.
     """
     device, V = select_device(configs[0].device), len(corpus.vocabulary)
     with computing_with(configs[0].threads):
@@ -154,7 +158,10 @@ def measure_paces(
 def _step_seconds(
     updates: Sequence[Update], first_steps: Sequence[int], before_each: Callable[[], object]
 ) -> list[float]:
-    """Return the median duration of steps from `first_steps` on, for each model in turn."""
+    """Return the median seconds of a step of each model in `updates`.
+
+    The models take turns. Each one starts with its step in `first_steps`.
+    """
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + MIN_TIMED_ROUNDS or (
         sum(map(sum, rounds[WARMUP_ROUNDS:])) < MIN_TIMED_S and len(rounds) < MAX_ROUNDS

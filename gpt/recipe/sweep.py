@@ -3,7 +3,8 @@
     runs/NAME-sweep/sweep.json                      the plan: the runs and their configs
                     learning_rate-1e-3,seed-1337/   the folder of a run
 
-Only the runs themselves say what is done, so a sweep can be killed at any moment and resumed.
+The plan does not record progress: what is done is read from the checkpoints of the runs. So a sweep
+can be killed at any moment and resumed.
 """
 
 import json
@@ -44,12 +45,12 @@ from gpt.training.teacher import check_teacher
 log = logging.getLogger(__name__)
 
 Load = Callable[[Config, Path | None], Corpus]
-"""Reads the text of a config, given the folder that may hold what came from standard input."""
+"""Reads the text of a config. The folder, if given, may have a copy of standard input."""
 
 
 @dataclass(frozen=True)
 class SweepRun:
-    """How a run ended: with its best val loss in nats per character, or with an error."""
+    """Result of a run: its best val loss in nats per character, or the message of an error."""
 
     run: str
     seed: int
@@ -60,7 +61,7 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A combination of values: the mean val loss over its seeds, and its standard error."""
+    """Result of a combination of values: mean val loss of its seeds, and standard error."""
 
     values: dict[str, str]
     mean: float | None
@@ -70,7 +71,7 @@ class SweepResult:
 
 @dataclass(frozen=True)
 class Sweep:
-    """How a sweep ended: its combinations, the lowest mean val loss first."""
+    """Result of a sweep: its combinations of values, the lowest mean val loss first."""
 
     sweep: str
     combinations: list[SweepResult]
@@ -92,23 +93,23 @@ def run_sweep(
     should_stop: Callable[[], bool] = lambda: False,
     on_event: Callable[[dict[str, Any]], object] = lambda event: None,
 ) -> Sweep:
-    """Train the runs of a sweep that are not finished, and compare all.
+    """Train the runs of a sweep that are not finished, and compare all runs.
 
     Args:
-        folder: the folder of the sweep. If it holds one, that is resumed.
-        asked: the runs; None: those of the sweep in `folder`.
-        choose: returns the config to train with, given one with open settings.
+        folder: the folder of the sweep. If it contains a sweep, that sweep is resumed.
+        asked: the runs that the command asks for. If None, the runs of the sweep in `folder`.
+        choose: returns a config with all settings, given one with open settings.
         load: reads the text of a config.
         jobs: the number of runs to train at once. In a new sweep the threads are divided among
-            them. Default: as before, or 1.
+            them. By default, as in the sweep that is resumed, or 1.
         overwrite: replace the sweep in `folder`.
-        should_stop: see `gpt.api.train`.
-        on_event: called with each event of `gpt.api.train`, and the name of its `run`, unless runs
-            train at once: those are processes of their own.
+        should_stop: returns whether to stop; see `gpt.api.train`.
+        on_event: called with each event of `gpt.api.train`, to which the name of its `run` is
+            added. It is not called if runs train at once, because they are separate processes.
 
     Raises:
-        UsageError: `folder` holds something else.
-        ConfigError, DeviceError: a run cannot be trained; none was.
+        UsageError: `folder` is in use, or contains other runs.
+        ConfigError, DeviceError: a run cannot be trained. No run was started.
         Interrupted: `should_stop` returned True. What was trained is saved.
     """
     check_alone("a sweep, which trains several runs,")
@@ -169,8 +170,9 @@ def new_plan(
 ) -> SweepPlan:
     """Return the plan of a new sweep.
 
-    Open settings are chosen once for all runs that differ only in how they are trained, so that
-    these have the same model. Runs that differ in text, time or model are each chosen for.
+    Open settings are those to be chosen for the text and the time. They are chosen once for all
+    runs that differ only in training settings, so that these runs have the same model. Runs that
+    differ in text, time or model get separate choices.
 
     The `jobs` runs that train at once share the threads of torch. For the arguments see
     `run_sweep`.
@@ -196,7 +198,10 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` with all settings; `chosen` has what was chosen for earlier runs."""
+    """Return `config` with a value for each open setting.
+
+    Choices are stored in `chosen`, and used again for runs that differ only in training settings.
+    """
     own = {  # settings that do not affect which model is chosen
         key: value
         for key, value in run.values.items()
@@ -248,7 +253,7 @@ def _finish(
     on_event: Callable[[dict[str, Any]], object],
     as_command: bool,
 ) -> SweepRun:
-    """Train or resume a run of a sweep unless it is finished; return how it ended.
+    """Train or resume a run of a sweep unless it is finished; return its result.
 
     Args:
         planned: the run.
@@ -310,7 +315,10 @@ def _finish(
 
 
 def _compared(plan: SweepPlan, ended: Sequence[SweepRun]) -> list[SweepResult]:
-    """Return the combinations by their mean val loss; last those whose runs all failed."""
+    """Return the results of all combinations, the lowest mean val loss first.
+
+    Combinations whose runs all failed come last.
+    """
     if len({(run.text_sha256, run.config.data.val_fraction) for run in plan.runs}) > 1:
         log.warning("val losses are of different texts; compare only those of the same val split")
     groups: dict[str, SweepResult] = {}

@@ -1,4 +1,4 @@
-"""Which runs a sweep trains: all combinations of lists of values, stored as its plan."""
+"""The plan of a sweep: a run for each combination of values, stored in a file."""
 
 import math
 import re
@@ -19,8 +19,8 @@ from gpt.errors import ConfigError, UsageError, listed, shown
 from gpt.files import read_bounded
 from gpt.runs.find import SWEEP
 
-MAX_PLAN_BYTES = 2**26
-MAX_RUNS = 1000
+MAX_PLAN_BYTES = 2**26  # largest size of the file
+MAX_RUNS = 1000  # largest number of runs of a sweep
 MAX_NAME_CHARACTERS = 60  # a longer name of a run is replaced by its number
 
 
@@ -40,14 +40,14 @@ class Combination:
 
 
 def combinations(changes: Sequence[Override]) -> list[Combination]:
-    """Return the product of all lists of values among `changes`; the last one varies fastest.
+    """Return all combinations of the values in lists among `changes`; the last list varies fastest.
 
-    A value is a list if the setting does not take it as it is, and it contains commas or is a list
-    in YAML. `train.learning_rate=1e-3,2e-3` has two values. `data.include=["*.md", "*.txt"]` and a
-    file named `a,b` are one value.
+    A value is a list if it contains commas or is a list in YAML, unless the setting takes it as a
+    single value. `train.learning_rate=1e-3,2e-3` has two values. `data.include=["*.md", "*.txt"]`
+    and a file named `a,b` are single values.
 
     Raises:
-        ConfigError: a list is empty, has no value between two commas, or has one twice.
+        ConfigError: a list is empty, has no value between two commas, or has a value twice.
         UsageError: there are more than MAX_RUNS combinations.
     """
     several: dict[str, list[str]] = {}
@@ -75,13 +75,16 @@ def combinations(changes: Sequence[Override]) -> list[Combination]:
 
 
 def check_count(runs: int) -> None:
-    """Raise UsageError if there are too many runs."""
+    """Raise UsageError if `runs`, a number of runs, is larger than MAX_RUNS."""
     if runs > MAX_RUNS:
         raise UsageError(f"expected at most {MAX_RUNS:,} runs, got {runs:,}")
 
 
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the values of a list, as they can be typed; None if `value` is a single value."""
+    """Return the values of the list `value` as strings; None if it is a single value.
+
+    `change` is the override that contains `value`.
+    """
     if isinstance(value, list):
         texts = [as_flow(each) for each in value]
     elif isinstance(change, str) and isinstance(value, str) and "," in value:
@@ -101,7 +104,7 @@ def _values(key: str, value: Any, change: Override) -> list[str] | None:
 
 
 def _takes(key: str, value: Any) -> bool:
-    """Return whether a setting takes `value`, whatever the other settings are."""
+    """Return whether the setting `key` accepts `value`, regardless of other settings."""
     tree = value
     for name in reversed(key.split(".")):
         tree = {name: tree}
@@ -118,10 +121,10 @@ class PlannedRun(BaseModel):
     Attributes:
         name: the name of its folder.
         values: the values of the settings that differ between runs, as typed.
-        asked: the config of the command.
-        is_open: settings that `asked` does not set are chosen for the text and time.
+        asked: the config that the command asks for.
+        is_open: whether settings that `asked` does not set are chosen for the text and the time.
         config: the config to train with; all open settings and the number of threads are set.
-        text_sha256: identifies the text.
+        text_sha256: SHA-256 of the text, to notice that it has changed.
     """
 
     model_config = ConfigDict(strict=True, allow_inf_nan=False)  # older plans have further keys
@@ -134,17 +137,17 @@ class PlannedRun(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that identify the run, by key: if it is open, only those that are set."""
+        """Settings that identify the run, by dotted key; if it is open, only those that are set."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked")
     def _asked(self, config: Config) -> dict[str, Any]:
-        """Leave out open settings, which differ from settings that are set to a default."""
+        """Serialise only the settings that are set, because the others may be open."""
         return config.model_dump(exclude_unset=True)
 
     @field_serializer("config")
     def _config(self, config: Config) -> dict[str, Any]:
-        """Leave out defaults that depend on `train.steps`, which minutes change."""
+        """Serialise without defaults that depend on `train.steps`: `train.minutes` changes it."""
         return settled(config)
 
 
@@ -181,7 +184,10 @@ def check_different(runs: Sequence[PlannedRun]) -> None:
 
 
 def check_same(folder: Path, plan: SweepPlan, asked: Sequence[PlannedRun]) -> None:
-    """Raise UsageError, which names a difference, unless `plan` has the runs that are asked for."""
+    """Raise UsageError if the runs of `plan` are not those that are `asked` for.
+
+    The message names `folder` and a difference.
+    """
     before, now = ({run.name: run.settings for run in runs} for runs in (plan.runs, asked))
     if before == now:
         return
