@@ -1,1 +1,1 @@
-"""A run on disk: its folder, its checkpoints, where they came from."""
+"""Runs on disk: their folders, checkpoints and provenance."""

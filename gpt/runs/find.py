@@ -1,4 +1,4 @@
-"""Find a run or a sweep by its name. Imports no torch, so that a wrong name is an error at once."""
+"""Find a run or a sweep by its name. Imports no torch, so that a wrong name is reported at once."""
 
 import difflib
 import os
@@ -19,7 +19,11 @@ SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
 
 
 def run_folders() -> list[Path]:
-    """Return the entries of `runs/` and of its sweeps; raise Unreadable if it cannot be listed."""
+    """Return the paths in `runs/` and in the sweeps there, including those that are not runs.
+
+    Raises:
+        Unreadable: `runs/` cannot be listed.
+    """
     if not os.path.lexists(RUNS):
         return []
     try:
@@ -33,17 +37,19 @@ def run_folders() -> list[Path]:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether this is the folder of a run, in any state."""
+    """Return whether `folder` is the folder of a run, which may have no checkpoint yet."""
     return os.path.isfile(folder / "config.yaml") or has_checkpoint(folder)  # noqa: PTH113 (no errors)
 
 
 def is_sweep(folder: Path) -> bool:
-    """Return whether this is the folder of a sweep, which contains runs."""
+    """Return whether `folder` is the folder of a sweep, which contains the folders of its runs."""
     return os.path.isfile(folder / SWEEP)  # noqa: PTH113 (no errors)
 
 
 def find_run(name: str | None) -> Path:
-    """Return the folder of a run by its path or its name under `runs/`; default: the newest run.
+    """Return the folder of a run by its path or its name under `runs/`.
+
+    If `name` is None, return the run with the newest checkpoint.
 
     Raises:
         UsageError: there is no such run, or it has no checkpoint yet.
@@ -72,7 +78,7 @@ def find_run(name: str | None) -> Path:
 
 
 def _no_such_run(name: str, expected: str) -> UsageError:
-    """Return the error for an unknown name, with the most similar known one."""
+    """Return the error for an unknown run or sweep, with the most similar name that exists."""
     near: list[str] = []
     with suppress(Unreadable):
         names = [run.name for run in run_folders() if is_run(run) or is_sweep(run)]
@@ -84,7 +90,7 @@ def _no_such_run(name: str, expected: str) -> UsageError:
 
 
 def find_run_of_text(names: Sequence[str]) -> Path:
-    """Return the newest run under `runs/` that was trained on the text of these names."""
+    """Return the newest run under `runs/` whose `data.source` are these `names`."""
     wanted = [_absolute(name) for name in names]
     changed: dict[Path, float] = {}
     for run in run_folders():
@@ -106,13 +112,16 @@ def _absolute(name: str) -> str:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """Return the folder of a sweep by path or name, default that of the newest run, or None."""
+    """Return the folder of a sweep by its path or its name under `runs/`, or None.
+
+    If `name` is None, return the sweep of the newest run, or None if that is in no sweep.
+    """
     folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
     return next(filter(is_sweep, folders), None)
 
 
 def find_to_delete(name: str) -> Path:
-    """Return the folder of a run or sweep, in any state, by its path or name in `runs/`."""
+    """Return the folder of a run or sweep, damaged or not, by its path or name in `runs/`."""
     for folder in (Path(name), RUNS / name):
         if is_sweep(folder) or is_run(folder):
             return folder
@@ -120,6 +129,6 @@ def find_to_delete(name: str) -> Path:
 
 
 def source_runs(config: Config) -> dict[str, str]:
-    """Return the runs that this config loads weights from, by setting."""
+    """Return the runs that this config loads weights from, by the key that names them."""
     runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
     return {key: run for key, run in runs.items() if run is not None}

@@ -1,4 +1,4 @@
-"""What a run that fine-tunes another one takes from it, and what it must not change."""
+"""Settings that fine-tuning inherits from the original run, and those that it cannot change."""
 
 import logging
 from typing import Any
@@ -9,11 +9,12 @@ from gpt.runs.format import CheckpointData
 
 log = logging.getLogger(__name__)
 
-RATE_FACTOR = 0.5  # learning rates in fine-tuning / those of the run (scripts/experiments.md)
+# Learning rate of fine-tuning / learning rate of the original run (scripts/experiments.md).
+RATE_FACTOR = 0.5
 
 
 def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
-    """Return the settings that replace the defaults when this model is fine-tuned, by key."""
+    """Return, by dotted key, the defaults of a run that fine-tunes the model in `data`."""
     # a run that was fine-tuned itself has low rates already
     factor = RATE_FACTOR if data.config.train.init_from is None else 1.0
     inherited: dict[str, Any] = {"data.vocabulary": _vocabulary_of(data)}
@@ -25,7 +26,10 @@ def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
 
 
 def check_same_model(data: CheckpointData, config: Config) -> None:
-    """Raise ConfigError if `config` does not fit the model in `data`, which it fine-tunes."""
+    """Raise ConfigError if fine-tuning with `config` would change the shape of the model in `data`.
+
+    The kind of its vocabulary (bytes or characters) cannot change, either.
+    """
     run = config.train.init_from
     before = values(data.config) | {"data.vocabulary": _vocabulary_of(data)}
     changed = [
@@ -51,7 +55,13 @@ def _vocabulary_of(data: CheckpointData) -> str:
 
 
 def warn_of_known_val(key: str, old: Config, new: Config) -> None:
-    """Warn if the run that `key` names split the same text otherwise."""
+    """Warn if another run may have been trained on characters that are val in a new run.
+
+    Args:
+        key: the setting of the new run that names the other run.
+        old: the config of the other run.
+        new: the config of the new run.
+    """
     before, now = values(old), values(new)
     keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]

@@ -33,13 +33,13 @@ def make_numbered(run: Path) -> Path:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents; for errors see `check_can_be_made`."""
+    """Make a folder and its parents; raise GPTError if that is not possible."""
     check_can_be_made(path)
     path.mkdir(parents=True, exist_ok=True)
 
 
 def check_can_be_made(path: Path) -> None:
-    """Raise GPTError if a folder of this name can be neither made nor written to."""
+    """Raise GPTError unless `path` is a writable folder, or can be made as one."""
     above = next(each for each in (path, *path.parents) if os.path.lexists(each))
     if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
         raise GPTError(
@@ -49,7 +49,10 @@ def check_can_be_made(path: Path) -> None:
 
 
 def check_free(run: Path, *, overwrite: bool) -> None:
-    """Raise UsageError or GPTError if a new run cannot use the folder `run`."""
+    """Raise UsageError or GPTError if a new run cannot use the folder `run`.
+
+    With `overwrite`, the folder may contain a run that no process is writing.
+    """
     if not str(run).isprintable():
         raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")
     undo_killed_overwrite(run)
@@ -85,7 +88,10 @@ def check_keeps(folder: Path, config: Config) -> None:
 
 
 def delete_run(name: str) -> Path:
-    """Delete what a run or sweep wrote, and its folder if that is empty then; return the folder."""
+    """Delete the files of a run or sweep, and return the path of its folder.
+
+    The folder itself is deleted, too, unless it contains other files.
+    """
     folder = find_to_delete(name)
     if is_sweep(folder):
         delete_sweep(folder)
@@ -95,7 +101,11 @@ def delete_run(name: str) -> Path:
 
 
 def delete_sweep(sweep: Path) -> None:
-    """Delete all runs of a sweep. Raises UsageError if one of them is being written."""
+    """Delete all runs of a sweep, and its folder unless that contains other files.
+
+    Raises:
+        UsageError: another process is writing the sweep or one of its runs.
+    """
     with locked(sweep):
         for run in filter(is_run, sorted(sweep.iterdir())):
             _delete(run)

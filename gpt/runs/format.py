@@ -7,12 +7,12 @@
                              manifest.json          the format, and the SHA-256 of each file
     checkpoints/index.json   which checkpoint is `last` and which is `best`
 
-write.py writes a checkpoint next to its place, syncs it and renames it; then it replaces the index.
-A reader sees the old state or the new one.
+write.py writes a checkpoint under a temporary name, syncs it and renames it. Then it replaces the
+index. A reader sees the old state or the new one.
 
-read.py does not trust what it reads: the disk may fail, and the files may come from a stranger, who
-can compute hashes, too. Every file must be a plain one with the hash in its manifest, and no larger
-than the model of its config implies. Nothing in a checkpoint can execute code.
+read.py verifies what it reads, because the disk may fail, and the files may be untrusted. Each must
+be a regular file, not a link, with the hash in the manifest. As an attacker can compute hashes,
+too, no file may be larger than the config implies. Nothing in a checkpoint can execute code.
 """
 
 import errno
@@ -42,25 +42,25 @@ Tensors = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class CheckpointData:
-    """The weights of a model, and all that is needed to use them."""
+    """Content of a checkpoint that is needed to use the model, and its scores."""
 
     step: int
     config: Config
     vocabulary: Vocabulary
     weights: Tensors  # by parameter name; empty if only a summary was read
-    val_loss: float | None = None  # val loss of these weights, if they were evaluated
+    val_loss: float | None = None  # val loss of these weights in nats per id, if evaluated
     best_step: int | None = None  # step with the lowest val loss, if any was evaluated
-    finished: bool = False  # whether training had a reason to stop here
-    weights_sha256: str = ""  # hash of the file of the weights
-    bits_per_byte: float | None = None  # `val_loss` per byte of UTF-8; None in older versions
+    finished: bool = False  # whether training ended at this step, without an interruption
+    weights_sha256: str = ""  # SHA-256 of model.safetensors
+    bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8, if stored
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """State of training other than the weights: tensors by name, and numbers as JSON."""
+    """State of training other than the weights."""
 
-    tensors: Tensors
-    numbers: dict[str, Any]
+    tensors: Tensors  # state of the optimizers, by name; saved in optimizer.safetensors
+    numbers: dict[str, Any]  # counters and such, as JSON values; saved in training.json
 
 
 class _Json(BaseModel):
@@ -68,7 +68,7 @@ class _Json(BaseModel):
 
 
 class Manifest(_Json):
-    """Content of manifest.json. A later format may have more keys."""
+    """Content of manifest.json. Unknown keys are ignored, as a later format may have more keys."""
 
     model_config = ConfigDict(extra="ignore")
     format: int
@@ -98,7 +98,10 @@ def step_folder(checkpoints: Path, step: int) -> Path:
 
 
 def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
-    """Return the steps of all checkpoints, intact or not, in increasing order."""
+    """Return the steps of all checkpoints in the folder, intact or damaged, in increasing order.
+
+    `name` is a pattern of the names of checkpoints, whose first group is the step.
+    """
     try:
         found = [re.fullmatch(name, entry) for entry in os.listdir(checkpoints)]  # noqa: PTH208
     except OSError as error:
@@ -109,18 +112,18 @@ def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether `folder` is a checkpoint, perhaps copied out of its run."""
+    """Return whether `folder` is the folder of a checkpoint, in a run or copied out of it."""
     return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (no errors)
 
 
 def has_checkpoint(run: Path) -> bool:
-    """Return whether the run has a checkpoint to resume from, intact or not."""
-    # after a kill between two renames, the only one may have its other name until a resume
+    """Return whether the run has a checkpoint, intact or damaged."""
+    # a process that was killed between two renames may leave its only one as .step-N.replaced
     return bool(steps_in(run / "checkpoints", r"\.?step-(\d+)(?:\.replaced)?"))
 
 
 def unreadable(path: Path, error: OSError) -> Unreadable:
-    """Return the error for a file that cannot be read now, which need not be damaged."""
+    """Return the error for a file that cannot be read now, although it may be intact."""
     return Unreadable(
         f"{error.filename or path}: cannot be read ({error.strerror or error}); nothing was "
         f"changed. Look at its permissions and its disk, then try again"

@@ -33,7 +33,10 @@ class RunSummary:
 
 
 def list_runs() -> list[RunSummary]:
-    """Return the runs under `runs/`, the newest first; only the name of one that cannot be read."""
+    """Return summaries of the runs under `runs/`, the newest first.
+
+    If a run cannot be read now, its summary has only its name and the state "unreadable".
+    """
     listed = []
     for run in run_folders():
         try:

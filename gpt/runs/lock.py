@@ -1,7 +1,8 @@
 """Lock the folder of a run while it is written, and overwrite a run without losing it to a kill.
 
-Overwriting: `set_aside` moves what the old run wrote into `.replaced`. Once the new run has a
-checkpoint, `finish_overwrite` deletes that; if the new run was killed before, it moves all back.
+To overwrite a run, `set_aside` moves the files of the old run into `.replaced`. `finish_overwrite`
+deletes them once the new run has a checkpoint. If the new run is killed before that,
+`finish_overwrite` moves them back.
 """
 
 import fnmatch
@@ -17,8 +18,8 @@ from gpt.runs.format import has_checkpoint
 from gpt.text.standard_input import STORED_INPUT
 
 LOCK = ".lock"
-LOCK_TIMEOUT_S = 0.2  # seconds to wait for a lock, which `is_running` holds for a moment
-REPLACED_FOLDER = ".replaced"  # folder in a run that is overwritten
+LOCK_TIMEOUT_S = 0.2  # seconds to wait for a lock, as `is_running` takes it for a moment
+REPLACED_FOLDER = ".replaced"  # contains the files of the old run while it is overwritten
 WRITTEN = (  # files and folders that a run writes, as globs; `set_aside` keeps this order
     "checkpoints",
     "metrics.jsonl",
@@ -33,11 +34,14 @@ WRITTEN = (  # files and folders that a run writes, as globs; `set_aside` keeps 
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Lock a run, and call `finish_overwrite` before and after.
+    """Lock a run in a `with` block, and call `finish_overwrite` at its beginning and end.
 
-    The system releases the lock if the process dies. Raises UsageError if another process has it.
+    The operating system releases the lock if the process dies.
+
+    Raises:
+        UsageError: another process has the lock, or a file of the run is a link.
     """
-    from filelock import FileLock, Timeout  # takes 0.1 s, which other commands save
+    from filelock import FileLock, Timeout  # this import takes 0.1 s, so only do it if needed
 
     run = run.absolute()  # the caller may change the working folder
     check_plain(run)
@@ -53,7 +57,10 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def check_plain(run: Path) -> None:
-    """Raise UsageError if a file of a run, perhaps a stranger's, is a link out of its folder."""
+    """Raise UsageError if a file of a run is a link or a device.
+
+    Through a link in an untrusted run, files outside of its folder would be overwritten.
+    """
     for entry in _entries(run, *WRITTEN, LOCK) + _entries(run / "projector", "*"):
         mode = entry.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -62,7 +69,7 @@ def check_plain(run: Path) -> None:
 
 def is_running(run: Path) -> bool:
     """Return whether a process is writing the run."""
-    from filelock import FileLock, Timeout  # takes 0.1 s, which other commands save
+    from filelock import FileLock, Timeout  # this import takes 0.1 s, so only do it if needed
 
     try:
         if (run / LOCK).exists():
@@ -81,7 +88,7 @@ def in_use(run: Path) -> UsageError:
 
 
 def empty(run: Path) -> None:
-    """Remove what a run writes, and nothing else."""
+    """Remove all files of a run from its folder; other files there are kept."""
     for entry in _entries(run, *WRITTEN):
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -90,7 +97,7 @@ def empty(run: Path) -> None:
 
 
 def set_aside(run: Path) -> None:
-    """Move what the run in this folder wrote aside, so that a new run can overwrite it."""
+    """Move the files of a run into `.replaced`, so that a new run can be written in its folder."""
     if entries := _entries(run, *WRITTEN):
         (run / REPLACED_FOLDER).mkdir()
         for entry in entries:
@@ -98,13 +105,14 @@ def set_aside(run: Path) -> None:
 
 
 def finish_overwrite(run: Path) -> None:
-    """Delete what `set_aside` moved, or move it back if the new run has no checkpoint yet.
+    """Delete the files that `set_aside` moved, or move them back if the new run has no checkpoint.
 
-    The caller has the lock of the run. A kill can interrupt the moves in both directions:
-    - `checkpoints` is moved aside first and back last, so `run` has a checkpoint only if it is the
-      new run's, or if nothing or everything of the old run is in `run`.
-    - `config.yaml` is moved aside last and back first, so the new run has written to `run` only if
-      the old config is still aside.
+    The caller must hold the lock of the run. The order of the moves makes this safe even if a
+    process was killed between two of them:
+    - `checkpoints` is moved into `.replaced` first, and back last. If `run` has a checkpoint, it is
+      that of the new run, or `.replaced` is empty. In both cases `.replaced` can be deleted.
+    - `config.yaml` is moved into `.replaced` last, and back first. Only if it is in `.replaced` can
+      `run` contain files of the new run, which are then removed.
     """
     replaced = run / REPLACED_FOLDER
     if not _is_folder(replaced):
@@ -120,9 +128,9 @@ def finish_overwrite(run: Path) -> None:
 
 
 def undo_killed_overwrite(run: Path) -> None:
-    """Move the old run back if the process that was overwriting it was killed."""
+    """Call `finish_overwrite` if a process was killed while it overwrote the run."""
     if _is_folder(run / REPLACED_FOLDER) and not is_running(run):
-        with locked(run):  # calls `finish_overwrite`
+        with locked(run):  # which calls `finish_overwrite`
             pass
 
 
@@ -131,7 +139,10 @@ def _is_folder(path: Path) -> bool:
 
 
 def _entries(folder: Path, *patterns: str) -> list[Path]:
-    """Return the entries that match, by pattern; also dangling links, which `Path.glob` skips."""
+    """Return the paths in `folder` that match, in the order of `patterns`.
+
+    They include dangling links, which `Path.glob` would skip.
+    """
     names = list[str]()
     with suppress(FileNotFoundError, NotADirectoryError):
         names = sorted(os.listdir(folder))  # noqa: PTH208 (names)

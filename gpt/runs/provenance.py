@@ -20,9 +20,14 @@ from gpt.seeds import member_seed
 def note_start(
     run: Path, config: Config, text_sha256: str, step: int, computed: Mapping[str, str | int]
 ) -> None:
-    """Append a line to provenance.jsonl of `run`, which starts or resumes at `step`.
+    """Append a line to provenance.jsonl when a run starts or resumes.
 
-    `computed` has the device, threads and so on, which the last digits depend on.
+    Args:
+        run: the folder of the run.
+        config: the config of the run.
+        text_sha256: the hash of the text.
+        step: the step from which training continues; 0 for a new run.
+        computed: more entries, such as the device and the threads, which affect the last digits.
     """
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
@@ -47,7 +52,10 @@ def note_start(
 
 
 def _git_commit() -> str | None:
-    """Return the commit of this program, with + if it was changed since; None outside of git."""
+    """Return the git commit of this program, or None if it is not in a git repository.
+
+    A + after the commit means that there are uncommitted changes.
+    """
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]

@@ -22,10 +22,10 @@ from gpt.runs import format as layout
 from gpt.runs.format import CheckpointData, Tensors, TrainingState
 from gpt.text.vocabulary import Vocabulary
 
-MAX_JSON_BYTES = 2**24  # a vocabulary of all of Unicode fits
-READ_ATTEMPTS = 10  # while another process writes the run
+MAX_JSON_BYTES = 2**24  # largest size of a JSON file; a vocabulary of all of Unicode is smaller
+READ_ATTEMPTS = 10  # number of attempts to read a checkpoint that another process may be replacing
 
-# errors that mean damage; any other OSError says nothing about the content of the files
+# errors that mean that a checkpoint is damaged; after any other OSError, it may be intact
 WRONG_FILES = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
 DAMAGE = (*WRONG_FILES, CheckpointError, SafetensorError, ValueError, KeyError, RecursionError)
 
@@ -37,29 +37,33 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
 
     Args:
         run: the folder of a run, or of a checkpoint that was copied out of it.
-        which: `best`, `last` or a step (12 or `step-12`); `best` without evaluations is `last`.
+        which: `best`, `last` or a step (12 or `step-12`). If the run was not evaluated, `best` is
+            the last checkpoint.
 
     Raises:
-        CheckpointError: the checkpoint is missing, damaged or not one of ours.
-        OutOfMemory: it is larger than the free memory.
-        Unreadable: the disk or its permissions fail; the checkpoint may be intact.
-        UsageError: `which` is none of these.
+        CheckpointError: the checkpoint is missing, damaged or not one of this program.
+        OutOfMemory: the checkpoint is larger than the free memory.
+        Unreadable: a file cannot be read now, such as for lack of permission, but may be intact.
+        UsageError: `which` is neither `best` nor `last` nor a step.
     """
     return _read_current(run, which, layout.MODEL)
 
 
 def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
-    """Read a checkpoint without its weights, which is fast. For errors see `read_checkpoint`."""
+    """Read a checkpoint without its weights, which is fast; see `read_checkpoint`."""
     return _read_current(run, which)
 
 
 def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]:
-    """Read all of the checkpoint of `step`. For errors see `read_checkpoint`."""
+    """Read the checkpoint of `step` with its weights and the state of the optimizers.
+
+    For errors see `read_checkpoint`.
+    """
     return _read(*_find(run, step), layout.MODEL, layout.OPTIMIZER)
 
 
 def read_index(folder: Path) -> layout.Index:
-    """Read which checkpoints in `folder` are `last` and `best`."""
+    """Read index.json, which gives the steps of the last and the best checkpoint in `folder`."""
     path = folder / layout.INDEX
     try:
         return _parse(layout.Index, path)
@@ -74,7 +78,10 @@ def read_index(folder: Path) -> layout.Index:
 
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read a checkpoint of a run that may be removing or replacing checkpoints meanwhile."""
+    """Read a checkpoint, and try again if that fails.
+
+    Another process may be removing or replacing checkpoints of the run.
+    """
     for _ in range(READ_ATTEMPTS - 1):
         with suppress(CheckpointError):
             return _read(*_find(run, which), *tensor_files)[0]
@@ -82,7 +89,11 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return the folder of a checkpoint, and its step if that is known before it is read."""
+    """Return the folder of a checkpoint, and its step.
+
+    The step is None if it is unknown: if `run` is the folder of a checkpoint, and `which` is no
+    step.
+    """
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")
@@ -103,7 +114,11 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read the checkpoint in `folder`, which is of `step`, with these files of tensors."""
+    """Read and verify the checkpoint in `folder`.
+
+    `step` is the expected step, or None if it is unknown. `tensor_files` are the names of the
+    safetensors files to read.
+    """
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -146,7 +161,10 @@ def _read(
 
 
 def _parse(model: type[JsonModel], path: Path, sha256: dict[str, str] | None = None) -> JsonModel:
-    """Parse a JSON file, which has the hash in `sha256`, if that is known."""
+    """Parse a JSON file as an instance of `model`.
+
+    `sha256` maps the names of files to the expected hashes. Without it, no hash is checked.
+    """
     content = _small_file(path, sha256)
     try:
         tree = json.loads(content)
@@ -164,7 +182,14 @@ def _tensors(
     max_bytes: int,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
-    """Return the tensors of a file, which must have these `shapes`, if they are known."""
+    """Read and verify a safetensors file; return its tensors by name.
+
+    Args:
+        path: the file.
+        sha256: the expected hashes by file name.
+        max_bytes: the largest total size of the tensors.
+        shapes: the expected shapes by tensor name; None if they are unknown.
+    """
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:
         _check_hash(path.name, hashlib.file_digest(file, "sha256").hexdigest(), sha256)

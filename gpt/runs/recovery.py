@@ -22,13 +22,13 @@ Read = TypeVar("Read")
 
 
 def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
-    """Read the newest intact checkpoint of a run, and make it `last`.
+    """Read the newest intact checkpoint of a run, and make it `last` in the index.
 
-    Newer checkpoints, which are damaged, are renamed, with a warning.
+    Damaged checkpoints that are newer are renamed to `damaged-step-N`, and a warning is logged.
 
     Raises:
-        CheckpointError: none is intact; the message says what is wrong with the newest.
-        Unreadable: one cannot be read now, so it is unknown whether it is damaged. Nothing changed.
+        CheckpointError: no checkpoint is intact; the message describes the damage of the newest.
+        Unreadable: a checkpoint cannot be read now, but may be intact. No file is changed.
     """
     folder = run / "checkpoints"
     (data, state), damaged = _newest_intact(run, read_to_resume)
@@ -42,10 +42,10 @@ def recover(run: Path) -> tuple[CheckpointData, TrainingState]:
 
 
 def summary_to_resume(run: Path) -> CheckpointData:
-    """Read the newest checkpoint with a readable config, without its weights.
+    """Read the newest checkpoint whose JSON files are intact, without its tensors.
 
     Raises:
-        CheckpointError: there is none; the message says what is wrong with the newest.
+        CheckpointError: there is none; the message describes the damage of the newest.
         UsageError: another process is writing the run.
     """
     with locked(run):
@@ -55,7 +55,10 @@ def summary_to_resume(run: Path) -> CheckpointData:
 def _newest_intact(
     run: Path, read: Callable[[Path, int], Read]
 ) -> tuple[Read, dict[int, CheckpointError]]:
-    """Return what `read` returns of the newest intact checkpoint, and the errors of newer ones."""
+    """Find the newest checkpoint of `run` that `read(run, step)` can read.
+
+    Return the result of `read`, and the errors of newer, damaged checkpoints by step.
+    """
     folder = run / "checkpoints"
     for replaced in folder.glob(".step-*.replaced"):  # left by a kill within `write_checkpoint`
         name = re.fullmatch(r"\.(step-\d+)\.replaced", replaced.name)
@@ -78,7 +81,11 @@ def _newest_intact(
 
 
 def check_resumable(old: Config, new: Config) -> None:
-    """Log which settings a resume changes; raise ConfigError if it may not change one of them."""
+    """Log the settings that differ between `old` and `new`, the configs before and after a resume.
+
+    Raises:
+        ConfigError: a setting differs that cannot be changed by a resume.
+    """
     before, changed, refused = values(old), list[str](), list[str]()
     for key, value in values(new).items():
         if value != before[key]:

@@ -1,4 +1,4 @@
-"""Write a checkpoint in one step, so that a reader never sees half of it."""
+"""Write checkpoints atomically, so that a reader never sees an incomplete one."""
 
 import hashlib
 import json
@@ -18,13 +18,17 @@ from gpt.runs.read import read_index
 def write_checkpoint(
     run: Path, data: CheckpointData, state: TrainingState, *, keep: int = 2
 ) -> None:
-    """Write `checkpoints/step-N`, enter it into the index, and remove old checkpoints.
+    """Write a checkpoint to `checkpoints/step-N`, update the index, and remove old checkpoints.
 
-    The newest `keep` are kept, the best one, and the one that was best before, as the new best may
-    turn out to be damaged.
+    Args:
+        run: the folder of the run.
+        data: the weights, the config, the vocabulary and the scores.
+        state: the state of the optimizers, and counters.
+        keep: the number of newest checkpoints to keep. The best checkpoint is kept as well, and so
+            is the previous best, in case the new best is damaged.
 
     Raises:
-        OSError: it cannot be written; the other checkpoints are unchanged.
+        OSError: the checkpoint cannot be written; the other checkpoints are unchanged.
     """
     folder = run / "checkpoints"
     if not folder.exists():
@@ -57,7 +61,7 @@ def write_checkpoint(
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:
-    """Make this checkpoint `last`, and its best step `best` if that checkpoint still exists."""
+    """Write index.json: `data` is `last`, and its best step is `best` if that is still on disk."""
     best = data.best_step
     if best is not None and not layout.step_folder(folder, best).exists():
         best = None
@@ -68,7 +72,7 @@ def write_index(folder: Path, data: CheckpointData) -> None:
 
 
 def manifest_of(contents: dict[str, bytes]) -> bytes:
-    """Return the manifest of a checkpoint whose files have these `contents`."""
+    """Return the content of manifest.json for files with these `contents`, by name."""
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     return layout.Manifest(format=layout.FORMAT, sha256=hashes).model_dump_json(indent=2).encode()
 
@@ -94,7 +98,7 @@ def _write(place: Path, contents: dict[str, bytes]) -> None:
 
 
 def _prune(folder: Path, kept: set[int | None]) -> None:
-    """Remove the checkpoints of other steps than `kept`, and temporary folders of killed runs."""
+    """Remove all checkpoints except those of the steps `kept`, and temporary folders."""
     for entry in folder.iterdir():
         ours = re.fullmatch(r"step-(\d+)|\.step-\d+\.(tmp|replaced)", entry.name)
         if ours and not (ours[1] and int(ours[1]) in kept):
