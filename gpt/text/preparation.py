@@ -1,6 +1,7 @@
 """Convert a text of any size to ids on disk, in two passes and constant memory.
 
-documents -> normalised chunks of UTF-8 -> (1) characters counted, (2) ids written
+Each pass reads the documents as normalised chunks of UTF-8. The first pass counts the characters
+and makes the vocabulary. The second pass writes the ids.
 """
 
 import hashlib
@@ -30,22 +31,23 @@ from gpt.text.splits import (
 from gpt.text.utf8 import byte_offset, character_count
 from gpt.text.vocabulary import BYTES, CharacterCounts, Vocabulary
 
-JOINED_BYTES = 2**18  # size up to which small chunks are joined, to be processed together
+JOINED_BYTES = 2**18  # size up to which small chunks are joined, to process them faster
 
 Progress = Callable[[int], object]
-"""Called with the number of bytes that were read."""
+"""A function that is called with the number of bytes read since its last call."""
 
 
 @dataclass
 class Part:
-    """Documents of a source that are joined to one text.
+    """The documents of a source that form the train split, the val split or the whole text.
 
     Attributes:
         source: the documents.
-        data: how they are normalised and joined.
-        chosen: for each document, as `data.documents` divides the source, whether it belongs to
-            the part; None: all do.
-        line_ends: the number of line ends that were changed, once the chunks have been read.
+        data: the settings by which documents are normalised and joined.
+        chosen: True for each document in this part, where `data.documents` defines what a document
+            is. If `chosen` is None, all documents are in this part.
+        line_ends: the number of line ends that were changed to LF. It is set when all chunks have
+            been read.
     """
 
     source: Source
@@ -54,13 +56,13 @@ class Part:
     line_ends: int = 0
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the text, normalised, in chunks of strict UTF-8."""
+        """Yield the normalised text of this part in chunks of UTF-8."""
         normalizer = Normalizer(self.data)
         yield from _at_least(JOINED_BYTES, self._joined(normalizer))
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield the documents, with the separator between them, but not between lines of a file."""
+        """Yield the chosen documents, with a separator between them, except between lines."""
         separator, documents = separator_bytes(self.data), self.data.documents
         index, is_first = 0, True
         for file in self.source.documents():
@@ -83,7 +85,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Counts:
-    """The result of the first pass: sizes of all parts together, and the vocabulary."""
+    """Result of the first pass: the total sizes of all parts, and the vocabulary."""
 
     characters: int
     bytes: int
@@ -93,7 +95,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Task:
-    """A text to prepare, and everything that determines its ids; see `load_corpus`."""
+    """A text to encode, and all settings that determine its ids: the arguments of `load_corpus`."""
 
     source: Source
     val_source: Source | None
@@ -104,11 +106,11 @@ class Task:
 
     @property
     def sources(self) -> list[Source]:
-        """The text, and the val text if it is a separate one."""
+        """The text, and the val text if a separate one is set."""
         return [self.source] if self.val_source is None else [self.source, self.val_source]
 
     def key(self) -> str:
-        """Return the name under which the ids are cached. It stays the same if the text changes."""
+        """Return the name of the cache folder: a hash of the text's path and of the settings."""
         places = [
             (source.name, [str(path.absolute()) for path in source.files[:1]])
             for source in self.sources
@@ -116,7 +118,7 @@ class Task:
         return _hash([places, self._settings()])[:32]
 
     def fingerprint(self) -> str:
-        """Return a hash that changes when the text does; see `quick_sha256`.
+        """Return a hash of the text's files, by `quick_sha256`, and of the settings.
 
         Raises:
             TextError: the text cannot be read.
@@ -128,10 +130,10 @@ class Task:
         return _hash([files, self._settings()])
 
     def parts(self) -> list[Part]:
-        """Return one part, to be split, or a train part and a val part.
+        """Return the train part and the val part, or one part if val is the end of the text.
 
         Raises:
-            TextError: whole documents are to be held out, and there is only one.
+            TextError: `data.split` is `documents`, and the text has fewer than two documents.
         """
         data = self.data
         if data.split == "tail":
@@ -158,10 +160,16 @@ class Task:
 def count(
     parts: list[Part], vocabulary: Vocabulary | None, extends: bool, progress: Progress
 ) -> Counts:
-    """Measure the parts, and find the vocabulary or extend the given one: the first pass.
+    """Run the first pass: count characters and bytes, and determine the vocabulary.
+
+    Args:
+        parts: the whole text, or the train part and the val part.
+        vocabulary: the vocabulary of another run; None makes one from the text.
+        extends: whether to add the characters of the text to `vocabulary`.
+        progress: called with the number of bytes of each chunk.
 
     Raises:
-        TextError: `vocabulary` has no id for some characters, and is not extended.
+        TextError: `vocabulary` has no id for some characters, and `extends` is False.
     """
     data = parts[0].data
     counts, size = CharacterCounts(), 0
@@ -185,7 +193,10 @@ def count(
 
 
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return the vocabulary of another run, for this text."""
+    """Return `vocabulary` for a text with these `counts`; characters outside share an unknown id.
+
+    If there are such characters and `vocabulary` has no unknown id, raise TextError.
+    """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:
         return vocabulary
@@ -202,17 +213,18 @@ def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabu
 def write(
     parts: list[Part], counts: Counts, file: BinaryIO, progress: Progress
 ) -> dict[str, str | int]:
-    """Write the ids of all parts as numpy's .npy, the train split first: the second pass.
+    """Run the second pass: write the ids of all parts to `file` as .npy, the train split first.
+
+    `counts` is the result of the first pass. `progress` is called as in the first pass.
 
     Returns:
-        sha256: the hash of the characters that the ids stand for, in UTF-8, and of the split, if
-            there are two parts.
+        sha256: the hash of the text in UTF-8, and of the start of val if there are two parts.
         train_ids: the number of ids before the val split.
         val_bytes: the size of the val split in UTF-8.
-        val_first_bytes: the size of its first character in UTF-8.
+        val_first_bytes: the size of the first character of val in UTF-8.
 
     Raises:
-        KeyError, ValueError: the text is not the one that was counted.
+        KeyError, ValueError: the text has changed since it was counted.
     """
     vocabulary, digest = counts.vocabulary, hashlib.sha256()
     total = counts.bytes if vocabulary.is_bytes else counts.characters
@@ -236,7 +248,7 @@ def write(
         raise ValueError("the text has changed")
     sync(file)
     train_ids = train_bytes if vocabulary.is_bytes else counts.train_characters
-    if len(parts) > 1:  # the same characters, split elsewhere, are another text to train on
+    if len(parts) > 1:  # the same characters with another split are another text
         digest.update(f"split at {train_ids}".encode())
     return {
         "sha256": digest.hexdigest(),
@@ -251,7 +263,7 @@ def _hash(tree: Any) -> str:
 
 
 def _at_least(size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the chunks, small ones joined to at least `size` bytes, without empty ones."""
+    """Join chunks to at least `size` bytes each, except the last one. Skip empty chunks."""
     pending, length = [], 0
     for chunk in chunks:
         pending.append(chunk)

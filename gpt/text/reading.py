@@ -1,4 +1,4 @@
-"""The bytes of a file, decompressed as they are read: .gz, .bz2, .xz, .zst."""
+"""Read files as bytes; decompress .gz, .bz2, .xz and .zst files while reading."""
 
 import importlib
 import os
@@ -13,20 +13,20 @@ from gpt.errors import GPTError, TextError
 from gpt.text.display import escaped
 
 ZSTD = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
-CHUNK_BYTES = 1 << 21  # size of a block: it fits into a processor's cache
-HEAD_BYTES = 8192  # size of the start of a file that shows its format and encoding
-COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": ZSTD}  # suffixes and modules
+CHUNK_BYTES = 1 << 21  # size of the blocks that are read, which fit into a processor's cache
+HEAD_BYTES = 8192  # number of first bytes by which a file's format and encoding are recognised
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": ZSTD}  # suffix -> module
 TAR_SUFFIXES = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz", ".tzst": ".zst"}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A file or a member of an archive.
+    """A file on disk or in an archive.
 
     Attributes:
-        name: its name in messages.
-        open: opens it at its beginning, or after `start`.
-        start: the first bytes of a member of a .tar, which can be read only once.
+        name: the name of the file in messages.
+        open: opens the file at its beginning, or after the bytes in `start`.
+        start: the first bytes of a file in a .tar, which can be read only once; otherwise None.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Entry:
     start: bytes | None = None
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield the bytes in blocks of at most CHUNK_BYTES. Raises TextError for damage."""
+        """Yield the content in blocks of at most CHUNK_BYTES. Raise TextError if it is damaged."""
         if self.start:
             yield self.start
         with naming_errors(self.name), self.open() as file:
@@ -42,7 +42,7 @@ class Entry:
                 yield block
 
     def head(self) -> bytes:
-        """Return the first HEAD_BYTES. Raises TextError if they cannot be read."""
+        """Return the first HEAD_BYTES bytes. Raise TextError if they cannot be read."""
         if self.start is not None:
             return self.start
         with naming_errors(self.name), self.open() as file:
@@ -50,19 +50,19 @@ class Entry:
 
 
 def file_entry(path: Path) -> Entry:
-    """Return a file on the disk; it is decompressed if its name says so."""
+    """Return the entry of a file on disk, which is decompressed according to its suffix."""
     return Entry(in_message(path), lambda: open_file(path))
 
 
 def in_message(name: str | Path) -> str:
-    """Return a file's name on one line, with invisible characters escaped."""
+    """Return a file name for a message, with non-printable characters and line ends escaped."""
     return "".join(
         c if c.isprintable() or "\udc80" <= c <= "\udcff" else escaped(c) for c in str(name)
     )
 
 
 def split_suffixes(name: str) -> tuple[str, str]:
-    """Return the suffixes of the content and of the compression: `.csv`, `.gz` of `a.csv.gz`."""
+    """Return the suffixes of content and compression: (`.csv`, `.gz`) for the name `a.csv.gz`."""
     stem, suffix = os.path.splitext(name.lower())  # noqa: PTH122 (pathlib is slower)
     if suffix in TAR_SUFFIXES:
         return ".tar", TAR_SUFFIXES[suffix]
@@ -70,7 +70,10 @@ def split_suffixes(name: str) -> tuple[str, str]:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """Open a file and decompress it. Raises any exception of the library for damaged content."""
+    """Open a file for reading bytes; decompress it according to its suffix.
+
+    Reading a damaged file can raise any exception of the decompression library.
+    """
     if suffix := split_suffixes(path.name)[1]:
         library: Any = importlib.import_module(COMPRESSED[suffix])  # some Pythons lack one
         return cast(IO[bytes], library.open(path))
@@ -79,7 +82,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 @contextmanager
 def naming_errors(name: str) -> Iterator[None]:
-    """Turn any error while a file is read into a TextError that names it."""
+    """Convert errors while the file `name` is read to a TextError with the name in its message."""
     try:
         yield
     except (GPTError, MemoryError):

@@ -15,29 +15,30 @@ from gpt.text.columns import BadRecord, check_columns, list_columns, split_colum
 from gpt.text.documents import Document, Skipped
 from gpt.text.reading import CHUNK_BYTES, naming_errors
 
-TEXT_TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # tables that are text files
+TEXT_TABLES = (".jsonl", ".ndjson", ".json", ".csv", ".tsv")  # suffixes of tables in text files
 PARQUET = ".parquet"
-TABLES = ".jsonl, .json, .csv, .tsv and .parquet"  # as messages list them
+TABLES = ".jsonl, .json, .csv, .tsv and .parquet"  # suffixes of tables, for messages
 DELIMITERS = ",;\t|"  # possible delimiters of a .csv file, the most usual first
 BATCH_ROWS = 64  # number of Parquet rows to decode at a time
 
 Record = tuple[int, Any]
-"""The number of a record in its file, and its value or a BadRecord."""
+"""The number of a record in its file, and its value (a BadRecord if it cannot be read)."""
 
 
 def read_records(
     chunks: Iterable[bytes], kind: str, name: str, data: DataConfig
 ) -> Iterator[Document | Skipped]:
-    """Yield a document for each record of a text file.
+    """Yield a document for each record of a table in a text file.
 
     Args:
         chunks: the content of the file in UTF-8.
-        kind: one of TEXT_TABLES.
-        name: the file's name, for messages.
-        data: has the column to read, and says whether bad records are skipped.
+        kind: the suffix of the file, one of TEXT_TABLES.
+        name: the name of the file, for messages.
+        data: the settings: the column to read, and whether to skip bad records.
 
     Raises:
-        TextError: the file is not in that format, has no such column, or has a bad record.
+        TextError: the file is not in its format, lacks the column, or has a bad record that is not
+            to be skipped.
     """
     if kind == ".json":
         records = _json_values(b"".join(chunks).decode().strip(), name)
@@ -49,10 +50,11 @@ def read_records(
 
 
 def read_parquet(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
-    """Yield a document for each row of a Parquet file, which is decoded in batches of rows.
+    """Yield a document for each row of a Parquet file. BATCH_ROWS rows are decoded at a time.
 
     Raises:
-        TextError: there is no such column, the file is damaged, or a row is bad.
+        TextError: the file is damaged, lacks the column, or has a bad row that is not to be
+            skipped.
     """
     name, column = str(path), data.column
     with naming_errors(name):
@@ -76,7 +78,7 @@ def read_parquet(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
 def _documents(
     records: Iterable[Record], name: str, data: DataConfig
 ) -> Iterator[Document | Skipped]:
-    """Yield a document for each numbered record that has a text."""
+    """Yield a document for each record that has a text. Skip bad records, or raise TextError."""
     for number, record in records:
         place = f"{name}:{number}"
         try:
@@ -98,8 +100,8 @@ def _documents(
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """Yield the lines with their ends: LF, CRLF or CR."""
-    last = b""  # it may continue in the next chunk
+    """Yield the decoded lines, each with its line end: LF, CRLF or CR."""
+    last = b""  # the last line of a chunk may continue in the next chunk
     for chunk in chunks:
         *lines, last = (last + chunk).splitlines(keepends=True)
         yield from map(bytes.decode, lines)
@@ -112,7 +114,7 @@ _BETWEEN_VALUES = re.compile(r"[ \t\r\n,]*")
 
 
 def _json_lines(lines: Iterable[str]) -> Iterator[Record]:
-    """Yield the number and the value of each line that is not empty."""
+    """Yield the number, from 1, and the JSON value of each line that is not blank."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
@@ -122,7 +124,9 @@ def _json_lines(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield the elements of a JSON array, or of a sequence of JSON values.
+    """Yield the number, from 1, and the value of each element of a JSON array.
+
+    `text` can also be a sequence of JSON values without the brackets of an array.
 
     Raises:
         TextError: `text` is not JSON.
@@ -140,9 +144,9 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield the number and the wanted values of each row.
+    """Yield the number of each row of a .csv or .tsv file, and its values in the wanted columns.
 
-    Quotation marks in a .tsv file are characters.
+    In a .tsv file, quotation marks have no special meaning.
     """
     first = next(lines, "")
     with naming_errors(name):
@@ -171,7 +175,11 @@ def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[R
 
 
 def _find_delimiter(line: str, column: str) -> str:
-    """Return the delimiter that makes the wanted columns of the first row, or the most columns."""
+    """Return the delimiter of a .csv file whose first line is `line`.
+
+    It is a delimiter that splits `line` into names which include all of `column`. If there is none,
+    it is the delimiter that gives the most names.
+    """
     columns = {each: next(csv.reader([line], delimiter=each), []) for each in DELIMITERS}
     fitting = (d for d, names in columns.items() if {*split_column(column, names)} <= {*names})
     return next(fitting, None) or max(columns, key=lambda d: len(columns[d]))

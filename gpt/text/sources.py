@@ -1,4 +1,4 @@
-"""What TEXT names: a named source, files, folders, globs, standard input, or several of these."""
+"""Open a text by its names: built-in texts, files, folders, globs, or standard input."""
 
 import glob
 import logging
@@ -29,17 +29,19 @@ _NO_COLUMNS = f"data.column is for {TABLES}; leave it out to read other text"
 def open_source(
     source: str | Sequence[str], data: DataConfig | None = None, stdin: Path | None = None
 ) -> Source:
-    """Open one text, or several in sequence.
+    """Open one text, or several in sequence as one text.
 
     Args:
-        source: one name or several: one of NAMED, a file, a folder, a glob, or `-` for standard
-            input. Archives and compressed files are unpacked while they are read.
-        data: how to read it.
-        stdin: the file that holds what came from standard input; by default, standard input is read
-            into the cache.
+        source: one name or several. A name is a built-in text (one of NAMED), a file, a folder, a
+            glob, or `-` for standard input. Archives and compressed files are decompressed while
+            they are read.
+        data: the settings for reading the text.
+        stdin: a file to which standard input was copied before. By default, standard input is
+            copied to the cache.
 
     Raises:
-        TextError: there is no such text. Reading the documents raises it if they are not text.
+        TextError: no such text exists. Iterating over the documents of the returned source raises
+            TextError if they are not text.
     """
     data = data or DataConfig()
     names = [source] if isinstance(source, str) else list(source)
@@ -93,8 +95,8 @@ def _open(name: str, data: DataConfig, stdin: Path | None, *, among_others: bool
 
 
 def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) -> Source:
-    """Open the files that were found in a folder or by a glob, without those that are not text."""
-    # data.include selects the archives here; it selects members only of an archive named as TEXT
+    """Open files that were found in a folder or by a glob, and skip those that are not text."""
+    # data.include has selected these files. In archives among them, only exclusions apply.
     excluding = tuple(glob for glob in data.include if glob.startswith("!"))
     files = _TextFiles(name, data.model_copy(update={"include": excluding}), among_others=True)
     for each in dict.fromkeys(found):  # a glob may find a file twice
@@ -112,29 +114,33 @@ def _open_found(name: str, found: Sequence[Path | Skipped], data: DataConfig) ->
 
 
 class _TextFiles:
-    """Files that are read as one text, and notices about them.
+    """Files that are read as one text, and notices about how they were read.
 
     Attributes:
-        paths: files that are read.
-        skipped: files that are not read.
+        paths: the files that are read.
+        skipped: the files that are not read.
     """
 
     def __init__(self, name: str, data: DataConfig, *, among_others: bool) -> None:
         """Prepare to read the files of the text `name`, by the settings `data`.
 
-        `among_others` means that the user did not name each file: their encodings may differ.
+        `among_others` means that the text has several files, whose encodings may differ. Each file
+        that is valid UTF-8 is then read as UTF-8, whatever `data.encoding` is.
         """
         self._name, self._data, self._among_others = in_message(name), data, among_others
-        self._raw = data.vocabulary == "bytes"  # binary files are then read, too
+        self._raw = data.vocabulary == "bytes"  # if so, binary files are read, too
         self._notices = Notices()
         self.paths, self.skipped = list[Path](), list[Skipped]()
 
     def source(self, stdin: Path | None = None) -> Source:
-        """Return the text. `stdin` is the file that holds standard input, if it is one of them."""
+        """Return the files as one text. `stdin` is the file with standard input, if there is one."""
         return Source(self._name, self._parts, tuple(self.paths), self._notices.lines, stdin)
 
     def add(self, path: Path, *, named: bool = False) -> None:
-        """Add a file, or skip it if it is not text. Raise TextError for it instead if `named`."""
+        """Add a file, or skip it if it is not text.
+
+        With `named`, the user has named this file, and TextError is raised instead of skipping it.
+        """
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
         reason, is_strict = "", not self._raw and self._data.errors == "strict"
         if kind in ARCHIVES:
@@ -149,7 +155,7 @@ class _TextFiles:
             self.paths.append(path)
 
     def _parts(self) -> Iterator[Document | Skipped]:
-        """Yield the documents of each file in turn, and what is skipped."""
+        """Yield the documents of all files in order, and the files and records that are skipped."""
         yield from self.skipped
         skipped, count = list[Skipped](), 0
         for each in chain.from_iterable(map(self._read, self.paths)):
@@ -164,7 +170,7 @@ class _TextFiles:
             self._notices.add(self._name, f"{counted(count, 'document')}{skips}")
 
     def _read(self, path: Path) -> Iterator[Document | Skipped]:
-        """Yield the documents of a file."""
+        """Yield the documents of the file `path`, which may be an archive or a table."""
         kind, _ = split_suffixes(path.name)
         if kind in ARCHIVES:
             for name, entry in members(path, kind):
@@ -178,7 +184,7 @@ class _TextFiles:
             yield from self._read_entry(file_entry(path))
 
     def _read_member(self, entry: Entry) -> Iterator[Document | Skipped]:
-        """Yield the documents of a member of an archive."""
+        """Yield the documents of a file in an archive, or skip the file."""
         kind, compressed = split_suffixes(entry.name)
         if kind in (*ARCHIVES, PARQUET) or compressed:
             yield Skipped(entry.name, "archive, compressed file or Parquet in an archive")
@@ -188,7 +194,7 @@ class _TextFiles:
             yield from self._read_entry(entry)
 
     def _read_entry(self, entry: Entry) -> Iterator[Document | Skipped]:
-        """Yield a document, or one for each record."""
+        """Yield a file as one document, or one document per record if `data.column` is set."""
         head, (kind, _) = entry.head(), split_suffixes(entry.name)
         if self._raw and self._binary_format(head, entry.name):
             yield Document(entry.name, entry.blocks, raw=True)
@@ -210,7 +216,7 @@ class _TextFiles:
         yield from utf8_chunks(entry.blocks(), entry.name, encoding, errors, self._notices)
 
     def _why_skipped(self, entry: Entry, kind: str) -> str:
-        """Return why a file is skipped; "" if it is read."""
+        """Return the reason to skip a file with the suffix `kind`; "" if it is to be read."""
         if kind == PARQUET:
             return "Parquet without data.column" if self._data.column is None else ""
         if self._data.column is not None and kind not in TEXT_TABLES:
@@ -220,6 +226,6 @@ class _TextFiles:
         return "" if self._raw else self._binary_format(head, entry.name)
 
     def _binary_format(self, head: bytes, name: str) -> str:
-        """Return the name of the format of a binary file; "" for a text."""
+        """Return the format of the file `name` that begins with `head`; "" if it is a text."""
         is_binary = b"\0" in head and not is_wide(encoding_of(head, self._data.encoding))
         return binary_format(head, name) or ("binary" if is_binary else "")

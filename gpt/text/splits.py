@@ -10,16 +10,16 @@ from gpt.seeds import uniforms
 from gpt.text.documents import Source
 from gpt.text.normalizer import Normalizer, normalized
 
-MAX_VAL_RATIO = 1.5  # largest val split over the size asked for, as documents are held out whole
+MAX_VAL_RATIO = 1.5  # largest ratio of val's size to the wanted size, if val is whole documents
 
 
 def train_characters(characters: int, val_fraction: float) -> int:
-    """Return the length of the train split of a text of `characters`."""
+    """Return the number of characters in the train split of a text of `characters` characters."""
     return int((1 - val_fraction) * characters)
 
 
 def separator_bytes(data: DataConfig) -> bytes:
-    """Return the separator between two documents, normalised like their text."""
+    """Return the separator between documents in UTF-8, normalised like the documents."""
     return normalized(data.separator, data).encode()
 
 
@@ -29,13 +29,14 @@ def divided(
     """Divide a file or record into documents.
 
     Args:
-        chunks: its text, in whole characters.
-        documents: `data.documents`. A line includes its line end; the last one may lack it. The
-            separator belongs to no document.
-        separator: divides the text, if `documents` is `separator`.
+        chunks: the content in UTF-8, in chunks of whole characters.
+        documents: the setting `data.documents`. With `files`, the content is one document. With
+            `lines`, each line is one, including its line end. With `separator`, documents are the
+            texts between two separators.
+        separator: the text between two documents, if `documents` is `separator`.
 
     Yields:
-        A fragment of a document, and whether the document ends with it.
+        A fragment of a document, and whether it is the last fragment of that document.
     """
     if documents == "files":
         yield from ((chunk, False) for chunk in chunks)
@@ -47,7 +48,7 @@ def divided(
     for chunk in chunks:
         *whole, last = (pending + chunk).split(end)
         yield from ((document + line_end, True) for document in whole)
-        cut = max(len(last) - len(end) + 1, 0)  # what follows may be the start of a separator
+        cut = max(len(last) - len(end) + 1, 0)  # the bytes after it may begin a separator
         while cut < len(last) and last[cut] & 0xC0 == 0x80:  # in the middle of a character
             cut -= 1
         pending = last[cut:]
@@ -59,7 +60,7 @@ def divided(
 
 
 def document_lengths(source: Source, data: DataConfig) -> list[int]:
-    """Return the number of characters of each document, as `data.documents` divides the text."""
+    """Return the number of characters of each document; `data.documents` defines a document."""
     lengths, length, separator = [], 0, separator_bytes(data)
     for file in source.documents():
         for fragment, ends in divided(Normalizer(data)(file.chunks()), data.documents, separator):
@@ -71,10 +72,15 @@ def document_lengths(source: Source, data: DataConfig) -> list[int]:
 
 
 def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_]:
-    """Choose documents for val by the seed, with about this `fraction` of all characters.
+    """Choose random documents for val that have about `fraction` of all characters.
+
+    Args:
+        lengths: the number of characters of each document.
+        fraction: the wanted fraction of the characters.
+        seed: the seed of the choice.
 
     Returns:
-        True for each document that is held out; at least one is.
+        A boolean array, True for each document in val. At least one document is chosen.
     """
     wanted, held = fraction * sum(lengths), 0
     chosen = np.zeros(len(lengths), bool)
@@ -84,6 +90,6 @@ def held_out(lengths: list[int], fraction: float, seed: int) -> NDArray[np.bool_
         if lengths[index] and held + lengths[index] <= MAX_VAL_RATIO * wanted:
             chosen[index] = True
             held += lengths[index]
-    if not held:  # each document is longer than that, or empty: take the shortest
+    if not held:  # all documents are too long or empty: take the shortest with text
         chosen[int(np.argmin([length or np.inf for length in lengths]))] = True
     return chosen

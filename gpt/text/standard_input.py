@@ -1,6 +1,6 @@
-"""Standard input as a text: read once, then stored in the folder of each run that trains on it.
+"""Read a text from standard input once, and store a copy in the folder of each run that needs it.
 
-A config calls it `-`. Until there is a run folder, the cache holds the text.
+In a config, the name of this text is `-`. Before a run folder exists, the text is in the cache.
 """
 
 import hashlib
@@ -28,7 +28,7 @@ def reads_standard_input(data: DataConfig) -> bool:
     """Return whether the text or the val text includes standard input.
 
     Raises:
-        TextError: both do.
+        TextError: both include standard input, which can be read only once.
     """
     texts = (data.source, data.val_source or ())
     uses = [STDIN in ([names] if isinstance(names, str) else names) for names in texts]
@@ -38,11 +38,11 @@ def reads_standard_input(data: DataConfig) -> bool:
 
 
 def standard_input(folder: Path | None = None) -> Path:
-    """Return the file that holds what came from standard input.
+    """Return the path of a file with the text from standard input.
 
     Args:
-        folder: the run or sweep that may have stored it. Without a stored text, standard input is
-            read to its end into the cache, once for each process.
+        folder: the folder of a run or sweep. If it contains a stored text, return that. Otherwise,
+            copy standard input to the cache, which is done only once in each process.
 
     Raises:
         TextError: nothing is piped in, or the cache cannot be written.
@@ -52,9 +52,9 @@ def standard_input(folder: Path | None = None) -> Path:
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy `text` into the folder of a run or sweep, unless it has one; return the copy.
+    """Copy the text from standard input to the folder of a run or sweep; return the copy's path.
 
-    `text` is the file that holds standard input, or None: then nothing is done.
+    If a copy exists, it is kept. If `text`, the file to copy, is None, return None.
     """
     if text is None:
         return None
@@ -67,7 +67,7 @@ def store_standard_input(text: Path | None, folder: Path) -> Path | None:
 
 @lru_cache(maxsize=1)
 def _read(stdin: TextIO | None) -> Path:
-    """Read `stdin` to its end into the cache. The result is cached: a pipe is read only once."""
+    """Copy `stdin` to a file in the cache; return its path. Later calls return the same path."""
     stream: BinaryIO | None = getattr(stdin, "buffer", None)
     if stdin is None or stream is None or stdin.isatty():
         got = "a terminal" if stream is not None else "none"
@@ -78,7 +78,7 @@ def _read(stdin: TextIO | None) -> Path:
         remove_unused_inputs()
         piped = folder / f"{uuid4().hex}.txt"
         write_atomically(piped, iter(partial(stream.read, CHUNK_BYTES), b""))
-        with piped.open("rb") as file:  # the same text is found in the cache again
+        with piped.open("rb") as file:  # equal texts share one file
             text = folder / f"{hashlib.file_digest(file, 'sha256').hexdigest()}.txt"
         piped.replace(text)
     except OSError as error:

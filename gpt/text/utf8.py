@@ -4,7 +4,7 @@ import codecs
 
 import numpy as np
 
-MIN_FIRST_BYTE = -64  # the smallest first byte of a character, as a signed number
+MIN_FIRST_BYTE = -64  # 0xC0 as int8; a byte of UTF-8 begins a character if it is not below this
 
 
 def is_utf8(encoding: str) -> bool:
@@ -22,14 +22,14 @@ def is_utf8_start(block: bytes) -> bool:
 
 
 def character_count(chunk: bytes) -> int:
-    """Count the characters: the bytes that begin one."""
+    """Return the number of characters in `chunk`: the number of bytes that begin a character."""
     if chunk.isascii():
         return len(chunk)
     return int(np.count_nonzero(np.frombuffer(chunk, np.int8) >= MIN_FIRST_BYTE))
 
 
 def byte_offset(chunk: bytes, characters: int) -> int:
-    """Return the number of bytes of the first `characters` of a chunk."""
+    """Return the number of bytes of the first `characters` characters in `chunk`."""
     if chunk.isascii():
         return min(characters, len(chunk))
     starts = np.flatnonzero(np.frombuffer(chunk, np.int8) >= MIN_FIRST_BYTE)

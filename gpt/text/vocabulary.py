@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from gpt.errors import CheckpointError
 from gpt.text.utf8 import character_count
 
-CODE_POINTS = 0x110000  # number of Unicode's code points: they end at U+10FFFF
-MASKED = -1  # replaces an id whose embedding is to be zero (dropped out, or padding)
-REPLACEMENT = "\ufffd"  # the name of the unknown id
+CODE_POINTS = 0x110000  # number of Unicode code points, U+0000 to U+10FFFF
+MASKED = -1  # id of a dropped or padding character, whose embedding is zero
+REPLACEMENT = "\ufffd"  # character that stands for the unknown id
 Ids = np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]
 
 
@@ -22,10 +22,10 @@ class Vocabulary:
     """Maps characters, or the bytes of their UTF-8, to ids 0..V-1 and back.
 
     Args:
-        characters: sorted and distinct; an id is an index into them.
-        unknown: the number of further characters of the text, which share the last id. It is never
-            sampled. Without such characters there is no such id.
-        is_bytes: an id is a byte instead; there are 256, and no characters.
+        characters: the distinct characters, sorted. The id of a character is its index.
+        unknown: the number of rare characters that share the last id, the unknown id, which is
+            never sampled. If 0, there is no unknown id.
+        is_bytes: whether the ids are the 256 byte values. `characters` is then empty.
     """
 
     characters: str
@@ -42,28 +42,28 @@ class Vocabulary:
 
     @property
     def unknown_id(self) -> int | None:
-        """The id that further characters share, if there is one."""
+        """The id that all rare characters share; None if there is no such id."""
         return len(self.characters) if self.unknown else None
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        r"""The name of each id: its character, or byte; a non-ASCII byte is named `\xe3`."""
+        r"""The name of each id: its character, or an escape such as `\xe3` for a non-ASCII byte."""
         if self.is_bytes:
             return tuple(chr(i) if i < 0x80 else f"\\x{i:02x}" for i in range(256))
         return (*self.characters, *[REPLACEMENT][: len(self) - len(self.characters)])
 
     @property
     def unit(self) -> str:
-        """What an id stands for, in messages: a `character` or a `byte`."""
+        """The noun for one id in messages: `character` or `byte`."""
         return "byte" if self.is_bytes else "character"
 
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
-        """The narrowest unsigned integer that holds V ids."""
+        """The smallest unsigned integer type that can store the ids 0 to V - 1."""
         return np.min_scalar_type(max(len(self) - 1, 0))
 
     def encode(self, text: str) -> Ids:
-        """Return one id for each character of `text`, or for each byte of its UTF-8.
+        """Return one id for each character of `text`, or one for each byte if ids are bytes.
 
         Raises:
             KeyError: a character has no id.
@@ -78,7 +78,7 @@ class Vocabulary:
         return ids.astype(self.dtype)
 
     def encode_utf8(self, chunk: bytes) -> Ids:
-        """Return the ids of strict UTF-8, or of any bytes if an id is a byte.
+        """Return the ids of a text in UTF-8. If ids are bytes, `chunk` may be any bytes.
 
         Raises:
             KeyError: a character has no id.
@@ -86,7 +86,7 @@ class Vocabulary:
         return np.frombuffer(chunk, np.uint8) if self.is_bytes else self.encode(chunk.decode())
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of `ids`, with U+FFFD for bytes that are not UTF-8."""
+        """Return the text that `ids` stand for. U+FFFD replaces bytes that are not UTF-8."""
         if self.is_bytes:
             return bytes(ids).decode(errors="replace")
         places = ids if isinstance(ids, np.ndarray) else np.fromiter(ids, np.intp)
@@ -98,19 +98,19 @@ class Vocabulary:
         return [self.names[i] for i in ids]
 
     def outside(self, text: str) -> str:
-        """Return the distinct characters of `text` that have no id of their own, in its order."""
+        """Return the distinct characters without an id of their own, in the order of `text`."""
         if self.is_bytes:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
         return "".join(c for c in dict.fromkeys(text) if c not in self._known)
 
     def extended(self, characters: str) -> "Vocabulary":
-        """Return a vocabulary that also has these characters. Bytes have all of them already."""
+        """Return a vocabulary with `characters` added. A vocabulary of bytes does not change."""
         if self.is_bytes:
             return self
         return Vocabulary("".join(sorted({*self.characters, *characters})), self.unknown)
 
     def to_json(self) -> str:
-        """Return the content of a checkpoint's vocabulary.json."""
+        """Return the vocabulary as JSON, for the file vocabulary.json of a checkpoint."""
         if self.is_bytes:
             return json.dumps({"bytes": True}) + "\n"
         unknown = {"unknown": self.unknown} if self.unknown else {}
@@ -118,7 +118,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, content: str) -> "Vocabulary":
-        """Parse what `to_json` writes. Raises CheckpointError for anything else."""
+        """Parse the output of `to_json`. Raise CheckpointError if `content` is anything else."""
         try:
             match json.loads(content):
                 case {"bytes": True, **others} if not others:
@@ -147,7 +147,10 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
-        """The id of every code point; V for those outside the vocabulary."""
+        """The id of each code point, (CODE_POINTS,).
+
+        Code points outside the vocabulary have the unknown id, or V if there is none.
+        """
         outside = len(self) if self.unknown_id is None else self.unknown_id
         table = np.full(CODE_POINTS, outside, np.uint32)
         table[code_points(self.characters)] = np.arange(len(self.characters))
@@ -158,7 +161,7 @@ BYTES = Vocabulary("", is_bytes=True)
 
 
 def code_points(text: str) -> NDArray[np.uint32]:
-    """Return the code point of each character, (len(text),)."""
+    """Return the code point of each character of `text`, in an array of shape (len(text),)."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.dtype("<u4"))
 
 
@@ -167,7 +170,7 @@ class CharacterCounts:
 
     Attributes:
         total: the number of characters.
-        counts: the count of each code point.
+        counts: the count of each code point, (CODE_POINTS,).
     """
 
     def __init__(self) -> None:
@@ -175,16 +178,16 @@ class CharacterCounts:
         self.counts = np.zeros(CODE_POINTS, np.int64)
 
     def add(self, chunk: bytes) -> None:
-        """Count the characters of a chunk."""
-        counts = np.bincount(code_points(chunk.decode(errors="replace")))  # it may be any bytes
+        """Add the characters of `chunk` to the counts."""
+        counts = np.bincount(code_points(chunk.decode(errors="replace")))  # may not be UTF-8
         self.counts[: len(counts)] += counts
         self.total += character_count(chunk)
 
     def vocabulary(self, limit: int | None = None) -> Vocabulary:
-        """Return the vocabulary of the characters counted, with at most `limit` ids.
+        """Return a vocabulary of the counted characters, with at most `limit` ids.
 
-        If there are more, the rarest characters share one of the ids. Among characters equally
-        frequent, those with the smaller code point keep their own.
+        If there are more characters than `limit`, the rarest ones share the last id. If characters
+        are equally frequent, the ones with the smaller code points keep their own ids.
         """
         found = np.flatnonzero(self.counts)
         unknown = 0
