@@ -21,20 +21,20 @@ from gpt.text.vocabulary import Vocabulary
 class Attention:
     """Attention weights and predictions for one text; float32 tensors on the CPU.
 
-    Row t of the weights is a query position. Its weights of the key positions 0 to t sum to 1, the
-    later ones are 0.
+    Row t of the weights belongs to query position t. Its weights on key positions 0 to t sum to 1,
+    and its weights on later positions are 0.
     """
 
     weights: Tensor  # (n_layer, H, T, T)
-    probabilities: Tensor  # (T, V): row t is the predicted distribution of the character after t
+    probabilities: Tensor  # (T, V): row t has the predicted probabilities of character t + 1
 
 
 @torch.no_grad()
 def attend(model: GPT, ids: Tensor) -> Attention:
-    """Compute the attention of `model` to at most `model.config.T` `ids`, in evaluation mode.
+    """Compute the attention weights and predictions of `model`, in evaluation mode, for `ids` (T,).
 
-    The fused kernel does not return its weights. Therefore keep the input of each block, and
-    compute its weights again, step by step.
+    `ids` has at most `model.config.T` elements. The fused attention kernel returns no weights, so
+    they are computed again from the input of each block.
     """
     training = model.training
     model.eval()
@@ -51,7 +51,10 @@ def attend(model: GPT, ids: Tensor) -> Attention:
 
 
 def run_with_streams(model: GPT, ids: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Return the logits (1, T, V) for `ids` (T,), and the residual streams; see `GPT.hidden`."""
+    """Return the logits (1, T, V) for `ids` (T,), and the n_layer + 1 residual streams (1, T, C).
+
+    The streams are the input of each block, followed by the output of the last block.
+    """
     streams: list[Tensor] = []
     hidden = model.hidden(ids.to(next(model.parameters()).device)[None], streams=streams)
     return model.head(hidden), streams
@@ -63,7 +66,7 @@ def blocks_of(model: GPT) -> list[Block]:
 
 
 def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
-    """Compute the attention of `model` to `text`.
+    """Compute the attention weights and predictions of `model` for `text`.
 
     Raises:
         UsageError: `text` is empty, longer than `model.config.T`, or has characters outside

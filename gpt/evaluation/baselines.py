@@ -10,13 +10,13 @@ from gpt.evaluation.characters import spread_slices
 from gpt.evaluation.ngrams import KneserNey, ngram_loss, sampled_ngrams
 from gpt.text.corpus import Corpus
 
-MAX_COMPRESSED_IDS = 2**21  # ids to compress, which takes xz a few seconds
-COMPRESSED_PART = 2**16  # ids of each part of a larger text
+MAX_COMPRESSED_IDS = 2**21  # largest number of ids to compress, which takes xz a few seconds
+COMPRESSED_PART = 2**16  # number of ids in each compressed part of a larger text
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """Bits per character of a trigram model and of xz; None if a split is too short."""
+    """Bits per character of two baselines; trigram is None if a split has fewer than 3 ids."""
 
     trigram_bits_per_character: float | None
     xz_bits_per_character: float
@@ -34,7 +34,7 @@ def measure_baselines(corpus: Corpus) -> Baselines:
     sample = np.concatenate([corpus.ids[part] for part in slices])
     if not vocabulary.is_bytes:
         content, characters = vocabulary.decode(sample).encode(), len(sample)
-    else:  # in UTF-8, only the first byte of a character does not begin with the bits 10
+    else:  # in UTF-8, all bytes of a character but the first have the leading bits 10
         content, characters = sample.tobytes(), int(np.count_nonzero((sample & 0xC0) != 0x80))
     xz = 8 * len(lzma.compress(content)) / max(characters, 1)
     return Baselines(bits if is_known else None, xz)

@@ -8,15 +8,18 @@ import numpy as np
 
 from gpt.text.vocabulary import Ids, code_points
 
-RARE_COUNT = 10  # occurrences below which a character is rare: too few to learn it
-MAX_FINDINGS = 100  # findings that are returned of one kind
-FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters that an excerpt shows around a finding
-PART_IDS = 2**18  # ids that are searched at once
-SLICE_IDS = 2**20  # ids of a slice, by default
+RARE_COUNT = 10  # number of occurrences below which a character is rare
+MAX_FINDINGS = 100  # largest number of findings that are returned for each kind
+FINDING_BEFORE, FINDING_AFTER = 8, 22  # characters before and after a finding in its excerpt
+PART_IDS = 2**18  # number of ids that are searched at once
+SLICE_IDS = 2**20  # default number of ids in a slice
 
 
 def spread_slices(length: int, most: int, part: int = SLICE_IDS) -> list[slice]:
-    """Return slices of at most `part` that cover `length` ids, or `most` of them, evenly spread."""
+    """Return slices of at most `part` ids that together cover a text of `length` ids.
+
+    If `length` is above `most`, return evenly spread slices of at most `most` ids in total.
+    """
     if length <= most:
         return [slice(start, min(start + part, length)) for start in range(0, length, part)]
     part = min(part, most)
@@ -27,9 +30,9 @@ def spread_slices(length: int, most: int, part: int = SLICE_IDS) -> list[slice]:
 
 @dataclass(frozen=True)
 class Finding:
-    """A character or word of a text, and its first occurrence.
+    """A rare or suspicious string in a text, its number of occurrences, and the first of them.
 
-    `position` counts characters from 0 and `line` lines from 1, in all documents joined.
+    The first occurrence is at `position` (in characters, from 0) and `line` (from 1) of the text.
     """
 
     text: str
@@ -41,7 +44,7 @@ class Finding:
 
 
 class CountedText:
-    """A text as ids of its sorted distinct `characters`, counted in one pass.
+    """A text, as `ids` of its sorted distinct `characters`, and the counts of these characters.
 
     Attributes:
         counts: (V,) occurrences of each character.
@@ -67,7 +70,7 @@ class CountedText:
 
     @property
     def bytes(self) -> int:
-        """Length of the text in UTF-8."""
+        """Size of the text in UTF-8, in bytes."""
         return int(self.counts @ [len(c.encode()) for c in self.characters])
 
     @property
@@ -83,14 +86,14 @@ class CountedText:
         return abs(float(p @ np.log2(p)))
 
     def text(self, start: int, end: int) -> str:
-        """Return the characters from `start` to `end`; positions outside the text are ignored."""
+        """Return the characters from `start` up to `end` - 1. Skip positions outside the text."""
         part = self.ids[max(start, 0) : max(end, 0)]
         return str(self._code_points[part].tobytes(), "utf-32-le")
 
     def unusual_parts(self, overlap: int) -> Iterator[tuple[int, str]]:
-        """Yield the start and text of each part with control or non-ASCII characters.
+        """Yield the position and the text of each part with control or non-ASCII characters.
 
-        A part is followed by the first `overlap` characters of the next one.
+        Parts have PART_IDS characters, followed by the first `overlap` characters of the next part.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
         for start in range(0, len(self.ids), PART_IDS):
@@ -105,7 +108,7 @@ class CountedText:
         return self._newlines_before[position // PART_IDS] + int(newlines) + 1
 
     def finding(self, text: str, name: str, count: int, position: int) -> Finding:
-        """Return a finding with the line and the excerpt at `position`."""
+        """Return the Finding of the string `text`, which occurs first at `position`."""
         excerpt = self.text(position - FINDING_BEFORE, position + len(text) + FINDING_AFTER)
         return Finding(text, name, count, position, self.line_of(position), excerpt)
 
@@ -116,7 +119,7 @@ def name_of(character: str) -> str:
 
 
 def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
-    """Return the number of characters below RARE_COUNT, and findings of the rarest ones."""
+    """Return the number of rare characters, see RARE_COUNT, and findings for the rarest of them."""
     rare = np.flatnonzero((text.counts > 0) & (text.counts < RARE_COUNT))
     rarest = rare[np.argsort(text.counts[rare], kind="stable")]
     findings = [

@@ -23,16 +23,16 @@ from gpt.seeds import uniforms
 from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 
-MAX_REPEATED_CHARACTERS = 32  # length of a sequence that the induction score repeats
-SEQUENCES = 4  # number of sequences that the induction score is averaged over
+MAX_REPEATED_CHARACTERS = 32  # largest length of the repeated sequence of the induction score
+SEQUENCES = 4  # number of random sequences over which the induction score is averaged
 
 
 @dataclass(frozen=True)
 class LogitLens:
     """Predictions made from each residual stream, as if the model ended there.
 
-    Row 0 uses the embeddings, row l the stream after block l (counted from 1). The last row is the
-    prediction of the model.
+    Row 0 is predicted from the embeddings, row l from the output of block l (counted from 1). The
+    last row is the prediction of the model.
     """
 
     predicted: Tensor  # (n_layer + 1, T) id of the most likely next character at each position
@@ -44,20 +44,23 @@ class LogitLens:
 class AttentionAnalysis(Attention):
     """Attention to one text, and the effect of each head."""
 
-    value_norms: Tensor  # (n_layer, H, T), see `value_norms`
-    previous: Tensor  # (n_layer, H), see `previous_character_score`
-    induction: Tensor  # (n_layer, H), see `induction_score`
+    value_norms: Tensor  # (n_layer, H, T), from `value_norms`
+    previous: Tensor  # (n_layer, H), from `previous_character_score`
+    induction: Tensor  # (n_layer, H), from `induction_score`
     losses: Tensor  # (T - 1,) loss of each character but the first
-    losses_without: Tensor  # (n_layer, H, T - 1) the same with one head ablated
+    losses_without: Tensor  # (n_layer, H, T - 1) the losses with this head ablated
     lens: LogitLens
 
     @property
     def removal_costs(self) -> Tensor:
-        """(n_layer, H) rise of the mean loss without each head; NaN for a text of one character."""
+        """Increase of the mean loss when each head is ablated, (n_layer, H); NaN if T is 1."""
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
-        """Return the (layer, head) of largest removal cost, in the given `layer` or `head`."""
+        """Return the (layer, head) with the largest removal cost.
+
+        If `layer` or `head` is given, consider only heads in this layer or with this number.
+        """
         costs = self.removal_costs.nan_to_num()
         layers = range(costs.shape[0]) if layer is None else [layer]
         heads = range(costs.shape[1]) if head is None else [head]
@@ -65,10 +68,12 @@ class AttentionAnalysis(Attention):
 
 
 def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
-    """Analyze the heads of `model`, which is in evaluation mode, on `text`.
+    """Compute the attention, scores and ablation losses of all heads of `model` on `text`.
+
+    `model` must be in evaluation mode.
 
     Raises:
-        UsageError, CheckpointError, OutOfMemory: see `attend_text`.
+        UsageError, CheckpointError, OutOfMemory: raised by `attend_text`.
     """
     attention = attend_text(model, vocabulary, text)
     ids = to_torch(vocabulary.encode(text))
@@ -89,10 +94,11 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
 
 @torch.no_grad()
 def value_norms(model: GPT, ids: Tensor) -> Tensor:
-    """Return the norm of each value after the output projection: (T,) -> (n_layer, H, T).
+    """Return the norm of each value after the output projection, (n_layer, H, T), for `ids` (T,).
 
-    An attention weight times this norm is the length of the vector that the key adds to the
-    query's residual stream. It says more than the weight alone (arXiv:2004.10102).
+    An attention weight times this norm is the length of the vector that a key position adds to the
+    residual stream of the query. This length measures the contribution of a key better than the
+    weight alone (arXiv:2004.10102).
     """
     _, streams = run_with_streams(model, ids)
     norms = []
@@ -105,19 +111,20 @@ def value_norms(model: GPT, ids: Tensor) -> Tensor:
 
 
 def previous_character_score(weights: Tensor) -> Tensor:
-    """Return the mean weight on the character before: (..., T, T) -> (...); NaN if T is 1.
+    """Return the mean weight on the previous character, (..., T, T) -> (...); NaN if T is 1.
 
-    A head with a high score, followed by a head with a high `induction_score`, copies text:
-    [A][B] ... [A] -> [B] (arXiv:2209.11895).
+    A head with a high score, and a head in a later layer with a high `induction_score`, together
+    copy text: after [A][B] ... [A] they predict [B] (arXiv:2209.11895).
     """
     return weights.diagonal(-1, -2, -1).mean(-1)
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return the mean weight on the character that followed the same character before.
+    """Return the mean weight on the character after the first occurrence of the query's character.
 
-    `weights` (..., 2 n, 2 n) belong to n different characters, written twice: the query position
-    n + i should attend to the key position i + 1.
+    `weights` (..., 2 n, 2 n) belong to n different characters, written twice. Query position n + i
+    has the same character as position i, so its weight on key position i + 1 is averaged. The
+    result has the shape (...).
     """
     n = weights.shape[-1] // 2
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
@@ -126,8 +133,8 @@ def prefix_matching_score(weights: Tensor) -> Tensor:
 def induction_score(model: GPT) -> Tensor:
     """Return the prefix matching score of each head, (n_layer, H); near 1 for an induction head.
 
-    Average over SEQUENCES sequences of different random characters, each written twice, so that
-    only the repetition predicts the next character. The sequences are always the same. NaN if
+    The score is averaged over SEQUENCES fixed sequences of different random characters. Each is
+    written twice, so that only the repetition predicts the next character. The score is NaN if
     `model.config.T` is 1.
     """
     config, V = model.config, model.head.out_features
@@ -144,9 +151,9 @@ def induction_score(model: GPT) -> Tensor:
 
 @torch.no_grad()
 def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
-    """Return the loss of each character but the first with one head ablated (arXiv:1905.10650).
+    """Return the losses on `ids` (T,) when each head is ablated in turn, (n_layer, H, T - 1).
 
-    `ids` (T,) -> (n_layer, H, T - 1).
+    There is a loss for each character but the first. The method is that of arXiv:1905.10650.
     """
     _, streams = run_with_streams(model, ids)
     blocks, losses = blocks_of(model), []
@@ -162,9 +169,10 @@ def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
 
 @torch.no_grad()
 def logit_lens(model: GPT, ids: Tensor) -> LogitLens:
-    """Apply the final norm and the head to each residual stream for `ids` (T,).
+    """Predict the characters of `ids` (T,) from each residual stream instead of only the last one.
 
-    The method is nostalgebraist's "interpreting GPT: the logit lens" (LessWrong, 2020).
+    The final norm and the output layer are applied to each stream. The method is from
+    nostalgebraist's "interpreting GPT: the logit lens" (LessWrong, 2020).
     """
     _, streams = run_with_streams(model, ids)
     targets = ids[None, 1:].to(streams[0].device)

@@ -1,6 +1,6 @@
-"""Validation loss: one number that anyone can recompute.
+"""Validation loss, computed without randomness.
 
-B: batch, T: characters of a window, V: distinct characters.
+Shapes use B windows of T characters, and V distinct characters.
 """
 
 import math
@@ -21,7 +21,8 @@ from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
-# Logits of one forward pass, per thread. malloc maps blocks above 32 MB anew each time.
+# Largest number of logits of a forward pass of one thread: 16 MB. Above 32 MB, malloc requests
+# memory from the system for each forward pass, which is slow.
 EVAL_LOGITS = 2**22
 
 
@@ -37,7 +38,7 @@ def evaluate(
     characters: int | None = None,
     on_progress: Callable[[int], object] = lambda characters: None,
 ) -> float:
-    """Return the first loss of `evaluate_each`: the mean nats per id of `ids`."""
+    """Return the mean loss of `model` on `ids` in nats per id. For Args see `evaluate_each`."""
     return evaluate_each(model, ids, vocabulary, characters=characters, on_progress=on_progress)[0]
 
 
@@ -51,20 +52,21 @@ def evaluate_each(
     on_progress: Callable[[int], object] = lambda characters: None,
     ranks: Ranks = SINGLE,
 ) -> list[float]:
-    """Return the loss of `model`, followed by the loss of each member of an ensemble.
+    """Return the mean loss of `model` in nats per id; for an ensemble, also that of each member.
 
-    Cut `ids` into consecutive windows of T (the last may be shorter). Predict each id from those
-    before it in its window, in float32. Nothing is random. On a CPU each thread scores its own
-    windows.
+    `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
+    in float32, from the ids before it in its window. Nothing is random. On a CPU, each thread
+    scores its own windows.
 
     Args:
         model: the model, which is set to evaluation mode.
-        ids: characters or bytes, at least two.
-        vocabulary: if k of its characters share the unknown id of probability p, each of them
-            costs -log(p / k).
-        characters: about the number of ids to score, in evenly spread windows; all by default.
-        should_stop: called before each window, in any thread.
-        on_progress: called in this thread with the number of ids scored since the last call.
+        ids: the ids of at least two characters or bytes.
+        vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
+            probability p, the loss of each is -log(p / k).
+        characters: the approximate number of ids to score, in evenly spread windows. By default,
+            all ids are scored.
+        should_stop: called before each forward pass, in any thread. True stops the evaluation.
+        on_progress: called in the calling thread with the number of ids scored since its last call.
         ranks: the ranks that divide the windows; each of them has to call this function.
 
     Raises:
@@ -103,7 +105,7 @@ def evaluate_each(
                 on_progress(ranks.size * count)
     except Stopped:
         stopped = True
-    except BaseException:  # a second Ctrl-C does not wait for the threads
+    except BaseException:  # such as a second Ctrl-C: do not wait for the threads
         pool.shutdown(wait=False, cancel_futures=True)
         raise
     pool.shutdown(cancel_futures=True)  # wait until no thread is setting its number of threads
@@ -115,13 +117,13 @@ def evaluate_each(
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return the nats that each id costs besides its prediction: log k if k characters share it."""
+    """Return the nats to add to the loss of each id: log k if k characters share it, else 0."""
     shares = torch.eq(ids, -1 if vocabulary.unknown_id is None else vocabulary.unknown_id)
     return shares * math.log(max(vocabulary.unknown, 1))
 
 
 def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
-    """Return the sum of `unknown_costs`."""
+    """Return the sum of `unknown_costs` over `ids`; 0 without a vocabulary."""
     if vocabulary is None or vocabulary.unknown_id is None:
         return 0.0
     return unknown_costs(ids, vocabulary).sum().item()
@@ -129,9 +131,9 @@ def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
 
 @dataclass(frozen=True)
 class Units:
-    """Numbers of scored ids, and of the characters and UTF-8 bytes that they stand for.
+    """Numbers of scored ids, and of the characters and UTF-8 bytes that these ids stand for.
 
-    They make the losses of models of characters and of bytes comparable.
+    They convert a loss per id to a loss per character or byte, to compare different vocabularies.
     """
 
     ids: int
@@ -148,19 +150,20 @@ class Units:
 
 
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
-    """Return the ids of `text` to evaluate, so that each character but the first is scored.
+    """Return the ids of `text` for `evaluate`, which scores all ids but the first.
 
-    The first id is not scored. Therefore bytes begin with the last byte of the first character.
+    If ids are bytes, they begin with the last byte of the first character. With any vocabulary,
+    exactly the characters after the first one are therefore scored.
     """
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """Return the ids of the val split to evaluate, see `scored_ids`."""
+    """Return the ids of the val split for `evaluate`, chosen as by `scored_ids`."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 
 def val_units(corpus: Corpus) -> Units:
-    """Return the units of the val split."""
+    """Return the numbers of ids, characters and bytes that are scored in the val split."""
     ids = len(scored_val(corpus)) - 1
     return Units(ids, corpus.val_characters - 1, corpus.val_bytes - corpus.val_first_bytes)

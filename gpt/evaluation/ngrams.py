@@ -1,7 +1,7 @@
-"""N-gram models with Kneser-Ney smoothing: the loss that n - 1 ids of context allow.
+"""N-gram models with Kneser-Ney smoothing: they predict an id from the n - 1 ids before it.
 
-An n-gram is stored as one integer: its ids are the digits in base V, the last id the lowest digit.
-Counting n-grams is therefore sorting integers, for a vocabulary of any size V.
+An n-gram is stored as one integer in base V, the size of the vocabulary. Its ids are the digits,
+and its last id is the lowest digit. N-grams are then counted by sorting integers.
 """
 
 import math
@@ -16,13 +16,13 @@ from gpt.text.vocabulary import Ids
 
 Ngrams = NDArray[np.unsignedinteger]
 Numbers = NDArray[np.float64]
-MAX_COUNTED_IDS = 2**25  # ids of a split whose n-grams are counted
+MAX_COUNTED_IDS = 2**25  # largest number of ids of a split whose n-grams are counted
 DEFAULT_DISCOUNT = 0.5  # used if no n-gram occurs once, or none twice
 
 
 @dataclass(frozen=True)
 class NgramCounts:
-    """The distinct n-grams of a text over V ids in ascending order, and their counts."""
+    """The distinct n-grams of a text in ascending order, and their counts. V ids are possible."""
 
     n: int
     V: int
@@ -31,9 +31,9 @@ class NgramCounts:
 
 
 def count_ngrams(parts: Iterable[Ids], n: int, V: int) -> NgramCounts:
-    """Count the n-grams within each of the `parts` of a text over `V` ids.
+    """Count the n-grams that are within one of the `parts` of a text; `V` ids are possible.
 
-    One part is sorted at a time. Memory is needed for a part and for the distinct n-grams.
+    Parts are sorted one at a time, so memory contains only one part and the distinct n-grams.
     """
     dtype = np.min_scalar_type(V**n - 1)
     ngrams, counts = np.zeros(0, dtype), np.zeros(0, np.int64)
@@ -50,7 +50,7 @@ def count_ngrams(parts: Iterable[Ids], n: int, V: int) -> NgramCounts:
 
 
 def sampled_ngrams(ids: Ids, n: int, V: int) -> NgramCounts:
-    """Count the n-grams of `ids`, of which at most MAX_COUNTED_IDS, evenly spread, are used."""
+    """Count the n-grams of `ids`, or of evenly spread parts if there are over MAX_COUNTED_IDS."""
     parts = spread_slices(len(ids), MAX_COUNTED_IDS)
     return count_ngrams((ids[part.start : part.stop + n - 1] for part in parts), n, V)
 
@@ -59,10 +59,10 @@ class KneserNey:
     """Interpolated Kneser-Ney smoothing: P(id | the n - 1 ids before it).
 
     Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling"
-    (TR-10-98), sections 2.6 and 2.7. Each order subtracts the discount D = n1 / (n1 + 2 n2) from
-    its counts, where n1 and n2 n-grams occur once and twice. The freed probability is given to the
-    next lower order, which counts the distinct ids before each of its n-grams. Below the unigrams
-    every id has the probability 1 / V, so none is impossible.
+    (TR-10-98), sections 2.6 and 2.7. In each order, D = n1 / (n1 + 2 n2) is subtracted from each
+    count, where n1 n-grams occur once, and n2 occur twice. The freed probability goes to the next
+    lower order, where the count of an n-gram is the number of distinct ids that occur before it.
+    Below the unigrams, every id has the probability 1 / V, so that no id is impossible.
     """
 
     def __init__(self, counts: NgramCounts) -> None:
@@ -73,7 +73,7 @@ class KneserNey:
             self._orders.insert(0, _Order(distinct))
 
     def probabilities(self, ngrams: Ngrams) -> Numbers:
-        """Return P(last id | the others) of each n-gram."""
+        """Return, for each n-gram, the probability of its last id given the ids before it."""
         p = np.full(len(ngrams), 1 / self.V)
         for order in self._orders[:-1]:
             p = order.interpolate(ngrams % ngrams.dtype.type(self.V**order.n), p)
@@ -81,7 +81,10 @@ class KneserNey:
 
 
 class _Order:
-    """The discounted counts of the n-grams of one order, and the freed counts of each context."""
+    """The discounted counts of n-grams of one n, and the sum of the discounts by context.
+
+    The context of an n-gram is all ids but the last one.
+    """
 
     def __init__(self, counted: NgramCounts) -> None:
         self.n, self.V, self.ngrams = counted.n, counted.V, counted.ngrams
@@ -93,7 +96,10 @@ class _Order:
         self.freed = discount * np.diff(starts, append=len(self.ngrams))
 
     def interpolate(self, ngrams: Ngrams, lower: Numbers) -> Numbers:
-        """Return P of each n-gram, given `lower`: P of the n-gram without its first id."""
+        """Return the probability of each n-gram's last id given the ids before it.
+
+        `lower` contains the probability of the same id given one id less, without the first one.
+        """
         contexts = self._context(ngrams)
         total = _look_up(contexts, self.contexts, self.totals)
         count = _look_up(ngrams, self.ngrams, self.discounted)
@@ -105,9 +111,10 @@ class _Order:
 
 
 def ngram_loss(model: KneserNey, counted: NgramCounts, unknown: int = 0) -> float:
-    """Return the mean nats per id of a text, given its n-gram counts; NaN without n-grams.
+    """Return the mean loss of `model`, in nats per id, on a text with the n-grams `counted`.
 
-    `unknown` is the number of characters that share the last id; all are equally likely.
+    `unknown` is the number of characters that share the last id; they are assumed to be equally
+    likely. If `counted` has no n-grams, return NaN.
     """
     nats = -np.log(model.probabilities(counted.ngrams))
     if unknown:
@@ -118,7 +125,7 @@ def ngram_loss(model: KneserNey, counted: NgramCounts, unknown: int = 0) -> floa
 
 
 def _look_up(numbers: Ngrams, keys: Ngrams, values: NDArray[np.generic]) -> Numbers:
-    """Return the value of each number, given ascending `keys`; 0 if it is not among them."""
+    """Return the value at each number's place in the ascending `keys`; 0 if a number is no key."""
     if not len(keys):
         return np.zeros(len(numbers))
     index = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)

@@ -1,4 +1,4 @@
-"""Find characters that are probably damage or tricks; a model would learn them like any other."""
+"""Find characters that are probably unwanted, such as those of a wrong decoding."""
 
 import re
 from collections import Counter
@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from gpt.evaluation.characters import MAX_FINDINGS, CountedText, Finding, name_of
 
-LONGEST_MATCH = 6  # characters
-# In UTF-8, the first byte of a character announces 1 to 3 more, each from 0x80 to 0xBF. As cp1252
-# or Latin-1 those are the characters below, without the quotation marks and dashes that also
-# follow a capital letter in clean text. As cp1251, three characters must follow each other.
+LONGEST_MATCH = 6  # number of characters that a match of a detector has at most
+# In UTF-8, the first byte of a non-ASCII character is followed by bytes from 0x80 to 0xBF. Decoded
+# as cp1252 or Latin-1, these bytes are the characters below. Quotation marks and dashes are left
+# out, because they also follow a capital letter in clean text. For cp1251, a match has 3 pairs.
 MISREAD_CP1252 = "[\x80-\xaa\xac-\xba\xbc-\xbf€ƒ†‡ˆ‰Š‹ŒŽ•˜™š›œžŸ]"
 MISREAD_CP1251 = "[ЂЃ‚ѓ„…†‡€‰Љ‹ЊЌЋЏђ‘’“”•–—™љ›њќћџ\xa0ЎўЈ¤Ґ¦§Ё©Є«¬\xad®Ї°±Ііґµ¶·ё№є»јЅѕї]"
 DETECTORS = {  # kind: (regular expression, what to do)
@@ -37,7 +37,7 @@ DETECTORS = {  # kind: (regular expression, what to do)
 
 @dataclass(frozen=True)
 class Suspicion:
-    """Places of one kind: their number, how many are distinct, and the most frequent ones."""
+    """Matches of one detector: their number, the number of distinct ones, and the most frequent."""
 
     kind: str
     count: int
@@ -46,7 +46,7 @@ class Suspicion:
 
 
 def find_suspicious(text: CountedText) -> list[Suspicion]:
-    """Return the suspicious places of `text` by kind, in the order of DETECTORS."""
+    """Return a Suspicion for each kind of DETECTORS that occurs in `text`, in the same order."""
     found = []
     for kind, (pattern, _) in DETECTORS.items():
         counts, first, end = Counter[str](), dict[str, int](), 0
@@ -65,7 +65,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _name(matched: str) -> str:
-    """Return the names of the characters, or the original character of mojibake."""
+    """Describe a match by the character that was wrongly decoded, or by its characters' names."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

@@ -1,6 +1,6 @@
-"""Describe a text before training on it: numbers for a table, a page or JSON.
+"""Measure a text before training on it, and collect the numbers in a report.
 
-PyTorch is not imported. Slow measurements of a large text use a part of it.
+For speed, PyTorch is not imported, and slow measurements use only a part of a large text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,16 +17,16 @@ from gpt.status import phase
 from gpt.text.corpus import MIN_SPLIT_CHARACTERS, Corpus
 from gpt.text.documents import Skipped, Source, joined_name
 
-DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of the val split
-UNSEEN_SHARE_TO_WARN = 0.001  # fraction of the val split
+DUPLICATE_SHARE_TO_WARN = 0.01  # fraction of val in lines that train has, too
+UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val in characters that train lacks
 
 
 @dataclass(frozen=True)
 class TextSize:
-    """Size of the text, and of its ids.
+    """Sizes of a text.
 
-    `V`, `train` and `val` count ids, each of which is one of `unit`. `unknown` is the number of
-    distinct characters that share one id.
+    `V` is the number of distinct ids; `train` and `val` are the lengths of the splits in ids. An id
+    stands for one of `unit`. `unknown` is the number of distinct characters that share one id.
     """
 
     files: int
@@ -45,7 +45,7 @@ class TextSize:
 
 @dataclass(frozen=True)
 class TextReport:
-    """Description of a text. Characters are counted whatever the vocabulary is."""
+    """Description of a text. Counts are of characters, even if the vocabulary is bytes."""
 
     text: str
     size: TextSize
@@ -57,19 +57,19 @@ class TextReport:
     suspicious: list[Suspicion]
     baselines: Baselines
     duplicates: Duplicates
-    warnings: list[str]  # what to change before training
+    warnings: list[str]  # problems, and what to do about them before training
 
 
 def describe_text(
     sources: Sequence[Source], data: DataConfig, corpus: Corpus, text: Corpus
 ) -> TextReport:
-    """Describe a text.
+    """Measure a text, and return the report.
 
     Args:
-        sources: the text, and the text of val if it is a separate one.
-        data: the settings that the sources are read with.
-        corpus: the ids that a model would be trained on.
-        text: the same text with one id per character; `corpus` may have bytes or an unknown id.
+        sources: the text, and the val text if a separate one is set.
+        data: the settings by which the text is read.
+        corpus: the ids on which a model would be trained, which may be bytes.
+        text: the same text with one id for each distinct character.
     """
     name = joined_name([source.name for source in sources])
     with phase(f"{name}: counting characters"):
@@ -120,7 +120,7 @@ def _warnings(
     suspicious: list[Suspicion],
     duplicates: Duplicates,
 ) -> Iterator[str]:
-    """Yield a sentence for each problem, with what to do about it."""
+    """Yield a sentence for each problem of the text, which says what to do about it."""
     if min(size.train, size.val) < MIN_SPLIT_CHARACTERS:
         yield f"{size.characters:,} characters are too few to learn from; use several thousand"
         return

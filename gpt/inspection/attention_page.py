@@ -1,6 +1,6 @@
-"""Attention as a page to explore: one HTML file that needs no network.
+"""Show attention on an interactive page: one HTML file that needs no network.
 
-The text enters the page as JSON, and its script sets it only as text, never as markup.
+For safety, the page contains the text as JSON, and its script never inserts the text as markup.
 """
 
 import base64
@@ -15,7 +15,7 @@ from gpt.text.batches import to_torch
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 
-TOP_CHARACTERS = 8  # most likely next characters that are shown at each position
+TOP_CHARACTERS = 8  # number of the most likely next characters shown at each position
 
 
 def attention_page(
@@ -25,11 +25,11 @@ def attention_page(
     vocabulary: Vocabulary,
     chosen: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """Render `analysis` as an HTML file.
+    """Return an HTML file that shows `analysis`.
 
     Args:
-        analysis: the attention to `text`.
-        text: at least one character.
+        analysis: the attention of the model to `text`.
+        text: a text of at least one character.
         title: the name of the model.
         vocabulary: the vocabulary of the model.
         chosen: the layer and the head that are shown first, counted from 0.
@@ -41,10 +41,10 @@ def attention_page(
 def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -> dict[str, Any]:
     """Return the values that the script of the page shows.
 
-    `text` has the names of the T ids, each one `unit`. `weights` has, for each layer and head, the
-    first t + 1 weights of each row t as little-endian uint16 (65535 is 1) in base64. `next` and
-    `lens` have the most likely next characters, `actual` the probability and the rank (from 1) of
-    the next character in the text. For the other tensors see AttentionAnalysis.
+    `text` has the names of the T ids. `weights` has the first t + 1 attention weights of each row
+    t, for each layer and head, as little-endian uint16 (65535 means 1) in base64. `next` and `lens`
+    have the most likely next characters. `actual` has the probability and the rank (from 1) of the
+    character that follows in the text. The other tensors are described in AttentionAnalysis.
     """
     n_layer, H, T, _ = analysis.weights.shape
     past = torch.tril_indices(T, T)

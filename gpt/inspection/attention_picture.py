@@ -1,4 +1,4 @@
-"""Attention as a picture: a heat map for each head, layers down, heads across."""
+"""Draw attention as a picture: a heat map for each head, in one row for each layer."""
 
 import io
 import math
@@ -15,12 +15,12 @@ from gpt.evaluation.attention_weights import Attention
 from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.text.display import escaped, symbol
 
-PICTURE_INCHES = 14.0  # width of all maps, unless that makes them too small or too large
-MIN_SIDE, MAX_SIDE = 1.7, 7.0  # inches of the side of one map
-LABEL_INCHES = 0.11  # smallest distance of two labels, which are then 6 points high
-MIN_DPI = 150  # dots per inch; more where a map has more positions than dots
+PICTURE_INCHES = 14.0  # width of a row of maps, if MIN_SIDE and MAX_SIDE allow it
+MIN_SIDE, MAX_SIDE = 1.7, 7.0  # smallest and largest side of a map in inches
+LABEL_INCHES = 0.11  # smallest distance between labels, which gives letters 6 points high
+MIN_DPI = 150  # smallest resolution in dots per inch; larger if a map has more positions than dots
 COLOURS = "YlOrBr"
-# matplotlib uses the later fonts for the characters that the earlier ones lack.
+# matplotlib draws each character in the first of these fonts that contains it.
 FONTS = (
     "DejaVu Sans", "Noto Sans CJK JP", "Noto Sans CJK SC", "Hiragino Sans", "Apple SD Gothic Neo",
     "Arial Unicode MS", "WenQuanYi Zen Hei", "Noto Sans",
@@ -28,19 +28,23 @@ FONTS = (
 
 
 def png(figure: Figure) -> bytes:
-    """Return `figure` as a PNG file with its own resolution."""
+    """Return `figure` as a PNG file, at the resolution `figure.dpi`."""
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi="figure")
     return content.getvalue()
 
 
 def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
-    """Draw n_layer x H heat maps (T, T): rows are query positions, columns key positions.
+    """Draw a heat map (T, T) for each head: rows are query positions, columns key positions.
 
-    All maps share one colour scale from 0 to 1, drawn as its square root so that small weights
-    show. `text` has the characters of the text, or the names of its bytes. If there is no room for
-    a label per character, each label has several characters. The maps of an AttentionAnalysis
-    contain, in their masked half, the removal cost and the scores of the head.
+    Colours show the square roots of the weights, so that small weights are visible. If there is no
+    room for one label per character, each label has several characters.
+
+    Args:
+        attention: the weights to draw. For an AttentionAnalysis, the masked half of each map shows
+            the removal cost and the scores of the head.
+        text: the characters of the text, or the names of its bytes.
+        title: the title of the picture.
     """
     n_layer, H, T, _ = attention.weights.shape
     side = min(max(MIN_SIDE, PICTURE_INCHES / H), MAX_SIDE)
@@ -89,12 +93,12 @@ def draw(attention: Attention, text: Sequence[str], title: str) -> Figure:
 
 
 def _has_shapes(text: str) -> bool:
-    """Return whether the fonts have a shape for every character of `text`."""
+    """Return whether the installed FONTS have a glyph for every character of `text`."""
     files = [font_manager.get_font(font_manager.findfont(name)) for name in _fonts()]
     return all(any(file.get_char_index(ord(c)) for file in files) for c in text)
 
 
 @cache
 def _fonts() -> list[str]:
-    """Return those of FONTS that are installed."""
+    """Return the names in FONTS that are installed."""
     return [name for name in FONTS if name in font_manager.get_font_names()]

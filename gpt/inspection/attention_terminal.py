@@ -6,7 +6,7 @@ from gpt.evaluation.head_analysis import AttentionAnalysis
 from gpt.inspection.tables import render
 from gpt.text.display import symbol, visible
 
-BLOCKS = "·░▒▓█"  # for weights from 0 to 1
+BLOCKS = "·░▒▓█"  # signs for weights from 0 to 1, in ascending order
 BLOCKS_LEGEND = "Weights: · under 2 %, ░ to 14 %, ▒ to 39 %, ▓ to 77 %, █ to 100 %."
 
 
@@ -22,9 +22,9 @@ def draw_head(
 ) -> str:
     """Draw the weights of a head as lines of at most `width` columns.
 
-    Rows are query positions, columns key positions. If the text is too long for `width`, only its
-    first characters are shown: attention is causal, so later ones do not change their weights.
-    A larger weight covers more of its cell, so that it stands out on any background.
+    Rows are query positions, columns key positions. A larger weight covers more of its cell. If
+    the text is too long for `width`, only its first characters are shown. Their weights do not
+    depend on the later characters, because attention is causal.
 
     Args:
         analysis: the attention to the text.
@@ -32,8 +32,8 @@ def draw_head(
         title: the name of the model.
         layer: the layer of the head, counted from 0.
         head: the head, counted from 0.
-        width: the columns of the terminal.
-        unit: what an element of `text` is, `character` or `byte`.
+        width: the width of the terminal in columns.
+        unit: the noun for an element of `text`: `character` or `byte`.
     """
     from rich.cells import cell_len, set_cell_size
 
@@ -46,7 +46,7 @@ def draw_head(
 
     lines: list[str] = []
     for sign, row in zip(signs, analysis.weights[layer, head, :n].tolist(), strict=False):
-        weights = row[: len(lines) + 1]  # their square roots are drawn, so that small ones show
+        weights = row[: len(lines) + 1]  # draw square roots: small weights are visible
         cells = "".join(BLOCKS[round(4 * weight**0.5)] * cell for weight in weights)
         lines.append(f"{set_cell_size(sign, margin)}{cells}")
     short = (sign.removeprefix("\\x") for sign in signs[:n])  # leaves two digits of a byte

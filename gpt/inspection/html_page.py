@@ -9,10 +9,10 @@ from gpt.text.display import in_one_line, symbol
 
 
 def render_page(name: str, **values: object) -> bytes:
-    """Render templates/NAME.html with its style, and its script if there is one.
+    """Render the template `name`, with its style and its script if it has one, as an HTML file.
 
     `values` are the variables of the template. jinja2 escapes them, so that a text cannot become
-    markup. The page's policy (CSP) allows only the style and the script whose hashes it contains.
+    markup. The content security policy of the page allows only this style and this script.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
@@ -33,5 +33,5 @@ def render_page(name: str, **values: object) -> bytes:
 
 
 def _csp_hash(content: str) -> str:
-    """Return the hash of a style or script, as a content security policy contains it."""
+    """Return the hash of a style or script in the format of a content security policy."""
     return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()

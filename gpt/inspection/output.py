@@ -1,4 +1,4 @@
-"""Check and write the file of a picture or page, without importing torch."""
+"""Check the path of a picture or page, and write the file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,10 @@ from gpt.files import write_atomically
 def check_out(
     path: Path, option: str = "--out", endings: Sequence[str] = (".png", ".html")
 ) -> None:
-    """Raise UsageError unless `path` is a new file, or a plain file, that ends in `endings`."""
+    """Raise UsageError unless `path` ends in one of `endings` and is a new or a plain file.
+
+    `option` is the option of the command line that has set `path`, for the message.
+    """
     if path.suffix.lower() not in endings:
         raise UsageError(f"{option} {path}: expected a name that ends in {' or '.join(endings)}")
     if not path.parent.is_dir():
@@ -23,7 +26,7 @@ def check_out(
 
 
 def write_out(path: Path, content: bytes, option: str = "--out") -> None:
-    """Write the whole file or nothing. Raise GPTError if that is impossible."""
+    """Write `content` to a file atomically. If that fails, raise GPTError, which names `option`."""
     try:
         write_atomically(path, [content])
     except OSError as error:

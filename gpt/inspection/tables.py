@@ -1,4 +1,4 @@
-"""Tables for the terminal, laid out by rich as plain text."""
+"""Lay out tables as plain text for the terminal, with rich."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,9 +9,9 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-UNLIMITED_WIDTH = 10_000  # columns of a line that goes to a pipe or a file
-GAP = 2  # columns between two columns of a table
-MAX_CELL_WIDTH = 30  # columns of a cell before the last column
+UNLIMITED_WIDTH = 10_000  # width of lines for a pipe or a file, in terminal columns
+GAP = 2  # number of spaces between two columns of a table
+MAX_CELL_WIDTH = 30  # largest width of a cell, except in the last column, in terminal columns
 
 
 def render_table(
@@ -27,8 +27,8 @@ def render_table(
     Args:
         heading: the distinct titles of the columns.
         rows: the cells of each row.
-        align: "l" or "r" for each column.
-        width: the columns of the terminal; None for a pipe or a file, which takes long lines.
+        align: one letter for each column: "l" for left or "r" for right.
+        width: the width of the terminal in columns. None means a pipe or file, without a limit.
         drop: the titles of columns to leave out, in this order, until the table fits `width`.
     """
     from rich.cells import cell_len
@@ -51,9 +51,10 @@ def render_table(
 def make_table(
     heading: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int | None = None
 ) -> "Table":
-    """Make a table for `render`; see `render_table`. A heading of empty titles is hidden.
+    """Return a table for `render`. The arguments are those of `render_table`.
 
-    With `width`, the cells are cut: a last column of text takes the columns that the others leave.
+    A heading of empty titles is hidden. If `width` is set, long cells are cut, and a left-aligned
+    last column fills the remaining width.
     """
     from rich.table import Table
 
@@ -80,9 +81,9 @@ def make_table(
 
 
 def render(parts: Sequence[tuple[int, "RenderableType"]], width: int | None) -> str:
-    """Render parts one below the other as plain text, in lines of at most `width` columns.
+    """Render `parts` as plain text, one below the other, in lines of at most `width` columns.
 
-    Each of the `parts` is an indent in columns and a string or another renderable of rich.
+    A part consists of its indent in columns, and a string or another renderable of rich.
     """
     from rich.console import Console
     from rich.padding import Padding

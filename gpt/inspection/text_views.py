@@ -1,4 +1,4 @@
-"""Show the description of a text: as tables for the terminal, or as a page."""
+"""Show the description of a text as tables for the terminal, or as an HTML page."""
 
 import math
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from gpt.text.documents import describe_skipped
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-LABEL_WIDTH = 12  # columns of the terminal
-MAX_ROWS = 5  # findings of each kind that the terminal shows
-MAX_FREQUENT = 6  # characters whose share of the text is shown
-MAX_ONLY_IN_VAL = 20  # characters that are shown of those that only val has
-MAX_BARS = 72  # most frequent characters in the page's chart
+LABEL_WIDTH = 12  # width of a label in terminal columns
+MAX_ROWS = 5  # largest number of findings of each kind in the terminal
+MAX_FREQUENT = 6  # number of the most frequent characters that are shown with their share
+MAX_ONLY_IN_VAL = 20  # largest number of characters in the list of those that train lacks
+MAX_BARS = 72  # largest number of characters in the page's bar chart
 FINDINGS_HEADING = ("", "", "times", "line", "first place")
 
 
 def text_table(report: TextReport, width: int = 80) -> str:
-    """Render `report` as lines of at most `width` columns; long tables are cut."""
+    """Render `report` as lines of at most `width` columns, with MAX_ROWS rows in each table."""
     from rich.table import Table
 
     parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(report.text)}\n")]
@@ -60,7 +60,7 @@ def text_page(report: TextReport) -> bytes:
 
 
 def report_fields(report: TextReport) -> list[tuple[str, str]]:
-    """Return the label and the text of each number of `report`."""
+    """Return a label and a text for each line of the summary of `report`."""
     size, duplicates = report.size, report.duplicates
     files = f", from {counted(size.files, 'file')}" if size.files else ""
     ids = "" if size.distinct == size.V else f"; {size.V:,} ids"
@@ -94,7 +94,10 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
 
 
 def finding_tables(report: TextReport) -> Sequence[tuple[str, int, Sequence[tuple[str, ...]]]]:
-    """Return the rare and the suspicious characters: a caption, their number, and rows of cells."""
+    """Return a table for the rare characters, and one for each kind of suspicious characters.
+
+    A table consists of a caption, the total number of distinct findings, and rows of cells.
+    """
     kinds = [(f"rare: each occurs fewer than {RARE_COUNT} times", report.rare, report.rarest)]
     for each in report.suspicious:
         kinds.append((f"{each.kind}: {counted(each.count, 'place')}", each.distinct, each.findings))

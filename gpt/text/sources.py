@@ -133,7 +133,7 @@ class _TextFiles:
         self.paths, self.skipped = list[Path](), list[Skipped]()
 
     def source(self, stdin: Path | None = None) -> Source:
-        """Return the files as one text. `stdin` is the file with standard input, if there is one."""
+        """Return the files as one text. `stdin` is the one that has standard input, or None."""
         return Source(self._name, self._parts, tuple(self.paths), self._notices.lines, stdin)
 
     def add(self, path: Path, *, named: bool = False) -> None:
