@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import gpt as package
 from gpt.config.schema import Config
 from gpt.distributed.ranks import SINGLE
-from gpt.errors import ConfigError, Interrupted, TrainingError
+from gpt.errors import ConfigError, Interrupted
 from gpt.evaluation.loss import evaluate
 from gpt.lessons.trained import trained_model
 from gpt.model.ensemble import Ensemble, make_model
@@ -165,12 +165,23 @@ def test_a_member_whose_step_is_nan_skips_it_and_the_others_do_not(
     assert all(parameter.isfinite().all() for parameter in load("r").parameters())
 
 
-def test_after_three_nan_steps_of_a_member_training_ends(
+def test_after_three_nan_steps_of_a_member_all_roll_back(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nan_at(lambda step: step >= 5, monkeypatch)
-    with pytest.raises(TrainingError, match="step 8 skipped by member 2 of 3: "):
-        train(ensemble(), corpus, Path("r"))
+    rolled_back: list[str] = []
+    nan_at(lambda step: step in (5, 6, 7) and not rolled_back, monkeypatch)
+    train(
+        ensemble(),
+        corpus,
+        Path("r"),
+        on_event=lambda event: rolled_back.extend(
+            event["text"] for _ in range("rolled back" in event.get("text", ""))
+        ),
+    )
+    assert len(rolled_back) == 1
+    assert "rolled back from step 8" in rolled_back[0]
+    records = [r for r in metrics_of(Path("r")) if "train_loss" in r]
+    assert [r["step"] for r in records] == list(range(1, 12))
 
 
 def test_an_error_in_a_member_is_raised_where_its_results_are_read(

@@ -243,7 +243,7 @@ def test_a_run_that_fails_is_told_and_the_others_are_trained(gpt: Gpt, config_fi
     assert [each["mean"] is None for each in told] == [False, True, True, True]
     assert told[0]["values"] == {"model.C": "24", "train.learning_rate": "1e-3"}
     errors = {tuple(each["values"].values()): each["runs"][0]["error"] for each in told}
-    assert "lower train.learning_rate" in errors["24", "1e3"]
+    assert "rolled back 3 times" in errors["24", "1e3"]
     assert "free" in errors["999999", "1e-3"]
     code, out, err = gpt("train", "--config", config_file, *values)
     assert code == 1, err

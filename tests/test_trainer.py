@@ -186,6 +186,58 @@ def rates(run: str) -> dict[int, float]:
     return {r["step"]: r["lr"] for r in metrics_of(Path(run)) if "lr" in r}
 
 
+# --- rolling back ---
+
+
+def test_a_rollback_loads_into_the_model_that_is_there(corpus: Corpus) -> None:
+    """It made a second model and optimizer while it held the first: twice the memory."""
+    trained: list[torch.nn.Module] = []
+
+    def spoil(module: torch.nn.Module, inputs: object) -> None:
+        if isinstance(module, GPT) and module.training:
+            trained.append(module)
+            if len(trained) == 5:
+                with torch.no_grad():
+                    module.head.weight.fill_(math.nan)
+
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(spoil)
+    notices: list[str] = []
+    try:
+        train(
+            small(),
+            corpus,
+            Path("r"),
+            on_event=lambda event: notices.append(event.get("text", "")),
+        )
+    finally:
+        hook.remove()
+    assert any("rolled back" in notice for notice in notices)
+    assert len(set(trained)) == 1
+
+
+def test_a_rollback_at_the_last_save_trains_to_the_end(corpus: Corpus) -> None:
+    """It had a reason to stop by then, and ended at the step it rolled back to."""
+    updated: list[torch.nn.Module] = []
+    hook = torch.nn.modules.module.register_module_forward_pre_hook(
+        lambda module, _: updated.append(module) if isinstance(module, GPT) else None
+    )
+    spoilt: list[int] = []
+
+    def spoil(event: dict[str, Any]) -> None:
+        if event["kind"] == "evaluation" and event["step"] == 11 and not spoilt:
+            spoilt.append(11)
+            with torch.no_grad():
+                next(updated[-1].parameters()).fill_(math.nan)
+
+    try:
+        outcome = train(small(train__sample_length=0), corpus, Path("r"), on_event=spoil)
+    finally:
+        hook.remove()
+    assert outcome.step == gpt.load("r", "last").step == 11
+    last = metrics_of(Path("r"))[-1]
+    assert (last["step"], last["val_loss"]) == (11, outcome.val_loss)
+
+
 # --- time ---
 
 

@@ -27,8 +27,8 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
 class Prefetch(Generic[T]):
     """Draws the batch of the next step in a thread while the model computes the current step.
 
-    Training then does not wait for a slow disk. If a step does not follow the previous one, its
-    batch is drawn when it is requested.
+    Training then does not wait for a slow disk. If a step does not follow the previous one, as
+    after a rollback, its batch is drawn when it is requested.
     """
 
     def __init__(self, draw: Callable[[int], T], steps: int) -> None:

@@ -8,7 +8,6 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 from pydantic.dataclasses import dataclass
 
 from gpt.config.schema import TrainConfig
-from gpt.errors import TrainingError
 from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
@@ -26,17 +25,8 @@ OVERFIT_EVALUATIONS = 3  # evaluations in a row without a new best before a warn
 Metric = Annotated[str, Field(pattern="^(train_loss|lr|grad_norm|chars_per_s)$")]
 
 
-class Diverged(TrainingError):
-    """The loss, the gradient or a weight is NaN or infinite.
-
-    `found` says which one, and at which step; the message begins with it.
-    """
-
-    def __init__(self, found: str) -> None:
-        super().__init__(
-            f"{found}; the checkpoints are as they were. Start again with a lower "
-            f"train.learning_rate, or train.precision fp32"
-        )
+class Diverged(Exception):
+    """The loss, the gradient or a weight is NaN or infinite; the message says at which step."""
 
 
 @dataclass(config=ConfigDict(strict=True))  # a damaged file is refused
@@ -55,6 +45,7 @@ class Progress:
     pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted
     ended: bool = False  # whether early stopping has ended the run
     skipped_in_a_row: NonNegativeInt = 0  # newest steps in a row that were NaN or infinite
+    scale: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor on the learning rates: see Schedule
     elapsed_s: NonNegativeFloat = 0.0  # seconds of training, over all resumes
 
     def add(self, step: int, loss: float) -> bool:
@@ -94,6 +85,10 @@ class Evaluator:
     ) -> None:
         self.context, self.model, self.stopwatch = context, model, stopwatch
         self.val, self.units = scored_val(context.corpus), val_units(context.corpus)
+        self.restart(progress)
+
+    def restart(self, progress: Progress) -> None:
+        """Continue from `progress`, at the start or after a rollback."""
         self.progress = progress
         self.is_best, self.reason_to_stop, self.best_val_loss = False, "", math.inf
 

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from gpt.config.schema import Config
-from gpt.errors import CheckpointError, UsageError
+from gpt.errors import CheckpointError, TrainingError, UsageError
 from gpt.runs.recovery import check_resumable, recover
-from gpt.runs.weights import load_model
+from gpt.runs.weights import load_model, load_weights
 from gpt.training.build_step import Update, build_step
 from gpt.training.evaluator import Progress
 from gpt.training.run_context import RunContext
@@ -19,6 +19,8 @@ from gpt.training.teacher import Teacher
 from gpt.training.time_budget import Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
+
+MAX_ROLLBACKS = 3
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,7 @@ def resume_from(
         train = config.train.model_copy(update={"minutes": whole})
         config = config.model_copy(update={"train": train})
     stopwatch, schedule = Stopwatch(clock), Schedule(config)
+    schedule.scale = progress.scale
     if minutes is not None:
         stopwatch.probe(update.probe, update, corpus.val, config, ranks)
     budget = TimeBudget(config, corpus.val, stopwatch, progress.elapsed_s)
@@ -96,6 +99,30 @@ def resume_from(
         schedule.replan(data.step, ranks.broadcast(budget.first_end, schedule, data.step))
     update.follow(schedule)
     return RunState(config, data.step, update, schedule, budget, progress, data.config)
+
+
+def restore_last(
+    context: RunContext, update: Update, schedule: Schedule, reason: str
+) -> tuple[int, Progress]:
+    """Load the last intact checkpoint of a run in place, and halve its learning rates.
+
+    Raises:
+        CheckpointError: no checkpoint is intact.
+        TrainingError: `reason`, as the run was rolled back `MAX_ROLLBACKS` times.
+    """
+    if schedule.scale <= 2**-MAX_ROLLBACKS:
+        raise TrainingError(
+            f"{reason}; it rolled back {MAX_ROLLBACKS} times. The checkpoints of {context.name} "
+            f"are as they were. Start again with a lower train.learning_rate, or train.precision "
+            f"fp32"
+        )
+    schedule.scale /= 2
+    data, state = context.ranks.broadcast(recover, context.folder)
+    load_weights(update.model, data)
+    update.load_state_dict(state)
+    progress = Progress(**state.numbers["progress"])
+    progress.scale, progress.skipped_in_a_row = schedule.scale, 0
+    return data.step, progress
 
 
 def _check_sources(context: RunContext, teacher: Teacher | None, saved: dict[str, Any]) -> None:

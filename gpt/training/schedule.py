@@ -26,6 +26,7 @@ class Schedule:
     Attributes:
         plans: the plans so far. Without `train.minutes` they are empty, until `replan` is called. A
             checkpoint stores them as `train.plans`, so that the run can be repeated.
+        scale: factor on all learning rates. Each rollback halves it.
     """
 
     def __init__(self, config: Config) -> None:
@@ -35,6 +36,7 @@ class Schedule:
         self.T, self.short_T = config.model.T, train.first_window or config.model.T
         self.plans: tuple[Plan, ...] = train.plans
         self.unplanned: Plan = (0, train.steps)  # used while there are no plans
+        self.scale = 1.0
 
     @property
     def steps(self) -> int:
@@ -44,7 +46,7 @@ class Schedule:
     def replan(self, step: int, steps: int) -> None:
         """Change the number of steps of the whole run to `steps`, from step `step` on.
 
-        Plans that start at `step` or later are replaced.
+        Plans that start at `step` or later, which exist after a rollback, are replaced.
         """
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
@@ -61,7 +63,7 @@ class Schedule:
         begin, end = self._phase(step)[0]
         # 1) warmup of the first phase: linear, and at the peak in its last step
         if begin == 0 and step < self.warmup_steps:
-            return self.peak * (step + 1) / self.warmup_steps
+            return self.scale * (self.peak * (step + 1) / self.warmup_steps)
         # 2) linear decay from the peak; it would reach the floor one step after the last
         peak = self.peak
         if begin > 0:
@@ -71,7 +73,7 @@ class Schedule:
         rise = self.rise_steps(begin, end)
         if begin > 0 and step < begin + rise:
             rate = self.floor + (step - begin + 1) / rise * (rate - self.floor)
-        return rate
+        return self.scale * rate
 
     def _decayed(self, peak: float, part: Fraction) -> float:
         return self.floor + (1 - float(part)) * (peak - self.floor)

@@ -25,7 +25,7 @@ from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input
 from gpt.training.build_step import build_step
-from gpt.training.evaluator import Progress
+from gpt.training.evaluator import Diverged, Progress
 from gpt.training.init_from import initial_model
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.resume import RunState, resume_from
@@ -69,7 +69,8 @@ def train(
     with other `train.steps` changes the schedule.
 
     A step whose loss or gradient is NaN or infinite is skipped. In an ensemble, only the members
-    with such a loss or gradient skip it. After a few skipped steps in a row, training ends.
+    with such a loss or gradient skip it. After a few skipped steps in a row, the run rolls back to
+    its last checkpoint and continues with half the learning rates, a few times at most.
 
     All ranks must call this function with the same arguments. The number of ranks changes only the
     order in which floats are added, and the dropout masks.
@@ -115,7 +116,12 @@ def train(
             ranks.broadcast(_record_start, context, state, source)
             log.info("%s: %s; writing %s", corpus.name, corpus.summary(), context.name)
             remember(str(context.folder))
-            return Trainer(context, state, on_event).fit()
+            trainer, notice = Trainer(context, state, on_event), ""
+            while True:
+                try:
+                    return trainer.fit(notice)
+                except Diverged as error:
+                    notice = trainer.roll_back(str(error))
 
 
 def _new_state(

@@ -3,26 +3,24 @@
 import logging
 import math
 from collections.abc import Callable
-from threading import current_thread, main_thread
 from typing import Any
 
 from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
-from gpt.training.callbacks.bar import ProgressBar
-from gpt.training.callbacks.callback import Callback, EventFunction
-from gpt.training.callbacks.jsonl import MetricsFile
-from gpt.training.callbacks.tensorboard import TensorBoard
+from gpt.training.build_step import reason_to_skip
+from gpt.training.callbacks.callback import Callback
+from gpt.training.callbacks.opening import open_callbacks
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.evaluator import Diverged, Evaluator
-from gpt.training.resume import RunState
+from gpt.training.resume import RunState, restore_last
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.step import Result
 from gpt.training.time_budget import EVALUATION
 
 log = logging.getLogger(__name__)
 
-MAX_SKIPPED_STEPS = 3  # skipped steps in a row after which training ends
+MAX_SKIPPED_STEPS = 3  # skipped steps in a row that cause a rollback
 MAX_UNREAD_STEPS = 10  # largest number of steps whose results are not read yet
 
 
@@ -55,6 +53,7 @@ class Trainer:
         self.callbacks: list[Callback] = []  # open while `fit` runs
         self.unread: list[Result] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
+        self.furthest_step = self.step  # no new plans up to here: a rollback repeats old ones
         self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last recorded
 
     @property
@@ -62,17 +61,19 @@ class Trainer:
         """Seconds of training so far, over all resumes."""
         return self.clock() - self.started
 
-    def fit(self) -> Outcome:
-        """Train until there is a reason to stop.
+    def fit(self, notice: str = "") -> Outcome:
+        """Train until there is a reason to stop; `notice` is about a rollback.
 
         Raises:
             Diverged: a val loss, a weight, or several steps in a row are NaN or infinite.
             Interrupted: a stop was requested, and the state is saved.
             TrainingError: a checkpoint cannot be written; see `Checkpointer.save`.
         """
-        self.callbacks = self.open_callbacks()
+        at, pending = self.resumed_at, self.evaluator.progress.pending is not None
+        steps = self.schedule.steps
+        self.callbacks = open_callbacks(self.context, self.on_event, at, steps, pending=pending)
         try:
-            self.start()
+            self.start(notice)
             while not self.evaluator.reason_to_stop:
                 self.take_step()
                 self.evaluate()
@@ -84,24 +85,15 @@ class Trainer:
             for callback in self.callbacks:
                 callback.close()
 
-    def open_callbacks(self) -> list[Callback]:
-        """Open the metrics file, the TensorBoard file and the progress bar, on rank 0 only."""
-        if self.context.ranks.rank > 0:
-            return []
-        at, pending = self.resumed_at, self.evaluator.progress.pending is not None
-        metrics = MetricsFile(self.context.folder / "metrics.jsonl", at, pending=pending)
-        callbacks: list[Callback] = [metrics, TensorBoard(self.context, at, pending=pending)]
-        if current_thread() is main_thread():  # bars of several trainings would overlap
-            callbacks.append(ProgressBar(self.schedule.steps, at or 0))
-        return [*callbacks, EventFunction(self.on_event)] if self.on_event else callbacks
-
-    def start(self) -> None:
+    def start(self, notice: str) -> None:
         """Evaluate and save step 0, or the step whose evaluation was interrupted.
 
-        If settings have changed, save them first.
+        If settings have changed, or the learning rates by a rollback, save them first.
         """
         self.stopwatch.start()
-        if self.is_unsaved:  # after a kill, resume with these settings
+        if notice:
+            self.notify(self.step, notice)
+        if self.is_unsaved:  # after a kill, resume with these settings and learning rates
             self.report_plan()
             self.write_checkpoint()
         pending = self.evaluator.progress.pending
@@ -150,14 +142,9 @@ class Trainer:
         results = self.update.read(self.unread)
         self.unread.clear()
         for step, (losses, norms) in enumerate(results, first):
-            members = zip(self.update.members, losses, norms, strict=True)
-            failed = [m for m, (member, *of_m) in enumerate(members) if member.is_failure(*of_m)]
-            progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if failed else 0
-            if failed:
-                m = failed[0]
-                whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""
-                numbers = f"the loss is {losses[m]}, the gradient's norm {norms[m]}"
-                reason = f"step {step} skipped{whose}: {numbers}"
+            reason = reason_to_skip(self.update, step, losses, norms)
+            progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if reason else 0
+            if reason:
                 self.notify(step, reason)
                 if progress.skipped_in_a_row == MAX_SKIPPED_STEPS:
                     raise Diverged(f"{reason}, the {MAX_SKIPPED_STEPS}rd such step in a row")
@@ -204,7 +191,7 @@ class Trainer:
             return
         stop, due = self.agree()
         reason, skipped = self.evaluator.reason_to_stop, self.evaluator.progress.skipped_in_a_row
-        # while steps are being skipped, keep the checkpoint from before them
+        # while steps are being skipped, keep the checkpoint from before them: see `roll_back`
         due = (due or self.is_due(self.config.checkpoint_every)) and not skipped
         again = self.checkpointer.saved_at_step == self.step  # saved without its evaluation
         if self.is_unsaved and (due or again or self.evaluator.is_best or reason or stop):
@@ -224,12 +211,13 @@ class Trainer:
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:
             due = self.checkpointer.is_due_by_clock()
-            if self.step > (self.resumed_at or 0):
+            if self.step > self.furthest_step:
                 # at the end the best checkpoint is scored, too, unless it is the last
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
         # only rank 0 has `due` and `end`
         stops, dues, end = map(int, self.context.ranks.sum([stop, due, end]))
+        self.furthest_step = max(self.furthest_step, self.step)
         if end:
             self.schedule.replan(self.step, end)
             self.update.follow(self.schedule)
@@ -260,3 +248,16 @@ class Trainer:
         log.warning("%s", text)
         for callback in self.callbacks:
             callback.on_notice(step, self.elapsed_s, text)
+
+    def roll_back(self, reason: str) -> str:
+        """Load the last checkpoint and halve the learning rates; return a notice.
+
+        Raises:
+            TrainingError: the run was rolled back too often.
+        """
+        diverged_at = self.step
+        self.step, progress = restore_last(self.context, self.update, self.schedule, reason)
+        self.evaluator.restart(progress)
+        self.resumed_at = self.checkpointer.saved_at_step = self.step
+        self.is_unsaved, rates = True, f"learning rates x {progress.scale:g} from here"
+        return f"rolled back from step {diverged_at}: {reason}; {rates}"
