@@ -40,12 +40,12 @@ def select_device(name: str) -> torch.device:
 
 
 def select_precision(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype in which matrix products are computed: that of auto, fp32, bf16 or fp16.
+    """Return the dtype of matrix products for the precision `name`: auto, fp32, bf16 or fp16.
 
     Weights stay float32 (mixed precision, arXiv:1710.03740). `auto` is bfloat16 if the device
-    multiplies bfloat16 in hardware. Otherwise it is float16 on CUDA, and float32 elsewhere.
-    `scripts/bench.py peak` measures that a CPU without such hardware multiplies bfloat16 five times
-    slower than float32.
+    multiplies bfloat16 in hardware. Otherwise, `auto` is float16 on CUDA, and float32 elsewhere. On
+    a CPU without such hardware, bfloat16 is five times slower than float32 (`scripts/bench.py
+    peak`).
     """
     if name == "auto":
         name = "bf16" if has_fast_bf16(device) else "fp16" if device.type == "cuda" else "fp32"
@@ -66,8 +66,9 @@ _setting_threads = Lock()
 def set_threads_here(count: int) -> None:
     """Set how many CPU threads torch uses for work of the calling Python thread.
 
-    torch.set_num_threads also changes the default of threads that start later. This function
-    restores that default from a new thread, as restoring it here would change this thread, too.
+    torch.set_num_threads also changes the default for threads that start later. To restore that
+    default, this function calls torch.set_num_threads again, but in a new thread, so that the
+    number of the calling thread stays `count`.
     """
     if torch.get_num_threads() == count:  # reading the number also fixes it for this thread
         return
@@ -200,8 +201,5 @@ class SkipInitialization(TorchFunctionMode):
 
 
 def generator(seed: int, purpose: str, step: int) -> torch.Generator:
-    """Return a torch generator for one `purpose` and `step`, seeded by `derive_seed`.
-
-    The generator is always on the CPU, so that its numbers do not depend on the training device.
-    """
+    """Return a torch generator on the CPU for one `purpose` and `step`; see `derive_seed`."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, step))

@@ -85,8 +85,8 @@ def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
 def command(*arguments: str) -> str:
     """Return a `gpt` command that the user can paste into the shell that started this program.
 
-    It begins with `gpt` if the shell finds that name, else with the path of the program. In a
-    notebook it begins with `python -m gpt`.
+    The command begins with `gpt` if the shell finds that name, else with the path of the program.
+    In a notebook, the command begins with `python -m gpt`.
     """
     program = Path(sys.argv[0])
     if program.name in ("gpt", "gpt.exe"):
@@ -101,7 +101,7 @@ def as_typed(program: Path) -> str:
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """Return `text` for a message: on one line, shortened in the middle to `longest` characters."""
+    """Return `text` on one line for a message, without its middle if longer than `longest`."""
     text = text if text.isprintable() else ascii(text)[1:-1]
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"

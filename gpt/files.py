@@ -19,10 +19,7 @@ def from_here(path: Path | str) -> Path:
 
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:
-    """Write a temporary file, sync it to the disk and rename it to `path`.
-
-    A reader sees the old content of `path` or the new content, never a part of it.
-    """
+    """Replace `path` by `content`; even a crash leaves either the old content or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with naming(path):
         try:
@@ -47,10 +44,7 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Set the file name of any OSError in a `with` block to `path`.
-
-    Some errors, such as that of a full disk, have no file name.
-    """
+    """Set the file name of an OSError in a `with` block to `path`; a full disk's error has none."""
     try:
         yield
     except OSError as error:
@@ -65,10 +59,7 @@ def sync(file: BinaryIO) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Wait until the file names in a folder are on the disk.
-
-    On Windows, do nothing, because Windows has no such call.
-    """
+    """Wait until the file names in a folder are on the disk; do nothing on Windows."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)

@@ -55,7 +55,7 @@ def gigabytes(size: float) -> str:
 def free_bytes() -> int:
     """Return how many bytes this process can still allocate.
 
-    This is the free memory of the machine, or less if `ulimit -v` or the control group of a
+    The number is the free memory of the machine, or less if `ulimit -v` or the control group of a
     container sets a limit.
     """
     import psutil

@@ -320,20 +320,14 @@ def load(
 
 
 def _whole_number(name: str, value: object, least: int) -> int:
-    """Return `value` as an int; raise UsageError unless it is a whole number from `least` on.
-
-    `name` is the name of the argument in the error message.
-    """
+    """Return `value`, the argument `name`, as an int of at least `least`, or raise UsageError."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
         raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
     return int(value)
 
 
 def _texts(name: str, texts: object) -> list[str]:
-    """Return `texts`, a str or a sequence of str, as a list; raise UsageError for other types.
-
-    `name` is the name of the argument in the error message.
-    """
+    """Return `texts`, the argument `name`, as a list of str, or raise UsageError."""
     several = [texts] if isinstance(texts, str) else texts
     if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
         raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")

@@ -171,15 +171,8 @@ def ready(
     """Return the config to train with, and the corpus.
 
     If `is_open`, the unset settings are chosen by `chosen`. Otherwise, the steps of fine-tuning are
-    limited.
-
-    Args:
-        given: the config that the user gave, or None.
-        settled: the resolved config.
-        settings: the settings that the user gave.
-        clock: returns the seconds of the training time that have passed.
-        should_stop: returns whether to stop choosing settings.
-        ranks: the processes that train together.
+    limited. `given` and `settings` are the arguments of the user, `settled` is the resolved config,
+    and `clock` returns the seconds of the training time that have passed.
     """
     if is_open(given, settled):
         return chosen(settled, clock, should_stop, ranks=ranks)
@@ -192,10 +185,7 @@ def ready(
 def _without_overfitting(
     given: "Config | str | Path | None", settled: "Config", settings: Settings, corpus: "Corpus"
 ) -> "Config":
-    """Return `settled` with a limit on the steps of fine-tuning, which prevents overfitting.
-
-    Limits that the config `given` or the `settings` of the user set are not changed.
-    """
+    """Return `settled` with a limit on the steps of fine-tuning, unless the user set a limit."""
     from gpt.config.load import keys_given, load_config
 
     keys, train = keys_given(given, as_changes(settings)), settled.train
@@ -270,10 +260,7 @@ def read_text(
 def open_sources(
     data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
 ) -> "list[Source]":
-    """Return the source of the text and, if `data.val_source` is set, the source of the val text.
-
-    For `folder` and `ranks`, see `read_text`.
-    """
+    """Return the source of the text and, if `data.val_source` is set, that of the val text."""
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
 
@@ -292,10 +279,7 @@ def prepared(
     resumed: "Vocabulary | None" = None,
     ranks: Ranks = SINGLE,
 ) -> "Corpus":
-    """Return the ids of `sources`, split into train and val, from the cache if they are in it.
-
-    For the other arguments, see `read_text`.
-    """
+    """Return the ids of `sources`, split into train and val, from the cache if possible."""
     from gpt.text.corpus import load_corpus
 
     data, fine_tuned = config.data, config.train.init_from

@@ -54,16 +54,18 @@ def train(
     keys, by kind:
 
     - "step": `train_loss` (nats per id), `lr`, `grad_norm`, `chars_per_s`
-    - "evaluation": `val_loss`, or with `train.eval_characters` `val_loss_part`, in nats per id;
-      `is_best`; with bytes `val_loss_per_character`; of an ensemble `val_loss_member_1` and so on
+    - "evaluation": `val_loss` (nats per id) and `is_best`. If only `train.eval_characters` are
+      scored, `val_loss_part` replaces `val_loss`. Models of bytes also have
+      `val_loss_per_character`, and ensembles have `val_loss_member_1` and so on
     - "sample", "notice": `text`
     - "checkpoint": `path`, `is_best`
-    - "plan", with `minutes`: `steps`, the number of steps of the whole run from now on
+    - "plan", only with `minutes`: `steps`, the newly planned number of steps of the whole run
 
     Args:
         config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
-            By default, settings are chosen for the text and `minutes` (5). If `settings` contain
-            `train.steps`, `train.init_from` or `train.distill`, the defaults are used instead.
+            By default, settings are chosen for the text and for `minutes`, which is then 5 by
+            default. If `settings` contain `train.steps`, `train.init_from` or `train.distill`,
+            nothing is chosen, and the default settings are used.
         text: one text or several: a file, a folder, a glob, `-` for standard input, or a known name
             such as tinyshakespeare. It replaces `data.source`.
         minutes: the time of the whole call in minutes. It replaces `train.steps` and the plans of
@@ -156,8 +158,8 @@ def resume(
 
     Raises:
         ConfigError: a setting is wrong, or cannot be changed by a resume.
-        UsageError: there is no such run, its text has changed, it is finished and neither minutes
-            nor steps are added, or the minutes are too few.
+        UsageError: there is no such run, or its text has changed. The run is finished, and neither
+            minutes nor steps are added. The minutes are too few.
         CheckpointError: no checkpoint of the run can be read.
         TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: see `train`.
     """
@@ -177,16 +179,10 @@ def _resume(
     settings: Settings,
     caller: dict[str, Any],
 ) -> "Outcome":
-    """Resume a run on all ranks.
+    """Resume a run on all ranks; see `resume`.
 
-    Args:
-        ranks: the processes that train together.
-        begun: the folder of the run that these processes began before torchrun restarted them.
-        run: see `resume`, also for `text`, `minutes` and `settings`.
-        text: see `resume`.
-        minutes: see `resume`.
-        settings: see `resume`.
-        caller: the arguments `should_stop`, `on_event` and `clock` of `resume`.
+    `begun` is the run that these processes began before torchrun restarted them, if it did.
+    `caller` contains the arguments `should_stop`, `on_event` and `clock` of `resume`.
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.runs.find import find_run, find_run_of_text

@@ -1,4 +1,1 @@
-"""The commands, one file each: parse options, call one function of gpt.api, print its result.
-
-Only this folder imports typer.
-"""
+"""The commands, one file each: parse, call a function, print. Only this folder imports typer."""

@@ -107,10 +107,7 @@ def _set_up_streams() -> None:
 
 
 class _Unfailing:
-    """Wrapper of a stream that ignores write errors.
-
-    Training therefore continues after its terminal is closed.
-    """
+    """Stream that ignores write errors, so that training continues if its terminal is closed."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -145,10 +142,7 @@ def _message(error: Exception) -> str:
 
 
 def _of_typer(error: Any) -> str:
-    """Return the message for a command line that typer cannot parse.
-
-    For an unknown option of `gpt train`, the message suggests the most similar setting.
-    """
+    """Return the message for a wrong command line, with a suggestion for an unknown option."""
     ctx = getattr(error, "ctx", None)
     text = str(error.format_message()).replace("Input should be", "expected")
     text = re.sub(r", unable to parse string as an? \w+", "", text)

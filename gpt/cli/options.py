@@ -20,23 +20,12 @@ log = logging.getLogger("gpt")
 
 
 def option(metavar: str, text: str, *names: str, default: Any = None, **limits: Any) -> Any:
-    """Declare an option that takes a value, as the default of a command's parameter.
-
-    Args:
-        metavar: the word that stands for the value in the help, such as FILE.
-        text: the help text.
-        names: names of the option; by default, that of the parameter.
-        default: the value without the option.
-        limits: `min` and `max` of the value.
-    """
+    """Declare an option with a value, as the default of a parameter; `text` is its help."""
     return typer.Option(default, *names, metavar=metavar, help=text, **limits)
 
 
 def flag(name: str, text: str) -> Any:
-    """Declare an option without a value, as the default of a command's bool parameter.
-
-    `name` is the option, such as `--yes`, and `text` is its help.
-    """
+    """Declare an option without a value, as the default of a parameter; `text` is its help."""
     return typer.Option(False, name, help=text)
 
 
@@ -93,10 +82,7 @@ def one_run(argument: str | None, option: str | None) -> str | None:
 
 
 def terminal_width() -> int:
-    """Return the number of columns to print: those of the terminal, at most `MAX_COLUMNS`.
-
-    Without a terminal, the number is 80.
-    """
+    """Return the width of the terminal, at most `MAX_COLUMNS`, or 80 without a terminal."""
     return min(shutil.get_terminal_size().columns, MAX_COLUMNS)
 
 

@@ -87,10 +87,7 @@ class Repl:
         show("\n")
 
     def _set(self, command: str, value: str) -> str:
-        """Set the seed or the sampling setting that `command` names, unless `value` is empty.
-
-        Return the text to show: the name and its current value.
-        """
+        """Set what `command` names, unless `value` is empty; return its name and current value."""
         name = command.replace("-", "_")
         if command == "help":
             return HELP

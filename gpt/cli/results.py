@@ -45,10 +45,7 @@ def print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Format why training ended, the best val loss, and the bits per character.
-
-    The bits per character are followed by those of xz and, if known, of a trigram model.
-    """
+    """Format why training ended, the best val loss, and bits per character next to those of xz."""
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
@@ -65,10 +62,7 @@ def _scores(outcome: "Outcome") -> str:
 
 
 def print_sweep(sweep: "Sweep", as_json: bool) -> None:
-    """Print a table of the combinations, lowest mean val loss first, and the failed runs.
-
-    If a run failed, exit with code 1.
-    """
+    """Print the combinations by mean val loss, and the failed runs; exit with 1 if any failed."""
     if as_json:
         typer.echo(json.dumps(asdict(sweep)))
     else:

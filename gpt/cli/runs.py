@@ -62,10 +62,7 @@ def _confirm(run: Path) -> None:
 
 
 def _row(run: "RunSummary") -> tuple[str, ...]:
-    """Return the table cells of `run`.
-
-    A val loss per byte is marked by `/byte`, because unmarked losses are per character.
-    """
+    """Return the table cells of `run`; a loss per byte, unlike one per character, is marked."""
     name, text = (
         f"{name[: MAX_NAME - 1]}…" if len(name) > MAX_NAME else name
         for name in (run.name, Path(run.text or "-").name)

@@ -45,10 +45,7 @@ Globs = Annotated[  # a list, or a single glob
 
 
 class DataConfig(ConfigSection):
-    """Settings of the text to train on.
-
-    A resumed run checks the hash of the text instead of its location, so the text may have moved.
-    """
+    """Settings of the text to train on. The text may be moved before a run is resumed."""
 
     source: TextNames = resumable(
         "python-docs",

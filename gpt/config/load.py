@@ -43,8 +43,8 @@ def load_config(
     Args:
         base: the path of a YAML file, the name of a shipped config such as quickstart, a Config, or
             None for the defaults.
-        overrides: settings to change. An override of train.learning_rate scales a Muon learning
-            rate of `base` by the same factor.
+        overrides: settings to change. If they change train.learning_rate, a value of
+            train.muon_learning_rate in `base` is scaled by the same factor.
         inherit: function that takes the name of a run to fine-tune, and returns the settings that
             replace the defaults.
 
@@ -69,11 +69,7 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return the Muon learning rate, scaled by the same factor as train.learning_rate.
-
-    `below` are the settings before the `changes`. Return {} if `changes` do not change
-    train.learning_rate, or set the Muon rate themselves, or if `below` does not set it.
-    """
+    """Return {key: rate} for Muon if a change of train.learning_rate scales its rate, else {}."""
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:
         with suppress(TypeError, ArithmeticError):  # validation refuses such rates

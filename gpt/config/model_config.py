@@ -15,10 +15,7 @@ Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 
 
 class ModelConfig(ConfigSection):
-    """Settings of the transformer's shape.
-
-    Weights fit only a model of the same shape, so fine-tuning cannot change most of these settings.
-    """
+    """Settings of the transformer's shape. Weights fit only a model of the same shape."""
 
     T: PositiveInt = inherited(64, "context length in characters", group="model: size")
     C: PositiveInt = fixed(128, "channels: the width of the residual stream")

@@ -10,10 +10,7 @@ MAX_COUNT = 10**9  # largest integer setting, a guard against typing errors
 
 
 class ConfigSection(BaseModel):
-    """Base class of a section: immutable, without unknown keys, and with strict types.
-
-    Strict means that no value is converted: the string "3" is not accepted as a number.
-    """
+    """Base class of a section: immutable, no unknown keys, and no conversion of types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -34,8 +31,8 @@ class Setting:
         fine_tuning: the value when a run is fine-tuned. `new` is the usual default, `inherited` is
             the value of that run, `scaled` is its value times a factor, and `fixed` is its value,
             which cannot be changed.
-        affects_choice: for settings of training: whether the settings that gpt chooses for a text
-            depend on this one. A sweep over such a setting makes that choice for each value.
+        affects_choice: whether a setting of training influences the other settings when gpt chooses
+            those for a text. A sweep over it chooses the other settings anew for each value.
     """
 
     key: str

@@ -77,8 +77,8 @@ def parse(text: str, origin: str) -> Any:
 def as_flow(value: Any) -> str:
     r"""Format `value` as ASCII text on one line, which can be typed after `--set`.
 
-    The text is JSON, except that other characters are escaped as `\U` and eight digits. JSON would
-    escape some characters as pairs of codes, which YAML refuses.
+    The text is JSON, except that non-ASCII characters are escaped as `\U` and eight digits. JSON
+    escapes some of them as a pair of `\u` codes, which is not valid in YAML.
     """
     text = json.dumps(value, ensure_ascii=False)
     return re.sub(r"[^ -~]", lambda match: f"\\U{ord(match[0]):08X}", text)

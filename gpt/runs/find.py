@@ -19,11 +19,7 @@ SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
 
 
 def run_folders() -> list[Path]:
-    """Return the paths in `runs/` and in the sweeps there, including those that are not runs.
-
-    Raises:
-        Unreadable: `runs/` cannot be listed.
-    """
+    """Return all paths in `runs/` and in its sweeps; raise Unreadable if it cannot be listed."""
     if not os.path.lexists(RUNS):
         return []
     try:
@@ -112,10 +108,7 @@ def _absolute(name: str) -> str:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """Return the folder of a sweep by its path or its name under `runs/`, or None.
-
-    If `name` is None, return the sweep of the newest run, or None if that is in no sweep.
-    """
+    """Return a sweep's folder by path or name, by default that of the newest run; else None."""
     folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
     return next(filter(is_sweep, folders), None)
 

@@ -26,10 +26,7 @@ def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
 
 
 def check_same_model(data: CheckpointData, config: Config) -> None:
-    """Raise ConfigError if fine-tuning with `config` would change the shape of the model in `data`.
-
-    The kind of its vocabulary (bytes or characters) cannot change, either.
-    """
+    """Raise ConfigError if `config` changes the shape or vocabulary of the model in `data`."""
     run = config.train.init_from
     before = values(data.config) | {"data.vocabulary": _vocabulary_of(data)}
     changed = [
@@ -55,13 +52,7 @@ def _vocabulary_of(data: CheckpointData) -> str:
 
 
 def warn_of_known_val(key: str, old: Config, new: Config) -> None:
-    """Warn if another run may have been trained on characters that are val in a new run.
-
-    Args:
-        key: the setting of the new run that names the other run.
-        old: the config of the other run.
-        new: the config of the new run.
-    """
+    """Warn if the run of the config `old`, set by `key`, may have trained on val text of `new`."""
     before, now = values(old), values(new)
     keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]

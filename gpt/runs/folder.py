@@ -49,10 +49,7 @@ def check_can_be_made(path: Path) -> None:
 
 
 def check_free(run: Path, *, overwrite: bool) -> None:
-    """Raise UsageError or GPTError if a new run cannot use the folder `run`.
-
-    With `overwrite`, the folder may contain a run that no process is writing.
-    """
+    """Raise UsageError or GPTError if a new run cannot be written in the folder `run`."""
     if not str(run).isprintable():
         raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")
     undo_killed_overwrite(run)
@@ -88,10 +85,7 @@ def check_keeps(folder: Path, config: Config) -> None:
 
 
 def delete_run(name: str) -> Path:
-    """Delete the files of a run or sweep, and return the path of its folder.
-
-    The folder itself is deleted, too, unless it contains other files.
-    """
+    """Delete the files of a run or sweep, and the folder if it is then empty; return the folder."""
     folder = find_to_delete(name)
     if is_sweep(folder):
         delete_sweep(folder)
@@ -101,11 +95,7 @@ def delete_run(name: str) -> Path:
 
 
 def delete_sweep(sweep: Path) -> None:
-    """Delete all runs of a sweep, and its folder unless that contains other files.
-
-    Raises:
-        UsageError: another process is writing the sweep or one of its runs.
-    """
+    """Delete all runs of a sweep; raise UsageError if another process is writing one of them."""
     with locked(sweep):
         for run in filter(is_run, sorted(sweep.iterdir())):
             _delete(run)

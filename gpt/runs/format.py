@@ -98,10 +98,7 @@ def step_folder(checkpoints: Path, step: int) -> Path:
 
 
 def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
-    """Return the steps of all checkpoints in the folder, intact or damaged, in increasing order.
-
-    `name` is a pattern of the names of checkpoints, whose first group is the step.
-    """
+    """Return the steps of the checkpoints whose folders match `name`, in increasing order."""
     try:
         found = [re.fullmatch(name, entry) for entry in os.listdir(checkpoints)]  # noqa: PTH208
     except OSError as error:

@@ -33,10 +33,7 @@ class RunSummary:
 
 
 def list_runs() -> list[RunSummary]:
-    """Return summaries of the runs under `runs/`, the newest first.
-
-    If a run cannot be read now, its summary has only its name and the state "unreadable".
-    """
+    """Return the runs under `runs/`, newest first; for an unreadable run, only its name."""
     listed = []
     for run in run_folders():
         try:

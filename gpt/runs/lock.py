@@ -34,9 +34,10 @@ WRITTEN = (  # files and folders that a run writes, as globs; `set_aside` keeps 
 
 @contextmanager
 def locked(run: Path) -> Iterator[None]:
-    """Lock a run in a `with` block, and call `finish_overwrite` at its beginning and end.
+    """Lock the folder of a run in a `with` block.
 
-    The operating system releases the lock if the process dies.
+    Before and after the block, `finish_overwrite` completes or undoes an overwrite of the run. The
+    operating system releases the lock if the process dies.
 
     Raises:
         UsageError: another process has the lock, or a file of the run is a link.
@@ -57,10 +58,7 @@ def locked(run: Path) -> Iterator[None]:
 
 
 def check_plain(run: Path) -> None:
-    """Raise UsageError if a file of a run is a link or a device.
-
-    Through a link in an untrusted run, files outside of its folder would be overwritten.
-    """
+    """Raise UsageError if a file of a run is a link, as it may lead out of the run's folder."""
     for entry in _entries(run, *WRITTEN, LOCK) + _entries(run / "projector", "*"):
         mode = entry.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -128,7 +126,7 @@ def finish_overwrite(run: Path) -> None:
 
 
 def undo_killed_overwrite(run: Path) -> None:
-    """Call `finish_overwrite` if a process was killed while it overwrote the run."""
+    """Complete or undo the overwriting of a run if the process that did it was killed."""
     if _is_folder(run / REPLACED_FOLDER) and not is_running(run):
         with locked(run):  # which calls `finish_overwrite`
             pass
@@ -139,10 +137,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _entries(folder: Path, *patterns: str) -> list[Path]:
-    """Return the paths in `folder` that match, in the order of `patterns`.
-
-    They include dangling links, which `Path.glob` would skip.
-    """
+    """Return the paths in `folder` that match, also dangling links, in the order of `patterns`."""
     names = list[str]()
     with suppress(FileNotFoundError, NotADirectoryError):
         names = sorted(os.listdir(folder))  # noqa: PTH208 (names)

@@ -20,14 +20,9 @@ from gpt.seeds import member_seed
 def note_start(
     run: Path, config: Config, text_sha256: str, step: int, computed: Mapping[str, str | int]
 ) -> None:
-    """Append a line to provenance.jsonl when a run starts or resumes.
+    """Append a line to provenance.jsonl of `run`, which starts or resumes at `step`.
 
-    Args:
-        run: the folder of the run.
-        config: the config of the run.
-        text_sha256: the hash of the text.
-        step: the step from which training continues; 0 for a new run.
-        computed: more entries, such as the device and the threads, which affect the last digits.
+    `computed` has further entries, such as the device, which affect the last digits of results.
     """
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
@@ -52,10 +47,7 @@ def note_start(
 
 
 def _git_commit() -> str | None:
-    """Return the git commit of this program, or None if it is not in a git repository.
-
-    A + after the commit means that there are uncommitted changes.
-    """
+    """Return the git commit of this program, with + for uncommitted changes; None without git."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]

@@ -55,10 +55,7 @@ def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
 
 
 def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]:
-    """Read the checkpoint of `step` with its weights and the state of the optimizers.
-
-    For errors see `read_checkpoint`.
-    """
+    """Read the checkpoint of `step` with weights and optimizer state; see `read_checkpoint`."""
     return _read(*_find(run, step), layout.MODEL, layout.OPTIMIZER)
 
 
@@ -78,10 +75,7 @@ def read_index(folder: Path) -> layout.Index:
 
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read a checkpoint, and try again if that fails.
-
-    Another process may be removing or replacing checkpoints of the run.
-    """
+    """Read a checkpoint; try again if it is removed or replaced by another process meanwhile."""
     for _ in range(READ_ATTEMPTS - 1):
         with suppress(CheckpointError):
             return _read(*_find(run, which), *tensor_files)[0]
@@ -89,11 +83,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return the folder of a checkpoint, and its step.
-
-    The step is None if it is unknown: if `run` is the folder of a checkpoint, and `which` is no
-    step.
-    """
+    """Return the folder and the step of a checkpoint; the step is None if it is not known yet."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")
@@ -114,11 +104,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify the checkpoint in `folder`.
-
-    `step` is the expected step, or None if it is unknown. `tensor_files` are the names of the
-    safetensors files to read.
-    """
+    """Read and verify the checkpoint in `folder`, with the tensors in these `tensor_files`."""
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -161,10 +147,7 @@ def _read(
 
 
 def _parse(model: type[JsonModel], path: Path, sha256: dict[str, str] | None = None) -> JsonModel:
-    """Parse a JSON file as an instance of `model`.
-
-    `sha256` maps the names of files to the expected hashes. Without it, no hash is checked.
-    """
+    """Parse a JSON file as `model`; check its hash if `sha256`, the hashes by name, is given."""
     content = _small_file(path, sha256)
     try:
         tree = json.loads(content)
@@ -182,14 +165,7 @@ def _tensors(
     max_bytes: int,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
-    """Read and verify a safetensors file; return its tensors by name.
-
-    Args:
-        path: the file.
-        sha256: the expected hashes by file name.
-        max_bytes: the largest total size of the tensors.
-        shapes: the expected shapes by tensor name; None if they are unknown.
-    """
+    """Read the tensors of a file; check its size, its hash and, if given, their `shapes`."""
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:
         _check_hash(path.name, hashlib.file_digest(file, "sha256").hexdigest(), sha256)

@@ -55,10 +55,7 @@ def summary_to_resume(run: Path) -> CheckpointData:
 def _newest_intact(
     run: Path, read: Callable[[Path, int], Read]
 ) -> tuple[Read, dict[int, CheckpointError]]:
-    """Find the newest checkpoint of `run` that `read(run, step)` can read.
-
-    Return the result of `read`, and the errors of newer, damaged checkpoints by step.
-    """
+    """Return what `read` returns for the newest intact checkpoint, and the errors of newer ones."""
     folder = run / "checkpoints"
     for replaced in folder.glob(".step-*.replaced"):  # left by a kill within `write_checkpoint`
         name = re.fullmatch(r"\.(step-\d+)\.replaced", replaced.name)
@@ -81,11 +78,7 @@ def _newest_intact(
 
 
 def check_resumable(old: Config, new: Config) -> None:
-    """Log the settings that differ between `old` and `new`, the configs before and after a resume.
-
-    Raises:
-        ConfigError: a setting differs that cannot be changed by a resume.
-    """
+    """Log which settings a resume changes; raise ConfigError for one that it cannot change."""
     before, changed, refused = values(old), list[str](), list[str]()
     for key, value in values(new).items():
         if value != before[key]:

@@ -1,7 +1,4 @@
-"""Convert between the numpy arrays of a checkpoint and a torch model.
-
-No other module of runs/ imports torch.
-"""
+"""Convert between a checkpoint's arrays and a model. Only this file of runs/ imports torch."""
 
 import torch
 
@@ -25,8 +22,5 @@ def load_weights(model: LanguageModel, data: CheckpointData) -> None:
 
 
 def weights_of(model: LanguageModel) -> Tensors:
-    """Return the weights of a model as numpy arrays, by parameter name.
-
-    If the model is on a CPU, the arrays share its memory.
-    """
+    """Return the weights of a model by parameter name; on a CPU, the arrays share its memory."""
     return {name: tensor.numpy(force=True) for name, tensor in model.state_dict().items()}

@@ -20,12 +20,8 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint to `checkpoints/step-N`, update the index, and remove old checkpoints.
 
-    Args:
-        run: the folder of the run.
-        data: the weights, the config, the vocabulary and the scores.
-        state: the state of the optimizers, and counters.
-        keep: the number of newest checkpoints to keep. The best checkpoint is kept as well, and so
-            is the previous best, in case the new best is damaged.
+    The newest `keep` checkpoints, the best and the previous best are kept. The previous best is
+    needed if the new best turns out to be damaged.
 
     Raises:
         OSError: the checkpoint cannot be written; the other checkpoints are unchanged.
