@@ -58,10 +58,7 @@ def select_own_device(device: torch.device, ranks: Ranks) -> torch.device:
 
 
 def check_equal(module: nn.Module, step: int, ranks: Ranks) -> None:
-    """Raise TrainingError unless the parameters of all ranks are equal, bit for bit.
-
-    The message names `step`, the number of steps done.
-    """
+    """Raise TrainingError unless all ranks have equal parameters, bit for bit, after `step`."""
     if ranks.size == 1:
         return
     digest = hashlib.sha256()

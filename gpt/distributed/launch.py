@@ -28,19 +28,13 @@ def is_main() -> bool:
 
 
 def check_alone(work: str) -> None:
-    """Raise UsageError if torchrun started more than one process.
-
-    `work` names the task that needs a single process; the message begins with it.
-    """
+    """Raise UsageError if torchrun started several processes for `work`, a task that needs one."""
     if is_launched() and os.environ["WORLD_SIZE"] != "1":
         raise UsageError(f"{work} does not train on ranks; start it without torchrun")
 
 
 def is_first_to_fail() -> bool:
-    """Record that this rank failed; return whether no other rank failed before it.
-
-    The record starts anew when torchrun restarts the ranks.
-    """
+    """Record that this rank failed; return whether it is the first since the last (re)start."""
     try:
         return not is_launched() or bool(_connect().add(f"{_attempt()}/failed", 1) == 1)
     except RuntimeError:  # torchrun has ended
@@ -48,11 +42,9 @@ def is_first_to_fail() -> bool:
 
 
 def begin_training() -> str | None:
-    """Count a training that this process begins; return the run that it should resume, if any.
+    """Count a new training; after a restart by torchrun, return the folder of the run to resume.
 
-    Returns:
-        The folder of the run that the same training began before torchrun restarted the processes.
-        None if there was no restart.
+    Without a restart, return None.
     """
     global _trainings
     _trainings += 1
@@ -68,10 +60,7 @@ def remember(run: str) -> None:
 
 
 def new_store(timeout: timedelta) -> Any:
-    """Return a view of torchrun's store whose keys no earlier process group has used.
-
-    `timeout` is the longest wait for an answer.
-    """
+    """Return a part of torchrun's store that contains no keys of earlier process groups."""
     from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
     return PrefixStore(f"{_attempt()}/{next(_group_numbers)}", _connect(timeout))

@@ -1,4 +1,4 @@
-"""The processes that train one model together, as an object that is passed to functions."""
+"""`Ranks`, the processes that train one model together."""
 
 import os
 import time

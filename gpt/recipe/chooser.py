@@ -109,11 +109,9 @@ class Chooser:
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
-        """Return the `data.val_fraction` that there is time to evaluate; None to keep all of val.
+        """Return the `data.val_fraction` that can be evaluated in time; None if all of val can.
 
-        Args:
-            seconds: the time that remains.
-            config: the config of a model, for its pace.
+        `seconds` is the time that remains. `config` is a usual config, whose pace is assumed.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self.speed.predict(config).evaluation_s

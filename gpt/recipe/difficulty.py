@@ -26,7 +26,9 @@ LAST_STEPS = 20  # number of last steps whose mean loss is the train loss
 
 @dataclass(frozen=True)
 class Difficulty:
-    """The results of the pilot on a text. Losses are val losses in nats per id.
+    """Results of the pilot, a small model that is trained briefly on a text.
+
+    Losses are val losses in nats per id.
 
     Attributes:
         train_ids: number of ids of the train split.
@@ -35,8 +37,7 @@ class Difficulty:
         pilot_gain: decrease of the loss since a quarter of the steps, without that of repeated ids.
         pilot_gap: `pilot_loss` minus the train loss.
         pilot_characters: number of characters that the pilot was trained on.
-        repeated_part: fraction of val ids that repeat earlier ones (repetition.py); 0 if not
-            measured.
+        repeated_part: fraction of val ids that repeat earlier ones (repetition.py), or 0.
         pilot_repeated: the part of `pilot_loss` that comes from repeated ids.
     """
 
@@ -51,10 +52,7 @@ class Difficulty:
 
 
 def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:
-    """Return the config of a pilot with context length `T` that is trained on `characters`.
-
-    For `repeats` see `settings_for`.
-    """
+    """Return the config of a pilot of context length `T` that is trained on `characters`."""
     return settings_for(Choice(PILOT_LAYERS, PILOT_C, characters), T, repeats=repeats)
 
 
@@ -69,7 +67,7 @@ def measure_difficulty(
     repeats: bool = False,
     affordable: float = math.inf,
 ) -> Difficulty:
-    """Train the pilot, and measure its losses.
+    """Train the pilot, a small model, on a text, and measure its losses.
 
     Args:
         corpus: the text.

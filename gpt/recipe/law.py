@@ -91,13 +91,7 @@ COPYING_UNCERTAINTY = 0.3  # fraction of the loss that the pilot had not learnt 
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return the predicted val loss of a run, in nats per id: at least 0.
-
-    Args:
-        choice: the run.
-        text: the results of the pilot.
-        fitted: the coefficients of the law.
-    """
+    """Return the predicted val loss of the run `choice` on a text, in nats per id: at least 0."""
     if text.V == 1:
         return 0.0
     pilot = Choice(PILOT_LAYERS, PILOT_C, text.pilot_characters)
@@ -113,10 +107,7 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
 def _excess(
     choice: Choice, text: Difficulty, fitted: Coefficients, max_overfit: float = math.inf
 ) -> float:
-    """Return the loss that depends on the run `choice`, in nats per id: `excess` in the module.
-
-    Ids that can be copied are not included. `max_overfit` limits the part from overfitting.
-    """
+    """Return the loss above the entropy of the text, without repeated ids, in nats per id."""
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT_LAYERS, choice.C / PILOT_C
     # 1. what the model learns from the characters that it sees; repeated ones count less
@@ -149,7 +140,7 @@ def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFIC
     """Return the predicted loss of repeated ids, as a part of the val loss, in nats per id.
 
     Attention heads learn to copy repeated ids in a long run, or with a wide model. The loss of each
-    of them then falls to `copied`.
+    repeated id then falls to `fitted.copied`.
     """
     longer, wider = choice.characters / text.pilot_characters, choice.C / PILOT_C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)

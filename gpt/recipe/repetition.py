@@ -26,15 +26,12 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether a text repeats itself: more than MUCH_REPEATED of the ids of val.
-
-    `T` is the length of the windows in which to look for repeated ids.
-    """
+    """Return whether more than MUCH_REPEATED of the val ids is repeated, in windows of `T` ids."""
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the number of ids before a repeated id that must be repeated, too (its context).
+    """Return the length of a context: the number of equal ids that precede a repeated id.
 
     A context has CONTEXT_CHARACTERS characters. If contexts of this length occur again by chance,
     it is longer, up to half a window. There are about exp(n H) different contexts of n ids, where H
@@ -50,9 +47,9 @@ def context_of(corpus: Corpus, T: int) -> int:
 
 
 def repeated_part(ids: Ids, T: int, context: int) -> float:
-    """Return the fraction of `ids` that are repeated, in windows of `T`.
+    """Return the fraction of `ids` that are repeated.
 
-    `context` is the number of ids before a repeated id that must be repeated, too.
+    An id is repeated if it follows the same `context` ids as earlier in its window of `T` ids.
     """
     found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
@@ -79,12 +76,10 @@ def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) ->
 
 
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
-    """Return a bool tensor (B, T): whether each target is repeated.
+    """Return which targets are repeated, as booleans (B, T).
 
-    Args:
-        x: the inputs, (B, T).
-        y: the targets, (B, T).
-        context: the number of ids before a repeated id that must be repeated, too.
+    A target in `y` (B, T) is repeated if it follows the same `context` ids as earlier in its window
+    of the inputs `x` (B, T).
     """
     found = torch.zeros(y.shape, dtype=torch.bool)
     for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):

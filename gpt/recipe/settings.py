@@ -33,7 +33,7 @@ class Choice:
 
     @property
     def n_head(self) -> int:
-        """Number of attention heads, for heads of about HEAD_SIZE channels, an even number."""
+        """Number of attention heads. Each has about HEAD_SIZE channels, an even number."""
         most = max(1, round(self.C / HEAD_SIZE))
         return next((n for n in range(most, 0, -1) if self.C % (2 * n) == 0), 1)
 
@@ -48,13 +48,9 @@ def context_length(shortest_split: int) -> int:
 def step_characters(characters: float, T: int, batch_size: int | None = None) -> int:
     """Return the number of characters in a step: a power of two, or T if that is larger.
 
-    The number grows with the square root of the run's length. For a short run, more steps help more
-    than larger ones (arXiv:1812.06162; scripts/experiments.md).
-
-    Args:
-        characters: the length of the run.
-        T: the context length.
-        batch_size: the number of windows in a step, if the user has set it.
+    The number grows with the square root of `characters`, the length of the run. For a short run,
+    more steps help more than larger ones (arXiv:1812.06162; scripts/experiments.md). If the user
+    has set `batch_size`, the number is `batch_size` times T.
     """
     if batch_size is not None:
         return batch_size * T

@@ -58,7 +58,7 @@ class Speed:
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
 
     def knows(self, config: Config) -> bool:
-        """Return whether the pace of this shape and number of characters per step was measured."""
+        """Return whether a model of this shape was measured, with as many characters per step."""
         return _shape(config) in self.measured
 
     def learn(self, *configs: Config) -> None:
@@ -158,10 +158,7 @@ def measure_paces(
 def _step_seconds(
     updates: Sequence[Update], first_steps: Sequence[int], before_each: Callable[[], object]
 ) -> list[float]:
-    """Return the median seconds of a step of each model in `updates`.
-
-    The models take turns. Each one starts with its step in `first_steps`.
-    """
+    """Return the median seconds of a step of each model, from its step in `first_steps` on."""
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + MIN_TIMED_ROUNDS or (
         sum(map(sum, rounds[WARMUP_ROUNDS:])) < MIN_TIMED_S and len(rounds) < MAX_ROUNDS

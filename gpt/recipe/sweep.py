@@ -198,10 +198,7 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` with a value for each open setting.
-
-    Choices are stored in `chosen`, and used again for runs that differ only in training settings.
-    """
+    """Return `config` with its open settings chosen; `chosen` stores choices for later runs."""
     own = {  # settings that do not affect which model is chosen
         key: value
         for key, value in run.values.items()
@@ -315,10 +312,7 @@ def _finish(
 
 
 def _compared(plan: SweepPlan, ended: Sequence[SweepRun]) -> list[SweepResult]:
-    """Return the results of all combinations, the lowest mean val loss first.
-
-    Combinations whose runs all failed come last.
-    """
+    """Return all combinations, sorted by mean val loss; those whose runs all failed are last."""
     if len({(run.text_sha256, run.config.data.val_fraction) for run in plan.runs}) > 1:
         log.warning("val losses are of different texts; compare only those of the same val split")
     groups: dict[str, SweepResult] = {}

@@ -75,16 +75,13 @@ def combinations(changes: Sequence[Override]) -> list[Combination]:
 
 
 def check_count(runs: int) -> None:
-    """Raise UsageError if `runs`, a number of runs, is larger than MAX_RUNS."""
+    """Raise UsageError if a sweep has too many runs."""
     if runs > MAX_RUNS:
         raise UsageError(f"expected at most {MAX_RUNS:,} runs, got {runs:,}")
 
 
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the values of the list `value` as strings; None if it is a single value.
-
-    `change` is the override that contains `value`.
-    """
+    """Return the items of the list `value` as they would be typed; None for a single value."""
     if isinstance(value, list):
         texts = [as_flow(each) for each in value]
     elif isinstance(change, str) and isinstance(value, str) and "," in value:
@@ -142,12 +139,12 @@ class PlannedRun(BaseModel):
 
     @field_serializer("asked")
     def _asked(self, config: Config) -> dict[str, Any]:
-        """Serialise only the settings that are set, because the others may be open."""
+        """Serialise only the settings that are set; others may be chosen for the text and time."""
         return config.model_dump(exclude_unset=True)
 
     @field_serializer("config")
     def _config(self, config: Config) -> dict[str, Any]:
-        """Serialise without defaults that depend on `train.steps`: `train.minutes` changes it."""
+        """Serialise without defaults that depend on `train.steps`, which may still change."""
         return settled(config)
 
 
@@ -184,10 +181,7 @@ def check_different(runs: Sequence[PlannedRun]) -> None:
 
 
 def check_same(folder: Path, plan: SweepPlan, asked: Sequence[PlannedRun]) -> None:
-    """Raise UsageError if the runs of `plan` are not those that are `asked` for.
-
-    The message names `folder` and a difference.
-    """
+    """Raise UsageError with a difference if `plan` does not have the runs `asked` for."""
     before, now = ({run.name: run.settings for run in runs} for runs in (plan.runs, asked))
     if before == now:
         return

@@ -34,7 +34,7 @@ def train_by_command(
         run: the folder of the run.
         resume: continue the run in that folder instead of starting a new one.
         standard_input: a file with the text, if the text came from standard input.
-        should_stop: called several times a second.
+        should_stop: called several times a second; returns whether to stop the command.
 
     Raises:
         Interrupted: `should_stop` returned True; the command has saved the run.

@@ -62,13 +62,9 @@ class EnsembleStep:
         self.running: list[Future[None]] = []  # the newest work of each member
 
     def __call__(self, step: int) -> Result:
-        """Update each member once, after `step` earlier steps.
+        """Update each member; return their losses and gradient norms, (K,) each, to pass to `read`.
 
-        A member whose loss or gradient norm is NaN or infinite skips its own update.
-
-        Returns:
-            The losses and gradient norms of the members, (K,) each. Pass them to `read`, which
-            waits until they are computed.
+        A member whose loss or norm is NaN or infinite skips its own update. See TrainStep.
         """
         losses, norms = torch.full(
             (2, len(self.members)), torch.nan, dtype=torch.float32, device=self.device
@@ -92,20 +88,12 @@ class EnsembleStep:
             member.follow(schedule)
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
-        """Wait until `results` are computed, and return them as numbers.
-
-        Returns:
-            For each result [losses, norms]: two lists with a number for each member.
-        """
+        """Wait until `results` are computed; return for each the members' losses and norms."""
         self._finish()
         return self.members[0].read(results)
 
     def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Call `work(m)` for each member m.
-
-        If members train in parallel, each call starts when the member's earlier work ends, and this
-        method returns before the calls end.
-        """
+        """Call `work(m)` for each member m. Parallel calls may continue after the return."""
         members = range(len(self.members))
         if not self.side_by_side:
             for m in members:
@@ -147,7 +135,10 @@ Update = TrainStep | EnsembleStep
 
 
 def reason_to_skip(update: Update, step: int, losses: list[float], norms: list[float]) -> str:
-    """Return why `step` was skipped, by the results of its members, or an empty string."""
+    """Return why `step` was skipped, or an empty string if it was not.
+
+    `losses` and `norms` have the loss and the gradient norm of each member.
+    """
     for m, (member, loss, norm) in enumerate(zip(update.members, losses, norms, strict=True), 1):
         if member.is_failure(loss, norm):
             whose = f" by member {m} of {len(losses)}" if len(losses) > 1 else ""
@@ -164,10 +155,7 @@ def build_step(
     vocabulary: Vocabulary | None = None,
     teacher: Teacher | None = None,
 ) -> Update:
-    """Return a TrainStep for `model`, or an EnsembleStep if `model` is an ensemble.
-
-    For the arguments see TrainStep.
-    """
+    """Return a TrainStep, or an EnsembleStep for an ensemble; for the arguments see TrainStep."""
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)
     return EnsembleStep(config, model, device, ranks, ids, vocabulary, teacher)

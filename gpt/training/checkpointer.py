@@ -1,4 +1,4 @@
-"""Checkpoints of a run: when to write them, what they contain, and advice if that fails."""
+"""Checkpoints of a run: when to write them, what they contain, and advice if writing fails."""
 
 import math
 import shlex
@@ -46,10 +46,9 @@ class Checkpointer:
         self.saved_at_step, self.saved_at = saved_at_step, clock()
 
     def is_due_by_clock(self) -> bool:
-        """Return whether a checkpoint is due because `train.checkpoint_every` minutes have passed.
+        """Return whether `train.checkpoint_every` minutes have passed since the last checkpoint.
 
-        If that setting is a number of steps, return False. Otherwise, the first checkpoint is due
-        at once.
+        If that setting is in steps, return False. A first checkpoint is due at once.
         """
         every = self.context.config.train.checkpoint_every
         if isinstance(every, int):
@@ -58,12 +57,9 @@ class Checkpointer:
         return self.saved_at_step is None or self.clock() - self.saved_at >= 60 * minutes
 
     def save(self, step: int, progress: Progress, finished: bool) -> None:
-        """Write a checkpoint. Every rank must call this method.
+        """Write a checkpoint after `step` steps. Every rank must call this method.
 
-        Args:
-            step: the number of steps done.
-            progress: losses and counters of the run, which are stored, too.
-            finished: whether training has ended.
+        The checkpoint also stores `progress`, and whether training has `finished`.
 
         Raises:
             Diverged: a weight is NaN or infinite.

@@ -64,7 +64,7 @@ def estimate(
         clock: returns the seconds since the command began; by default, since this call.
 
     Returns:
-        The config, in which `train.minutes` is converted to a number of steps, and the estimate.
+        The config, with the number of steps that fit into `train.minutes`, and the estimate.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)

@@ -58,7 +58,7 @@ class Progress:
         return is_best
 
     def early_stop(self, train: TrainConfig) -> str:
-        """Return the reason to stop early that the settings `train` give, or an empty string."""
+        """Return why the settings in `train` demand an early stop, or an empty string."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
             return f"val loss {self.loss:.4f} is at train.stop_at_val_loss {target}"
@@ -129,7 +129,7 @@ class Evaluator:
         return losses
 
     def describe(self, step: int, losses: dict[str, float]) -> Evaluation:
-        """Return the evaluation of `step`: its `losses`, a sample, and a warning of overfitting."""
+        """Return the `losses` of `step` with a sample, and a warning if the model overfits."""
         config, sample = self.context.config, None
         if length := config.train.sample_length:
             sample = generate_text(
@@ -143,10 +143,7 @@ class Evaluator:
         return Evaluation(losses, self.is_best, self._warning(), sample)
 
     def outcome(self, step: int, seconds: float) -> Outcome:
-        """Return the result of a run that ended at `step`.
-
-        `seconds` is the duration of this call of `train`.
-        """
+        """Return the result of a run that ended at `step`; this command took `seconds`."""
         context, val_loss, best = self.context, self.progress.val_loss, self.best_val_loss
         assert val_loss is not None
         return Outcome(
@@ -169,10 +166,7 @@ class Evaluator:
         )
 
     def _warning(self) -> str:
-        """Return a warning when OVERFIT_EVALUATIONS evaluations in a row were worse than the best.
-
-        After any other evaluation, return an empty string.
-        """
+        """Return a warning if the val loss has risen for OVERFIT_EVALUATIONS evaluations."""
         best, now = self.progress.best_loss, self.progress.loss
         if self.progress.since_best != OVERFIT_EVALUATIONS or now <= best:
             return ""
@@ -182,12 +176,7 @@ class Evaluator:
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Compute the loss on `characters` ids of the val split.
-
-        Returns:
-            The loss, by `name`. For an ensemble also the loss of each member m, by `name` +
-            `_member_m`.
-        """
+        """Return {`name`: loss on `characters` ids of val}, and the losses of ensemble members."""
         vocabulary = self.context.corpus.vocabulary
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
         if is_untrained and vocabulary.unknown_id is None:  # every id is equally likely

@@ -59,10 +59,7 @@ class Backward:
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the summed loss of windows x and y (B, T), divided by the characters of the batch.
-
-        These losses, (), add up to the mean loss of the whole batch.
-        """
+        """Return the part of the batch's mean loss that windows `x` and `y` (B, T) contribute."""
         with autocast(self.device, self.precision):
             out = self.model.hidden(x) if self.fused else self.forward(x)  # (B, T, C) or (B, T, V)
             targets = y if self.teacher is None else self.teacher.targets(x, y)
@@ -73,17 +70,10 @@ class Backward:
         return summed / self.characters
 
     def __call__(self, x: Tensor, y: Tensor, scale: Tensor, *, last: bool = True) -> Tensor:
-        """Compute the loss of a micro-batch, and add its gradients to `.grad`.
+        """Add the gradients of the loss of `x` and `y` (B, T) to `.grad`; return the loss.
 
-        Args:
-            x: the inputs, (B, T).
-            y: the targets, (B, T).
-            scale: factor of the gradients, ().
-            last: whether this is the last micro-batch of the step. If so, DDP averages the
-                gradients.
-
-        Returns:
-            The loss without the factor `scale`, ().
+        The gradients are multiplied by `scale`. `last` is true for the last micro-batch of a step:
+        DDP then averages the gradients of all ranks.
         """
         B, T = x.shape
         count = chunk_count(B, T, self.C, self.workers) if self.device.type == "cpu" else 1
@@ -113,7 +103,7 @@ class Backward:
         return total
 
     def _compute(self, x: Tensor, y: Tensor, scale: Tensor, threads: int) -> LossAndGradients:
-        """Return the loss of x and y, and its gradients times `scale`; use `threads` threads."""
+        """Return the loss of windows `x` and `y`, and its gradients times `scale`."""
         set_threads_here(threads)
         loss = self.loss(x, y)
         return loss.detach(), torch.autograd.grad(scale * loss, self.parameters)
@@ -129,8 +119,8 @@ class Backward:
 def fuses_head(config: Config, V: int, device: torch.device, ranks: Ranks = SINGLE) -> bool:
     """Return whether to compute the head and the loss in one operation, if there is no teacher.
 
-    See `linear_cross_entropy`. This is done on a CPU, if the vocabulary size `V` is large. With
-    torch.compile or DDP it is not, as these need the whole forward pass of the model.
+    This is done on a CPU if the vocabulary size `V` is large; see `linear_cross_entropy`. It is not
+    done with torch.compile or DDP, because these need the whole forward pass of the model.
     """
     large, compiled = V >= LARGE_VOCABULARY, config.train.compile == "on"
     return large and device.type == "cpu" and not compiled and ranks.size == 1
@@ -141,7 +131,7 @@ def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -
 
     This is possible on a CPU only. Dropout prevents it, because its masks are drawn in order.
     torch.compile prevents it, because it cannot run in two threads at a time. DDP prevents it,
-    because it handles the gradients of one thread.
+    because it handles the gradients of one thread only.
     """
     plain = config.model.dropout > 0 or config.train.compile == "on"
     return device.type == "cpu" and ranks.size == 1 and not plain
@@ -163,13 +153,13 @@ def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) ->
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
     """Return the number of chunks into which to split `B` windows of `T` characters.
 
-    It is a multiple of `workers`, but at most `B`. Each chunk has about CHUNK_NUMBERS numbers of
-    the residual stream (`C` for each character) or fewer.
+    It is a multiple of `workers`, but at most `B`. Each chunk has at most about CHUNK_NUMBERS
+    numbers in the residual stream, `C` for each character.
     """
     rounds = math.ceil(B * T * C / CHUNK_NUMBERS / workers)
     return min(B, workers * rounds)
 
 
 def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
-    """Return how many of `B` windows `workers` workers process at the same time."""
+    """Return how many of `B` windows all `workers` together process at the same time."""
     return min(B, workers * -(-B // chunk_count(B, T, C, workers)))

@@ -1,6 +1,6 @@
 """Make the model that training starts with: new weights, or those of a run to fine-tune.
 
-A fine-tuned model has a new vocabulary: the characters of its run and of the text. V is its size.
+The vocabulary of a fine-tuned model has the characters of that run and of the text. V is its size.
 """
 
 import logging
@@ -78,7 +78,7 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
 
 
 def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
-    """Return for each id of `new` the id of `old` whose row it gets, or OLD_MEAN."""
+    """Return for each id of `new` the id of `old` whose row it gets; OLD_MEAN if it is new."""
     if new.is_bytes:
         return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}

@@ -40,7 +40,7 @@ class Optimizer:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The gradients of all parameters that have one."""
+        """List of the gradients of the parameters."""
         return [p.grad for p in self.parameters if p.grad is not None]
 
     @torch.no_grad()
@@ -64,10 +64,7 @@ class Optimizer:
         raise NotImplementedError
 
     def state_dict(self) -> Tensors:
-        """Return the state as arrays, named `momentum.0` and so on.
-
-        On a CPU, the arrays share memory with the state.
-        """
+        """Return the state as arrays named `momentum.0` and so on; on a CPU, without a copy."""
         return {name: tensor.numpy(force=True) for name, tensor in self._named_state().items()}
 
     def load_state_dict(self, state: Tensors) -> None:
@@ -106,7 +103,7 @@ class AdamW(Optimizer):
         self.learning_rate, self.betas, self.weight_decay = learning_rate, betas, weight_decay
 
     def update(self, lr_factor: float) -> None:
-        """Update every parameter; see `Optimizer.step` for `lr_factor`."""
+        """Update every parameter; `lr_factor` is the learning rate as a fraction of its peak."""
         torch._foreach_add_(self.state["steps"], 1)
         torch._fused_adamw_(
             self.parameters,
@@ -164,7 +161,7 @@ class Muon(Optimizer):
         )
 
     def update(self, lr_factor: float) -> None:
-        """Update every parameter; see `Optimizer.step` for `lr_factor`."""
+        """Update every parameter; `lr_factor` is the learning rate as a fraction of its peak."""
         rate, directions = lr_factor * self.learning_rate, list[Tensor]()
         for p, gradient, momentum in zip(
             self.parameters, self.gradients, self.state["momentum"], strict=True

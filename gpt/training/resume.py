@@ -20,7 +20,7 @@ from gpt.training.time_budget import Stopwatch, TimeBudget
 
 log = logging.getLogger(__name__)
 
-MAX_ROLLBACKS = 3
+MAX_ROLLBACKS = 3  # rollbacks of a run, after which divergence ends it
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,14 @@ def resume_from(
 def restore_last(
     context: RunContext, update: Update, schedule: Schedule, reason: str
 ) -> tuple[int, Progress]:
-    """Load the last intact checkpoint of a run in place, and halve its learning rates.
+    """Load the last intact checkpoint of a run into `update`, and halve the learning rates.
+
+    Return the step of the checkpoint, and its losses and counters.
 
     Raises:
         CheckpointError: no checkpoint is intact.
-        TrainingError: `reason`, as the run was rolled back `MAX_ROLLBACKS` times.
+        TrainingError: the run was rolled back `MAX_ROLLBACKS` times; the message begins with
+            `reason`.
     """
     if schedule.scale <= 2**-MAX_ROLLBACKS:
         raise TrainingError(
@@ -126,7 +129,7 @@ def restore_last(
 
 
 def _check_sources(context: RunContext, teacher: Teacher | None, saved: dict[str, Any]) -> None:
-    """Raise UsageError if the text or the teacher differs from that in `saved`, the old state."""
+    """Raise UsageError if the text or the teacher differs from the one recorded in `saved`."""
     corpus, distill = context.corpus, context.config.train.distill
     for what, name, before, now in (
         ("text", corpus.name, saved["text_sha256"], corpus.sha256),
@@ -156,10 +159,7 @@ def _check_not_finished(context: RunContext, step: int, progress: Progress) -> N
 
 
 def _warn_of_other_digits(update: Update, saved: dict[str, Any]) -> None:
-    """Warn if the number of threads or the precision differs from that in `saved`.
-
-    The results may then differ in their last digits.
-    """
+    """Warn if the threads or the precision have changed: results may differ slightly."""
     precision = str(update.precision).removeprefix("torch.")
     for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
         if now != saved[name]:

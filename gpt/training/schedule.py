@@ -1,8 +1,8 @@
 """Learning rate, batch shape and due events of every step of a run.
 
-All three depend on the fraction of the run that is done. A plan sets the number of steps of the
-whole run while it is running. It does not change the fraction that is done, so the learning rate
-does not jump and batches do not return to short windows.
+All three depend on the fraction of the run that is done. During training, a new plan can change the
+number of steps of the run, to use all of `train.minutes`. It does not change the fraction that is
+done, so the learning rate does not jump and batches do not return to short windows.
 
 If a finished run is trained for longer, its new plan starts at the last step of the old one. This
 starts a later phase of the run. The learning rate first rises to the rate that one run with all
@@ -24,9 +24,10 @@ class Schedule:
     """Learning rate and batch shape of each step, and when evaluations and checkpoints are due.
 
     Attributes:
-        plans: the plans so far. Without `train.minutes` they are empty, until `replan` is called. A
-            checkpoint stores them as `train.plans`, so that the run can be repeated.
-        scale: factor on all learning rates. Each rollback halves it.
+        plans: pairs of a step and the number of steps of the run as planned then. Without
+            `train.minutes` there are none, until `replan` is called. A checkpoint stores them as
+            `train.plans`, so that the run can be repeated.
+        scale: factor of all learning rates. Each rollback halves it.
     """
 
     def __init__(self, config: Config) -> None:
@@ -79,10 +80,7 @@ class Schedule:
         return self.floor + (1 - float(part)) * (peak - self.floor)
 
     def rise_steps(self, begin: int, end: int) -> int:
-        """Return how many steps the learning rate rises at the start of a later phase.
-
-        The phase takes the steps from `begin` to `end`.
-        """
+        """Return how many steps the learning rate rises in a phase from step `begin` to `end`."""
         return max(1, min(self.warmup_steps, (end - begin) // 10))
 
     def shape(self, step: int) -> tuple[int, int]:
@@ -124,17 +122,14 @@ class Schedule:
         return self.times_due(every, step - 1) > self.times_due(every, step)
 
     def times_due(self, every: int | str, after: int = 0) -> int:
-        """Return how many times an event with period `every` is due after step `after`.
-
-        For `every` see `is_due`.
-        """
+        """Return how many times an event with period `every` is still due after step `after`."""
         if isinstance(every, int):
             return -(-self.steps // every) - after // every
         part = Fraction(every.removesuffix(" %")) / 100
         return math.ceil(1 / part) - self.part_done(after) // part
 
     def part_done(self, step: int, start: int = 0) -> Fraction:
-        """Return the fraction of its phase that is done before `step`, from 0 to 1.
+        """Return the fraction of the current phase that is done before `step`, from 0 to 1.
 
         The fraction is 0 until step `start`, and then grows linearly to 1 at the end of the phase.
         From a new plan on, it grows linearly from its present value to 1 at the new end.
@@ -142,10 +137,7 @@ class Schedule:
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> list[Plan]:
-        """Return the plans of the phase that contains `step`, up to `step`.
-
-        The first of them starts the phase.
-        """
+        """Return the plans, made at `step` or before, of the phase that contains `step`."""
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
             if plan[0] > step:
@@ -157,10 +149,7 @@ class Schedule:
 
 
 def _done(step: int, plans: list[Plan], start: int = 0) -> Fraction:
-    """Return the fraction of a phase that is done before `step`; see `Schedule.part_done`.
-
-    The steps under each plan do a part of what was not done when the plan began.
-    """
+    """Return the fraction of a phase that is done before `step`; see `Schedule.part_done`."""
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)
     for planned_at, planned_end in replans:

@@ -127,10 +127,7 @@ def train(
 def _new_state(
     context: RunContext, device: torch.device, teacher: Teacher | None, clock: Callable[[], float]
 ) -> tuple[RunState, dict[str, str | int]]:
-    """Return the state of a new run at step 0, and the source of its weights.
-
-    For the source see `initial_model`.
-    """
+    """Return the state of a new run at step 0, and the run that its weights come from, if any."""
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, source = initial_model(config, corpus.vocabulary, device)
     update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
@@ -162,10 +159,7 @@ def _make_folder(folder: Path, mode: Mode) -> Path:
 
 
 def _record_start(context: RunContext, state: RunState, source: dict[str, str | int]) -> None:
-    """Write the config, the text from standard input, and a line of provenance.
-
-    `source` says where the weights of a new run come from; see `initial_model`.
-    """
+    """Write the config and the provenance of a run that starts or resumes."""
     config = state.schedule.stored(context.config)
     write_atomically(context.folder / "config.yaml", [to_yaml(config).encode()])
     store_standard_input(context.corpus.standard_input, context.folder)

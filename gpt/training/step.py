@@ -229,9 +229,7 @@ def draw_batch(
 ) -> tuple[Tensor, Tensor]:
     """Return this rank's windows of the batch of `step`, on the CPU.
 
-    Returns:
-        The inputs with token dropout, x, and the targets, y. Their shape is the schedule's (B, T),
-        with B divided among the ranks.
+    The inputs have token dropout. Inputs and targets are (B, T), with B divided among the ranks.
     """
     B, T = schedule.shape(step)
     x, y = batch(ids, B, T, seed=config.seed, step=step)

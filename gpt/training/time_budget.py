@@ -33,8 +33,8 @@ EVALUATION, CHARACTER = "evaluation", "character"
 class Stopwatch:
     """Running means of the seconds that each kind of work takes.
 
-    The kinds are a training step (identified by the T of its windows), a CHARACTER of val that is
-    scored, and an EVALUATION, which stands for its sample and its checkpoint.
+    The kinds are a training step (identified by the T of its windows), CHARACTER (scoring one
+    character of val), and EVALUATION (the sample and the checkpoint of an evaluation).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -71,14 +71,10 @@ class Stopwatch:
     def probe(
         self, step: Callable[[int], object], update: Update, val: Ids, config: Config, ranks: Ranks
     ) -> None:
-        """Measure a few steps of each window length, and a short evaluation, before training.
+        """Measure a step of each window length, and a short evaluation, before training.
 
-        Args:
-            step: does the work of the step that it is given: an update, or only its gradients.
-            update: the model.
-            val: the ids of the val split.
-            config: the settings of the run.
-            ranks: the processes that measure together.
+        `step` does the work of one step of the model in `update`: an update, or only its gradients.
+        `val` has the ids of the val split.
         """
         schedule = Schedule(config)
         for at in (schedule.steps, 0):  # long windows, then short ones
@@ -90,10 +86,7 @@ class Stopwatch:
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
-        """Return the mean seconds of several calls of `work`.
-
-        The first call is not counted, unless it is so slow that it is the only one.
-        """
+        """Return the mean seconds of calls of `work`; the first counts only if it is slow."""
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= PROBE_S):
             self.start()
@@ -199,10 +192,7 @@ class TimeBudget:
         return short * short_s + (1 - short) * long_s
 
     def evaluation_s(self, characters: int) -> float:
-        """Return the seconds of an evaluation on `characters` characters.
-
-        Its sample and its checkpoint are included.
-        """
+        """Return the seconds to score `characters` characters, sample, and save a checkpoint."""
         seconds = self.stopwatch.seconds
         score_s = min(characters, self.val_characters) * seconds.get(CHARACTER, 0.0)
         return seconds.get(EVALUATION, 0.0) + score_s

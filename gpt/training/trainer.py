@@ -62,7 +62,7 @@ class Trainer:
         return self.clock() - self.started
 
     def fit(self, notice: str = "") -> Outcome:
-        """Train until there is a reason to stop; `notice` is about a rollback.
+        """Train until there is a reason to stop. `notice` is a message about a rollback, if any.
 
         Raises:
             Diverged: a val loss, a weight, or several steps in a row are NaN or infinite.
@@ -129,14 +129,10 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def read_results(self) -> dict[str, float]:
-        """Wait for the results of the last steps, and count steps that were skipped.
+        """Wait for the results of the last steps; return the newest loss and gradient norm.
 
-        Returns:
-            The newest loss and gradient norm, means over the members of an ensemble. Values that
-            are NaN or infinite are left out.
-
-        Raises:
-            Diverged: MAX_SKIPPED_STEPS steps in a row were skipped.
+        For an ensemble, these are means over the members. Values that are NaN or infinite are left
+        out.
         """
         progress, first = self.evaluator.progress, self.step - len(self.unread) + 1
         results = self.update.read(self.unread)
@@ -182,11 +178,7 @@ class Trainer:
                 callback.on_metrics(self.step, self.elapsed_s, self.metrics)
 
     def save(self) -> None:
-        """Write a checkpoint if one is due, if this step is the best or last, or before a stop.
-
-        Raises:
-            Interrupted: a stop was requested, and the state is saved.
-        """
+        """Write a checkpoint if one is due, if this step is the best or last, or before a stop."""
         if self.unread:  # stops and checkpoints by the clock wait until the results are read
             return
         stop, due = self.agree()
@@ -201,12 +193,10 @@ class Trainer:
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
 
     def agree(self) -> tuple[bool, bool]:
-        """Agree with the other ranks on what depends on a clock or a signal, by one all-reduce.
+        """Exchange what depends on a clock or a signal between the ranks, by one all-reduce.
 
-        If there is a new plan for the number of steps, use it.
-
-        Returns:
-            Whether to stop, and whether a checkpoint is due by the clock.
+        Apply a new plan, if any; return whether to stop, and whether a checkpoint is due by the
+        clock.
         """
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:

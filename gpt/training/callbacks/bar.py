@@ -29,9 +29,7 @@ SHOWN_METRICS = {  # names of metrics on the bar, the most important first
 class ProgressBar(Callback):
     """Shows the steps, the newest losses and the pace; logs evaluations and samples.
 
-    Args:
-        steps: the number of steps of the run.
-        done: the number of steps done before, by a run that resumes.
+    `steps` is the number of steps of the run, of which `done` were done before a resume.
     """
 
     def __init__(self, steps: int, done: int) -> None:
@@ -85,10 +83,7 @@ class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
 
 
 def make_bar(**options: Any) -> "tqdm[Any]":
-    """Return a tqdm bar: a widget in a notebook, otherwise a line on stderr if it is a terminal.
-
-    `options` are arguments of tqdm.
-    """
+    """Return a tqdm widget in a notebook; elsewhere a line on stderr, if that is a terminal."""
     options["bar_format"] = BAR_FORMAT
     if "ipykernel" in sys.modules:
         from tqdm.auto import tqdm as notebook_bar

@@ -1,4 +1,4 @@
-"""The callbacks of a run."""
+"""Open the callbacks of a run: the metrics file, TensorBoard and the progress bar."""
 
 from collections.abc import Callable
 from threading import current_thread, main_thread
@@ -19,14 +19,14 @@ def open_callbacks(
     *,
     pending: bool,
 ) -> list[Callback]:
-    """Return the callbacks of rank 0; other ranks have none.
+    """Open the callbacks of a run on rank 0; return an empty list on other ranks.
 
     Args:
         context: the settings, text and folder of the run.
-        on_event: see `gpt.api.train`.
-        resumed_at: the step of the checkpoint that the run continues from, if it does.
+        on_event: receives a dict for each event; see `gpt.api.train`.
+        resumed_at: the step of the checkpoint that the run resumes from; None for a new run.
         steps: number of steps of the whole run.
-        pending: whether the evaluation of `resumed_at` is repeated.
+        pending: whether the evaluation of step `resumed_at` is repeated.
     """
     if context.ranks.rank > 0:
         return []
