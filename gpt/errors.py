@@ -66,7 +66,7 @@ class TrainingError(GPTError):
 
 
 class Interrupted(GPTError):
-    """Training was stopped by the user, after its state was saved."""
+    """The user stopped the program. If training had begun, its state is saved."""
 
     exit_code = 130  # that of Ctrl-C; `gpt train` replaces it by that of the received signal
 

@@ -151,8 +151,8 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
     """Return whether the unset settings of a new run are to be chosen for its text and time.
 
-    They are if the user gave no config (`given` is None), and the resolved config `settled` sets no
-    number of steps and no run to fine-tune or distill.
+    This is so if the user gave no config (`given` is None), and the resolved config `settled` does
+    not set the number of steps, plans, or a run to fine-tune or distill.
     """
     train = settled.train
     is_decided = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans

@@ -63,9 +63,9 @@ def train(
 
     Args:
         config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
-            By default, settings are chosen for the text and for `minutes`, which is then 5 by
-            default. If `settings` contain `train.steps`, `train.init_from` or `train.distill`,
-            nothing is chosen, and the default settings are used.
+            By default, settings are chosen for the text and the time, which is 5 minutes unless
+            `minutes` is given. If `settings` contain `train.steps`, `train.init_from` or
+            `train.distill`, nothing is chosen, and the default settings are used.
         text: one text or several: a file, a folder, a glob, `-` for standard input, or a known name
             such as tinyshakespeare. It replaces `data.source`.
         minutes: the time of the whole call in minutes. It replaces `train.steps` and the plans of
@@ -158,8 +158,8 @@ def resume(
 
     Raises:
         ConfigError: a setting is wrong, or cannot be changed by a resume.
-        UsageError: there is no such run, or its text has changed. The run is finished, and neither
-            minutes nor steps are added. The minutes are too few.
+        UsageError: there is no such run; its text has changed; it is finished, and no minutes or
+            steps are added; or the minutes are too few.
         CheckpointError: no checkpoint of the run can be read.
         TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: see `train`.
     """
