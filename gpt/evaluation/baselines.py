@@ -16,14 +16,14 @@ COMPRESSED_PART = 2**16  # number of ids in each compressed part of a larger tex
 
 @dataclass(frozen=True)
 class Baselines:
-    """Bits per character of two baselines; trigram is None if a split has fewer than 3 ids."""
+    """Bits per character of a trigram model (None if a split has fewer than 3 ids) and of xz."""
 
     trigram_bits_per_character: float | None
     xz_bits_per_character: float
 
 
 def measure_baselines(corpus: Corpus) -> Baselines:
-    """Measure the baselines of `corpus`, in about a second per MB and at most a few seconds."""
+    """Measure the baselines of `corpus`, which takes at most a few seconds."""
     V, vocabulary = len(corpus.vocabulary), corpus.vocabulary
     train, val = (sampled_ngrams(split, 3, V) for split in (corpus.train, corpus.val))
     loss = ngram_loss(KneserNey(train), val, vocabulary.unknown)  # nats per id

@@ -119,7 +119,7 @@ def name_of(character: str) -> str:
 
 
 def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
-    """Return the number of rare characters, see RARE_COUNT, and findings for the rarest of them."""
+    """Count the characters that are rarer than RARE_COUNT; also return findings of the rarest."""
     rare = np.flatnonzero((text.counts > 0) & (text.counts < RARE_COUNT))
     rarest = rare[np.argsort(text.counts[rare], kind="stable")]
     findings = [

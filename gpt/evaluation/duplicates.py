@@ -1,4 +1,4 @@
-"""Find lines of the val split that also occur in the train split, where a model can memorise."""
+"""Find lines of val that also occur in train; a model can memorise them, so its val loss is low."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
 class Duplicates:
     """Lines of val that also occur in train, among the first `scanned` characters of val.
 
-    `share` is the fraction of these characters in such lines; `longest` is the longest such line.
+    `share` is the fraction of these characters that belong to such lines. `longest` is the longest
+    of these lines.
     """
 
     share: float

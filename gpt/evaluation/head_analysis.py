@@ -42,7 +42,7 @@ class LogitLens:
 
 @dataclass(frozen=True)
 class AttentionAnalysis(Attention):
-    """Attention to one text, and the effect of each head."""
+    """Attention to one text, and scores and losses that show the effect of each head."""
 
     value_norms: Tensor  # (n_layer, H, T), from `value_norms`
     previous: Tensor  # (n_layer, H), from `previous_character_score`
@@ -57,7 +57,7 @@ class AttentionAnalysis(Attention):
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
-        """Return the (layer, head) with the largest removal cost.
+        """Return the (layer, head), from 0, whose ablation increases the mean loss most.
 
         If `layer` or `head` is given, consider only heads in this layer or with this number.
         """

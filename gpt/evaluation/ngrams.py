@@ -22,7 +22,7 @@ DEFAULT_DISCOUNT = 0.5  # used if no n-gram occurs once, or none twice
 
 @dataclass(frozen=True)
 class NgramCounts:
-    """The distinct n-grams of a text in ascending order, and their counts. V ids are possible."""
+    """Distinct n-grams of a text in ascending order, and their counts. V is the vocabulary size."""
 
     n: int
     V: int
@@ -31,7 +31,7 @@ class NgramCounts:
 
 
 def count_ngrams(parts: Iterable[Ids], n: int, V: int) -> NgramCounts:
-    """Count the n-grams that are within one of the `parts` of a text; `V` ids are possible.
+    """Count the n-grams within each of the `parts` of a text. `V` is the vocabulary size.
 
     Parts are sorted one at a time, so memory contains only one part and the distinct n-grams.
     """
@@ -81,9 +81,9 @@ class KneserNey:
 
 
 class _Order:
-    """The discounted counts of n-grams of one n, and the sum of the discounts by context.
+    """Discounted counts of n-grams of one length, and sums of the discounts by context.
 
-    The context of an n-gram is all ids but the last one.
+    The context of an n-gram consists of all its ids but the last one.
     """
 
     def __init__(self, counted: NgramCounts) -> None:
@@ -98,7 +98,7 @@ class _Order:
     def interpolate(self, ngrams: Ngrams, lower: Numbers) -> Numbers:
         """Return the probability of each n-gram's last id given the ids before it.
 
-        `lower` contains the probability of the same id given one id less, without the first one.
+        `lower` contains the same probabilities for the n-grams without their first id.
         """
         contexts = self._context(ngrams)
         total = _look_up(contexts, self.contexts, self.totals)
@@ -125,7 +125,7 @@ def ngram_loss(model: KneserNey, counted: NgramCounts, unknown: int = 0) -> floa
 
 
 def _look_up(numbers: Ngrams, keys: Ngrams, values: NDArray[np.generic]) -> Numbers:
-    """Return the value at each number's place in the ascending `keys`; 0 if a number is no key."""
+    """Return the value of each number by its index in the sorted `keys`; 0 if it is not a key."""
     if not len(keys):
         return np.zeros(len(numbers))
     index = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)

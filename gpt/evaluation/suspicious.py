@@ -65,7 +65,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _name(matched: str) -> str:
-    """Describe a match by the character that was wrongly decoded, or by its characters' names."""
+    """Return the original of a wrongly decoded character, or else the names of the characters."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

@@ -25,8 +25,8 @@ UNSEEN_SHARE_TO_WARN = 0.001  # fraction of val in characters that train lacks
 class TextSize:
     """Sizes of a text.
 
-    `V` is the number of distinct ids; `train` and `val` are the lengths of the splits in ids. An id
-    stands for one of `unit`. `unknown` is the number of distinct characters that share one id.
+    `V` is the vocabulary size. `train` and `val` are the lengths of the splits in ids. `unit` says
+    what an id stands for. `unknown` is the number of distinct characters that share one id.
     """
 
     files: int

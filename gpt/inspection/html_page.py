@@ -9,7 +9,7 @@ from gpt.text.display import in_one_line, symbol
 
 
 def render_page(name: str, **values: object) -> bytes:
-    """Render the template `name`, with its style and its script if it has one, as an HTML file.
+    """Render the template `name` as an HTML file that includes its style and its script.
 
     `values` are the variables of the template. jinja2 escapes them, so that a text cannot become
     markup. The content security policy of the page allows only this style and this script.

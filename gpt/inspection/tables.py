@@ -28,7 +28,7 @@ def render_table(
         heading: the distinct titles of the columns.
         rows: the cells of each row.
         align: one letter for each column: "l" for left or "r" for right.
-        width: the width of the terminal in columns. None means a pipe or file, without a limit.
+        width: the width of the terminal in columns. With None, lines may have any length.
         drop: the titles of columns to leave out, in this order, until the table fits `width`.
     """
     from rich.cells import cell_len

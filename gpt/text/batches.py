@@ -50,9 +50,9 @@ def _windows(length: int, T: int) -> int:
 def _starts(
     length: int, T: int, seed: int, epoch: int, positions: NDArray[np.int_]
 ) -> NDArray[np.int_]:
-    """Return the first index of each window that comes at `positions` in the order of an epoch.
+    """Return the start index of the windows at `positions` in the random order of an epoch.
 
-    The epoch begins at a random index, and continues at the start of the text after its end.
+    Windows begin at a random index; after the end of the text they continue at its start.
     """
     source = uniforms(seed, "batch", epoch)
     offset = int(source.integers(length - T))

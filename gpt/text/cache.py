@@ -27,8 +27,7 @@ def corpora_dir() -> Path:
 def clear() -> int:
     """Empty the cache; return the number of bytes freed.
 
-    Two kinds of texts are kept: those that another process is preparing, and those that came from
-    standard input less than a day ago.
+    Texts that another process is preparing are kept. Texts from standard input are kept for a day.
     """
     from filelock import FileLock, Timeout  # the import takes 0.1 s; not all commands need it
 

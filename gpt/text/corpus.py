@@ -214,8 +214,7 @@ def _prepare(folder: Path, task: Task, fingerprint: str) -> None:
 def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
     """Load the text that `_prepare` wrote to `folder`; None if it is missing, damaged or outdated.
 
-    A text is outdated if its stored fingerprint differs from `fingerprint`. The ids are verified by
-    `quick_sha256`.
+    A text is outdated if its stored fingerprint is not `fingerprint`.
     """
     try:
         record = json.loads((folder / RECORD).read_bytes())

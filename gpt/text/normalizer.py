@@ -73,7 +73,7 @@ class Normalizer:
 
 
 def _folded(text: str, data: DataConfig) -> str:
-    """Apply `data.normalize`, a Unicode normal form, and `data.lowercase` to a text; return it."""
+    """Return `text` in the Unicode normal form of `data`, and in lower case if that is set."""
     form = data.normalize
     if form != "none":  # before lowercasing, because the NFKC form of U+2121 is TEL
         text = unicodedata.normalize(form, text)

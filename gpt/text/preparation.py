@@ -46,8 +46,7 @@ class Part:
         data: the settings by which documents are normalised and joined.
         chosen: True for each document in this part, where `data.documents` defines what a document
             is. If `chosen` is None, all documents are in this part.
-        line_ends: the number of line ends that were changed to LF. It is set when all chunks have
-            been read.
+        line_ends: the number of line ends changed to LF, set after all chunks have been read.
     """
 
     source: Source

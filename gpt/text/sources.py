@@ -133,13 +133,13 @@ class _TextFiles:
         self.paths, self.skipped = list[Path](), list[Skipped]()
 
     def source(self, stdin: Path | None = None) -> Source:
-        """Return the files as one text. `stdin` is the one that has standard input, or None."""
+        """Return the files as one text. `stdin` is the file with standard input, if any."""
         return Source(self._name, self._parts, tuple(self.paths), self._notices.lines, stdin)
 
     def add(self, path: Path, *, named: bool = False) -> None:
         """Add a file, or skip it if it is not text.
 
-        With `named`, the user has named this file, and TextError is raised instead of skipping it.
+        If the user `named` this file, raise TextError instead of skipping it.
         """
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
         reason, is_strict = "", not self._raw and self._data.errors == "strict"

@@ -30,9 +30,9 @@ def divided(
 
     Args:
         chunks: the content in UTF-8, in chunks of whole characters.
-        documents: the setting `data.documents`. With `files`, the content is one document. With
-            `lines`, each line is one, including its line end. With `separator`, documents are the
-            texts between two separators.
+        documents: the setting `data.documents`. With `files`, all is one document. With `lines`,
+            each line is a document, including its line end. With `separator`, each text between
+            two separators is a document.
         separator: the text between two documents, if `documents` is `separator`.
 
     Yields:

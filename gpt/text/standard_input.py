@@ -41,8 +41,8 @@ def standard_input(folder: Path | None = None) -> Path:
     """Return the path of a file with the text from standard input.
 
     Args:
-        folder: the folder of a run or sweep. If it contains a stored text, return that. Otherwise,
-            copy standard input to the cache, which is done only once in each process.
+        folder: the folder of a run or sweep. If it contains a stored text, use that file. Otherwise
+            copy standard input to the cache, only once in each process.
 
     Raises:
         TextError: nothing is piped in, or the cache cannot be written.
