@@ -42,10 +42,7 @@ def is_first_to_fail() -> bool:
 
 
 def begin_training() -> str | None:
-    """Count a new training; after a restart by torchrun, return the folder of the run to resume.
-
-    Without a restart, return None.
-    """
+    """Count a new training; after a restart, return the folder of the run to resume, else None."""
     global _trainings
     _trainings += 1
     if not is_launched() or not (store := _connect()).check([f"gpt/training/{_trainings}"]):

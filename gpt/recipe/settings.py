@@ -66,15 +66,11 @@ def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
 def settings_for(
     choice: Choice, T: int, batch_size: int | None = None, *, repeats: bool = False
 ) -> Config:
-    """Return the config of a run.
+    """Return the config of a run with context length `T`.
 
-    Args:
-        choice: shape, length and dropout of the run.
-        T: the context length.
-        batch_size: the number of windows in a step, if the user has set it.
-        repeats: whether the text repeats itself, so that heads should learn to copy. If so, there
-            are at least two heads, half of each key is offset by one character, and the windows at
-            the start are longer.
+    `batch_size` is given if the user has set it. If the text `repeats` itself, heads should learn
+    to copy. Then there are at least two heads, half of each key is offset by one character, and the
+    windows at the start of the run are longer.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

@@ -58,13 +58,8 @@ def estimate(
 ) -> tuple[Config, Estimate]:
     """Measure a few steps and an evaluation of a throwaway model, and extrapolate to a run.
 
-    Args:
-        config: the settings of the run.
-        corpus: the text.
-        clock: returns the seconds since the command began; by default, since this call.
-
-    Returns:
-        The config, with the number of steps that fit into `train.minutes`, and the estimate.
+    Return the config, with the number of steps that fit into `train.minutes`, and the estimate.
+    `clock` returns the seconds since the command began; by default, since this call.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)

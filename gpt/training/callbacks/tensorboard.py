@@ -1,6 +1,6 @@
-"""A run's records as TensorBoard's event files.
+"""Write a run's records as TensorBoard's event files.
 
-torch's SummaryWriter is not used: on a full disk its thread ends in a traceback and later records
+torch's SummaryWriter is not used. On a full disk, its thread ends in a traceback, and later records
 are lost.
 """
 
@@ -19,7 +19,7 @@ from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import AppendOnlyFile
 from gpt.training.run_context import RunContext
 
-TAGS = {  # TensorBoard sorts by tag: the loss comes first
+TAGS = {  # by metric; TensorBoard sorts by tag, so that the loss comes first
     "train_loss": "loss/train",
     "val_loss": "loss/val",
     "val_loss_per_character": "loss/val_per_character",
@@ -35,9 +35,10 @@ class TensorBoard(Callback):
 
     Args:
         context: the settings, text and folder of the run.
-        resumed_at: the step of the checkpoint that the run continues from, if it does. TensorBoard
-            ignores earlier events of later steps.
-        pending: whether it ignores those of that step, too: its evaluation is repeated.
+        resumed_at: the step of the checkpoint that the run resumes from; None for a new run.
+            TensorBoard ignores earlier events of later steps.
+        pending: whether to ignore earlier events of step `resumed_at`, too, because its evaluation
+            is repeated.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class TensorBoard(Callback):
             self._write(Event(step=step, session_log=started))
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
-        """Write the metrics.
+        """Write the metrics of a step.
 
-        A run that is evaluated on a part of the val split has one val curve, that of the part: the
-        loss on the whole split is only known at the end.
+        If the val loss is measured on a part of the val split, the loss on the whole split is left
+        out: it is known only at the end, and there should be one val curve.
         """
         if (
             not step and self.context.config.train.init_from is None
@@ -85,6 +86,6 @@ class TensorBoard(Callback):
         self.file.close()
 
     def _write(self, event: Event) -> None:
-        """Write an event of this moment."""
+        """Write `event` with the current time."""
         event.wall_time = time.time()
         self.records.write(event.SerializeToString())
