@@ -18,7 +18,7 @@ from gpt.training.memory_estimate import check_training_memory
 
 PILOT_LAYERS, PILOT_C = 2, 64  # layers and channels
 MIN_PILOT_CHARACTERS, MAX_PILOT_CHARACTERS = 100_000, 800_000  # limits of its training
-PILOT_CHARACTERS_PER_MINUTE = 400_000  # largest number, by the minutes of the whole command
+PILOT_CHARACTERS_PER_MINUTE = 400_000  # largest number for each minute of the whole command
 MAX_PILOT_PASSES = 4  # passes over the text; a pilot that overfits says little
 FIRST_PART = 4  # the pilot is evaluated after 1 / FIRST_PART of its steps, and at the end
 LAST_STEPS = 20  # number of last steps whose mean loss is the train loss

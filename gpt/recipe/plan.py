@@ -174,7 +174,7 @@ def plan(
 
 
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure the pace of a small and a usual model, and of the pilot.
+    """Measure the pace of a small and a usual model, and of the pilot, a small test model.
 
     Return the config of the usual model, and the pace of the pilot.
     """

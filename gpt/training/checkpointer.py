@@ -84,7 +84,7 @@ class Checkpointer:
             best_step=progress.best_step if progress.best_loss < math.inf else None,
             finished=finished,
         )
-        if finished and config.train.minutes is not None:  # its plans repeat the run
+        if finished and config.train.minutes is not None:  # the plans in the config repeat the run
             train = config.train.model_copy(update={"minutes": None})
             repeated = config.model_copy(update={"train": train})
             write_atomically(context.folder / "config.yaml", [to_yaml(repeated).encode()])

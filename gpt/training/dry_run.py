@@ -89,7 +89,7 @@ def estimate(
                 write_checkpoint(Path(folder), data, update.state_dict())
 
         stopwatch.seconds[EVALUATION] = stopwatch.time(sample_and_save, SINGLE)
-        stopwatch.clock = lambda: start_s  # a run does not measure this work: do not count it
+        stopwatch.clock = lambda: start_s  # do not count the work above, which a run does not do
         budget = TimeBudget(config, corpus.val, stopwatch)
         config = budget.first_plan(config)
     train, schedule, whole = config.train, Schedule(config), budget.val_characters

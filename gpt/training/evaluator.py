@@ -88,7 +88,7 @@ class Evaluator:
         self.restart(progress)
 
     def restart(self, progress: Progress) -> None:
-        """Continue from `progress`, at the start or after a rollback."""
+        """Set `progress` and reset the other attributes, at the start or after a rollback."""
         self.progress = progress
         self.is_best, self.reason_to_stop, self.best_val_loss = False, "", math.inf
 

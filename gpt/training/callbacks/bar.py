@@ -38,7 +38,7 @@ class ProgressBar(Callback):
         self._bar.update()
 
     def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
-        """Set the bar's total."""
+        """Set the bar's total to the new number of steps of the run."""
         self._bar.total = steps
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
