@@ -113,8 +113,8 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to a Python value."""
-            return value.tolist() if hasattr(value, "tolist") else repr(value)
+            """Convert a numpy or torch value to a Python value, and others to what is refused."""
+            return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
         return [*plain_settings.items()]
