@@ -1,6 +1,7 @@
 """What a run shows: TensorBoard's events as TensorBoard itself reads them, and the bar."""
 
 import fcntl
+import io
 import json
 import logging
 import os
@@ -18,11 +19,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+from tensorboard.plugins.hparams import metadata
 from tqdm.utils import disp_len
 
+from gpt.config.schema import values
 from gpt.config.yaml import to_yaml
 from gpt.distributed.ranks import SINGLE
+from gpt.evaluation.attention_weights import attend
+from gpt.text.batches import to_torch
 from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
 from gpt.text.sources import open_source
@@ -32,7 +39,7 @@ from gpt.training.callbacks.jsonl import MetricsFile
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.run_context import RunContext
 from gpt.training.start import train
-from tests.conftest import PANGRAM, metrics_of, small
+from tests.conftest import PANGRAM, load, metrics_of, small
 
 
 def events_of(run: Path):  # type: ignore[no-untyped-def]
@@ -54,6 +61,12 @@ def texts_of(run: Path, tag: str):  # type: ignore[no-untyped-def]
 
 def points(run: Path, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events_of(run).Scalars(tag)]
+
+
+def hparams_of(run: Path) -> dict[str, object]:
+    content = events_of(run).SummaryMetadata(metadata.SESSION_START_INFO_TAG).plugin_data.content
+    started = metadata.parse_session_start_info_plugin_data(content)
+    return {key: getattr(v, v.WhichOneof("kind")) for key, v in started.hparams.items()}
 
 
 def evaluation(sample: str) -> Evaluation:
@@ -138,6 +151,36 @@ def test_a_sample_of_each_evaluation_is_shown(text_file: Path) -> None:
     assert [e.step for e in samples] == [0, 4, 8, 11]
     text = samples[0].tensor_proto.string_val[0].decode()
     assert len(text.replace("\n    ", "\n").removeprefix("    ")) == 5
+
+
+def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Path) -> None:
+    """As numbers, truth values and strings, with the seed; a resume leaves one row, the newest."""
+    corpus = load_corpus(open_source(str(text_file)))
+    train(small(seed=5, train__stop_at_val_loss=99.0), corpus, Path("r"))  # stops at step 4
+    outcome = train(small(seed=5), corpus, Path("r"), mode="resume")
+    shown = hparams_of(Path("r"))
+    config = values(small(seed=5))
+    assert {key for key in shown if not key.startswith("final/")} == set(config)
+    for key, value in config.items():
+        assert shown[key] == ("null" if value in (None, ()) else value), key
+    assert shown["final/best_val_loss"] == pytest.approx(outcome.best_val_loss)
+
+
+def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file: Path) -> None:
+    """However short the run is: that of the first member, on the first characters of val."""
+    corpus = load_corpus(open_source(str(text_file)))
+    train(small(model__ensemble=2), corpus, Path("r"))
+    from gpt.inspection.attention_picture import draw, png
+
+    (event,) = events_of(Path("r")).Images("visualization/attention")
+    member = load("r", "last").members[0]
+    ids = to_torch(corpus.val[: member.config.T])
+    title = "attention weights at step 11, on the first characters of val; member 1 of 2"
+    figure = draw(attend(member, ids), corpus.vocabulary.names_of(ids.tolist()), title)
+    expected = Image.open(io.BytesIO(png(figure, 80)))
+    shown = Image.open(io.BytesIO(event.encoded_image_string))
+    assert (event.step, event.width, event.height) == (11, *shown.size)
+    assert np.array_equal(np.array(shown), np.array(expected))
 
 
 def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:

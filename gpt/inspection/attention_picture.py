@@ -27,10 +27,10 @@ FONTS = (
 )  # fmt: skip
 
 
-def png(figure: Figure) -> bytes:
-    """Return `figure` as a PNG file, at the resolution `figure.dpi`."""
+def png(figure: Figure, dpi: float | None = None) -> bytes:
+    """Return `figure` as a PNG file with `dpi` dots per inch, by default `figure.dpi`."""
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi="figure")
+    figure.savefig(content, format="png", dpi=dpi or "figure")
     return content.getvalue()
 
 

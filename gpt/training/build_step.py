@@ -134,18 +134,6 @@ class EnsembleStep:
 Update = TrainStep | EnsembleStep
 
 
-def reason_to_skip(update: Update, step: int, losses: list[float], norms: list[float]) -> str:
-    """Return why `step` was skipped, or an empty string if it was not.
-
-    `losses` and `norms` have the loss and the gradient norm of each member.
-    """
-    for m, (member, loss, norm) in enumerate(zip(update.members, losses, norms, strict=True), 1):
-        if member.is_failure(loss, norm):
-            whose = f" by member {m} of {len(losses)}" if len(losses) > 1 else ""
-            return f"step {step} skipped{whose}: the loss is {loss}, the gradient's norm {norm}"
-    return ""
-
-
 def build_step(
     config: Config,
     model: LanguageModel,

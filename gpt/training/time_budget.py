@@ -17,7 +17,7 @@ from gpt.training.build_step import Update
 from gpt.training.schedule import Schedule
 
 FREE_PART = 0.01  # fraction of the time that stays unplanned
-AFTERWARDS_S = 3.0  # seconds after training: the sample that the command prints
+AFTERWARDS_S = 3.0  # seconds after training: a picture, and the sample that the command prints
 CHECK_PART = 0.02  # fraction of the time between two checks of the plan
 TOLERANCE = 0.03  # largest error of a plan, as a fraction of the remaining steps
 NEWEST_WEIGHT = 1 / 3  # weight of the newest measurement in the running mean

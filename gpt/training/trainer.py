@@ -1,26 +1,24 @@
 """The training loop: step, evaluate, log, save; until there is a reason to stop."""
 
 import logging
-import math
 from collections.abc import Callable
 from typing import Any
 
 from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
-from gpt.training.build_step import reason_to_skip
 from gpt.training.callbacks.callback import Callback
 from gpt.training.callbacks.opening import open_callbacks
 from gpt.training.checkpointer import Checkpointer
-from gpt.training.evaluator import Diverged, Evaluator
+from gpt.training.evaluator import Evaluator
 from gpt.training.resume import RunState, restore_last
 from gpt.training.run_context import Outcome, RunContext
 from gpt.training.step import Result
+from gpt.training.step_results import read_results
 from gpt.training.time_budget import EVALUATION
 
 log = logging.getLogger(__name__)
 
-MAX_SKIPPED_STEPS = 3  # skipped steps in a row that cause a rollback
 MAX_UNREAD_STEPS = 10  # largest number of steps whose results are not read yet
 
 
@@ -79,8 +77,7 @@ class Trainer:
                 self.evaluate()
                 self.log()
                 self.save()
-            seconds = self.clock() - self.began
-            return self.context.ranks.broadcast(self.evaluator.outcome, self.step, seconds)
+            return self.context.ranks.broadcast(self.finish)
         finally:
             for callback in self.callbacks:
                 callback.close()
@@ -117,7 +114,8 @@ class Trainer:
         needed = self.step in dict(self.schedule.plans) or any(map(self.is_due, periods))
         results: dict[str, float] = {}
         if needed or not self.update.is_ahead or len(self.unread) >= MAX_UNREAD_STEPS:
-            results = self.read_results()
+            results = read_results(self.update, self.unread, self.step, progress, self.notify)
+            self.unread.clear()
         self.stopwatch.lap(T)
         self.timed_characters += self.schedule.batch_size * self.schedule.T
         self.timed_s += self.clock() - began
@@ -127,25 +125,6 @@ class Trainer:
             pace = round(self.timed_characters / self.timed_s, 1)
             self.metrics = results | {"lr": self.schedule.lr(self.step - 1), "chars_per_s": pace}
             self.timed_characters, self.timed_s = 0, 0.0
-
-    def read_results(self) -> dict[str, float]:
-        """Wait for the results of the last steps; return the newest loss and gradient norm.
-
-        For an ensemble, these are means over the members. Values that are NaN or infinite are left
-        out.
-        """
-        progress, first = self.evaluator.progress, self.step - len(self.unread) + 1
-        results = self.update.read(self.unread)
-        self.unread.clear()
-        for step, (losses, norms) in enumerate(results, first):
-            reason = reason_to_skip(self.update, step, losses, norms)
-            progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if reason else 0
-            if reason:
-                self.notify(step, reason)
-                if progress.skipped_in_a_row == MAX_SKIPPED_STEPS:
-                    raise Diverged(f"{reason}, the {MAX_SKIPPED_STEPS}rd such step in a row")
-        newest = {"train_loss": sum(losses) / len(losses), "grad_norm": sum(norms) / len(norms)}
-        return {name: value for name, value in newest.items() if math.isfinite(value)}
 
     def is_due(self, every: int | str) -> bool:
         """Return whether an event with period `every` is due now; False for a period in minutes."""
@@ -233,6 +212,13 @@ class Trainer:
         for callback in self.callbacks:
             callback.on_checkpoint(self.step, path, evaluator.is_best)
 
+    def finish(self) -> Outcome:
+        """Pass the outcome and the model to the callbacks; return the outcome."""
+        outcome = self.evaluator.outcome(self.step, self.clock() - self.began)
+        for callback in self.callbacks:
+            callback.on_end(outcome, self.update.model)
+        return outcome
+
     def notify(self, step: int, text: str) -> None:
         """Log `text` as a warning, and pass it to the callbacks."""
         log.warning("%s", text)
@@ -249,5 +235,6 @@ class Trainer:
         self.step, progress = restore_last(self.context, self.update, self.schedule, reason)
         self.evaluator.restart(progress)
         self.resumed_at = self.checkpointer.saved_at_step = self.step
-        self.is_unsaved, rates = True, f"learning rates x {progress.scale:g} from here"
+        self.unread, self.is_unsaved = [], True
+        rates = f"learning rates x {progress.scale:g} from here"
         return f"rolled back from step {diverged_at}: {reason}; {rates}"

@@ -4,6 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpt.model.ensemble import LanguageModel
+from gpt.training.run_context import Outcome
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -48,6 +51,9 @@ class Callback:
 
     def on_checkpoint(self, step: int, path: str, is_best: bool) -> None:
         """Handle a checkpoint that was written to `path`."""
+
+    def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
+        """Handle the end of the run: its final scores, and the model with its last weights."""
 
     def close(self) -> None:
         """Close files and bars."""

@@ -8,16 +8,23 @@ import os
 import platform
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
+from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
 
+from gpt.config.schema import values
+from gpt.evaluation.attention_weights import attend
+from gpt.model.ensemble import LanguageModel, members_of
+from gpt.status import phase
+from gpt.text.batches import to_torch
 from gpt.text.display import visible
 from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import AppendOnlyFile
-from gpt.training.run_context import RunContext
+from gpt.training.run_context import Outcome, RunContext
 
 TAGS = {  # by metric; TensorBoard sorts by tag, so that the loss comes first
     "train_loss": "loss/train",
@@ -28,10 +35,12 @@ TAGS = {  # by metric; TensorBoard sorts by tag, so that the loss comes first
     "grad_norm": "training/gradient_norm",
     "chars_per_s": "training/characters_per_second",
 }
+ATTENTION_CHARACTERS = 32  # characters of the val split whose attention weights are drawn
+PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
 
 
 class TensorBoard(Callback):
-    """Writes an event file each time a run starts or resumes.
+    """Writes an event file each time a run starts or resumes, and one of the HPARAMS at its end.
 
     Args:
         context: the settings, text and folder of the run.
@@ -45,21 +54,19 @@ class TensorBoard(Callback):
         self, context: RunContext, resumed_at: int | None, *, pending: bool = False
     ) -> None:
         self.context = context
-        # TensorBoard reads a run's files in the order of their names
-        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}"
-        self.file = AppendOnlyFile(context.folder / name)
-        self.records = RecordWriter(self.file)
-        self._write(Event(file_version="brain.Event:2"))
+        self.events = EventFile(context.folder)
         if resumed_at is not None:
+            for path in context.folder.glob("events.out.tfevents.*.hparams"):
+                path.unlink()
             started = SessionLog(status=SessionLog.START)
             step = resumed_at if pending else resumed_at + 1
-            self._write(Event(step=step, session_log=started))
+            self.events.write(Event(step=step, session_log=started))
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
 
         If the val loss is measured on a part of the val split, the loss on the whole split is left
-        out: it is known only at the end, and there should be one val curve.
+        out: it is known only at the end, on the HPARAMS page, and there should be one val curve.
         """
         if (
             not step and self.context.config.train.init_from is None
@@ -72,20 +79,64 @@ class TensorBoard(Callback):
                 continue
             tag = f"loss_of_members/val_{member}" if member else TAGS[metric]
             points.append(Summary.Value(tag=tag, simple_value=value))
-        self._write(Event(step=step, summary=Summary(value=points)))
+        self.events.add(step, Summary(value=points))
 
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
         """Write the sample as a text, indented so that it is not read as Markdown."""
         if evaluation.sample is not None:
             lines = visible(evaluation.sample).split("\n")
             block = "\n".join(f"    {line}" for line in lines)
-            self._write(Event(step=step, summary=summary.text("sample", block)))
+            self.events.add(step, summary.text("sample", block))
+
+    def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
+        """Draw the attention weights; write the settings and the scores for the HPARAMS page."""
+        config, corpus = self.context.config, self.context.corpus
+        excerpt = to_torch(corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
+        title = f"attention weights at step {outcome.step}, on the first characters of val"
+        if (members := config.model.ensemble) > 1:
+            title += f"; member 1 of {members}"
+        with phase("drawing attention weights"):
+            # importing matplotlib takes a second
+            from gpt.inspection.attention_picture import draw, png
+
+            text = corpus.vocabulary.names_of(excerpt.tolist())
+            figure = draw(attend(members_of(model)[0], excerpt), text, title)
+            content = png(figure, PICTURE_DPI)
+        height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
+        image = Summary.Image(encoded_image_string=content, height=height, width=width)
+        value = Summary.Value(tag="visualization/attention", image=image)  # sorted last
+        self.events.add(outcome.step, Summary(value=[value]))
+        row = {
+            key: value if isinstance(value, bool | int | float) else str(value or "null")
+            for key, value in values(config).items()
+        } | {
+            "final/val_loss": outcome.val_loss,
+            "final/best_val_loss": outcome.best_val_loss,
+            "final/bits_per_byte": outcome.bits_per_byte,
+        }
+        hparams = EventFile(self.context.folder, ".hparams")
+        hparams.add(outcome.step, hparams_pb(row, trial_id=self.context.folder.name))
+        hparams.file.close()
 
     def close(self) -> None:
         """Close the file."""
-        self.file.close()
+        self.events.file.close()
 
-    def _write(self, event: Event) -> None:
-        """Write `event` with the current time."""
+
+class EventFile:
+    """A new event file in a folder. TensorBoard reads a run's files in the order of their names."""
+
+    def __init__(self, folder: Path, suffix: str = "") -> None:
+        name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}{suffix}"
+        self.file = AppendOnlyFile(folder / name)
+        self.records = RecordWriter(self.file)
+        self.write(Event(file_version="brain.Event:2"))
+
+    def add(self, step: int, content: Summary) -> None:
+        """Write values of a step."""
+        self.write(Event(step=step, summary=content))
+
+    def write(self, event: Event) -> None:
+        """Write an event with the current time."""
         event.wall_time = time.time()
         self.records.write(event.SerializeToString())
