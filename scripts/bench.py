@@ -1,4 +1,4 @@
-"""Measure the figures of the READMEs: whole processes, from start to exit.
+"""Measure the numbers in the READMEs, on whole processes from start to exit.
 
     python scripts/bench.py                          all parts
     python scripts/bench.py fast cpu                 some of them
@@ -96,7 +96,7 @@ def probe(config: str, *changes: str) -> dict[str, Any]:
     """Return pace, memory and FLOP/s of a config, as `gpt train --dry-run` measures them.
 
     FLOPs per character are counted as in PaLM (arXiv:2204.02311, appendix B): 6 for each weight of
-    a matrix product, and 6 T (hs + vs) for each head, as if nothing were masked.
+    a matrix product, and 6 T (hs + vs) for each head, counting masked scores, too.
     """
     path = str(CONFIGS / f"{config}.yaml")
     arguments = [part for change in changes for part in ("--set", change)]
@@ -151,7 +151,7 @@ def best() -> dict[str, Any]:
 
 
 def threads() -> dict[str, Any]:
-    """Measure steps/s of one run and of two at once, by how long threads spin while they wait."""
+    """Measure steps/s of one run and of two at once, by how long waiting threads spin."""
     program = (
         "import time, torch\n"
         "from pathlib import Path\n"
@@ -230,7 +230,7 @@ def scaling() -> dict[str, Any]:
 
 
 def optimizer() -> dict[str, Any]:
-    """Time a step of Muon on shakespeare_cpu's blocks, torch's and ours, and torch's AdamW."""
+    """Time a step of torch's Muon, our Muon and torch's AdamW on shakespeare_cpu's blocks."""
     made = "import torch; torch.optim.AdamW([torch.nn.Parameter(torch.zeros(3))])"
     import_torch = seconds(sys.executable, "-c", "import torch", repeats=5)
     making = seconds(sys.executable, "-c", made, repeats=5) - import_torch
@@ -258,7 +258,7 @@ def optimizer() -> dict[str, Any]:
 
 
 def workers() -> dict[str, Any]:
-    """Time a step whose windows are divided among threads, and one whose operations are."""
+    """Time a step that divides windows among threads, and a step that divides operations."""
     import torch
 
     from gpt.config.load import load_config
@@ -295,7 +295,7 @@ def workers() -> dict[str, Any]:
 
 
 def long_text() -> dict[str, Any]:
-    """Measure a step on 1 MB and on 1 GB of text, and its memory: bench_long_text.py."""
+    """Measure time and memory of a step on 1 MB and on 1 GB of text (bench_long_text.py)."""
     from bench_long_text import long_text as measure
 
     return measure()
@@ -402,7 +402,7 @@ WITH_ARGUMENTS = {part.__name__: part for part in (sampling, preparation, vocabu
 
 
 def beside(results: dict[str, Any], peer: NanoGPT | None, with_huggingface: bool) -> dict[str, Any]:
-    """Measure the peers on the same work, and how many times faster ours is."""
+    """Measure nanoGPT and Hugging Face on the same work, and how many times faster we are."""
     found: dict[str, Any] = {}
     ours = {name: results.get("shapes", {}).get(name, {}).get("chars_per_s") for name in SHAPES}
     if peer:
@@ -417,7 +417,7 @@ def beside(results: dict[str, Any], peer: NanoGPT | None, with_huggingface: bool
                 found[name.replace("ours", "nanogpt_gpu_shapes")] = pace
     if with_huggingface and "shapes" in results:
         rate = huggingface(T=256, C=384, n_layer=6, n_head=6, B=64, V=65, steps=3)
-        ratio = round(ours["ours"] / rate, 2)  # its dropout is 0.1
+        ratio = round(ours["ours"] / rate, 2)  # Hugging Face's run has dropout 0.1
         found["huggingface_gpt2"] = {"chars_per_s": rate, "ours_is_faster": ratio}
     return found
 

@@ -2,8 +2,8 @@
 
     python scripts/bench_peers.py CHECKOUT TEXT OUT.jsonl
 
-trains nanoGPT's CPU recipe and writes its val loss, by our rule, and the seconds of training, for
-scripts/figures/loss_by_seconds.py.
+trains nanoGPT's CPU recipe. It writes val losses, evaluated as in this project, and seconds of
+training for scripts/figures/loss_by_seconds.py.
 """
 
 import json
@@ -36,7 +36,7 @@ from model import GPT, GPTConfig
 from gpt.text.batches import consecutive_windows
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
-val = load_corpus(open_source(sys.argv[1])).val  # sorted characters, so the same ids as its own
+val = load_corpus(open_source(sys.argv[1])).val  # sorted characters, so nanoGPT's ids
 for path in sys.argv[2:]:
     saved = torch.load(path, weights_only=True)
     model = GPT(GPTConfig(**saved["model_args"])).eval()
@@ -46,7 +46,7 @@ for path in sys.argv[2:]:
     print("val", total / (len(val) - 1))
 """
 
-# runs its train.py, keeps each checkpoint and prints the seconds since the imports
+# runs nanoGPT's train.py, keeps each checkpoint and prints the seconds since the imports
 TIMED = """
 import json, runpy, sys, time
 import torch
@@ -89,12 +89,12 @@ class NanoGPT:
     def _python(self, *arguments: str) -> str:
         command = [sys.executable, *arguments]
         done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True)
-        if done.returncode:  # probably a package of its README is not installed
+        if done.returncode:  # probably a package of nanoGPT's README is not installed
             sys.exit(f"nanoGPT failed: {(done.stderr.strip() or 'no message').splitlines()[-1]}")
         return done.stdout
 
     def prepare(self, text: Path) -> float:
-        """Return the seconds that its prepare.py takes for a text, as a whole process."""
+        """Return the seconds that nanoGPT's prepare.py takes for a text, as a whole process."""
         data = self.folder / "data" / "shakespeare_char"
         shutil.copy(text, data / "input.txt")
         began = time.perf_counter()
@@ -105,10 +105,10 @@ class NanoGPT:
         return took
 
     def cpu_recipe_in(self, seconds: float) -> dict[str, Any]:
-        """Run its CPU recipe with the iterations that fit into `seconds`, by the pace of 40.
+        """Run the CPU recipe with the iterations that fit into `seconds`, timed on 40 iterations.
 
-        It estimates its losses eight times, also at the end, so that the last weights can be the
-        best. An estimate takes 40 forward passes, each a third of an iteration.
+        The run estimates its losses eight times, also at the end, so that the last weights can be
+        the best. An estimate takes 40 forward passes, each a third of an iteration.
         """
         began = time.perf_counter()
         short = ("--max_iters=40", "--lr_decay_iters=40", "--eval_interval=1000")
@@ -122,7 +122,7 @@ class NanoGPT:
         return self.cpu_recipe(*lengths, f"--eval_interval={steps // 8}")
 
     def cpu_recipe(self, *options: str) -> dict[str, Any]:
-        """Run its CPU recipe as a whole process; score its best weights by our rule."""
+        """Run the CPU recipe as a whole process; evaluate its best weights as this project does."""
         began = time.perf_counter()
         out = self._python("train.py", CONFIG, *CPU_RECIPE, *options)
         wall = time.perf_counter() - began
@@ -137,7 +137,7 @@ class NanoGPT:
         }
 
     def losses_by_seconds(self, *options: str) -> list[dict[str, float]]:
-        """Return val losses of its CPU recipe, by our rule, and the seconds of training before."""
+        """Return val losses of the CPU recipe's checkpoints, and the seconds of training before."""
         arguments = ("train.py", CONFIG, *CPU_RECIPE, "--always_save_checkpoint=True", *options)
         out = self._python("-c", TIMED, *arguments)
         kept = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
@@ -148,7 +148,7 @@ class NanoGPT:
         ]
 
     def gpu_recipe_on_cpu(self, *options: str, steps: int = 3) -> dict[str, Any]:
-        """Return characters/s at the shapes of its GPU recipe, on this CPU: T 256, C 384, B 64."""
+        """Return characters/s at the GPU recipe's shapes (T 256, C 384, B 64), on this CPU."""
         out = self._python("train.py", CONFIG, *GPU_RECIPE_HERE,
                            f"--max_iters={steps}", *options)  # fmt: skip
         times = [float(ms) for ms in re.findall(r"time ([\d.]+)ms", out)]
@@ -156,10 +156,10 @@ class NanoGPT:
         return {"ms_per_step": ms, "chars_per_s": round(64 * 256 / ms * 1000, 1)}
 
     def sample(self, shape: dict[str, int], characters: int) -> float:
-        """Return the seconds of its sample.py for one sample of an untrained model."""
+        """Return the seconds that nanoGPT's sample.py takes for a sample of an untrained model."""
         (
             self.folder / "tiktoken.py"
-        ).touch()  # it imports tiktoken, but does not use it for characters
+        ).touch()  # sample.py imports tiktoken, which characters do not need
         sizes = (shape["T"], shape["C"], shape["n_layer"], shape["n_head"])
         self._python("-c", UNTRAINED, *map(str, sizes))
         began = time.perf_counter()

@@ -14,7 +14,7 @@ from typing import Any
 
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-SHAPES = {  # of configs/shakespeare_cpu.yaml, 0.6 million parameters; and of 4.8 million
+SHAPES = {  # configs/shakespeare_cpu.yaml, 0.6 million parameters; and 4.8 million
     "shakespeare_cpu": [],
     "C_256": ["model.T=128", "model.C=256", "model.n_layer=6", "model.n_head=4"],
 }
@@ -27,16 +27,16 @@ WAYS: dict[str, tuple[int, list[str]]] = {  # ranks, settings
     "two_threads": (1, ["threads=2"]),
     "two_ranks": (2, ["threads=1"]),
 }
-BATCHES = (1, 2, 4, 8, 16)  # times that of quickstart
-BATCH_STEPS = 512  # with the smallest
+BATCHES = (1, 2, 4, 8, 16)  # multiples of quickstart's batch size
+BATCH_STEPS = 512  # steps with the smallest batch
 
 
 def ranks() -> dict[str, Any]:
     """Time a step of one process and of two ranks, in turn.
 
-    `fixed_ms` is the part that does not depend on the batch size (the update), by a line through
-    the times of the whole batch and of half of it. `exchange_ms` is the overhead of two ranks over
-    half the batch. `speedup_of_8` and `speedup_of_64` are estimates for such machines, by link.
+    `fixed_ms` is the time that does not depend on the batch size (the update), extrapolated from
+    a whole batch and half a batch. `exchange_ms` is the time of two ranks minus the time of half a
+    batch. `speedup_of_8` and `speedup_of_64` are estimates for that many such machines, by link.
     """
     from gpt.config.load import load_config
     from gpt.model.shapes import parameter_count
@@ -95,7 +95,7 @@ def _steps_s(config: Path, changes: Sequence[str], ranks: int) -> list[float]:
 def step_ms(
     fixed_ms: float, divided_ms: float, gradient_bytes: float, bytes_per_s: float, ranks: int
 ) -> float:
-    """Estimate the ms of a step on `ranks`, if nothing is computed while gradients are sent.
+    """Estimate the ms of a step on `ranks` that do not compute while they send gradients.
 
     A ring all-reduce sends 2 (N - 1) / N times the gradient (Patarasuk and Yuan 2009).
     """

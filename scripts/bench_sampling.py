@@ -81,7 +81,7 @@ def copy_bandwidth(size: int) -> float:
 
 
 def sampling(nanogpt: NanoGPT | None, repeats: int = 3) -> dict[str, Any]:
-    """Time 1 and 64 samples as whole processes, single characters, and the cost of late ones."""
+    """Time 1 and 64 samples as whole processes, and early and late characters of a sample."""
     imported = [wall([sys.executable, "-c", "import torch"]) for _ in range(repeats)]
     results: dict[str, Any] = {"import_torch_s": round(statistics.median(imported), 2)}
     for name, shape in SHAPES.items():

@@ -3,7 +3,7 @@
 
     python scripts/fit_law.py collect TEXTS [--jobs N]    train pilots and runs on a folder of texts
     python scripts/fit_law.py fit                         print coefficients for gpt/recipe/law.py
-    python scripts/fit_law.py check                       print the residuals of the present ones
+    python scripts/fit_law.py check                       print the residuals of the current ones
 
 Each run is a line of law/runs.jsonl, each pilot a line of law/pilots.jsonl. A line that exists is
 not trained again, so `collect` can be stopped and started again. All of them take about 3 hours of

@@ -1,4 +1,4 @@
-"""Check that no command takes more memory than it announces, or than there is.
+"""Check that no command takes more memory than its estimate, or than is free.
 
     python scripts/memory.py
 
@@ -38,7 +38,7 @@ SHIPPED = {  # changes that shorten a run without changing the memory of a step
 }
 LARGEST_RATIO = 1.2  # largest accepted ratio of peak memory to its estimate
 HUGE_BATCH = ["--set", "train.batch_size=1000000000"]
-LITTLE_BYTES = 2**30  # memory limit of the control group
+LITTLE_BYTES = 2**30  # memory limit of the control group, in bytes
 
 
 def run(*command: str, before: str = "") -> tuple[int, int, float, str]:
@@ -87,7 +87,7 @@ def control_group(limit: int) -> Iterator[str]:
 
 
 def shipped() -> Iterator[tuple[str, str, bool]]:
-    """Yield the title, the result and whether it is right for each shipped config."""
+    """Yield a title, a result and its success for each shipped config."""
     with tempfile.TemporaryDirectory() as folder:
         for name, changes in SHIPPED.items():
             command = [*GPT, "train", "--config", name]
@@ -102,7 +102,7 @@ def shipped() -> Iterator[tuple[str, str, bool]]:
 
 
 def hostile() -> Iterator[tuple[str, str, bool]]:
-    """Yield the same for each hostile request, also with little memory: it must be refused."""
+    """Yield a title, a result and its success for each hostile request, which must be refused."""
     with tempfile.TemporaryDirectory() as name, control_group(LITTLE_BYTES) as join:
         run_dir = str(hostile_run(Path(name, "run")))
         new = ["--run-dir", str(Path(name, "new"))]

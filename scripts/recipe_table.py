@@ -5,10 +5,10 @@
     python scripts/recipe_table.py TEXTS --minutes 10 names tinyshakespeare neko
     python scripts/recipe_table.py TEXTS --nanogpt PATH      with nanoGPT's CPU recipe, from a clone
 
-TEXTS is a folder with the files of data/README.md. The others are `shakespeare_cpu` and nanoGPT's
-CPU recipe, with as many steps as fit into the same time, and a smoothed trigram model, which takes
-a second. Val losses are by the fixed rule, of the whole val split. Prints a row when a text is
-done, with --json one object per line. No other program should run meanwhile.
+TEXTS is a folder with the files of data/README.md. The other ways are `shakespeare_cpu` and
+nanoGPT's CPU recipe, with as many steps as fit into the same time, and a smoothed trigram model,
+which takes a second. Val losses are those of the whole val split. A row is printed when a text is
+done; with --json, one object per line. No other program should run at the same time.
 """
 
 import argparse

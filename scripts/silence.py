@@ -5,7 +5,7 @@
     python scripts/silence.py --config quickstart
 
 All arguments are those of `gpt train`; the run folder is temporary. Each line printed is a pause of
-more than a second: its begin, its length, and the line that the terminal shows. A line that ends in
+more than a second: its start, its length, and the line that the terminal shows. A line that ends in
 "..." is a status line. The last line is the longest pause without a status line.
 """
 
@@ -26,7 +26,7 @@ CONTROL = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 def main() -> None:
     """Run `gpt train` with the arguments of this script in a pseudo-terminal."""
     leader, follower = pty.openpty()
-    termios.tcsetwinsize(leader, (24, 80))  # without a size there is no bar
+    termios.tcsetwinsize(leader, (24, 80))  # without a size, no progress bar is shown
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "gpt", "train", *sys.argv[1:]]
         command += ["--run-dir", str(Path(folder, "run"))]

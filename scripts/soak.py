@@ -1,4 +1,4 @@
-"""Kill runs, fill disks and damage files many times: nothing may be lost, and nothing may crash.
+"""Kill runs, fill disks and damage files many times; check that nothing is lost or crashes.
 
     python scripts/soak.py                    a short form, in minutes
     python scripts/soak.py --kills 1000 --reads 100000 --files 10000 --command-lines 2000 --ranks 20
@@ -33,14 +33,14 @@ from gpt.text.sources import open_source
 def soak(
     work: Work, kills: int, reads: int, files: int, command_lines: int, ranks: int, seed: int
 ) -> Iterator[Tally]:
-    """Yield the tally of each kind of fault.
+    """Inject faults; yield the tally of each kind of fault.
 
     Args:
         work: the folder and the text.
         kills: kills of single runs: 3 in 10 at file operations, 3 in 10 during a resume, 1 in 20
             of an ensemble, the others at random. `kills` / 50 kills of a sweep are added, and
             `kills` / 100 of a sweep with two runs at once.
-        reads: reads beside a writer. If not 0, unreadable runs and full disks are tried, too.
+        reads: reads during a write. If not 0, unreadable runs and full disks are tried, too.
         files: damaged files.
         command_lines: random command lines.
         ranks: kills of one of two ranks. If not 0, a link is cut, too.
@@ -85,7 +85,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        folder.chmod(0o755)  # a process without rights must reach the files
+        folder.chmod(0o755)  # a process without privileges must be able to open the files
         os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog.\n" * 99)
         work = Work(folder, load_corpus(open_source(str(folder / "text.txt"))))

@@ -1,9 +1,9 @@
-"""The model built up from averaging, one runnable step a file; `gpt explain` shows them.
+"""The lessons of `gpt explain`, which build the model up step by step, starting from averaging.
 
-Each module holds the step itself, as a naive form and a better one. Below them, `explain` runs
-both on small tensors and writes the page, and `explain_trained` shows the same in a trained model.
-`lesson_page` is the page of a lesson, `build` makes it, `render` shows it in a terminal, and
-`trained` holds a trained model and its activations.
+Each lesson's module contains its step as code, often in a naive form and a better form. The
+function `explain` runs the code on small tensors and writes the lesson's page. The function
+`explain_trained` shows the same step in a trained model. `lesson_page` defines pages, `build` makes
+them, `render` formats them for a terminal, and `trained` holds a trained model and its activations.
 """
 
 LESSONS = {  # in the order in which they build on each other
@@ -19,5 +19,5 @@ LESSONS = {  # in the order in which they build on each other
     "training": "bigram, one head, one block: trained here, in seconds",
     "recipe": "what this project adds to the textbook, and what it brings",
 }
-# lessons whose module has another name, since other packages have modules so named
+# modules of the lessons whose own name is already used by a module in another package
 MODULES = {"dropout": "dropout_by_hand", "model": "textbook", "training": "three_models"}

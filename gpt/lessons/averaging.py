@@ -1,6 +1,6 @@
-"""The past, averaged: the simplest way for a position to use the characters before it.
+"""Averaging the past: the simplest way for a position to use the characters before it.
 
-The lesson reaches one result in three ways. The third is attention already, with scores of zero.
+The lesson computes the same averages in three ways. The third way is attention with equal scores.
 """
 
 import torch
@@ -12,7 +12,7 @@ from gpt.lessons.trained import Trained
 
 
 def by_loop(x: Tensor) -> Tensor:
-    """(B, T, C) -> (B, T, C): row t is the mean of rows 0 to t."""
+    """Average x (B, T, C) by a loop: row t of the result is the mean of rows 0 to t."""
     out = torch.zeros_like(x)
     for b in range(x.shape[0]):
         for t in range(x.shape[1]):
@@ -21,7 +21,7 @@ def by_loop(x: Tensor) -> Tensor:
 
 
 def by_matmul(x: Tensor) -> Tensor:
-    """Average by one product with a (T, T) matrix: a triangle of ones, each row over its sum."""
+    """Average by one product with (T, T) weights: triangular, with rows that sum to 1."""
     T = x.shape[1]
     weights = torch.tril(torch.ones(T, T))
     weights = weights / weights.sum(dim=1, keepdim=True)
@@ -29,24 +29,24 @@ def by_matmul(x: Tensor) -> Tensor:
 
 
 def by_softmax(x: Tensor) -> Tensor:
-    """Average by weights from a softmax of scores: zero for the past, -inf for the future."""
+    """Average by a softmax of scores that are 0 for the past and -inf for the future."""
     return causal_softmax(torch.zeros(x.shape[1], x.shape[1])) @ x
 
 
 def causal_softmax(scores: Tensor) -> Tensor:
-    """(..., T, T) scores -> weights: each row is a softmax over its past."""
+    """Turn scores (..., T, T) into weights: row t is a softmax over positions 0 to t."""
     future = torch.tril(torch.ones(scores.shape[-2:])) == 0
     return F.softmax(scores.masked_fill(future, float("-inf")), dim=-1)
 
 
 def example(seed: int) -> Tensor:
-    """Draw noise of shape (B, T, C) = (4, 8, 2)."""
+    """Return random x of shape (B, T, C) = (4, 8, 2)."""
     torch.manual_seed(seed)
     return torch.randn(4, 8, 2)
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     x = example(seed)
     B, T, C = x.shape
     page.paragraph(f"""A text is a **sequence** of **tokens**; here a token is a character. To
@@ -61,9 +61,9 @@ def explain(page: Page, seed: int) -> None:
         names("t", T),
         ["x", "x", "mean", "mean"],
     )
-    page.paragraph("""A loop over positions is slow. One matrix product does the same: a lower
-        triangular matrix of ones adds up the past, and averages it with each row divided by its
-        sum.""")
+    page.paragraph("""A loop over positions is slow. One matrix product does the same. A lower
+        triangular matrix of ones adds up the past. With each row divided by its sum, the matrix
+        averages the past.""")
     page.source(by_matmul)
     page.by_position("torch.tril(torch.ones(T, T))", torch.ones(T, T).tril().long())
     page.check("loop = triangular matrix product", by_loop(x), by_matmul(x))
@@ -87,21 +87,22 @@ def explain(page: Page, seed: int) -> None:
     page.exercise(
         """In `by_matmul` write `torch.triu` in place of `torch.tril`. What are rows t=0 and t=7 of
         the first sequence now, and which check fails?""",
-        f"""Each row averages the future: t=0 is the mean of all eight vectors, ({first}), which
-        t=7 was before, and t=7 is its own vector, ({last}). The check "loop = triangular matrix
-        product" fails. A mask turned the wrong way is a common mistake.""",
+        f"""Each row now averages its own position and the future. Row t=0 is the mean of all eight
+        vectors, ({first}), as row t=7 was before. Row t=7 is its own vector, ({last}). The check
+        "loop = triangular matrix product" fails. A mask turned the wrong way is a common
+        mistake.""",
     )
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Compare each head with the average of its values."""
+    """Compare the output of each trained head with the average of the head's values."""
     distances = []
     for _, q, k, v in trained.heads():
         mean = by_softmax(v[0])
         out = causal_softmax(q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5) @ v
         distances.append((out - mean).norm(dim=(-2, -1)) / mean.norm(dim=(-2, -1)))
     page.table(
-        "distance of each head's output from the average of its values, relative to that",
+        "distance of each head's output from the average of its values, relative to the average",
         torch.cat(distances),
         trained.layers,
         trained.columns,

@@ -1,7 +1,7 @@
-"""The block: what is repeated to make a deep model.
+"""The block of attention and MLP, which is repeated to make a deep model.
 
-The residual stream runs through all blocks. Attention and MLP each read a normalised copy of it,
-and add their output to it.
+The residual stream runs through all blocks. Attention and MLP each read a normalised copy of the
+stream, and add their output to the stream.
 """
 
 import math
@@ -17,30 +17,35 @@ from gpt.model.transformer import MLP, Block
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Zero for the very negative, x for the very positive, smooth between (arXiv:1606.08415)."""
+    """Compute GELU: near 0 for very negative x, near x for very positive x (arXiv:1606.08415)."""
     cubic = x + 0.044715 * x**3
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * cubic))
 
 
 def feed_forward(x: Tensor, mlp: MLP) -> Tensor:
-    """Apply two linear layers at each position: (B, T, C) -> (B, T, C)."""
+    """Map x (B, T, C) to (B, T, C) by the linear layers of `mlp`, with GELU between them."""
     hidden = gelu(mlp.expand(x))  # (B, T, 4 C)
     out: Tensor = mlp.projection(hidden)  # (B, T, C)
     return out
 
 
 def pre_norm_block(x: Tensor, block: Block) -> Tensor:
-    """Add attention, then the MLP, to the stream (B, T, C); LayerNorm stands before each."""
+    """Add the outputs of attention and MLP, each after a LayerNorm, to the stream x (B, T, C)."""
     x = x + block.attention(block.attention_norm(x))
     x = x + feed_forward(block.mlp_norm(x), block.mlp)
     return x
 
 
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
-    """Return the standard deviation of the stream after each of many layers (C, C) with GELU.
+    """Return the standard deviation of the stream after each layer, then a gradient norm.
 
-    The last number is the norm of the gradient, at the input, of the output's first channel. `norm`
-    says where LayerNorm stands: "none", "before" each layer, or "after" each addition.
+    The last number is the norm of the gradient of the output's first channel by the input.
+
+    Args:
+        x: the input, (..., C).
+        layers: weight matrices (C, C), each followed by GELU.
+        residual: add the output of each layer to the stream, instead of replacing the stream.
+        norm: the place of LayerNorm: "none", "before" each layer, or "after" each addition.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []
@@ -56,13 +61,13 @@ def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") ->
 
 
 def textbook_block(T: int, C: int) -> Block:
-    """Return the textbook's block, of 4 heads, with new weights."""
+    """Return a new block of the textbook GPT, with 4 heads, for T characters of C channels."""
     form = {"positions": "learned", "qk_norm": False, "activation": "gelu", "ngram": 1}
     return Block(ModelConfig.model_validate({"T": T, "C": C, "n_head": 4} | form))
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     torch.manual_seed(seed)
     x, block = torch.randn(2, 8, 16), textbook_block(T=8, C=16).eval()
     layers = [torch.randn(16, 16) / 4 for _ in range(12)]
@@ -78,16 +83,16 @@ def explain(page: Page, seed: int) -> None:
             "    +--> LayerNorm --> attention --+   +--> LayerNorm --> MLP --+",
         ],
     )
-    page.paragraph("""Without an activation the MLP's two linear layers would be one. **GELU**
-        (arXiv:1606.08415) is 0 for very negative numbers, x for very positive ones, and smooth
-        between. The block, its MLP, and GELU:""")
+    page.paragraph("""Without an activation the MLP's two linear layers would equal a single one.
+        **GELU** (arXiv:1606.08415) is 0 for very negative numbers, x for very positive ones, and
+        smooth between. The block, its MLP, and GELU:""")
     page.source(pre_norm_block, feed_forward, gelu)
     page.check("the lesson's block = the production model's", pre_norm_block(x, block), block(x))
     page.paragraph("""Why are outputs added? Through many random layers with weights of this size
         activations vanish, and gradients with them; with twice the weights both explode. A
         **residual connection** adds each output to the stream instead of replacing it (ResNet,
-        arXiv:1512.03385). LayerNorm before each layer (**pre-LN**, arXiv:2002.04745) keeps what is
-        added at one size. Twelve new layers:""")
+        arXiv:1512.03385). LayerNorm before each layer (**pre-LN**, arXiv:2002.04745) keeps the size
+        of what each layer adds the same. The table shows twelve new layers:""")
     page.source(deep)
     shown = [0, 2, 5, 8, 11, 12]
     rows = {
@@ -101,8 +106,8 @@ def explain(page: Page, seed: int) -> None:
         columns=[*(f"layer {i + 1}" for i in shown[:-1]), "gradient"],
     )
     page.paragraph("""With plain layers both vanish. With residual connections alone both grow
-        exponentially, as each layer adds in proportion to its input; with LayerNorm it adds about
-        the same.""")
+        exponentially, because each layer adds in proportion to its input. With LayerNorm, each
+        layer adds about the same amount.""")
     pre, post = (deep(x, layers, residual=True, norm=norm) for norm in ("before", "after"))
     page.exercise(
         """In `explain` (gpt/lessons/block.py) the third call of deep has norm="before". Write
@@ -116,7 +121,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show what each part of the blocks adds to the residual stream."""
+    """Show the size of the trained stream, and of what attention and MLP add to the stream."""
     norms = []
     for layer, x in zip(trained.blocks, trained.streams, strict=True):
         attended = layer.attention(layer.attention_norm(x))

@@ -16,8 +16,8 @@ def build_page(name: str, seed: int, trained: Trained | None = None) -> Page:
 
     Args:
         name: a key of `LESSONS`.
-        seed: the seed of the lesson's tensors.
-        trained: a trained model, whose own numbers are shown before the exercise.
+        seed: seed of the lesson's random tensors.
+        trained: a trained model. If given, the page also shows the lesson's step in this model.
     """
     module = import_module(f"gpt.lessons.{MODULES.get(name, name)}")
     file = f"{module.__name__.replace('.', '/')}.py"

@@ -15,33 +15,33 @@ from gpt.lessons.lesson_page import Page, names
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT, cross_entropy
 
-DRAWS = 4000  # draws whose mean is shown
-LOSS_DRAWS = 8  # draws whose mean loss is shown
-PS = [0.0, 0.1, 0.2, 0.5, 0.9]  # probabilities of the table of losses
+DRAWS = 4000  # number of draws whose mean is shown
+LOSS_DRAWS = 8  # number of draws whose mean loss is shown
+PS = [0.0, 0.1, 0.2, 0.5, 0.9]  # dropout probabilities in the table of losses
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """Drop each number with probability p: the naive form, whose mean is (1 - p) x, not x."""
+    """Set each number to zero with probability p, unscaled: the mean result is (1 - p) x."""
     survives = torch.empty_like(x).bernoulli_(1 - p)  # each 1 or 0
     return x * survives
 
 
 class ScaledDropout(nn.Module):
-    """The better form: divide the numbers that survive by 1 - p, so that the mean is x."""
+    """Dropout that divides the numbers that survive by 1 - p, so that the mean result is x."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
         self.p = p
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape -> the same shape."""
+        """Apply dropout to x, of any shape, in training mode; else return x unchanged."""
         if not self.training:
             return x
         return drop(x, self.p) / (1 - self.p)
 
 
 def loss_with(model: GPT, ids: Tensor, p: float) -> float:
-    """Return the mean loss on ids (1, T) in training mode with dropout `p`."""
+    """Return the mean loss on ids (1, T) in training mode with dropout probability `p`."""
     model = copy.deepcopy(model).train()
     for part in model.modules():
         if isinstance(part, nn.Dropout):
@@ -51,7 +51,7 @@ def loss_with(model: GPT, ids: Tensor, p: float) -> float:
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     x, one = head.example(seed)
     weights = one(x)[1][0]  # (T, T) of the first text
     page.paragraph("""A model with many parameters can memorise its text instead of learning from
@@ -81,8 +81,8 @@ def explain(page: Page, seed: int) -> None:
     T, p = len(weights), 0.2
     dropped = ScaledDropout(p)(weights)
     page.paragraph("""If dropout is applied to the attention weights, a query loses some of its keys
-        at this step and must use the others. A query with a single key may lose all. A row no
-        longer sums to 1, but on average it does. The lesson `head`, with p = .2:""")
+        at this step and must use the others. A query with a single key may lose that key. A row no
+        longer sums to 1, but on average it does. The weights of the lesson `head`, with p = .2:""")
     page.table(
         "attention weights after dropout: query position (row), key position (column)",
         torch.cat([dropped, dropped.sum(1, keepdim=True)], dim=1),
@@ -93,7 +93,7 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""Some GPTs drop attention weights. Here, `model.dropout` applies to the
         embeddings of characters and to the output of each attention and each MLP (two linear
         layers; the lesson `block`). The lesson `recipe` has token dropout, which drops the whole
-        embedding of a character. In the attention of the last lesson, with p = .1:""")
+        embedding of a character. In the attention of the lesson `heads`, with p = .1:""")
     x, attention = heads.example(seed, dropout=0.1)
     torch.manual_seed(seed)
     in_training = attention(x)
@@ -105,16 +105,16 @@ def explain(page: Page, seed: int) -> None:
     page.exercise(
         """In ScaledDropout.forward leave out `/ (1 - self.p)`. Predict the means in the first
         table, and which checks fail.""",
-        f"""Half of x, as in the table's last row: {float(unscaled[-1]):.4f} or so for 8. The checks
-        against torch and the production model in training fail. Evaluation is as before: twice the
-        mean of training.""",
+        f"""The means are half of x, as in the table's last row: {float(unscaled[-1]):.4f} or so for
+        8. The checks against torch and the production model in training fail. Evaluation does not
+        change, so its numbers are twice the mean in training.""",
     )
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show what dropout would make of the loss."""
-    page.paragraph(f"""It was trained with model.dropout {trained.model.config.dropout:g}. In
-        training mode, with dropout p, its loss on this text (of two characters or more) is:""")
+    """Show the trained model's loss in training mode by dropout probability."""
+    page.paragraph(f"""The model was trained with model.dropout {trained.model.config.dropout:g}.
+        Its loss on this text in training mode, with dropout p (a single character has no loss):""")
     if trained.ids.shape[1] > 1:
         torch.manual_seed(trained.seed)
         page.table(

@@ -12,21 +12,25 @@ from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.text.display import symbol
 
-LARGEST = 8  # attention weights that a table shows
+LARGEST = 8  # number of attention weights in a table
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Map q (..., T, hs), k (..., S, hs), v (..., S, vs) to outputs and weights (..., T, S)."""
+    """Return the outputs (..., T, vs) and the weights (..., T, S) of attention.
+
+    Shapes: q (..., T, hs), k (..., S, hs), v (..., S, vs). With `causal`, S = T, and each query
+    attends only to the keys up to its own position.
+    """
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
     weights = causal_softmax(scores) if causal else scores.softmax(dim=-1)
     return weights @ v, weights  # (..., T, vs), (..., T, S)
 
 
 class Head(nn.Module):
-    """The better form: linear layers, whose initial weights have a sensible scale.
+    """Head of attention made of linear layers, whose initial weights have a sensible scale.
 
-    A causal head is that of a decoder, one without a mask that of an encoder. With a `context` it
-    computes cross-attention: queries from one text, keys and values from another.
+    Decoders use causal heads, encoders use heads without a mask. With a `context`, the head
+    computes cross-attention: the queries come from x, the keys and values from `context`.
     """
 
     def __init__(
@@ -46,26 +50,26 @@ class Head(nn.Module):
 
 
 def example(seed: int) -> tuple[Tensor, Head]:
-    """Draw noise (B, T, C) = (4, 8, 32), and a head of size 16."""
+    """Return random x of shape (B, T, C) = (4, 8, 32), and a head of size 16."""
     torch.manual_seed(seed)
     return torch.randn(4, 8, 32), Head(32, 16)
 
 
 def by_layers() -> Head:
-    """Draw the head of the six words as linear layers, with its own seed."""
+    """Return a `Head` for the six words, from 3 channels to 2, drawn with `LINEAR_SEED`."""
     torch.manual_seed(six_words.LINEAR_SEED)
     return Head(3, 2, causal=False)
 
 
 def copy_matrices(source: six_words.ParameterHead, head: Head) -> Head:
-    """Copy the matrices of the naive form to `head`; `nn.Linear` stores them transposed."""
+    """Copy the matrices of `source` to `head`, transposed as `nn.Linear` stores them."""
     for name in ("query", "key", "value"):
         getattr(head, name).weight.data.copy_(getattr(source, name).T)
     return head
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     page.paragraph("""Averaging weighs all of the past equally. In a **head** of attention each
         position computes three vectors: a **query** (what it looks for), a **key** (what it
         contains) and a **value** (what it passes on). The **score** of a query and a key is their
@@ -82,8 +86,8 @@ def explain(page: Page, seed: int) -> None:
         above, because the weights are drawn differently. `torch.rand` draws from 0 to 1.
         `nn.Linear` draws from -1/sqrt(d_in) to 1/sqrt(d_in), here .5774, so that outputs are about
         as large as inputs, however many inputs there are. It also stores the matrix transposed,
-        (d_out, d_in). If the weights of the first form are copied, transposed, both forms agree.
-        (`context`, a second text, is for cross-attention in the lesson `heads`.)""")
+        (d_out, d_in). If the matrices above are transposed and copied to the layers, both forms
+        agree. (`context`, a second text, is for cross-attention in the lesson `heads`.)""")
     page.source(Head.forward)
     page.table("context vectors of the linear layers", linear(X)[0], six_words.WORDS)
     page.check_differ("matrices drawn with 0 to 1, or by nn.Linear", by_hand(X)[0], linear(X)[0])
@@ -92,7 +96,7 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""A **bias** adds a constant to each query, key and value. That is the same as
         one more channel of x that is always 1. GPT-2 has biases; most models since have none. Here
         d_out differs from d_in. In a GPT with one head both are C, so that x and the output can be
-        added; of many heads each makes C / n_head channels.""")
+        added. With several heads, each outputs C / n_head channels.""")
     _explain_causal(page, seed)
     page.exercise(
         """In `ParameterHead.forward` (six_words.py) delete `/ k.shape[-1] ** 0.5`. The weight of
@@ -117,8 +121,8 @@ def _explain_causal(page: Page, seed: int) -> None:
     page.by_position("first sequence: the masked scores, before softmax", masked)
     page.by_position("the attention weights", weights[0], future)
     page.paragraph(f"""What is averaged? Without values it would be x itself: weights @ x, with all
-        its {C} channels. The value layer chooses what to pass on, in 16 channels. It is linear, so
-        it gives the same result before averaging and after.""")
+        its {C} channels. The value layer chooses what to pass on, in 16 channels. The layer
+        is linear, so it gives the same result whether it is applied before or after averaging.""")
     page.check("weights @ V = the values of weights @ x", output, head.value(weights @ x))
     page.paragraph("""Attention is a **directed graph**. An edge leads from each position to itself
         and to each position after it, and carries its value. The mask decides which edges exist,
@@ -128,7 +132,7 @@ def _explain_causal(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the largest weights of a query, and the embeddings that lie nearest."""
+    """Show the largest attention weights of the last query in layer 1, head 1."""
     attention, q, k, v = next(trained.heads())
     _, weights = attend(q, k, v, causal=True)
     T = len(trained.characters)

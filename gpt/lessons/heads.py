@@ -1,7 +1,7 @@
 """Multi-head attention: several heads in parallel, their outputs concatenated and projected.
 
 Shapes: B batch, T time, C channels, H heads, hs head_size, vs value_size; H * hs need not be C.
-Which keys a query may attend to is decided by the mask: masks.py.
+masks.py explains the mask, which decides the keys that a query may attend to.
 """
 
 import torch
@@ -16,23 +16,24 @@ from gpt.model.attention import CausalSelfAttention
 
 
 class ListOfHeads(nn.Module):
-    """The naive form: H heads one after the other, concatenated, projected back to C."""
+    """Naive multi-head attention: H heads computed one by one, concatenated and projected."""
 
     def __init__(self, heads: list[Head], projection: nn.Linear) -> None:
         super().__init__()
         self.heads, self.projection = nn.ModuleList(heads), projection
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, T, C) -> (B, T, C)."""
+        """Map x (B, T, C) to outputs (B, T, C)."""
         outputs = [head(x)[0] for head in self.heads]  # (B, T, vs) each
         out: Tensor = self.projection(torch.cat(outputs, dim=-1))
         return out
 
 
 class FusedHeads(nn.Module):
-    """The better form: the queries, keys and values of all heads from one matrix product.
+    """Multi-head attention that computes queries, keys and values in one matrix product.
 
-    The mask is a buffer, made once for T positions and cropped to the t of the input.
+    The mask is a buffer. It is made once for T positions, and cropped to the t positions of the
+    input.
     """
 
     future: Tensor
@@ -47,33 +48,33 @@ class FusedHeads(nn.Module):
         self.register_buffer("future", future, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(B, t, C) -> (B, t, C), for any t up to T."""
+        """Map x (B, t, C), for any t up to T, to outputs (B, t, C)."""
         q, k, v = self.split(x)
         return self.join(self.weigh(q, k) @ v)
 
     def split(self, x: Tensor) -> list[Tensor]:
-        """(B, t, C) -> queries and keys (B, H, t, hs), values (B, H, t, vs)."""
+        """Return queries and keys (B, H, t, hs), and values (B, H, t, vs), of x (B, t, C)."""
         B, t, _ = x.shape
         qkv = self.qkv(x).split(self.sizes, dim=-1)  # (B, t, H * size) each
         parts = [part.view(B, t, self.n_head, -1) for part in qkv]
         return [part.transpose(1, 2) for part in parts]  # (B, H, t, size)
 
     def weigh(self, q: Tensor, k: Tensor) -> Tensor:
-        """(B, H, t, hs) twice -> attention weights (B, H, t, t)."""
+        """Return causal attention weights (B, H, t, t) of queries and keys (B, H, t, hs)."""
         t = q.shape[-2]
         scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (B, H, t, t)
         scores = scores.masked_fill(self.future[:t, :t], float("-inf"))
         return torch.softmax(scores, dim=-1)
 
     def join(self, y: Tensor) -> Tensor:
-        """(B, H, t, vs) -> (B, t, C): the heads side by side, projected back."""
+        """Concatenate the heads' outputs (B, H, t, vs) and project them to (B, t, C)."""
         side_by_side = y.transpose(1, 2).flatten(2)  # (B, t, H * vs)
         out: Tensor = self.projection(side_by_side)
         return out
 
 
 def take_apart(fused: FusedHeads) -> ListOfHeads:
-    """Return the same heads one by one, with copies of the weights."""
+    """Return the heads of `fused` as a list of single heads with the same weights."""
     q_size, _, v_size = (size // fused.n_head for size in fused.sizes)
     heads = [Head(fused.qkv.in_features, q_size, v_size) for _ in range(fused.n_head)]
     layers = [getattr(head, name) for name in ("query", "key", "value") for head in heads]
@@ -84,7 +85,7 @@ def take_apart(fused: FusedHeads) -> ListOfHeads:
 
 
 def example(seed: int, **settings: float) -> tuple[Tensor, CausalSelfAttention]:
-    """Draw noise (2, 16, 16), and 8 heads of size 32, 256 channels from 16, as in the notebook."""
+    """Return random x (2, 16, 16), and attention with 8 heads of size 32, as in the notebook."""
     torch.manual_seed(seed)
     sizes = {"T": 16, "C": 16, "n_head": 8, "head_size": 32, "value_size": 24}
     form = {"positions": "learned", "qk_norm": False}
@@ -93,13 +94,14 @@ def example(seed: int, **settings: float) -> tuple[Tensor, CausalSelfAttention]:
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     x, attention = example(seed)
     fused = FusedHeads(16, 8, 32, 24, 16)
     fused.load_state_dict(attention.eval().state_dict())
     apart = take_apart(fused)
     page.paragraph("""One head has one attention pattern at each position. Predicting text needs
-        several at once: the vowel before, the start of the word, the speaker. **Multi-head
+        several at once, for example to the last vowel, to the start of the word and to the name of
+        the speaker. **Multi-head
         attention** has many heads, each with its own queries, keys and values. Their outputs are
         concatenated and projected back to the C channels.""")
     page.formula("multi-head attention", "concat(head_1, ..., head_H) W_O")
@@ -126,7 +128,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show that the model is causal."""
+    """Check that the trained model is causal."""
     changed = trained.ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % len(trained.vocabulary)
     before, after = trained.model(trained.ids), trained.model(changed)

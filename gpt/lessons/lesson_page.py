@@ -1,4 +1,4 @@
-"""The page of a lesson: paragraphs, code, small tables, and equalities that are checked live."""
+"""The page of a lesson: paragraphs, code, small tables, and claims that are checked by code."""
 
 import ast
 import inspect
@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-MIN_DIFFERENCE = 1e-3  # between tensors that are claimed to differ
+MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
 Row = Tensor | Sequence[float | Tensor]
 Rows = Row | Sequence[Sequence[float | Tensor]]
-TERM = re.compile(r"\*\*(.+?)\*\*")  # **causal mask**: a technical term where it is first used
+TERM = re.compile(r"\*\*(.+?)\*\*")  # **causal mask**: a technical term, where it is first used
 
 
 @dataclass
 class Page:
-    """The parts of a lesson in order: plain data, for a terminal (`render.render`) or as JSON."""
+    """The parts of a lesson, in order, as plain data for `render.render` or for JSON."""
 
     name: str
     title: str
-    file: str
-    next: str | None
+    file: str  # path of the lesson's module
+    next: str | None  # name of the next lesson
     parts: list[dict[str, Any]] = field(default_factory=list)
 
     def paragraph(self, text: str) -> None:
@@ -58,7 +58,7 @@ class Page:
 
         Args:
             caption: what the numbers are.
-            values: (rows, columns) or (columns,), or the rows (columns,) by their names.
+            values: a matrix (rows, columns), a single row (columns,), or a row for each row name.
             rows: the names of the rows.
             columns: the names of the columns.
             mask: boolean, (rows, columns); cells where it is True stay blank.
@@ -75,7 +75,7 @@ class Page:
         )
 
     def by_position(self, caption: str, values: Tensor, mask: Tensor | None = None) -> None:
-        """Add a table (T, T) with a row for each query position, a column for each key position."""
+        """Add a table of values (T, T): a row per query position, a column per key position."""
         self.table(caption, values, names("t", len(values)), names("t", len(values)), mask)
 
     def drawing(self, caption: str, lines: Sequence[str]) -> None:
@@ -83,13 +83,16 @@ class Page:
         self.parts.append({"drawing": caption, "lines": list(lines)})
 
     def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-5) -> None:
-        """Claim that two tensors are equal up to rounding, and check it."""
+        """Add a claim that two tensors are equal up to rounding, and whether this is true.
+
+        They may differ by `tolerance`, multiplied by the largest |element| of `right` if above 1.
+        """
         largest = tolerance * max(1.0, float(right.detach().abs().max()))
         difference = float((left - right).detach().abs().max())
         self._check(claim, "equal", difference, holds=difference <= largest)
 
     def check_differ(self, claim: str, left: Tensor, right: Tensor) -> None:
-        """Claim that two tensors differ, and check it."""
+        """Add a claim that two tensors differ, and whether this is true."""
         difference = float((left - right).detach().abs().max())
         self._check(claim, "differ", difference, holds=difference > MIN_DIFFERENCE)
 
@@ -98,12 +101,12 @@ class Page:
         self.parts.append({"check": claim, "relation": relation} | result)
 
     def exercise(self, task: str, answer: str) -> None:
-        """Add the exercise: change a line, predict what happens, run the lesson again."""
+        """Add the exercise: a change of the code, whose effect the learner predicts."""
         self.parts.append({"exercise": " ".join(task.split()), "answer": " ".join(answer.split())})
 
     @property
     def holds(self) -> bool:
-        """Whether every check on the page succeeded."""
+        """True if every check on the page succeeded."""
         return all(part.get("holds", True) for part in self.parts)
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,12 +116,12 @@ class Page:
 
 
 def names(letter: str, count: int) -> list[str]:
-    """Return `t=0`, `t=1` and so on, to name the rows or columns of a table."""
+    """Return `count` names of rows or columns: for the letter t, `t=0`, `t=1` and so on."""
     return [f"{letter}={i}" for i in range(count)]
 
 
 def _json_number(value: float) -> float | str | None:
-    """Return infinity and NaN as text: masked scores are -inf, which JSON cannot express."""
+    """Return `value`, or its text if it is infinite or NaN, which JSON cannot express."""
     return value if math.isfinite(value) else str(value)
 
 

@@ -14,28 +14,28 @@ from gpt.lessons.lesson_page import Page, names
 
 
 def causal(T: int) -> Tensor:
-    """(T, T): each position attends to itself and to those before it."""
+    """Return the causal mask (T, T): each position attends to itself and to earlier ones."""
     return torch.ones(T, T, dtype=torch.bool).tril()
 
 
 def additive(allowed: Tensor) -> Tensor:
-    """Turn a mask into one to add to the scores: 0 if attention is allowed, else -3.4e38."""
+    """Return a mask to add to the scores: 0 where `allowed` is True, else -3.4e38."""
     lowest = torch.finfo(torch.float32).min
     return torch.zeros(allowed.shape).masked_fill(~allowed, lowest)
 
 
 def attend_added(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute `attend` with an additive mask (T, S)."""
+    """Compute attention as `attend` does, but with an additive mask (T, S)."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + mask
     weights = scores.softmax(dim=-1)
     return weights @ v, weights
 
 
 def influence(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """(T, T): how much the output at t (row) changes with the input at s (column).
+    """Return a table (T, T): how much output t (row) changes if input s (column) changes.
 
-    This is the test of causality. In x (B, T, C) one position is changed at a time, and no output
-    before it may change.
+    This is a test of causality: one position of x (B, T, C) is changed at a time, and no output
+    before that position may change.
     """
     columns, before = [], step(x)
     for s in range(x.shape[1]):
@@ -46,7 +46,7 @@ def influence(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
-    """Write the part of the page about masks; `fused` has a mask made for more than 5 positions."""
+    """Write the part of the page about masks, with the causal `fused` heads and x (2, 16, 16)."""
     page.paragraph("""The **causal mask** is made once, for the longest text that the model takes.
         It is cropped to the t characters of the input (`self.future[:t, :t]`). It is a **buffer**
         of the module, which moves with the module to another device. It is not trained, because an
@@ -68,7 +68,8 @@ def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
     _explain_inversion(page, one, fused, x)
     page.paragraph("""An **encoder** (BERT) has no mask: each position attends to the whole text,
         including what follows. It represents a text that already exists, for example to classify it
-        or to fill in a blank. It cannot generate text: in training it would see the answer.""")
+        or to fill in a blank. It cannot learn to predict the next character: in training it would
+        see that character.""")
     page.paragraph("""A **decoder** (GPT, the model of this program) has the causal mask. Each
         position predicts the character after it from those up to it, so that one text of T
         characters trains T predictions at once.""")
@@ -78,7 +79,8 @@ def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
     page.paragraph("""A decoder generates text in an **autoregressive** way: it predicts a
         character, appends it, and predicts the next from the longer text. Each step adds one row
         to the mask. The rows above it never see the new character, so keys and values are kept (a
-        **key-value cache**), and only the new query is computed. It needs no mask.""")
+        **key-value cache**), and only the new query is computed. This query needs no mask, because
+        all keys belong to the past.""")
     page.check(
         "the last query alone, without a mask = the last row of all, with the causal mask",
         attend(q[:, -1:], k, v, causal=False)[0],
@@ -102,7 +104,7 @@ def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
 
 
 def _explain_inversion(page: Page, one: Head, fused: nn.Module, x: Tensor) -> None:
-    """Show a mask that is the wrong way round, and the test that detects it."""
+    """Show a mask that is inverted by mistake, and the test that detects the mistake."""
 
     def inverted(x: Tensor) -> tuple[Tensor, Tensor]:
         return attend_added(one.query(x), one.key(x), one.value(x), additive(~causal(x.shape[1])))

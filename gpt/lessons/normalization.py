@@ -1,9 +1,10 @@
 """Normalisation: bring numbers to mean 0 and variance 1, over the batch or over the channels.
 
-BatchNorm (arXiv:1502.03167) normalises each column, over the examples of a batch. The output for
-an example then depends on the others, and evaluation uses running statistics instead. LayerNorm
-(arXiv:1607.06450) normalises each row, over the channels of one example, and needs neither.
-`correction` 1 is the unbiased variance of the notebooks, 0 that of torch's layers.
+BatchNorm (arXiv:1502.03167) normalises each column, over the examples of a batch. In training, the
+output for an example then depends on the other examples; evaluation uses running statistics.
+LayerNorm (arXiv:1607.06450) normalises each row, over the channels of one example, and needs no
+running statistics. `correction` = 1 computes the unbiased variance, as the notebooks do.
+`correction` = 0 computes the biased variance, as torch's layers do.
 """
 
 import torch
@@ -14,7 +15,7 @@ from gpt.lessons.trained import Trained
 
 
 class BatchNorm:
-    """(B, C) -> (B, C): each column to mean 0 and variance 1, then scaled and shifted."""
+    """BatchNorm: normalise each column of x (B, C) to mean 0, variance 1, then scale and shift."""
 
     def __init__(
         self, channels: int, *, eps: float = 1e-5, momentum: float = 0.1, correction: int = 1
@@ -24,7 +25,7 @@ class BatchNorm:
         self.eps, self.momentum, self.correction, self.training = eps, momentum, correction, True
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(B, C) -> (B, C); in training it also updates the running mean and variance."""
+        """Normalise x (B, C); in training, also update the running mean and variance."""
         mean, var = self.running_mean, self.running_var
         if self.training:
             mean, var = x.mean(dim=0), x.var(dim=0, correction=self.correction)
@@ -34,48 +35,48 @@ class BatchNorm:
         return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
 
     def parameters(self) -> list[Tensor]:
-        """Return what the optimizer trains; the running statistics are only measured."""
+        """Return the trained parameters, gamma and beta. Running statistics are not trained."""
         return [self.gamma, self.beta]
 
 
 class LayerNorm:
-    """(..., C) -> (..., C): each row to mean 0 and variance 1, then scaled and shifted."""
+    """LayerNorm: normalise each row of x (..., C) to mean 0, variance 1, then scale and shift."""
 
     def __init__(self, channels: int, *, eps: float = 1e-5, correction: int = 1) -> None:
         self.gamma, self.beta = torch.ones(channels), torch.zeros(channels)
         self.eps, self.correction = eps, correction
 
     def __call__(self, x: Tensor) -> Tensor:
-        """(..., C) -> (..., C), the same in training and in evaluation."""
+        """Normalise x (..., C), in the same way in training and in evaluation."""
         mean = x.mean(dim=-1, keepdim=True)
         var = x.var(dim=-1, keepdim=True, correction=self.correction)
         return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
 
     def parameters(self) -> list[Tensor]:
-        """Return what the optimizer trains."""
+        """Return the trained parameters, gamma and beta."""
         return [self.gamma, self.beta]
 
 
 def statistics(x: Tensor) -> list[Tensor]:
-    """(B, C) -> mean and standard deviation of column 0 and of row 0."""
+    """Return the mean and standard deviation of column 0, then of row 0, of x (B, C)."""
     return [x[:, 0].mean(), x[:, 0].std(), x[0].mean(), x[0].std()]
 
 
 def example(seed: int) -> Tensor:
-    """Draw noise of shape (B, C) = (32, 100)."""
+    """Return random x of shape (B, C) = (32, 100)."""
     torch.manual_seed(seed)
     return torch.randn(32, 100)
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     x = example(seed)
     layer_norm = LayerNorm(100)
     by_batch, by_layer = BatchNorm(100)(x), layer_norm(x)
     page.paragraph("""Activations drift through many layers: they become too large, too small, or
         off centre. To **normalise** is to subtract the mean and to divide by the standard
-        deviation. The question is over which numbers to take the two. Here are 32 examples (rows)
-        of 100 channels (columns). **BatchNorm** normalises each column, a channel over all
+        deviation. The question is over which numbers to compute these two. Here are 32 examples
+        (rows) of 100 channels (columns). **BatchNorm** normalises each column, a channel over all
         examples. **LayerNorm** normalises each row, an example over its channels.""")
     page.source(BatchNorm.__call__, LayerNorm.__call__)
     page.table(
@@ -100,7 +101,7 @@ def explain(page: Page, seed: int) -> None:
         variance a tenth (`momentum`) of the way to its own. Evaluation uses these. They are not
         parameters: no gradient changes them.""")
     page.paragraph("""The notebooks divide by the unbiased standard deviation (`correction` 1),
-        torch's layers by the biased one (0). With that, both are torch's:""")
+        torch's layers by the biased one (0). With `correction` 0, both forms equal torch's:""")
     ours, theirs = BatchNorm(100, correction=0), nn.BatchNorm1d(100)
     page.check("BatchNorm by hand = torch's, in training", ours(x), theirs(x))
     ours.training = False
@@ -118,7 +119,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the residual stream before and after LayerNorm."""
+    """Show the mean and standard deviation of the trained stream before and after LayerNorm."""
     page.table(
         "the residual stream before each attention, and after its LayerNorm",
         [

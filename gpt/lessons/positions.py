@@ -1,7 +1,7 @@
-"""Positions: without them attention is permutation equivariant: a set goes in, not a sequence.
+"""Positions, without which attention treats its input as a set instead of a sequence.
 
-Absolute positions, learned or sinusoidal, are added to the token embedding. (Rotary positions
-rotate queries and keys instead: the lesson `recipe`.)
+Absolute positions, learned or sinusoidal, are added to the token embedding. The lesson `recipe`
+explains rotary positions, which rotate queries and keys instead.
 """
 
 import torch
@@ -13,12 +13,12 @@ from gpt.lessons.trained import Trained
 
 
 def add_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Add a vector for each position: embeddings (B, T, C) + positions (T or more, C)."""
+    """Add the first T rows of `positions`, a table of vectors (C,), to embeddings x (B, T, C)."""
     return x + positions[: x.shape[1]]
 
 
 def sinusoids(T: int, C: int) -> Tensor:
-    """(T, C): positions that need no training ("Attention Is All You Need", section 3.5).
+    """Return fixed position vectors (T, C) ("Attention Is All You Need", section 3.5).
 
     Channels 2i and 2i + 1 are the sine and cosine of t / 10000^(2i/C).
     """
@@ -28,7 +28,10 @@ def sinusoids(T: int, C: int) -> Tensor:
 
 
 def permute_past(T: int, kept: int, seed: int) -> Tensor:
-    """Return an order of T positions that permutes all but the last `kept` (at most T - 2)."""
+    """Return the positions 0 to T - 1 in a random order that keeps the last `kept` in place.
+
+    `kept` is at most T - 2, so that at least two positions can be permuted.
+    """
     past = torch.arange(T - kept)
     generator, order = torch.Generator().manual_seed(seed), past
     while order.equal(past):
@@ -37,7 +40,7 @@ def permute_past(T: int, kept: int, seed: int) -> Tensor:
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     torch.manual_seed(seed)
     x, head, learned = torch.randn(1, 8, 16), Head(16, 6), torch.randn(8, 16)
     permuted = x[:, permute_past(8, 1, seed)]
@@ -62,8 +65,8 @@ def explain(page: Page, seed: int) -> None:
     claim = "the last output, with positions: past in order, past permuted"
     page.check_differ(claim, *last_outputs(learned))
     page.paragraph("""The first transformer had **sinusoidal** positions, which need no training.
-        Each pair of channels is a clock hand, and the first is the fastest. The dot product of two
-        such vectors depends only on how far apart they are:""")
+        Each pair of channels turns like the hand of a clock, and the first pair turns fastest. The
+        dot product of two position vectors depends only on how far apart they are:""")
     page.source(sinusoids)
     fixed = sinusoids(8, 16)
     products = fixed @ fixed.T  # (T, T)
@@ -73,7 +76,7 @@ def explain(page: Page, seed: int) -> None:
         say how far apart a query and a key are. Most models now use rotary positions: the lesson
         recipe. (A decoder of several layers can be trained without positions, arXiv:2203.16634. The
         causal mask gives each character a past of its own, so what the first layer adds depends on
-        the place.)""")
+        the position.)""")
     in_order, out_of_order = last_outputs(learned[:1])
     page.exercise(
         """In add_positions write positions[:1] for positions[: x.shape[1]]: the same vector at
@@ -82,12 +85,12 @@ def explain(page: Page, seed: int) -> None:
             float(
                 (in_order - out_of_order).abs().max()
             ):.0e}, which is rounding, so the check that they differ fails. The
-        same vector everywhere says nothing of where a character is.""",
+        same vector everywhere says nothing about where a character is.""",
     )
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Permute the past of the text."""
+    """Show how the trained model's prediction changes if the past of the text is permuted."""
     T, kept = trained.ids.shape[1], trained.model.config.ngram
     if kept + 2 > T:
         page.paragraph(f"""This text is too short to permute its past: that needs {kept + 2}

@@ -1,4 +1,4 @@
-"""The recipe: what this project adds to the textbook GPT, and what each addition brings.
+"""The recipe: what this project adds to the textbook GPT, and how much each addition helps.
 
 Every val loss is from scripts/experiments.md. Shapes: B batch, T time, C channels, hs head_size,
 V vocabulary size.
@@ -23,8 +23,8 @@ from gpt.model.transformer import GPT, cross_entropy
 from gpt.text.display import symbol
 from gpt.training.optimizer import orthogonalise
 
-ALL_OF_THEM = 1.863  # val loss of shakespeare_fast
-LEAVE_ONE_OUT = {  # val loss of shakespeare_fast without the part (with another), of 3 seeds
+ALL_OF_THEM = 1.863  # val loss of shakespeare_fast with all parts
+LEAVE_ONE_OUT = {  # mean val loss of 3 seeds without a part (with another instead)
     "rotary positions (learned)": 1.938,
     "QK norm and its scale 1.5": 1.858,
     "n-gram embeddings": 2.018,
@@ -34,13 +34,14 @@ LEAVE_ONE_OUT = {  # val loss of shakespeare_fast without the part (with another
     "short windows first": 1.867,
     "all but the initialisation": 2.519,
 }
-FACTORS = (1, 10, 100)  # by which queries are multiplied
+FACTORS = (1, 10, 100)  # factors by which queries are multiplied
 
 
 def rotate(x: Tensor) -> Tensor:
-    """Rotate (..., T, hs) by position (RoFormer, arXiv:2104.09864, section 3.2.2).
+    """Rotate x (..., T, hs) by position (RoFormer, arXiv:2104.09864, section 3.2.2).
 
-    Channels i and i + hs/2 are one complex number, which is multiplied by e^(i t 10000^(-2i/hs)).
+    Channels c and c + hs/2 at position t form one complex number, which is rotated by the angle
+    t * 10000^(-2c/hs), in radians.
     """
     T, half = x.shape[-2], x.shape[-1] // 2
     frequencies = 10000 ** -(torch.arange(half, dtype=torch.float64) / half)
@@ -51,14 +52,14 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
-    """(..., T, hs) twice -> scores (..., T, T), at most sqrt(hs)."""
+    """Return scores (..., T, T) of normalised q and k (..., T, hs); no |score| exceeds sqrt(hs)."""
     q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
     k = F.layer_norm(k, k.shape[-1:])
     return scaled_scores(q, k)
 
 
 def offset_by_one(k: Tensor) -> Tensor:
-    """Take half of the channels of keys (..., T, hs) from the character before."""
+    """Replace half of the channels of keys (..., T, hs) by those of the previous key."""
     hs = k.shape[-1]
     # the pairs that rotary positions rotate least
     half = [i for i in range(hs) if i % (hs // 2) >= hs // 4]
@@ -69,56 +70,59 @@ def offset_by_one(k: Tensor) -> Tensor:
 
 
 def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
-    """(B, T) ids, tables (V, C) -> (B, T, C): a row for the character, and for each before it."""
+    """Return the embeddings (B, T, C) of ids (B, T), each a sum of one row per table.
+
+    `tables[d]` (V, C) has a row for each character that is d positions before.
+    """
     x = tables[0][ids]  # (B, T, C)
     for distance, table in enumerate(tables[1:], start=1):
-        x[:, distance:] += table[ids[:, :-distance]]  # so far before
+        x[:, distance:] += table[ids[:, :-distance]]  # the ids `distance` before
     return x
 
 
 def by_svd(gradient: Tensor) -> Tensor:
-    """(height, width) -> U V^T of its U S V^T: all singular values 1, the directions kept."""
+    """Return U V^T of a gradient (height, width) = U S V^T: all singular values become 1."""
     U, _, Vt = torch.linalg.svd(gradient, full_matrices=False)
     return torch.matmul(U, Vt)
 
 
 def embedding_tables(model: GPT) -> list[Tensor]:
-    """Return the tables (V, C) of a character, and of the first, second, ... before it."""
+    """Return the embedding tables (V, C): for the character itself, the one before, and so on."""
     weights: dict[str, Tensor] = model.state_dict()
     keys = ["token_embedding", *(f"ngram_embeddings.{i}" for i in range(model.config.ngram - 1))]
     return [weights[f"{key}.weight"] for key in keys]
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     torch.manual_seed(seed)
     ids, model = torch.randint(11, (2, 8)), GPT(load_config("quickstart").model, 11).eval()
     q, k = torch.randn(2, 1, 8, 16, generator=torch.Generator().manual_seed(seed))
     page.paragraph("""The textbook GPT, config classic, learns slowly. This project's other configs
         add the ten parts below. Parts 7, 8 and 10 are off by default: `gpt train my.txt` sets 8,
-        and sets 7 and 10 if they pay. The table at the end shows what most parts bring. Most are
-        settings: try without them, on your own text.""")
+        and sets 7 and 10 if they help. The table at the end shows how much most parts lower the val
+        loss. Most parts are settings: try to train without them on your own text.""")
     _explain_attention(page, q, k)
     _explain_layers(page, ids, model)
     _explain_muon(page, ids, model)
     page.paragraph("""7. **Token dropout** (word dropout, arXiv:1511.06349;
-        model.character_dropout). Some of a batch's input characters are dropped, others in each
-        step, so that no single one is relied on. A dropped character adds no row to the embedding
-        of its own position, and none to those after it. Its own position keeps the rows of the
-        characters before it. It helps against overfitting, if a text is read many times.""")
+        model.character_dropout). In each step, some input characters are dropped at random, so that
+        the model does not rely on any single one. A dropped character adds no row to the embedding
+        of its own position or of later positions. Its own position keeps the rows of the characters
+        before it. Token dropout reduces overfitting if a text is read many times.""")
     page.paragraph("""8. **Short windows first** (sequence length warmup, arXiv:2108.06084;
         train.first_window). Most of what there is to learn needs little context, and in short
         windows attention costs less. The first steps have windows of train.first_window
         characters, and accordingly more of them.""")
-    page.paragraph("""9. **Epochs**. Windows are not drawn anywhere in the text. Every pass over it
-        uses each character at most once, and all but fewer than 2 T of them, in an order of its
-        own.""")
+    page.paragraph("""9. **Epochs**. Windows are not drawn at independent random places. Each pass
+        over the text takes windows that do not overlap, in a new random order. Fewer than 2 T
+        characters are left out of a pass.""")
     _explain_key_offset(page, k)
     page.paragraph("""What does each part bring? The table shows the val loss (nats per character)
         on tinyshakespeare of the config shakespeare_fast, 140 steps of 1,024 characters, with one
-        part left out: means of three seeds. Such a short run shows what helps at once. QK norm does
-        not, and squared ReLU and short windows hardly do, though these two save time.
-        scripts/experiments.md has all experiments, also those that did not help.""")
+        part left out: means of three seeds. Such a short run shows only what helps early. QK norm
+        does not, and squared ReLU and short windows hardly do, though these two save time.
+        scripts/experiments.md lists all experiments, including those that did not help.""")
     page.table(
         "val loss without the part (with what is in parentheses instead); "
         f"with all of them it is {ALL_OF_THEM:.3f}",
@@ -129,8 +133,8 @@ def explain(page: Page, seed: int) -> None:
     largest = ", ".join(f"{s.abs().max():.4f}" for s in scores)
     bits = [entropy(causal_softmax(s)).mean() for s in scores]
     page.exercise(
-        """In normalised_scores delete the line that normalises q. Which scores has the table's row
-        'with QK norm' then, and what becomes of the attention weights?""",
+        """In normalised_scores delete the line that normalises q. Which scores does the table's
+        row 'with QK norm' then show, and how do the attention weights change?""",
         f"""{largest}: they grow with the queries, and nothing bounds them. The attention weights
         become sharp: their mean entropy falls from {bits[0]:.2f} to {bits[1]:.2f} and {bits[2]:.2f}
         of at most {max_entropy(8):.2f} bits, and with it the gradient (lesson scaling).""",
@@ -140,9 +144,9 @@ def explain(page: Page, seed: int) -> None:
 def _explain_attention(page: Page, q: Tensor, k: Tensor) -> None:
     """Explain rotary positions and QK norm."""
     page.paragraph("""1. **Rotary positions** (RoPE; arXiv:2104.09864, section 3.2.2;
-        model.positions). Nothing is added to the embedding. Each query and key is rotated, pair of
-        channels by pair, by an angle proportional to its position. The dot product of a given query
-        and key then depends only on how far apart they are, and on which comes first.""")
+        model.positions). Nothing is added to the embedding. Instead, each pair of channels of a
+        query or key is rotated by an angle proportional to the position. The dot product of a given
+        query and key then depends only on how far apart they are, and on which comes first.""")
     page.source(rotate)
     one, other = torch.randn(2, 1, 1, 6).expand(2, 1, 8, 6)  # a query and a key at 8 positions
     scores = (rotate(one) @ rotate(other).transpose(-2, -1))[0]  # (T, T)
@@ -152,8 +156,8 @@ def _explain_attention(page: Page, q: Tensor, k: Tensor) -> None:
     page.check("these lines = the production model's rotary positions", rotate(one), rotary(one))
     page.paragraph("""2. **QK norm** (arXiv:2302.05442, section 2; model.qk_norm). Queries and keys
         are normalised to mean 0 and variance 1. Their length is then sqrt(hs), and no score exceeds
-        attention_scale * sqrt(hs). So attention cannot become one-hot because weights grow, which
-        has made larger models diverge. attention_scale, 1 by default, multiplies all scores and so
+        attention_scale * sqrt(hs). One-hot attention has made larger models diverge; with QK norm,
+        growing weights cannot cause it. attention_scale, 1 by default, multiplies all scores and so
         raises this bound: with 1.5 attention can be sharper.""")
     page.source(normalised_scores)
     page.table(
@@ -168,9 +172,10 @@ def _explain_attention(page: Page, q: Tensor, k: Tensor) -> None:
 
 def _explain_layers(page: Page, ids: Tensor, model: GPT) -> None:
     """Explain n-gram embeddings, squared ReLU and the initialisation."""
-    page.paragraph("""3. **n-gram embeddings** (model.ngram). Besides its own row, a position sums
-        rows of the characters just before it, from a table for each distance. It is the first layer
-        of a neural n-gram model (Bengio et al. 2003, JMLR 3, section 2).""")
+    page.paragraph("""3. **n-gram embeddings** (model.ngram). The embedding of a position is the sum
+        of a row for its own character and a row for each of the characters just before it. Each
+        distance has its own table. This is the first layer of a neural n-gram model (Bengio et al.
+        2003, JMLR 3, section 2).""")
     page.source(ngram_embedding)
     embedded = ngram_embedding(ids, embedding_tables(model))
     page.check("these lines = the production model's embedding", embedded, model.embed(ids))
@@ -181,9 +186,9 @@ def _explain_layers(page: Page, ids: Tensor, model: GPT) -> None:
     page.table("activations", {"x": x, "GELU": gelu(x), "squared ReLU": x.clamp(min=0) ** 2})
     page.paragraph("""5. **Zero initialisation** (as arXiv:1706.02677, section 5.1, does with
         residual blocks). What a block adds to the residual stream begins at zero, and so does the
-        head. A new model is its embedding and predicts each character alike, and each part learns
-        how much to add. Embeddings and layers are drawn so that what they make has variance
-        1/2.""")
+        head. In a new model the stream is therefore the embedding, and all characters are equally
+        likely. Training decides how much each part adds. Embeddings and the other layers are drawn
+        so that their outputs have variance 1/2.""")
     first = model.blocks[0](embedded)
     page.check("a new model's first block: its output = its input", first, embedded)
     loss = cross_entropy(model(ids)[:, :-1], ids[:, 1:])
@@ -196,7 +201,7 @@ def _explain_muon(page: Page, ids: Tensor, model: GPT) -> None:
         directions would drown the others. Muon keeps the directions and makes them equally long: if
         the gradient's running mean is U S V^T, the step is U V^T. The decomposition is slow, so
         Muon computes nearly the same by polynomials (as in Polar Express, arXiv:2505.16932). Then
-        all neurons are made to move alike (NorMuon, arXiv:2510.05491).""")
+        the steps of all neurons are scaled to a similar size (NorMuon, arXiv:2510.05491).""")
     page.source(by_svd)
     draw_zeros(model)  # else the gradient is zero
     with torch.enable_grad():
@@ -218,14 +223,15 @@ def _explain_muon(page: Page, ids: Tensor, model: GPT) -> None:
 
 def _explain_key_offset(page: Page, noise: Tensor) -> None:
     page.paragraph("""10. **Partial key offset** (modded-nanogpt, pull request 169;
-        model.key_offset). What followed 'Rom' the last time is a good guess after this 'Rom'. A
-        head that looks it up is called an induction head (arXiv:2209.11895). In the textbook GPT it
-        takes two layers. The first layer tells each character what stands before it, and a query of
-        the second matches that. With n-gram embeddings (3) one layer can learn it, but late, or
-        never. If half of each key's channels are offset by one character, it is learned early. On
-        Python's own source code two layers of 128 channels came to val loss 1.057 and 1.047 in 3
-        million characters (two seeds), without it to 1.223 and 1.216. On prose, which repeats
-        itself less, it changes nothing at this length.""")
+        model.key_offset). The character that followed 'Rom' the last time is likely to follow
+        again. A head that looks it up is called an induction head (arXiv:2209.11895). In the
+        textbook GPT such a head needs two layers. The first layer adds to each position which
+        character precedes it, and a query of the second layer matches that. With n-gram embeddings
+        (3) one layer can learn it, but late, or never. If half of each key's channels are offset by
+        one character, one layer learns it early. On Python's own source code, two layers of 128
+        channels reached val losses of 1.057 and 1.047 (two seeds) in 3 million characters; without
+        the offset, 1.223 and 1.216. On prose, which repeats itself less, the offset changes nothing
+        at this length.""")
     page.source(offset_by_one)
     text, hs = "romeo rom", 24
     k = torch.zeros(len(text), hs)
@@ -243,7 +249,7 @@ def _explain_key_offset(page: Page, noise: Tensor) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the sizes of n-gram rows and scores."""
+    """Show the sizes of the trained n-gram embeddings and attention scores."""
     model, config = trained.model, trained.model.config
     page.table(
         "mean norm of the embeddings of this text's characters, and of those before each",

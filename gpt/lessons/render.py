@@ -1,4 +1,4 @@
-"""A lesson's page as text for a terminal."""
+"""Format a lesson's page as text for a terminal."""
 
 import math
 import re
@@ -12,11 +12,11 @@ Part = dict[str, Any]
 
 
 def render(page: Page, width: int, *, colour: bool = False, answer: bool = False) -> str:
-    """Return the page as text; all text of a trained model is escaped for the terminal.
+    """Return the page as text, with control characters of a model's text escaped.
 
     Args:
         page: the page.
-        width: the columns of the terminal; a wider table is split.
+        width: the number of columns of the terminal; wider tables are split.
         colour: show terms in bold, and shade cells by their values.
         answer: show the answer to the exercise.
     """
@@ -28,7 +28,7 @@ def render(page: Page, width: int, *, colour: bool = False, answer: bool = False
             blocks[-1] += f"\n{block}"
         else:
             blocks.append(block)
-    following = f"gpt explain {page.next}" if page.next else "gpt attend, on a run of yours"
+    following = f"gpt explain {page.next}" if page.next else "gpt attend, with one of your runs"
     blocks.append(f"source: {page.file}\nnext: {following}")
     return "\n\n".join(blocks)
 
@@ -46,7 +46,7 @@ def _render(part: Part, width: int, colour: bool, answer: bool) -> str:
     if "check" in part:
         return _fill(f"{part['check']} ({_outcome(part)})", width, indent=4)
     if "exercise" in part:
-        shown = f"Answer: {part['answer']}" if answer else "The answer: the same with --answer."
+        shown = f"Answer: {part['answer']}" if answer else "To see the answer, add --answer."
         lines = (f"Exercise: {part['exercise']}", shown)
         return "\n".join(_paragraph(x, width, ["Exercise", "Answer"] * colour) for x in lines)
     return "\n".join([_fill(part["table"], width), _cells(part, width, colour)])
@@ -66,7 +66,7 @@ def _paragraph(text: str, width: int, terms: list[str]) -> str:
 
 
 def _code_line(line: str, width: int) -> str:
-    """Indent a line of code by 4; continue a longer one below it, further in."""
+    """Indent a line of code by 4 columns; wrap it at `width`, indenting the wrapped part more."""
     margin = " " * (4 + len(line) - len(line.lstrip()))
     further = f"{margin}{8 * ' '}"
     wrapped = textwrap.wrap(
@@ -80,7 +80,7 @@ def _code_line(line: str, width: int) -> str:
 
 
 def _outcome(part: Part) -> str:
-    """Return `equal: max |difference| 3e-8` or `differ by 2.2`."""
+    """Return the result of a check, such as `equal: max |difference| 3e-8`."""
     difference = float(part["largest_difference"])
     if part["relation"] == "equal":
         size = f"{difference:.1g}".replace("e-0", "e-")
@@ -96,7 +96,7 @@ def _cell(value: float | str | None) -> str:
 
 
 def _cells(part: Part, width: int, colour: bool) -> str:
-    """Return the rows of a table, in blocks of as many columns as fit the width."""
+    """Return a table as text, split into blocks of columns that fit the width."""
     values, columns = part["values"], [visible(name) for name in part["columns"]]
     rows = [visible(name) for name in part["rows"]] or [""] * len(values)
     texts = [[_cell(value) for value in row] for row in values]

@@ -1,7 +1,7 @@
 """Why scores are divided by the square root of head_size.
 
-A query times a key is a sum of head_size products. If each has unit variance, the sum has variance
-head_size. The softmax of such large scores is nearly one-hot, and its gradients vanish
+A query times a key is a sum of head_size products. If each product has variance 1, the sum has
+variance head_size. The softmax of such large scores is nearly one-hot, and its gradients vanish
 ("Attention Is All You Need", arXiv:1706.03762, section 3.2.1, footnote 4).
 """
 
@@ -17,19 +17,19 @@ from gpt.lessons.trained import Trained
 
 
 def raw_scores(q: Tensor, k: Tensor) -> Tensor:
-    """(..., T, hs) twice -> (..., T, T): the naive form, whose variance grows with hs."""
+    """Return unscaled scores (..., T, T) of q and k (..., T, hs); their variance grows with hs."""
     scores: Tensor = q @ k.transpose(-2, -1)
     return scores
 
 
 def scaled_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Divide the scores by sqrt(hs): the variance stays that of a single product."""
+    """Return the scores divided by sqrt(hs), so that their variance does not depend on hs."""
     scores: Tensor = raw_scores(q, k) * q.shape[-1] ** -0.5
     return scores
 
 
 def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, float]:
-    """Measure the variance of q.k over unit Gaussian vectors: as it is, and divided by the root."""
+    """Measure the variances of q.k and q.k / sqrt(dimension) over `pairs` of Gaussian vectors."""
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, pairs, dimension, generator=generator)
     products = (q * k).sum(dim=-1)
@@ -37,31 +37,34 @@ def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, 
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """(..., T) weights that sum to 1 -> (...) bits: 0 if one-hot, log2 T if all are equal."""
+    """Return the entropy (...) in bits of weights (..., T): 0 if one-hot, log2 T if all equal."""
     bits: Tensor = torch.special.entr(weights).sum(dim=-1) / math.log(2)
     return bits
 
 
 def max_entropy(T: int) -> float:
-    """Return the largest mean entropy of T causal rows, in bits: log2 of each row's length."""
+    """Return the largest possible mean entropy of T causal rows of weights, in bits.
+
+    Row t has t + 1 weights, so its entropy is at most log2(t + 1).
+    """
     return float(torch.arange(1, T + 1).log2().mean())
 
 
 def jacobian(scores: Tensor) -> Tensor:
-    """(T,) scores -> (T, T): how each weight of their softmax changes with each score."""
+    """Return the derivatives (T, T) of the softmax weights (rows) by the scores (columns)."""
     weights = scores.softmax(dim=-1)
     return torch.diag(weights) - torch.outer(weights, weights)
 
 
 def example(seed: int) -> tuple[Tensor, Tensor]:
-    """Draw queries and keys (4, 8, 16) of noise, after the tensors of the lesson `head`."""
+    """Return random queries and keys, (4, 8, 16) each, drawn after those of lesson `head`."""
     x, _ = head.example(seed)
     B, T, _ = x.shape
     return torch.randn(B, T, 16), torch.randn(B, T, 16)
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     q, k = example(seed)
     page.paragraph("""The score of a query and a key is their **dot product**: the sum of head_size
         products. Here queries and keys are noise of variance 1, with head_size 16. The variance of
@@ -99,18 +102,19 @@ def explain(page: Page, seed: int) -> None:
     page.exercise(
         """In `example` double the queries: `2 * torch.randn(B, T, 16)`. What are the variances of
         q, of q.k and of the scaled scores?""",
-        f"""A variance grows with the square: four times each, {(2 * q).var():.4f}, {raw:.4f} and
-        {scaled:.4f}; that of k stays. Dividing by sqrt(head_size) makes up for the head's size, not
-        for large queries. QK norm does that, in the lesson `recipe`.""",
+        f"""Doubling the queries multiplies these variances by four, to {(2 * q).var():.4f},
+        {raw:.4f} and {scaled:.4f}; that of k stays the same. Dividing by sqrt(head_size) corrects
+        for the head's size, not for large queries. QK norm, in the lesson `recipe`, corrects for
+        large queries.""",
     )
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the variance of the scores and the entropy of the weights, with and without scale."""
+    """Show the trained scores' variance and the weights' entropy, with and without the scale."""
     T = trained.ids.shape[1]
     largest, past = max_entropy(T), torch.ones(T, T).tril() == 1
-    page.paragraph(f"""The entropy of the attention weights is the mean over rows of 1 to {T} keys,
-        which is {largest:.4f} bits at most.""")
+    page.paragraph(f"""Row t of the attention weights has t + 1 keys. The tables show the mean
+        entropy of the {T} rows, which is at most {largest:.4f} bits.""")
     for form, scores_of in (("without", raw_scores), ("with", scaled_scores)):
         scores = torch.cat([scores_of(q, k) for _, q, k, _ in trained.heads()])  # (layers, H, T, T)
         shape = trained.layers, trained.columns

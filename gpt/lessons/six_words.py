@@ -1,4 +1,4 @@
-"""One head in numbers, for six words: the first half of the lesson `head`.
+"""One head of attention, computed for six words: the first half of the lesson `head`.
 
 The words, their vectors, the two seeds and all numbers are those of Raschka, "Build a Large
 Language Model (From Scratch)", chapter 3.
@@ -25,7 +25,7 @@ PARAMETER_SEED, LINEAR_SEED = 123, 789  # seeds of the matrices and of the linea
 
 
 class ParameterHead(nn.Module):
-    """The naive form: three matrices that are multiplied by hand, without bias or mask."""
+    """Naive head of attention: three parameter matrices, without bias or mask."""
 
     def __init__(self, d_in: int, d_out: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class ParameterHead(nn.Module):
         self.value = nn.Parameter(torch.rand(d_in, d_out))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., T, d_in) -> output (..., T, d_out) and weights (..., T, T)."""
+        """Map x (..., T, d_in) to outputs (..., T, d_out) and attention weights (..., T, T)."""
         q, k, v = x @ self.query, x @ self.key, x @ self.value
         scores = q @ k.transpose(-2, -1)
         weights = torch.softmax(scores / k.shape[-1] ** 0.5, dim=-1)
@@ -42,13 +42,13 @@ class ParameterHead(nn.Module):
 
 
 def by_parameters() -> ParameterHead:
-    """Draw the naive form, from 3 channels to 2, with its seed."""
+    """Return a `ParameterHead` from 3 channels to 2, drawn with `PARAMETER_SEED`."""
     torch.manual_seed(PARAMETER_SEED)
     return ParameterHead(3, 2)
 
 
 def explain(page: Page, head: ParameterHead) -> None:
-    """Write the part of the page about one query, all queries, and why the head is a module."""
+    """Write the part of the page about `head`: one query, all queries, and `nn.Module`."""
     matrices = torch.cat([head.query, head.key, head.value], dim=1)
     q, k, v = X @ head.query, X @ head.key, X @ head.value
     scores = q @ k.T  # (6, 6)
@@ -59,16 +59,17 @@ def explain(page: Page, head: ParameterHead) -> None:
     page.table("x: a vector for each word", X, WORDS)
     page.table("the three matrices", matrices, columns=SIDES)
     page.table("x @ the matrices: Q, K, V", torch.cat([q, k, v], dim=1), WORDS, SIDES)
-    page.paragraph("""The second word scores each word: its query times that word's
-        key. The scores are divided by sqrt(2), and softmax turns them into weights. The sum of the
-        values, each times its weight, is the word's **context vector**.""")
+    page.paragraph("""Take the second word, 'journey'. Its score for each word is the
+        query of 'journey' times the key of that word. The scores are divided by sqrt(2), and
+        softmax turns them into weights. The sum of all values, each times its weight, is the
+        **context vector** of 'journey'.""")
     page.table(
         "the query of 'journey' (row 2 of Q) and each word's key",
         {"score": scores[1], "/ sqrt(2)": scores[1] / 2**0.5, "weight": weights[1]},
         columns=WORDS,
     )
     page.table("the context vector of 'journey'", context[1])
-    page.paragraph("The same lines, with matrices, compute all six at once:")
+    page.paragraph("With matrices, the same computation gives all six context vectors at once:")
     page.source(ParameterHead)
     page.table("scores Q K^T: query (row), key (column)", scores, WORDS, WORDS)
     page.table("attention weights: softmax(Q K^T / sqrt(d_k))", weights, WORDS, WORDS)
@@ -78,6 +79,6 @@ def explain(page: Page, head: ParameterHead) -> None:
     page.paragraph("""Why `nn.Module` and `nn.Parameter`? A matrix that is an `nn.Parameter` has
         `requires_grad`, so `backward()` stores the gradient of a loss in its `.grad`. The module
         lists its parameters in `parameters()`, which is passed to an optimizer, and in
-        `state_dict()`, which a checkpoint stores. x is a plain tensor: it is fixed, is in no list
-        and has no gradient. In a model x is trained too: each vector is a row of an **embedding**
-        table, which is one more parameter.""")
+        `state_dict()`, which a checkpoint stores. Here x is a plain tensor: it is fixed, is in
+        neither list and gets no gradient. In a model x is trained, too: each vector is a row of an
+        **embedding** table, which is one more parameter.""")

@@ -1,4 +1,4 @@
-"""The textbook GPT: all lessons so far in one function, equal to the production model.
+"""The textbook GPT: the lessons so far in one function, which equals the production model.
 
 `configs/classic.yaml` trains it: the shape of GPT-2 (Radford et al. 2019, section 2.3).
 """
@@ -17,7 +17,7 @@ from gpt.model.transformer import GPT, count_parameters, cross_entropy
 
 
 def textbook(model: GPT, ids: Tensor) -> Tensor:
-    """(B, T) ids -> (B, T, V) logits, with the weights of the model of classic."""
+    """Compute logits (B, T, V) of ids (B, T) from the weights of a `classic` model."""
     weights: dict[str, Tensor] = model.state_dict()
     x = weights["token_embedding.weight"][ids]  # (B, T, C)
     x = add_positions(x, weights["position_embedding.weight"])
@@ -28,14 +28,14 @@ def textbook(model: GPT, ids: Tensor) -> Tensor:
 
 
 def draw_zeros(model: GPT) -> None:
-    """Draw the parameters that are zero in a new model, so that each part has an effect."""
+    """Randomise the parameters that are zero in a new model, so that each has an effect."""
     for parameter in model.parameters():
         if not parameter.any():
             torch.nn.init.normal_(parameter, std=0.02)
 
 
 def example(seed: int) -> tuple[Tensor, GPT]:
-    """Draw ids (2, 8) of 11 characters, and the model of classic."""
+    """Return random ids (2, 8) of 11 characters, and a random model of config `classic`."""
     torch.manual_seed(seed)
     model = GPT(load_config("classic").model, 11).eval()
     draw_zeros(model)
@@ -43,7 +43,7 @@ def example(seed: int) -> tuple[Tensor, GPT]:
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     ids, model = example(seed)
     logits = textbook(model, ids)
     B, T, V = logits.shape
@@ -76,15 +76,15 @@ def explain(page: Page, seed: int) -> None:
     page.check("the formula = the loss that training minimises", by_hand, loss)
     page.paragraph("""GPT-2 differs in two points. Its queries, keys and values have biases
         (model.qkv_bias), and its token embedding is also its head (weight tying, arXiv:1608.05859).
-        What this project changes is the lesson recipe.""")
+        The lesson recipe explains what this project changes.""")
     earlier = ids.clone()
     earlier[:, 0] = (ids[:, 0] + 1) % V
     with_blocks = (logits - textbook(model, earlier))[:, -1].abs().max()
     model.blocks = torch.nn.ModuleList()
     without = (textbook(model, ids) - textbook(model, earlier))[:, -1].abs().max()
     page.exercise(
-        """In textbook leave out the two lines of the loop over the blocks. On what can the
-        prediction at a position still depend?""",
+        """In textbook leave out the two lines of the loop over the blocks. What does the
+        prediction at a position still depend on?""",
         f"""On that character and its position only: a bigram model that has positions. Change the
         first character: the last position's logits change by {without:.0f} without blocks, and by
         {with_blocks:.4f} with them. The first check fails.""",
@@ -92,7 +92,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def _show_loss(page: Page, caption: str, logits: Tensor, ids: Tensor) -> Tensor:
-    """Show and return the loss of logits (B, T, V) of ids (B, T)."""
+    """Return the loss of logits (B, T, V) on ids (B, T), after adding it to the page."""
     loss = cross_entropy(logits[:, :-1], ids[:, 1:])
     numbers = torch.stack([loss, torch.tensor(logits.shape[-1]).log(), loss.exp()])
     page.table(caption, numbers, columns=["loss", "ln V", "perplexity"])
@@ -100,7 +100,7 @@ def _show_loss(page: Page, caption: str, logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show a prediction, the loss on the text, and the number of parameters."""
+    """Show the trained model's last prediction, its loss and its number of parameters."""
     logits = trained.model(trained.ids)
     probabilities = logits[0, -1].softmax(-1)
     likely, columns = trained.likeliest(probabilities)

@@ -1,4 +1,4 @@
-"""Training: where the weights come from. Three models, each with one part more, trained live.
+"""Training: three small models, each with one part more, trained while the page is built.
 
 Shapes: B batch, T time, C channels, V vocabulary size.
 """
@@ -23,15 +23,15 @@ from gpt.text.sources import open_source
 from gpt.text.vocabulary import Ids
 from gpt.training.optimizer import AdamW
 
-T, C, BATCH_SIZE, STEPS = 16, 64, 32, 300
+T, C, BATCH_SIZE, STEPS = 16, 64, 32, 300  # C channels; BATCH_SIZE windows per step
 BIGRAM_RATE, RATE = 0.1, 0.01  # learning rates
 SCORED_CHARACTERS = 8192  # characters of the val split whose loss is measured
 SAMPLE_CHARACTERS = 64  # characters of a sample
-MAX_CONTEXT = 64  # characters, the longest context in the table of losses
+MAX_CONTEXT = 64  # longest context in the table of losses, in characters
 
 
 class Bigram(nn.Module):
-    """A table: the logits of the next character, for each character."""
+    """Bigram model: a table (V, V) of logits of the next character for each character."""
 
     def __init__(self, V: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Bigram(nn.Module):
 
 
 class OneHead(nn.Module):
-    """Token and position embeddings, one head of attention added to them, logits."""
+    """Model with one head of attention, whose output is added to the embeddings."""
 
     def __init__(self, V: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class OneHead(nn.Module):
 
 
 class OneBlock(nn.Module):
-    """The same with a block of the textbook in place of the head, and a last LayerNorm."""
+    """Model with token and position embeddings, one textbook block and a last LayerNorm."""
 
     def __init__(self, V: int) -> None:
         super().__init__()
@@ -74,28 +74,35 @@ class OneBlock(nn.Module):
 
 
 def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
-    """Train a model that maps ids (B, T) to logits (B, T, V), in place."""
+    """Train a model, which maps ids (B, T) to logits (B, T, V), for `STEPS` steps.
+
+    Args:
+        model: the model, which is changed in place.
+        ids: the ids of the text.
+        rate: the learning rate of the first step; it decreases linearly to 0.
+        seed: seed of the windows drawn.
+    """
     optimizer = AdamW([*model.parameters()], rate, (0.9, 0.99), 0.0)
     for step in range(STEPS):
         x, y = batch(ids, BATCH_SIZE, T, seed=seed, step=step)  # (B, T)
         loss = cross_entropy(model(x), y)
         for parameter in optimizer.parameters:
-            # else gradients add up, step by step
+            # else the gradients of all steps add up
             parameter.grad = torch.zeros_like(parameter)
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step(1 - step / STEPS)  # times the learning rate
+        optimizer.step(1 - step / STEPS)  # fraction of the learning rate
 
 
 @torch.no_grad()
 def evaluate(model: nn.Module, ids: Ids) -> float:
-    """Return mean nats per character of about `SCORED_CHARACTERS`, in evenly spread windows."""
+    """Return the mean loss, in nats, of about `SCORED_CHARACTERS` in evenly spread windows."""
     windows = spread_windows(ids, T, SCORED_CHARACTERS)
     losses = [cross_entropy(model(x), y, reduction="none") for x, y in windows]
     return float(torch.cat(losses).mean())
 
 
 def sample(model: nn.Module, first: int, seed: int) -> list[int]:
-    """Draw `SAMPLE_CHARACTERS` ids after the first, each from the model's prediction."""
+    """Return `SAMPLE_CHARACTERS` ids after the id `first`, drawn from the model's predictions."""
     generator = torch.Generator().manual_seed(seed)
     ids = torch.tensor([[first]])
     for _ in range(SAMPLE_CHARACTERS):
@@ -105,9 +112,9 @@ def sample(model: nn.Module, first: int, seed: int) -> list[int]:
 
 
 def count_bigrams(ids: Ids, V: int) -> Bigram:
-    """Return the best bigram: logits from how often each character follows each, no training.
+    """Return the best bigram model, computed by counting pairs of characters, without training.
 
-    A hundredth is added to each count, so that no pair is impossible.
+    0.01 is added to each count, so that no pair is impossible.
     """
     text = to_torch(ids)
     counts = (text[:-1] * V + text[1:]).bincount(minlength=V * V)
@@ -117,7 +124,7 @@ def count_bigrams(ids: Ids, V: int) -> Bigram:
 
 
 def train(model: nn.Module, corpus: Corpus, rate: float, seed: int) -> list[float]:
-    """Train a model; return its loss before and after, and the perplexity after."""
+    """Train a model; return its val loss before and after, and its perplexity after."""
     before = evaluate(model, corpus.val)
     with torch.enable_grad():
         fit(model, corpus.train, rate, seed)
@@ -126,14 +133,14 @@ def train(model: nn.Module, corpus: Corpus, rate: float, seed: int) -> list[floa
 
 
 def explain(page: Page, seed: int) -> None:
-    """Write the page."""
+    """Write the lesson on `page`; draw its random tensors with `seed`."""
     corpus = load_corpus(open_source("python-docs"))
     V, first = len(corpus.vocabulary), int(corpus.val[0])
     page.paragraph(f"""Where do the weights come from? They begin random. Each step of training
         moves them a little way down the gradient of the loss. The text here is python-docs:
         {len(corpus.ids):,} characters, {V} of them distinct. Its first 90 % are the **train split**
-        and its last 10 % the **val split**. No step sees the val split: the loss there says what
-        was learned, not what was memorised. A **batch** is B = {BATCH_SIZE} windows of T = {T}
+        and its last 10 % the **val split**. No step sees the val split, so its loss measures
+        what was learned, not what was memorised. A **batch** is B = {BATCH_SIZE} windows of T = {T}
         characters; the targets are the same windows one character later.""")
     page.source(fit)
     page.paragraph("""**Adam** (arXiv:1412.6980) divides each weight's mean gradient by its usual
@@ -173,11 +180,12 @@ def explain(page: Page, seed: int) -> None:
         better than that comes from **context**: attention uses the characters before.""")
     claim = "the val loss of the bigram, and of the block"
     page.check_differ(claim, *torch.tensor(losses)[[0, 2], 1])
-    page.paragraph("""`gpt train` does the same with more layers, more steps and a faster recipe:
-        the lesson recipe. Its loop is gpt/training/trainer.py, a step gpt/training/step.py.""")
+    page.paragraph("""`gpt train` does the same with more layers, more steps and a faster recipe
+        (the lesson recipe). Its loop is in gpt/training/trainer.py, a step in
+        gpt/training/step.py.""")
     page.exercise(
-        """In OneHead.forward leave out the line x = x + self.head(x)[0]. Which loss of the table
-        does training come close to then?""",
+        """In OneHead.forward leave out the line x = x + self.head(x)[0]. Which loss in the table
+        is the loss after training then close to?""",
         f"""To the bigram's, {bigram:.4f}. A prediction depends on one character again, and on its
         position in the window, which is no help, since windows begin anywhere. The loss is a little
         worse.""",
@@ -185,13 +193,14 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show a trained model's loss by how many characters it sees."""
+    """Show a trained model's loss by the number of characters that it sees."""
     losses = loss_by_context(trained.model, trained.ids[0])
     if not losses:
-        page.paragraph("One character has none after it to predict: give at least two.")
+        page.paragraph("The text has no next character to predict: give at least two characters.")
         return
-    page.paragraph("""What context brings: the loss of the text's later characters, if the model
-        sees only this many characters up to each. With 1 it is a bigram model.""")
+    page.paragraph("""How much does context help? The table shows the loss of the text's later
+        characters if the model sees only the given number of characters before each. If that is 1,
+        the model is a bigram model.""")
     page.table(
         "loss (nats per character) by number of characters that it sees",
         list(losses.values()),
@@ -200,9 +209,9 @@ def explain_trained(page: Page, trained: Trained) -> None:
 
 
 def loss_by_context(model: nn.Module, ids: Tensor) -> dict[int, float]:
-    """Return mean nats per character of ids (N,) by context: 1, 2, 4 up to N / 2 characters.
+    """Return the mean loss (nats) on ids (N,) for contexts of 1, 2, 4 up to N / 2 characters.
 
-    All losses are of the same characters, those after the longest context.
+    All losses are measured on the same characters, those after the longest context.
     """
     powers = range(min(len(ids) // 2, MAX_CONTEXT).bit_length())
     losses = {}

@@ -1,4 +1,4 @@
-"""A trained model and its activations on a text: one that it generated, or the learner's own."""
+"""A trained model, a text that it generated or the user gave, and its activations on the text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,42 +18,43 @@ from gpt.text.batches import to_torch
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 
-MAX_CHARACTERS = 256  # characters of a lesson's text; model.T of someone else's run may be huge
-QUOTED_CHARACTERS = 40  # characters of the text that the introduction quotes
+MAX_CHARACTERS = 256  # longest text of a lesson, in characters; model.T may be far larger
+QUOTED_CHARACTERS = 40  # most characters of the text that the introduction quotes
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model, a text of T characters (or bytes), and what the model computes on it."""
+    """A model, a text of T characters (or bytes), and the model's activations on the text."""
 
     name: str
     model: GPT
     vocabulary: Vocabulary
     text: str
-    generated: bool
+    generated: bool  # True if the model generated the text
     seed: int
     ids: Tensor  # (1, T)
     streams: list[Tensor]  # the residual stream before each block, (1, T, C)
 
     @property
     def characters(self) -> list[str]:
-        """The names of the T ids."""
+        """Name of each of the T ids: the character, or the byte in a byte model."""
         return self.vocabulary.names_of(self.ids[0].tolist())
 
     @property
     def blocks(self) -> list[Block]:
-        """The model's blocks."""
+        """Blocks of the model, in order."""
         return blocks_of(self.model)
 
     @property
     def inputs(self) -> list[Tensor]:
-        """The input of each attention: the normalised residual stream, (1, T, C) each."""
+        """Input of each layer's attention: the normalised residual stream, (1, T, C)."""
         return [block.attention_norm(x) for block, x in zip(self.blocks, self.streams, strict=True)]
 
     def heads(self) -> Iterator[tuple[CausalSelfAttention, Tensor, Tensor, Tensor]]:
         """Yield each layer's attention, queries and keys (1, H, T, hs), and values (1, H, T, vs).
 
-        Queries are multiplied by `attention_scale`: the scores are q k / sqrt(hs), as in lessons.
+        Queries are multiplied by `attention_scale`. The scores are then q k / sqrt(hs), as in the
+        lessons.
         """
         for block, x in zip(self.blocks, self.inputs, strict=True):
             q, k, v = block.attention.heads(x)
@@ -61,16 +62,16 @@ class Trained:
 
     @property
     def layers(self) -> list[str]:
-        """The rows of a table with a row for each layer."""
+        """Row names of a table with a row for each layer: `layer 1` and so on."""
         return [f"layer {layer + 1}" for layer in range(self.model.config.n_layer)]
 
     @property
     def columns(self) -> list[str]:
-        """The columns of a table with a column for each head."""
+        """Column names of a table with a column for each head: `head 1` and so on."""
         return [f"head {head + 1}" for head in range(self.model.config.n_head)]
 
     def introduce(self, page: Page) -> None:
-        """Add a sentence that introduces the model and the text."""
+        """Add a sentence to the page that introduces the model and the text."""
         quoted, origin = self.text, "that it generated" if self.generated else "of yours"
         if len(quoted) > QUOTED_CHARACTERS:
             quoted = f"{quoted[:QUOTED_CHARACTERS]}..."
@@ -80,7 +81,7 @@ class Trained:
         )
 
     def likeliest(self, probabilities: Tensor) -> tuple[list[int], list[str]]:
-        """Return the ids of the six likeliest characters of (V,), and their symbols."""
+        """Return the ids and symbols of the six likeliest characters, by `probabilities` (V,)."""
         ids = probabilities.topk(min(6, len(probabilities))).indices.tolist()
         return ids, [symbol(self.vocabulary.names[id_]) for id_ in ids]
 
@@ -95,8 +96,9 @@ def trained_model(
         name: the name of the run.
         model: the trained model; if it is an ensemble, its first member is used.
         vocabulary: the model's vocabulary.
-        seed: the seed of a generated text, and of what the lessons draw.
-        text: at most T characters (or bytes), and at most `MAX_CHARACTERS`; default: generate one.
+        seed: seed of the generated text, and of the lessons' random numbers.
+        text: at most T characters (or bytes), and at most `MAX_CHARACTERS`. If it is None, a text
+            is generated.
 
     Raises:
         UsageError: the text is empty, too long, or has characters outside the vocabulary.

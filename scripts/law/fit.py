@@ -13,7 +13,7 @@ from gpt.recipe.settings import Choice
 from law.runs import PILOTED_MINUTES, PILOTS, choice_of, read_records
 from law.texts import HELD_OUT
 
-OUTLIER = 0.02  # relative residual from which on Huber's loss grows linearly
+OUTLIER = 0.02  # relative residual above which Huber's loss grows linearly
 SHARED = 0.2  # part of a text's mean residual that is not counted: runs of one text are compared
 PRIOR = 0.003  # residual of a coefficient e times its START, which keeps undetermined ones there
 ITERATIONS = 200  # iterations of the fit

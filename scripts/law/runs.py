@@ -29,7 +29,7 @@ from law.texts import corpus_of, source_of
 
 RUNS = Path(__file__).with_name("runs.jsonl")
 PILOTS = Path(__file__).with_name("pilots.jsonl")
-PILOTED_MINUTES = (0.5, 2.0)  # --minutes whose pilots are trained
+PILOTED_MINUTES = (0.5, 2.0)  # values of --minutes whose pilots are trained
 EVALUATIONS = 4
 EVAL_CHARACTERS = 250_000  # characters of val that are scored, evenly spread; most texts have fewer
 CHOICE = tuple(field.name for field in fields(Choice))
@@ -92,7 +92,7 @@ def choice_of(record: Record) -> Choice:
 
 
 def read_records(file: Path = RUNS) -> list[Record]:
-    """Read the lines of a file; by default the runs."""
+    """Read the records of a file, by default of runs.jsonl."""
     if not file.exists():
         return []
     return [json.loads(line) for line in file.read_text("utf-8").splitlines()]
@@ -195,5 +195,5 @@ def ensemble_loss(models: list[GPT], ids: Ids, characters: int) -> float:
 
 
 def _cost(choice: Choice) -> float:
-    """Return the relative cost of a run."""
+    """Return the computing time of a run, relative to others."""
     return float(choice.characters * choice.members * choice.n_layer * choice.C**1.5)

@@ -1,4 +1,4 @@
-"""Texts that the law is fitted on, texts held out, and texts of the recipe's table."""
+"""Texts to fit the law on, texts to test the law on, and texts of the recipe's table."""
 
 import re
 from collections import Counter
