@@ -76,7 +76,7 @@ def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
     """
     x = tables[0][ids]  # (B, T, C)
     for distance, table in enumerate(tables[1:], start=1):
-        x[:, distance:] += table[ids[:, :-distance]]  # the one so far back
+        x[:, distance:] += table[ids[:, :-distance]]  # rows of earlier ids
     return x
 
 
