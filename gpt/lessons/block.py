@@ -39,13 +39,8 @@ def pre_norm_block(x: Tensor, block: Block) -> Tensor:
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
     """Return the standard deviation of the stream after each layer, then a gradient norm.
 
-    The last number is the norm of the gradient of the output's first channel by the input.
-
-    Args:
-        x: the input, (..., C).
-        layers: weight matrices (C, C), each followed by GELU.
-        residual: add the output of each layer to the stream, instead of replacing the stream.
-        norm: the place of LayerNorm: "none", "before" each layer, or "after" each addition.
+    The gradient is that of the output's first channel by the input. `norm` is the place of
+    LayerNorm: "none", "before" each layer, or "after" each addition.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []

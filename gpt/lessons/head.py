@@ -16,11 +16,7 @@ LARGEST = 8  # number of attention weights in a table
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return the outputs (..., T, vs) and the weights (..., T, S) of attention.
-
-    Shapes: q (..., T, hs), k (..., S, hs), v (..., S, vs). With `causal`, S = T, and each query
-    attends only to the keys up to its own position.
-    """
+    """Return attention outputs (..., T, vs) and weights (..., T, S) of queries, keys and values."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
     weights = causal_softmax(scores) if causal else scores.softmax(dim=-1)
     return weights @ v, weights  # (..., T, vs), (..., T, S)

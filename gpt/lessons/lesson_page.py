@@ -83,10 +83,7 @@ class Page:
         self.parts.append({"drawing": caption, "lines": list(lines)})
 
     def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-5) -> None:
-        """Add a claim that two tensors are equal up to rounding, and whether this is true.
-
-        They may differ by `tolerance`, multiplied by the largest |element| of `right` if above 1.
-        """
+        """Add a claim that two tensors are equal up to rounding, and whether this is true."""
         largest = tolerance * max(1.0, float(right.detach().abs().max()))
         difference = float((left - right).detach().abs().max())
         self._check(claim, "equal", difference, holds=difference <= largest)

@@ -28,10 +28,7 @@ def sinusoids(T: int, C: int) -> Tensor:
 
 
 def permute_past(T: int, kept: int, seed: int) -> Tensor:
-    """Return the positions 0 to T - 1 in a random order that keeps the last `kept` in place.
-
-    `kept` is at most T - 2, so that at least two positions can be permuted.
-    """
+    """Return positions 0 to T - 1 in random order, with the last `kept` (at most T - 2) in place."""
     past = torch.arange(T - kept)
     generator, order = torch.Generator().manual_seed(seed), past
     while order.equal(past):

@@ -70,10 +70,7 @@ def offset_by_one(k: Tensor) -> Tensor:
 
 
 def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
-    """Return the embeddings (B, T, C) of ids (B, T), each a sum of one row per table.
-
-    `tables[d]` (V, C) has a row for each character that is d positions before.
-    """
+    """Return embeddings (B, T, C) of ids; `tables[d]` (V, C) embeds the character d before."""
     x = tables[0][ids]  # (B, T, C)
     for distance, table in enumerate(tables[1:], start=1):
         x[:, distance:] += table[ids[:, :-distance]]  # rows of earlier ids

@@ -43,10 +43,7 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 def max_entropy(T: int) -> float:
-    """Return the largest possible mean entropy of T causal rows of weights, in bits.
-
-    Row t has t + 1 weights, so its entropy is at most log2(t + 1).
-    """
+    """Return the largest mean entropy of T causal rows, in bits; row t has at most log2(t + 1)."""
     return float(torch.arange(1, T + 1).log2().mean())
 
 

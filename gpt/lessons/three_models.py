@@ -74,14 +74,7 @@ class OneBlock(nn.Module):
 
 
 def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
-    """Train a model, which maps ids (B, T) to logits (B, T, V), for `STEPS` steps.
-
-    Args:
-        model: the model, which is changed in place.
-        ids: the ids of the text.
-        rate: the learning rate of the first step; it decreases linearly to 0.
-        seed: seed of the windows drawn.
-    """
+    """Train `model`, from ids (B, T) to logits (B, T, V), for `STEPS` steps at learning `rate`."""
     optimizer = AdamW([*model.parameters()], rate, (0.9, 0.99), 0.0)
     for step in range(STEPS):
         x, y = batch(ids, BATCH_SIZE, T, seed=seed, step=step)  # (B, T)

@@ -39,11 +39,7 @@ LanguageModel = GPT | Ensemble
 
 
 def make_model(config: ModelConfig, vocabulary_size: int, seed: int | None = None) -> LanguageModel:
-    """Return a model with new weights, or an ensemble if `config.ensemble` > 1.
-
-    Each model's weights are drawn with a seed that is derived from `seed`. Without `seed`, they are
-    drawn from torch's global generator.
-    """
+    """Return a new model or ensemble, drawn with `seed` or from torch's global generator."""
     if config.ensemble > 1:
         return Ensemble(config, vocabulary_size, seed)
     return GPT(config, vocabulary_size, None if seed is None else generator(seed, "init", 0))

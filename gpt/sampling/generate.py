@@ -104,17 +104,9 @@ def generate(
     """Continue each prompt for `length` characters or until a stop string; yield the new text.
 
     Chunks of different samples alternate. A stop string is not part of the sample, so characters
-    that may be its beginning are held back. The random numbers of a sample depend only on its
-    source, not on `length`, `stops` or the other samples.
-
-    Args:
-        engine: an engine for as many texts as there are prompts.
-        vocabulary: the model's vocabulary; its unknown id is never sampled.
-        prompts: the ids of each prompt.
-        sources: the random generator of each sample, from `sample_sources`.
-        length: the largest number of characters of a sample.
-        rules: temperature and other sampling settings.
-        stops: strings that end a sample.
+    that may be its beginning are held back. `engine` needs a text for each of the `prompts`, which
+    are lists of ids. A sample's random numbers depend only on its generator in `sources` (see
+    `sample_sources`). The unknown id is never sampled.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
@@ -155,10 +147,7 @@ def generate_text(
     rules: SampleConfig = PLAIN,
     step: int = 0,
 ) -> str:
-    """Return `length` characters that `model` generates after `prompt`.
-
-    The random numbers depend only on `seed` and `step`, the model's training step.
-    """
+    """Return `length` characters that `model` generates after `prompt`, drawn with `seed`."""
     ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
     engine = engine_of(model, 1)
     chunks = generate(engine, vocabulary, [ids], sources, length=length, rules=rules)

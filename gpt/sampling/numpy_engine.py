@@ -163,10 +163,7 @@ def _activate(h: Floats, activation: str) -> Floats:
 def _attend(
     q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
 ) -> Floats:
-    """Compute attention of q (..., t, hs), k (..., end, hs) and v (..., end, vs): (..., t, vs).
-
-    `future` is True for keys after the query, which are masked.
-    """
+    """Return attention outputs (..., t, vs); `future` is True for keys that a query must ignore."""
     scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
         scores = np.where(future, np.float32(-np.inf), scores)

@@ -19,13 +19,8 @@ def check_known(
 ) -> None:
     """Raise UsageError if `text` has characters outside the vocabulary.
 
-    Args:
-        text: the text to check.
-        vocabulary: the model's vocabulary.
-        advice: what to do, at the end of the message.
-        what: the name of the text in the message.
-        shared: if the vocabulary has an unknown id, accept all characters but surrogates, which
-            no valid text contains.
+    The message begins with `what` and ends with `advice`. With `shared`, characters may use the
+    vocabulary's unknown id, except surrogates, which no valid text contains.
     """
     unknown = vocabulary.outside(text)
     if shared and vocabulary.unknown_id is not None:
@@ -38,11 +33,7 @@ def check_known(
 
 
 def encode_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of `prompt`.
-
-    An empty prompt is replaced by a newline, or by the vocabulary's first character if the
-    vocabulary has no newline.
-    """
+    """Return the ids of `prompt`; an empty one becomes a newline, or the first known character."""
     start = vocabulary.characters[0] if vocabulary.outside("\n") else "\n"
     return vocabulary.encode(prompt or start).tolist()
 

@@ -20,11 +20,7 @@ Ints = NDArray[np.int_]
 
 
 def sampling_rules(config: SampleConfig, **changes: object) -> SampleConfig:
-    """Return `config` with the values of `changes` that are not None.
-
-    Raises:
-        UsageError: a value is invalid.
-    """
+    """Return `config` with the `changes` that are not None; raise UsageError for invalid ones."""
     given = {key: value for key, value in changes.items() if value is not None}
     given = {k: v.item() if isinstance(v, np.generic) else v for k, v in given.items()}
     try:
@@ -124,17 +120,7 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
 def choose(
     logits: Floats, uniforms: Floats, rules: SampleConfig, recent: list[list[int]] | None = None
 ) -> Ints:
-    """Apply the sampling rules to the logits, then draw an id for each row.
-
-    Args:
-        logits: (B, V).
-        uniforms: a uniform number in [0, 1) for each row, (B,).
-        rules: the sampling rules. With temperature 0, the likeliest id is returned.
-        recent: each row's last ids, for the penalties.
-
-    Returns:
-        Ids (B,).
-    """
+    """Apply `rules` to logits (B, V), with penalties for `recent` ids; draw an id for each row."""
     penalties = rules.presence_penalty, rules.frequency_penalty
     if recent is not None and any(penalties):
         logits = apply_penalties(logits, recent, *penalties)

@@ -27,10 +27,7 @@ class Detokenizer:
                 self.push(byte, 0.0)
 
     def push(self, id_: int, log_probability: float) -> list[tuple[str, float]]:
-        """Add an id; return the characters that it completes, each with its log-probability.
-
-        A byte completes no character, one, or (after invalid bytes) two.
-        """
+        """Add an id; return the 0 to 2 characters that it completes, with log-probabilities."""
         if self.utf8 is None:
             return [(self.names[id_], log_probability)]
         self.waiting.append(log_probability)
@@ -111,11 +108,7 @@ def collect(chunks: Iterable[Chunk], prompts: list[str]) -> list[Sample]:
 
 
 def in_order(chunks: Iterable[Chunk], prompts: list[str]) -> Iterator[str]:
-    """Yield the text to print: each prompt followed by its sample, in the order of `prompts`.
-
-    The first sample is yielded as it is generated. Each later sample is held until the samples
-    before it have ended.
-    """
+    """Yield each prompt and its sample, in order; the first sample as it is generated."""
     n, showing = len(prompts), 0
     waiting, ended = [""] * n, [False] * n
     yield prompts[0]
