@@ -28,7 +28,7 @@ def sinusoids(T: int, C: int) -> Tensor:
 
 
 def permute_past(T: int, kept: int, seed: int) -> Tensor:
-    """Return positions 0 to T - 1 in random order, except the last `kept`, at most T - 2."""
+    """Return positions 0 to T - 1, shuffled except for the last `kept` (at most T - 2)."""
     past = torch.arange(T - kept)
     generator, order = torch.Generator().manual_seed(seed), past
     while order.equal(past):

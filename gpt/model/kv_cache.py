@@ -32,7 +32,7 @@ class Cache:
         self.mask: Tensor | None = None  # (B, 1, 1, T): True for characters to attend to
 
     def begin(self, ids: Tensor) -> None:
-        """Store the ids (B, t) to append, and their positions; t is 1 unless all texts are new."""
+        """Store ids (B, t) to append, and their positions; t is 1 unless all texts are empty."""
         t, longest = ids.shape[1], max(self.lengths)
         if t > 1 or (ids.is_cpu and longest == min(self.lengths)):  # equal lengths need no mask
             self.positions, self.mask = slice(longest, longest + t), None
