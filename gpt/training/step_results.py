@@ -38,8 +38,7 @@ def read_results(
         members = zip(update.members, losses, norms, strict=True)
         failed = [m for m, (member, *result) in enumerate(members) if member.is_failure(*result)]
         progress.skipped_in_a_row = progress.skipped_in_a_row + 1 if failed else 0
-        if failed:
-            m = failed[0]
+        for m in failed[:1]:
             whose = f" by member {m + 1} of {len(losses)}" if len(losses) > 1 else ""
             numbers = f"the loss is {losses[m]}, the gradient's norm {norms[m]}"
             reason = f"step {done} skipped{whose}: {numbers}"

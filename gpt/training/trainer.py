@@ -2,13 +2,16 @@
 
 import logging
 from collections.abc import Callable
+from threading import current_thread, main_thread
 from typing import Any
 
 from gpt.distributed.ddp import check_equal
 from gpt.errors import Interrupted, command
 from gpt.evaluation.loss import Stopped
-from gpt.training.callbacks.callback import Callback
-from gpt.training.callbacks.opening import open_callbacks
+from gpt.training.callbacks.bar import ProgressBar
+from gpt.training.callbacks.callback import Callback, EventFunction
+from gpt.training.callbacks.jsonl import MetricsFile
+from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.checkpointer import Checkpointer
 from gpt.training.evaluator import Evaluator
 from gpt.training.resume import RunState, restore_last
@@ -67,9 +70,7 @@ class Trainer:
             Interrupted: a stop was requested, and the state is saved.
             TrainingError: a checkpoint cannot be written; see `Checkpointer.save`.
         """
-        at, pending = self.resumed_at, self.evaluator.progress.pending is not None
-        steps = self.schedule.steps
-        self.callbacks = open_callbacks(self.context, self.on_event, at, steps, pending=pending)
+        self.callbacks = self.open_callbacks()
         try:
             self.start(notice)
             while not self.evaluator.reason_to_stop:
@@ -81,6 +82,17 @@ class Trainer:
         finally:
             for callback in self.callbacks:
                 callback.close()
+
+    def open_callbacks(self) -> list[Callback]:
+        """Open the metrics file, the TensorBoard file and the progress bar, on rank 0 only."""
+        if self.context.ranks.rank > 0:
+            return []
+        at, pending = self.resumed_at, self.evaluator.progress.pending is not None
+        metrics = MetricsFile(self.context.folder / "metrics.jsonl", at, pending=pending)
+        callbacks: list[Callback] = [metrics, TensorBoard(self.context, at, pending=pending)]
+        if current_thread() is main_thread():  # bars of several trainings would overlap
+            callbacks.append(ProgressBar(self.schedule.steps, at or 0))
+        return [*callbacks, EventFunction(self.on_event)] if self.on_event else callbacks
 
     def start(self, notice: str) -> None:
         """Evaluate and save step 0, or the step whose evaluation was interrupted.
@@ -226,11 +238,7 @@ class Trainer:
             callback.on_notice(step, self.elapsed_s, text)
 
     def roll_back(self, reason: str) -> str:
-        """Load the last checkpoint and halve the learning rates; return a notice.
-
-        Raises:
-            TrainingError: the run was rolled back too often.
-        """
+        """Load the last checkpoint and halve the learning rates; return a notice."""
         diverged_at = self.step
         self.step, progress = restore_last(self.context, self.update, self.schedule, reason)
         self.evaluator.restart(progress)

@@ -68,10 +68,8 @@ class TensorBoard(Callback):
         If the val loss is measured on a part of the val split, the loss on the whole split is left
         out: it is known only at the end, on the HPARAMS page, and there should be one val curve.
         """
-        if (
-            not step and self.context.config.train.init_from is None
-        ):  # the loss of guessing would flatten the curves
-            return
+        if not step and self.context.config.train.init_from is None:
+            return  # the loss of guessing would flatten the curves
         points = []
         for name, value in metrics.items():
             metric, _, member = name.partition("_member_")
@@ -99,9 +97,9 @@ class TensorBoard(Callback):
             # importing matplotlib takes a second
             from gpt.inspection.attention_picture import draw, png
 
+            attention = attend(members_of(model)[0], excerpt)
             text = corpus.vocabulary.names_of(excerpt.tolist())
-            figure = draw(attend(members_of(model)[0], excerpt), text, title)
-            content = png(figure, PICTURE_DPI)
+            content = png(draw(attention, text, title), PICTURE_DPI)
         height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
         image = Summary.Image(encoded_image_string=content, height=height, width=width)
         value = Summary.Value(tag="visualization/attention", image=image)  # sorted last
