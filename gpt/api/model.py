@@ -195,12 +195,11 @@ class Model:
         """Compute the logits of the next character after each character of a text.
 
         Args:
-            text: 1 to `model.T` characters. With `data.vocabulary: bytes`, the bytes of its UTF-8
-                are counted instead.
+            text: 1 to `model.T` characters, or UTF-8 bytes with `data.vocabulary: bytes`.
 
         Returns:
-            float32 tensor on the CPU, of shape (T, V) for a text of T characters (or bytes). Row t
-            predicts the character (or byte) after position t.
+            float32 tensor on the CPU, of shape (T, V) for T characters (or bytes) and a vocabulary
+            of V. Row t predicts the character (or byte) after position t.
 
         Raises:
             UsageError: the text is empty, longer than `model.T`, or has unknown characters.
@@ -255,8 +254,8 @@ class Model:
             text: 1 to `model.T` characters.
 
         Returns:
-            An Attention of float32 tensors on the CPU. `weights` has shape (n_layer, H, T, T) for H
-            heads and T characters. Its row t is of the query at position t, and sums to 1.
+            An Attention of float32 tensors on the CPU, for H heads, T characters and a vocabulary
+            of V. `weights` has shape (n_layer, H, T, T): query by key, so each row sums to 1.
             `probabilities` has shape (T, V). Its row t predicts the character after position t.
 
         Raises:
@@ -278,11 +277,12 @@ class Model:
             text: 1 to `model.T` characters.
 
         Returns:
-            An AttentionAnalysis: an Attention (see `attention`) with more float32 tensors.
-            `losses` (T - 1,) is the loss of each character but the first, in nats.
-            `losses_without` (n_layer, H, T - 1) is the same loss with one head ablated.
-            `value_norms` has shape (n_layer, H, T). The scores `previous` and `induction` have
-            shape (n_layer, H). `lens` is the logit lens.
+            An AttentionAnalysis: an Attention (see `attention`) with more float32 tensors, for H
+            heads and T characters. `losses` (T - 1,) is the loss of each character but the first,
+            in nats. `losses_without` (n_layer, H, T - 1) is the same loss with that head ablated.
+            `value_norms` (n_layer, H, T) is the norm of each value after the output projection.
+            `previous` and `induction` (n_layer, H) score how much a head attends to the previous
+            character, and how well it finds repetitions. `lens` has the logit lens of each layer.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: see `attention`.
@@ -320,14 +320,14 @@ def load(
 
 
 def _whole_number(name: str, value: object, least: int) -> int:
-    """Return `value`, the argument `name`, as an int of at least `least`, or raise UsageError."""
+    """Return `value` as an int of at least `least`, or raise UsageError that begins with `name`."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
         raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
     return int(value)
 
 
 def _texts(name: str, texts: object) -> list[str]:
-    """Return `texts`, the argument `name`, as a list of str, or raise UsageError."""
+    """Return one or several texts as a list, or raise UsageError that begins with `name`."""
     several = [texts] if isinstance(texts, str) else texts
     if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
         raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")

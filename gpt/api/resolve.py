@@ -113,7 +113,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to a Python value, and others to what is refused."""
+            """Convert a numpy or torch value to Python, others to a dict that is refused later."""
             return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
@@ -140,7 +140,7 @@ def since_now() -> Callable[[], float]:
 
 
 def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
-    """Return the default name of a run: `neko` if the text, or else the config, is `neko.txt`."""
+    """Return the default name of a run: the text's file name without suffix, else the config's."""
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
     if named == "-":
@@ -170,9 +170,9 @@ def ready(
 ) -> tuple["Config", "Corpus"]:
     """Return the config to train with, and the corpus.
 
-    If `is_open`, the unset settings are chosen by `chosen`. Otherwise, the steps of fine-tuning are
-    limited. `given` and `settings` are the arguments of the user, `settled` is the resolved config,
-    and `clock` returns the seconds of the training time that have passed.
+    If the user gave no config (see `is_open`), unset settings are chosen for the text. Otherwise,
+    the number of steps is limited if the run fine-tunes another. `given` and `settings` are the
+    user's arguments, `settled` is the resolved config, and `clock` returns the seconds used so far.
     """
     if is_open(given, settled):
         return chosen(settled, clock, should_stop, ranks=ranks)

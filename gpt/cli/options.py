@@ -20,12 +20,12 @@ log = logging.getLogger("gpt")
 
 
 def option(metavar: str, text: str, *names: str, default: Any = None, **limits: Any) -> Any:
-    """Declare an option with a value, as the default of a parameter; `text` is its help."""
+    """Return a `typer.Option` with a value; `text` is its help, `limits` are `min` and `max`."""
     return typer.Option(default, *names, metavar=metavar, help=text, **limits)
 
 
 def flag(name: str, text: str) -> Any:
-    """Declare an option without a value, as the default of a parameter; `text` is its help."""
+    """Return a `typer.Option` without a value, False by default; `text` is its help."""
     return typer.Option(False, name, help=text)
 
 

@@ -87,7 +87,7 @@ class Repl:
         show("\n")
 
     def _set(self, command: str, value: str) -> str:
-        """Set what `command` names, unless `value` is empty; return its name and current value."""
+        """Run /help, or set the seed or a rule if `value` is given; return the text to show."""
         name = command.replace("-", "_")
         if command == "help":
             return HELP

@@ -62,7 +62,7 @@ def _confirm(run: Path) -> None:
 
 
 def _row(run: "RunSummary") -> tuple[str, ...]:
-    """Return the table cells of `run`; a loss per byte, unlike one per character, is marked."""
+    """Return the table cells of `run`. If its val loss is per byte, the cell ends in `/byte`."""
     name, text = (
         f"{name[: MAX_NAME - 1]}…" if len(name) > MAX_NAME else name
         for name in (run.name, Path(run.text or "-").name)
@@ -82,7 +82,7 @@ def _row(run: "RunSummary") -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    """Format an age in days, hours, minutes or seconds: `2 h`, but `119 min`."""
+    """Format an age in the largest unit, from days to seconds, of which it has at least two."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"

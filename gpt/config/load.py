@@ -69,7 +69,7 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return {key: rate} for Muon if a change of train.learning_rate scales its rate, else {}."""
+    """Return {train.muon_learning_rate: its scaled value}, or {} if `changes` do not scale it."""
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:
         with suppress(TypeError, ArithmeticError):  # validation refuses such rates

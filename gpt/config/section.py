@@ -28,11 +28,11 @@ class Setting:
             settings.
         group: the heading under which help and config.yaml show the setting.
         resumable: whether a resume of a run may change the setting.
-        fine_tuning: the value when a run is fine-tuned. `new` is the usual default, `inherited` is
-            the value of that run, `scaled` is its value times a factor, and `fixed` is its value,
-            which cannot be changed.
-        affects_choice: whether a setting of training influences the other settings when gpt chooses
-            those for a text. A sweep over it chooses the other settings anew for each value.
+        fine_tuning: the default in a run that fine-tunes another. `new` is `default` (above),
+            `inherited` is the value of the other run, `scaled` is that value times a factor, and
+            `fixed` is that value, which cannot be changed.
+        affects_choice: for keys in `train`, whether the settings that gpt chooses for a text depend
+            on this one. If so, a sweep over it chooses them anew for each value.
     """
 
     key: str

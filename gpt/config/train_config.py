@@ -25,7 +25,10 @@ MAX_RATE = 1000.0  # largest learning rate or weight decay; training diverges wi
 
 
 def _steps_or(pattern: str, expected: str) -> BeforeValidator:
-    """Return a validator that accepts a number of steps, or a text that matches `pattern`."""
+    """Return a validator that accepts a number of steps, or a text that matches `pattern`.
+
+    `expected` describes such a text in the error message.
+    """
 
     def check(period: object) -> object:
         is_count = type(period) is int and 0 < period <= MAX_COUNT

@@ -19,7 +19,7 @@ SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
 
 
 def run_folders() -> list[Path]:
-    """Return all paths in `runs/` and in its sweeps; raise Unreadable if it cannot be listed."""
+    """Return all paths in `runs/` and its sweeps, runs or not; raise Unreadable if that fails."""
     if not os.path.lexists(RUNS):
         return []
     try:
@@ -108,7 +108,7 @@ def _absolute(name: str) -> str:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """Return a sweep's folder by path or name, by default that of the newest run; else None."""
+    """Return the folder of sweep `name`, by default of the newest run; None if not a sweep."""
     folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
     return next(filter(is_sweep, folders), None)
 
@@ -122,6 +122,6 @@ def find_to_delete(name: str) -> Path:
 
 
 def source_runs(config: Config) -> dict[str, str]:
-    """Return the runs that this config loads weights from, by the key that names them."""
+    """Return the runs that `config` loads weights from, by key: train.init_from, train.distill."""
     runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
     return {key: run for key, run in runs.items() if run is not None}

@@ -42,7 +42,7 @@ Tensors = dict[str, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class CheckpointData:
-    """Content of a checkpoint that is needed to use the model, and its scores."""
+    """A checkpoint without its training state: weights, config, vocabulary and scores."""
 
     step: int
     config: Config
@@ -76,7 +76,7 @@ class Manifest(_Json):
 
 
 class Counters(_Json):
-    """Content of training.json."""
+    """Content of training.json: step, scores and counters of a checkpoint."""
 
     step: NonNegativeInt
     val_loss: float | None
@@ -98,7 +98,7 @@ def step_folder(checkpoints: Path, step: int) -> Path:
 
 
 def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
-    """Return the steps of the checkpoints whose folders match `name`, in increasing order."""
+    """Return the steps of checkpoints, ascending; their folders match the regex `name`."""
     try:
         found = [re.fullmatch(name, entry) for entry in os.listdir(checkpoints)]  # noqa: PTH208
     except OSError as error:

@@ -107,10 +107,10 @@ def finish_overwrite(run: Path) -> None:
 
     The caller must hold the lock of the run. The order of the moves makes this safe even if a
     process was killed between two of them:
-    - `checkpoints` is moved into `.replaced` first, and back last. If `run` has a checkpoint, it is
-      that of the new run, or `.replaced` is empty. In both cases `.replaced` can be deleted.
-    - `config.yaml` is moved into `.replaced` last, and back first. Only if it is in `.replaced` can
-      `run` contain files of the new run, which are then removed.
+    - `checkpoints` is moved into `.replaced` first, and back last. If `run` has a checkpoint, then
+      either the new run wrote it, or `.replaced` is empty. Thus `.replaced` can be deleted.
+    - `config.yaml` is moved into `.replaced` last, and back first. While it is in `.replaced`,
+      all old files are there, so a run's files in `run` are of the new run. These are removed.
     """
     replaced = run / REPLACED_FOLDER
     if not _is_folder(replaced):

@@ -83,7 +83,7 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return the folder and the step of a checkpoint; the step is None if it is not known yet."""
+    """Return a checkpoint's folder and step; if `run` is itself a checkpoint, step may be None."""
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")
@@ -147,7 +147,7 @@ def _read(
 
 
 def _parse(model: type[JsonModel], path: Path, sha256: dict[str, str] | None = None) -> JsonModel:
-    """Parse a JSON file as `model`; check its hash if `sha256`, the hashes by name, is given."""
+    """Parse a JSON file as `model`; if `sha256` (hashes by file name) is given, check its hash."""
     content = _small_file(path, sha256)
     try:
         tree = json.loads(content)

@@ -57,7 +57,7 @@ def write_checkpoint(
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:
-    """Write index.json: `data` is `last`, and its best step is `best` if that is still on disk."""
+    """Write index.json: `last` is the step of `data`; `best` is its best step, if still on disk."""
     best = data.best_step
     if best is not None and not layout.step_folder(folder, best).exists():
         best = None
