@@ -42,7 +42,7 @@ def is_first_to_fail() -> bool:
 
 
 def begin_training() -> str | None:
-    """Count a new training; after a restart, return the folder of the run to resume, else None."""
+    """Begin a training. After a restart by torchrun, return the run folder to resume, else None."""
     global _trainings
     _trainings += 1
     if not is_launched() or not (store := _connect()).check([f"gpt/training/{_trainings}"]):
@@ -72,6 +72,6 @@ def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
 
 
 def _attempt() -> str:
-    """Return a prefix for keys in the store, which differs after each restart by torchrun."""
+    """Return a prefix for keys in torchrun's store. It changes when torchrun restarts processes."""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"gpt/{restart}/{os.environ['WORLD_SIZE']}"

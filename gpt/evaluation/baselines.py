@@ -23,7 +23,7 @@ class Baselines:
 
 
 def measure_baselines(corpus: Corpus) -> Baselines:
-    """Measure the baselines of `corpus`, which takes at most a few seconds."""
+    """Measure the baselines of `corpus`. This takes at most a few seconds."""
     V, vocabulary = len(corpus.vocabulary), corpus.vocabulary
     train, val = (sampled_ngrams(split, 3, V) for split in (corpus.train, corpus.val))
     loss = ngram_loss(KneserNey(train), val, vocabulary.unknown)  # nats per id

@@ -18,7 +18,7 @@ SLICE_IDS = 2**20  # default number of ids in a slice
 def spread_slices(length: int, most: int, part: int = SLICE_IDS) -> list[slice]:
     """Return slices of at most `part` ids that together cover a text of `length` ids.
 
-    If `length` is above `most`, return evenly spread slices of at most `most` ids in total.
+    If `length` is above `most`, the slices are evenly spread and have at most `most` ids in total.
     """
     if length <= most:
         return [slice(start, min(start + part, length)) for start in range(0, length, part)]
@@ -44,11 +44,13 @@ class Finding:
 
 
 class CountedText:
-    """A text, as `ids` of its sorted distinct `characters`, and the counts of these characters.
+    """A text, and the counts of its characters.
 
     Attributes:
-        counts: (V,) occurrences of each character.
-        first: (V,) position of the first occurrence of each character.
+        ids: the text, as indices into `characters`.
+        characters: the distinct characters of the text, sorted.
+        counts: the number of occurrences of each of `characters`.
+        first: the position of the first occurrence of each of `characters`.
     """
 
     def __init__(self, ids: Ids, characters: str) -> None:
@@ -119,7 +121,7 @@ def name_of(character: str) -> str:
 
 
 def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
-    """Count the characters that are rarer than RARE_COUNT; also return findings of the rarest."""
+    """Count the characters with fewer than RARE_COUNT occurrences; return also the rarest ones."""
     rare = np.flatnonzero((text.counts > 0) & (text.counts < RARE_COUNT))
     rarest = rare[np.argsort(text.counts[rare], kind="stable")]
     findings = [

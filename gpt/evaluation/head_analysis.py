@@ -31,8 +31,8 @@ SEQUENCES = 4  # number of random sequences over which the induction score is av
 class LogitLens:
     """Predictions made from each residual stream, as if the model ended there.
 
-    Row 0 is predicted from the embeddings, row l from the output of block l (counted from 1). The
-    last row is the prediction of the model.
+    In each tensor, row 0 is predicted from the embeddings, and row i from the output of block i
+    (counted from 1). The last row is the prediction of the model.
     """
 
     predicted: Tensor  # (n_layer + 1, T) id of the most likely next character at each position
@@ -94,7 +94,7 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
 
 @torch.no_grad()
 def value_norms(model: GPT, ids: Tensor) -> Tensor:
-    """Return the norm of each value after the output projection, (n_layer, H, T), for `ids` (T,).
+    """Return the norms (n_layer, H, T) of the value vectors of `ids` (T,), after output projection.
 
     An attention weight times this norm is the length of the vector that a key position adds to the
     residual stream of the query. This length measures the contribution of a key better than the
@@ -122,9 +122,9 @@ def previous_character_score(weights: Tensor) -> Tensor:
 def prefix_matching_score(weights: Tensor) -> Tensor:
     """Return the mean weight on the character after the first occurrence of the query's character.
 
-    `weights` (..., 2 n, 2 n) belong to n different characters, written twice. Query position n + i
-    has the same character as position i, so its weight on key position i + 1 is averaged. The
-    result has the shape (...).
+    `weights` (..., 2 n, 2 n) are for a text of n different characters, written twice. Query
+    position n + i has the same character as position i, so its weight on key position i + 1 is
+    averaged. The result has the shape (...).
     """
     n = weights.shape[-1] // 2
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)

@@ -52,7 +52,7 @@ def evaluate_each(
     on_progress: Callable[[int], object] = lambda characters: None,
     ranks: Ranks = SINGLE,
 ) -> list[float]:
-    """Return the mean loss of `model` in nats per id; for an ensemble, also that of each member.
+    """Return the mean loss of `model`, then of each member if it is an ensemble, in nats per id.
 
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. Nothing is random. On a CPU, each thread
@@ -152,14 +152,14 @@ class Units:
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
     """Return the ids of `text` for `evaluate`, which scores all ids but the first.
 
-    If ids are bytes, they begin with the last byte of the first character. With any vocabulary,
-    exactly the characters after the first one are therefore scored.
+    All characters but the first are thus scored. If ids are bytes, the other bytes of the first
+    character are left out, so that its last byte is the first id.
     """
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """Return the ids of the val split for `evaluate`, chosen as by `scored_ids`."""
+    """Return the ids of val for `evaluate`, so that all characters but the first are scored."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 

@@ -50,7 +50,7 @@ def count_ngrams(parts: Iterable[Ids], n: int, V: int) -> NgramCounts:
 
 
 def sampled_ngrams(ids: Ids, n: int, V: int) -> NgramCounts:
-    """Count the n-grams of `ids`, or of evenly spread parts if there are over MAX_COUNTED_IDS."""
+    """Count the n-grams of `ids`, or of evenly spread parts if `ids` exceeds MAX_COUNTED_IDS."""
     parts = spread_slices(len(ids), MAX_COUNTED_IDS)
     return count_ngrams((ids[part.start : part.stop + n - 1] for part in parts), n, V)
 
@@ -125,7 +125,7 @@ def ngram_loss(model: KneserNey, counted: NgramCounts, unknown: int = 0) -> floa
 
 
 def _look_up(numbers: Ngrams, keys: Ngrams, values: NDArray[np.generic]) -> Numbers:
-    """Return the value of each number by its index in the sorted `keys`; 0 if it is not a key."""
+    """Return values[i] for each number that is equal to keys[i], and 0 for those not in `keys`."""
     if not len(keys):
         return np.zeros(len(numbers))
     index = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)

@@ -37,7 +37,7 @@ DETECTORS = {  # kind: (regular expression, what to do)
 
 @dataclass(frozen=True)
 class Suspicion:
-    """Matches of one detector: their number, the number of distinct ones, and the most frequent."""
+    """Matches of one detector: how many, how many distinct ones, and which are most frequent."""
 
     kind: str
     count: int
@@ -46,7 +46,7 @@ class Suspicion:
 
 
 def find_suspicious(text: CountedText) -> list[Suspicion]:
-    """Return a Suspicion for each kind of DETECTORS that occurs in `text`, in the same order."""
+    """Return a Suspicion for each of DETECTORS (in their order) that matches any part of `text`."""
     found = []
     for kind, (pattern, _) in DETECTORS.items():
         counts, first, end = Counter[str](), dict[str, int](), 0
@@ -65,7 +65,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _name(matched: str) -> str:
-    """Return the original of a wrongly decoded character, or else the names of the characters."""
+    """Describe a match: the correctly decoded character, or the names of the matched characters."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

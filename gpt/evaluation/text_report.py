@@ -120,7 +120,7 @@ def _warnings(
     suspicious: list[Suspicion],
     duplicates: Duplicates,
 ) -> Iterator[str]:
-    """Yield a sentence for each problem of the text, which says what to do about it."""
+    """Yield a sentence for each problem of the text: what it is, and what to do about it."""
     if min(size.train, size.val) < MIN_SPLIT_CHARACTERS:
         yield f"{size.characters:,} characters are too few to learn from; use several thousand"
         return

@@ -10,9 +10,9 @@ from gpt.files import write_atomically
 def check_out(
     path: Path, option: str = "--out", endings: Sequence[str] = (".png", ".html")
 ) -> None:
-    """Raise UsageError unless `path` ends in one of `endings` and is a new or a plain file.
+    """Raise UsageError unless `path` ends in one of `endings` and can be written as a plain file.
 
-    `option` is the option of the command line that has set `path`, for the message.
+    An existing plain file may be replaced. `option` is the option that set `path`, for the message.
     """
     if path.suffix.lower() not in endings:
         raise UsageError(f"{option} {path}: expected a name that ends in {' or '.join(endings)}")

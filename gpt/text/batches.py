@@ -20,8 +20,8 @@ def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
 
     The result depends only on the arguments. Windows are drawn in epochs. Each epoch divides the
     text into consecutive windows, from a random offset on, and returns them in random order. With
-    constant `B` and `T`, an epoch contains no character twice, and omits fewer than 2 `T`. Windows
-    drawn with replacement would repeat some characters and omit many.
+    constant `B` and `T`, an epoch contains no character twice, and omits fewer than 2 `T`
+    characters. Windows drawn with replacement would repeat some characters and omit many.
 
     Args:
         ids: the text.
@@ -123,7 +123,7 @@ def spread_windows(ids: Ids, T: int, characters: int) -> Iterator[Batch]:
 
 
 def scored_windows(ids: Ids, T: int, characters: int | None = None) -> Iterator[Batch]:
-    """Yield batches of windows for an evaluation: all `ids`, or about `characters` of them."""
+    """Yield batches of windows to evaluate, with all `ids` or with about `characters` of them."""
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
         return consecutive_windows(ids, T)
     return spread_windows(ids, T, characters)

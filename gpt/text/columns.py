@@ -41,10 +41,10 @@ def texts_of(record: Any, column: str) -> list[str]:
 
 
 def _values(value: Any, key: str) -> list[Any] | None:
-    """Return the values at a key such as `a.b`, without nulls; None if `value` lacks the key.
+    """Return the values at the path `key`, such as `a.b`, without nulls; None if there is no `key`.
 
-    In a list, the key is looked up in each element. Elements without the key are skipped if
-    another element has it.
+    In a list, the path is followed in each element. Elements without it are skipped if another
+    element has it.
     """
     if value is None:
         return []

@@ -35,7 +35,7 @@ def encoding_of(head: bytes, encoding: str) -> str:
 
 
 def fits_utf8(blocks: Iterable[bytes]) -> bool:
-    """Return whether `blocks` are UTF-8, with non-ASCII characters; the last may be incomplete."""
+    """Return whether `blocks` are UTF-8 and not only ASCII. The last character may be cut."""
     decoder, is_ascii = codecs.getincrementaldecoder("utf-8")(), True
     try:
         for block in blocks:

@@ -62,8 +62,7 @@ def shaded(text: str, value: float) -> str:
     """Return `text` with ANSI codes that show the size and the sign of `value`, from -1 to 1.
 
     Positive values are blue, negative ones red. With increasing size, the text is dim, coloured,
-    bold, or white on a coloured background. It is readable on dark and on light terminals. NaN is
-    shown like 1.
+    bold, or white on a coloured background. NaN is shown like 1.
     """
     colour, size = RED if value < 0 else BLUE, abs(value)
     if size < 1 / 6:

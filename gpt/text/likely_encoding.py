@@ -36,7 +36,7 @@ def likely_encoding(sample: bytes) -> str | None:
 def _misfits(text: str) -> float:
     """Return the fraction of the non-ASCII characters that are unlikely in a text.
 
-    These are symbols, capitals after a small letter, and letters of another script after a to z.
+    Unlikely are symbols, capitals after a small letter, and letters above U+024F after a to z.
     """
     pairs = [(before, c) for before, c in pairwise(f" {text} ") if c > "\x7f"]
     odd = sum(

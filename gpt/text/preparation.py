@@ -61,7 +61,7 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield the chosen documents, with a separator between them, except between lines."""
+        """Yield the documents of this part, with separators between them unless they are lines."""
         separator, documents = separator_bytes(self.data), self.data.documents
         index, is_first = 0, True
         for file in self.source.documents():
@@ -84,7 +84,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Counts:
-    """Result of the first pass: the total sizes of all parts, and the vocabulary."""
+    """Result of counting a text: the total sizes of its parts, and its vocabulary."""
 
     characters: int
     bytes: int
@@ -129,7 +129,7 @@ class Task:
         return _hash([files, self._settings()])
 
     def parts(self) -> list[Part]:
-        """Return the train part and the val part, or one part if val is the end of the text.
+        """Return the train and the val part, or the whole text as one part if val is its end.
 
         Raises:
             TextError: `data.split` is `documents`, and the text has fewer than two documents.
@@ -192,9 +192,9 @@ def count(
 
 
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary` for a text with these `counts`; characters outside share an unknown id.
+    """Return `vocabulary`, in which all other characters of the counted text share the unknown id.
 
-    If there are such characters and `vocabulary` has no unknown id, raise TextError.
+    Raise TextError if there are other characters and `vocabulary` has no unknown id.
     """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:

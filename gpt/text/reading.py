@@ -25,7 +25,7 @@ class Entry:
 
     Attributes:
         name: the name of the file in messages.
-        open: opens the file at its beginning, or after the bytes in `start`.
+        open: opens the file at its beginning, or, if `start` is set, after these bytes.
         start: the first bytes of a file in a .tar, which can be read only once; otherwise None.
     """
 
@@ -82,7 +82,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 @contextmanager
 def naming_errors(name: str) -> Iterator[None]:
-    """Convert errors while the file `name` is read to a TextError with the name in its message."""
+    """Convert errors in reading the file `name` to a TextError with the name in its message."""
     try:
         yield
     except (GPTError, MemoryError):

@@ -78,7 +78,7 @@ def read_parquet(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
 def _documents(
     records: Iterable[Record], name: str, data: DataConfig
 ) -> Iterator[Document | Skipped]:
-    """Yield a document for each record that has a text. Skip bad records, or raise TextError."""
+    """Yield a document for each record with text. Skip or refuse bad ones (`data.bad_records`)."""
     for number, record in records:
         place = f"{name}:{number}"
         try:
@@ -114,7 +114,7 @@ _BETWEEN_VALUES = re.compile(r"[ \t\r\n,]*")
 
 
 def _json_lines(lines: Iterable[str]) -> Iterator[Record]:
-    """Yield the number, from 1, and the JSON value of each line that is not blank."""
+    """Yield the line number, from 1, and the JSON value of each line that is not blank."""
     for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
@@ -124,7 +124,7 @@ def _json_lines(lines: Iterable[str]) -> Iterator[Record]:
 
 
 def _json_values(text: str, name: str) -> Iterator[Record]:
-    """Yield the number, from 1, and the value of each element of a JSON array.
+    """Yield, for each element of a JSON array, its number (from 1) and its value.
 
     `text` can also be a sequence of JSON values without the brackets of an array.
 
@@ -144,9 +144,9 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield the number of each row of a .csv or .tsv file, and its values in the wanted columns.
+    """Yield, for each row of a .csv or .tsv file, its number and its values in the wanted columns.
 
-    In a .tsv file, quotation marks have no special meaning.
+    Row 1 has the names of the columns. In a .tsv file, quotation marks have no special meaning.
     """
     first = next(lines, "")
     with naming_errors(name):
@@ -177,8 +177,8 @@ def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[R
 def _find_delimiter(line: str, column: str) -> str:
     """Return the delimiter of a .csv file whose first line is `line`.
 
-    It is a delimiter that splits `line` into names which include all of `column`. If there is none,
-    it is the delimiter that gives the most names.
+    The delimiter has to split `line` into names that include every column in `column`. If none of
+    DELIMITERS does, return the one that gives the most names.
     """
     columns = {each: next(csv.reader([line], delimiter=each), []) for each in DELIMITERS}
     fitting = (d for d, names in columns.items() if {*split_column(column, names)} <= {*names})

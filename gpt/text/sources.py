@@ -122,7 +122,7 @@ class _TextFiles:
     """
 
     def __init__(self, name: str, data: DataConfig, *, among_others: bool) -> None:
-        """Prepare to read the files of the text `name`, by the settings `data`.
+        """Prepare to read the files of the text `name` with the settings `data`.
 
         `among_others` means that the text has several files, whose encodings may differ. Each file
         that is valid UTF-8 is then read as UTF-8, whatever `data.encoding` is.
@@ -139,7 +139,7 @@ class _TextFiles:
     def add(self, path: Path, *, named: bool = False) -> None:
         """Add a file, or skip it if it is not text.
 
-        If the user `named` this file, raise TextError instead of skipping it.
+        If `named` (the user gave this very path), raise TextError instead of skipping it.
         """
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
         reason, is_strict = "", not self._raw and self._data.errors == "strict"
