@@ -255,7 +255,7 @@ class Model:
 
         Returns:
             An Attention of float32 tensors on the CPU, for H heads, T characters and a vocabulary
-            of V. `weights` has shape (n_layer, H, T, T): query by key, so each row sums to 1.
+            of V. `weights` has shape (n_layer, H, T, T): queries by keys. Each row sums to 1.
             `probabilities` has shape (T, V). Its row t predicts the character after position t.
 
         Raises:

@@ -108,7 +108,7 @@ def _absolute(name: str) -> str:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """Return the folder of sweep `name`, by default of the newest run; None if not a sweep."""
+    """Return the folder of sweep `name`, by default the newest run's; None if there is none."""
     folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
     return next(filter(is_sweep, folders), None)
 
