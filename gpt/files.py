@@ -44,7 +44,7 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Set the file name of an OSError in a `with` block to `path`; a full disk's error has none."""
+    """Set the file name of an OSError in a `with` block to `path`; some errors have none."""
     try:
         yield
     except OSError as error:
@@ -70,7 +70,7 @@ def sync_folder(path: Path) -> None:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Read a file; raise OSError if it has more than `most` bytes, like the endless /dev/zero."""
+    """Return the content of a file; raise OSError if it has more than `most` bytes."""
     with path.open("rb") as file:
         content = file.read(most + 1)
     if len(content) > most:

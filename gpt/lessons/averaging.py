@@ -21,7 +21,7 @@ def by_loop(x: Tensor) -> Tensor:
 
 
 def by_matmul(x: Tensor) -> Tensor:
-    """Average by one product with (T, T) weights: triangular, with rows that sum to 1."""
+    """Average rows 0 to t of x (B, T, C), for each t, by a product with triangular weights."""
     T = x.shape[1]
     weights = torch.tril(torch.ones(T, T))
     weights = weights / weights.sum(dim=1, keepdim=True)
@@ -29,7 +29,7 @@ def by_matmul(x: Tensor) -> Tensor:
 
 
 def by_softmax(x: Tensor) -> Tensor:
-    """Average by a softmax of scores that are 0 for the past and -inf for the future."""
+    """Average rows 0 to t of x (B, T, C), for each t, by a softmax of equal scores."""
     return causal_softmax(torch.zeros(x.shape[1], x.shape[1])) @ x
 
 
@@ -95,7 +95,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Compare the output of each trained head with the average of the head's values."""
+    """Compare each trained head's output with the plain average of its past values."""
     distances = []
     for _, q, k, v in trained.heads():
         mean = by_softmax(v[0])

@@ -30,17 +30,17 @@ def feed_forward(x: Tensor, mlp: MLP) -> Tensor:
 
 
 def pre_norm_block(x: Tensor, block: Block) -> Tensor:
-    """Add the outputs of attention and MLP, each after a LayerNorm, to the stream x (B, T, C)."""
+    """Apply `block` to x (B, T, C): x = x + attention(norm(x)), then x = x + mlp(norm(x))."""
     x = x + block.attention(block.attention_norm(x))
     x = x + feed_forward(block.mlp_norm(x), block.mlp)
     return x
 
 
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
-    """Return the standard deviation of the stream after each layer, then a gradient norm.
+    """Run x through layers; return the standard deviation after each, then a gradient norm.
 
-    The gradient is that of the output's first channel by the input. `norm` is the place of
-    LayerNorm: "none", "before" each layer, or "after" each addition.
+    The last number is the norm of the gradient of the output's first channel by x. `layers` are
+    weights (C, C). `norm` is the place of LayerNorm: "none", "before" or "after" each layer.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []
@@ -116,7 +116,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the size of the trained stream, and of what attention and MLP add to the stream."""
+    """Show the mean norms of the trained residual stream and of what each part adds to it."""
     norms = []
     for layer, x in zip(trained.blocks, trained.streams, strict=True):
         attended = layer.attention(layer.attention_norm(x))

@@ -27,7 +27,7 @@ def drop(x: Tensor, p: float) -> Tensor:
 
 
 class ScaledDropout(nn.Module):
-    """Dropout that divides the numbers that survive by 1 - p, so that the mean result is x."""
+    """Dropout that scales the kept numbers by 1 / (1 - p), so that the mean result is x."""
 
     def __init__(self, p: float) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the trained model's loss in training mode by dropout probability."""
+    """Show the trained model's loss with different dropout probabilities."""
     page.paragraph(f"""The model was trained with model.dropout {trained.model.config.dropout:g}.
         Its loss on this text in training mode, with dropout p (a single character has no loss):""")
     if trained.ids.shape[1] > 1:

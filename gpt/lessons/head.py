@@ -16,7 +16,7 @@ LARGEST = 8  # number of attention weights in a table
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return attention outputs (..., T, vs) and weights (..., T, S) of queries, keys and values."""
+    """Return attention outputs (..., T, vs) and weights (..., T, S), masked if `causal`."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
     weights = causal_softmax(scores) if causal else scores.softmax(dim=-1)
     return weights @ v, weights  # (..., T, vs), (..., T, S)
@@ -39,7 +39,10 @@ class Head(nn.Module):
         self.causal = causal
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Map x (B, T, d_in), context (B, S, d_in) to outputs (B, T, vs) and weights (B, T, S)."""
+        """Return attention outputs (B, T, vs) and weights (B, T, S) of queries from x (B, T, d_in).
+
+        Keys and values come from `context` (B, S, d_in), by default x.
+        """
         context = x if context is None else context
         q, k, v = self.query(x), self.key(context), self.value(context)
         return attend(q, k, v, causal=self.causal)
@@ -52,7 +55,7 @@ def example(seed: int) -> tuple[Tensor, Head]:
 
 
 def by_layers() -> Head:
-    """Return a `Head` for the six words, from 3 channels to 2, drawn with `LINEAR_SEED`."""
+    """Return a `Head` from 3 channels to 2, whose weights are drawn with `LINEAR_SEED`."""
     torch.manual_seed(six_words.LINEAR_SEED)
     return Head(3, 2, causal=False)
 

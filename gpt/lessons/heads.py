@@ -53,7 +53,7 @@ class FusedHeads(nn.Module):
         return self.join(self.weigh(q, k) @ v)
 
     def split(self, x: Tensor) -> list[Tensor]:
-        """Return queries and keys (B, H, t, hs), and values (B, H, t, vs), of x (B, t, C)."""
+        """Compute [queries, keys, values] from x (B, t, C), each (B, heads, t, size)."""
         B, t, _ = x.shape
         qkv = self.qkv(x).split(self.sizes, dim=-1)  # (B, t, H * size) each
         parts = [part.view(B, t, self.n_head, -1) for part in qkv]
@@ -85,7 +85,7 @@ def take_apart(fused: FusedHeads) -> ListOfHeads:
 
 
 def example(seed: int, **settings: float) -> tuple[Tensor, CausalSelfAttention]:
-    """Return random x (2, 16, 16), and attention with 8 heads of size 32, as in the notebook."""
+    """Return random x (2, 16, 16), and attention with 8 heads; `settings` override its config."""
     torch.manual_seed(seed)
     sizes = {"T": 16, "C": 16, "n_head": 8, "head_size": 32, "value_size": 24}
     form = {"positions": "learned", "qk_norm": False}

@@ -42,7 +42,7 @@ class Page:
         self.parts.append({"formula": name, "text": text})
 
     def source(self, *steps: Callable[..., Any]) -> None:
-        """Add the source of functions or classes, without docstrings and comments for mypy."""
+        """Add the source of functions or classes, without docstrings and mypy comments."""
         code = "\n\n".join(map(_without_docstrings, steps))
         self.parts.append({"source": [step.__qualname__ for step in steps], "code": code})
 
@@ -58,7 +58,7 @@ class Page:
 
         Args:
             caption: what the numbers are.
-            values: a matrix (rows, columns), a single row (columns,), or a row for each row name.
+            values: a matrix (rows, columns), one row (columns,), or a dict from row names to rows.
             rows: the names of the rows.
             columns: the names of the columns.
             mask: boolean, (rows, columns); cells where it is True stay blank.
@@ -75,7 +75,7 @@ class Page:
         )
 
     def by_position(self, caption: str, values: Tensor, mask: Tensor | None = None) -> None:
-        """Add a table of values (T, T): a row per query position, a column per key position."""
+        """Add a `table` of values (T, T): a row per query position, a column per key position."""
         self.table(caption, values, names("t", len(values)), names("t", len(values)), mask)
 
     def drawing(self, caption: str, lines: Sequence[str]) -> None:

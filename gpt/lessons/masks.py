@@ -25,7 +25,7 @@ def additive(allowed: Tensor) -> Tensor:
 
 
 def attend_added(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute attention as `attend` does, but with an additive mask (T, S)."""
+    """Compute attention as `attend` does, but add `mask` (T, S) to the scores."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + mask
     weights = scores.softmax(dim=-1)
     return weights @ v, weights
@@ -46,7 +46,7 @@ def influence(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
-    """Write the part of the page about masks, with the causal `fused` heads and x (2, 16, 16)."""
+    """Write the page's part about masks; apply the causal heads `fused` to x (2, 16, 16)."""
     page.paragraph("""The **causal mask** is made once, for the longest text that the model takes.
         It is cropped to the t characters of the input (`self.future[:t, :t]`). It is a **buffer**
         of the module, which moves with the module to another device. It is not trained, because an

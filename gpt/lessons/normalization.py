@@ -119,7 +119,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the mean and standard deviation of the trained stream before and after LayerNorm."""
+    """Show the residual stream's mean and standard deviation before and after LayerNorm."""
     page.table(
         "the residual stream before each attention, and after its LayerNorm",
         [

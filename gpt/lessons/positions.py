@@ -13,7 +13,7 @@ from gpt.lessons.trained import Trained
 
 
 def add_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Add the first T rows of `positions`, a table of vectors (C,), to embeddings x (B, T, C)."""
+    """Add the first T rows of the table `positions` (rows, C) to embeddings x (B, T, C)."""
     return x + positions[: x.shape[1]]
 
 
@@ -43,7 +43,7 @@ def explain(page: Page, seed: int) -> None:
     permuted = x[:, permute_past(8, 1, seed)]
 
     def last_outputs(positions: Tensor) -> list[Tensor]:
-        """Return the last output with the past in order, and with the past permuted."""
+        """Return the head's last output for x and for `permuted`, with `positions` added."""
         return [head(add_positions(version, positions))[0][:, -1] for version in (x, permuted)]
 
     page.paragraph("""A head computes its weights from what the characters are, not from where they

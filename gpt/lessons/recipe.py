@@ -52,7 +52,7 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return scores (..., T, T) of normalised q and k (..., T, hs); no |score| exceeds sqrt(hs)."""
+    """Normalise q and k (..., T, hs); return their scores (..., T, T), at most sqrt(hs)."""
     q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
     k = F.layer_norm(k, k.shape[-1:])
     return scaled_scores(q, k)
@@ -70,7 +70,7 @@ def offset_by_one(k: Tensor) -> Tensor:
 
 
 def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
-    """Return embeddings (B, T, C) of ids; `tables[d]` (V, C) embeds the character d before."""
+    """Embed ids to (B, T, C); `tables[d]` (V, C) is for the character d positions earlier."""
     x = tables[0][ids]  # (B, T, C)
     for distance, table in enumerate(tables[1:], start=1):
         x[:, distance:] += table[ids[:, :-distance]]  # rows of earlier ids
@@ -78,13 +78,13 @@ def ngram_embedding(ids: Tensor, tables: list[Tensor]) -> Tensor:
 
 
 def by_svd(gradient: Tensor) -> Tensor:
-    """Return U V^T of a gradient (height, width) = U S V^T: all singular values become 1."""
+    """Set all singular values of a matrix to 1: return U V^T of `gradient` = U S V^T."""
     U, _, Vt = torch.linalg.svd(gradient, full_matrices=False)
     return torch.matmul(U, Vt)
 
 
 def embedding_tables(model: GPT) -> list[Tensor]:
-    """Return the embedding tables (V, C): for the character itself, the one before, and so on."""
+    """Return tables (V, C) that embed the character itself, the character before, and so on."""
     weights: dict[str, Tensor] = model.state_dict()
     keys = ["token_embedding", *(f"ngram_embeddings.{i}" for i in range(model.config.ngram - 1))]
     return [weights[f"{key}.weight"] for key in keys]
@@ -246,7 +246,7 @@ def _explain_key_offset(page: Page, noise: Tensor) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the sizes of the trained n-gram embeddings and attention scores."""
+    """Show the mean norm of the trained n-gram embeddings, and the largest attention scores."""
     model, config = trained.model, trained.model.config
     page.table(
         "mean norm of the embeddings of this text's characters, and of those before each",

@@ -17,19 +17,19 @@ from gpt.lessons.trained import Trained
 
 
 def raw_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return unscaled scores (..., T, T) of q and k (..., T, hs); their variance grows with hs."""
+    """Return scores (..., T, T) of q and k (..., T, hs); their variance is proportional to hs."""
     scores: Tensor = q @ k.transpose(-2, -1)
     return scores
 
 
 def scaled_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return the scores divided by sqrt(hs), so that their variance does not depend on hs."""
+    """Return `raw_scores` divided by sqrt(hs), so that their variance does not depend on hs."""
     scores: Tensor = raw_scores(q, k) * q.shape[-1] ** -0.5
     return scores
 
 
 def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, float]:
-    """Measure the variances of q.k and q.k / sqrt(dimension) over `pairs` of Gaussian vectors."""
+    """Return the variances of q.k and q.k / sqrt(dimension) for `pairs` random Gaussian q and k."""
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, pairs, dimension, generator=generator)
     products = (q * k).sum(dim=-1)
@@ -43,7 +43,7 @@ def entropy(weights: Tensor) -> Tensor:
 
 
 def max_entropy(T: int) -> float:
-    """Return the largest mean entropy of T causal rows, in bits; row t has at most log2(t + 1)."""
+    """Return the largest possible mean entropy, in bits, of the rows of causal weights (T, T)."""
     return float(torch.arange(1, T + 1).log2().mean())
 
 
@@ -54,7 +54,7 @@ def jacobian(scores: Tensor) -> Tensor:
 
 
 def example(seed: int) -> tuple[Tensor, Tensor]:
-    """Return random queries and keys, (4, 8, 16) each, drawn after those of lesson `head`."""
+    """Return random queries and keys (B, T, hs), each of shape (4, 8, 16)."""
     x, _ = head.example(seed)
     B, T, _ = x.shape
     return torch.randn(B, T, 16), torch.randn(B, T, 16)

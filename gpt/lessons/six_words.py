@@ -42,7 +42,7 @@ class ParameterHead(nn.Module):
 
 
 def by_parameters() -> ParameterHead:
-    """Return a `ParameterHead` from 3 channels to 2, drawn with `PARAMETER_SEED`."""
+    """Return a `ParameterHead` from 3 channels to 2; `PARAMETER_SEED` seeds its weights."""
     torch.manual_seed(PARAMETER_SEED)
     return ParameterHead(3, 2)
 

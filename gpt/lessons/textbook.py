@@ -35,7 +35,7 @@ def draw_zeros(model: GPT) -> None:
 
 
 def example(seed: int) -> tuple[Tensor, GPT]:
-    """Return random ids (2, 8) of 11 characters, and a random model of config `classic`."""
+    """Return random ids (2, 8) below 11, and a random `classic` model of vocabulary size 11."""
     torch.manual_seed(seed)
     model = GPT(load_config("classic").model, 11).eval()
     draw_zeros(model)
@@ -100,7 +100,7 @@ def _show_loss(page: Page, caption: str, logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the trained model's last prediction, its loss and its number of parameters."""
+    """Show the trained model's prediction after the text, its loss and parameter counts."""
     logits = trained.model(trained.ids)
     probabilities = logits[0, -1].softmax(-1)
     likely, columns = trained.likeliest(probabilities)

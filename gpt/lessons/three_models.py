@@ -1,4 +1,4 @@
-"""Training: three small models, each with one part more, trained while the page is built.
+"""Training: three small models of growing size, trained while the page is built.
 
 Shapes: B batch, T time, C channels, V vocabulary size.
 """
@@ -31,14 +31,14 @@ MAX_CONTEXT = 64  # longest context in the table of losses, in characters
 
 
 class Bigram(nn.Module):
-    """Bigram model: a table (V, V) of logits of the next character for each character."""
+    """Bigram model: a table (V, V) whose row i has the logits of the character after id i."""
 
     def __init__(self, V: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.zeros(V, V))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, V)."""
+        """Map ids (B, T) to logits (B, T, V)."""
         return F.embedding(ids, self.table)
 
 
@@ -52,7 +52,7 @@ class OneHead(nn.Module):
         self.output = nn.Parameter(torch.zeros(V, C))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, V)."""
+        """Map ids (B, T) to logits (B, T, V)."""
         x = add_positions(self.tokens(ids), self.positions.weight)  # (B, T, C)
         x = x + self.head(x)[0]
         return F.linear(x, self.output)
@@ -68,13 +68,13 @@ class OneBlock(nn.Module):
         self.output = nn.Parameter(torch.zeros(V, C))
 
     def forward(self, ids: Tensor) -> Tensor:
-        """(B, T) -> (B, T, V)."""
+        """Map ids (B, T) to logits (B, T, V)."""
         x = add_positions(self.tokens(ids), self.positions.weight)  # (B, T, C)
         return F.linear(self.norm(self.block(x)), self.output)
 
 
 def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
-    """Train `model`, from ids (B, T) to logits (B, T, V), for `STEPS` steps at learning `rate`."""
+    """Train `model` on the text `ids`, for `STEPS` steps, at the learning rate `rate`."""
     optimizer = AdamW([*model.parameters()], rate, (0.9, 0.99), 0.0)
     for step in range(STEPS):
         x, y = batch(ids, BATCH_SIZE, T, seed=seed, step=step)  # (B, T)
@@ -88,7 +88,7 @@ def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, ids: Ids) -> float:
-    """Return the mean loss, in nats, of about `SCORED_CHARACTERS` in evenly spread windows."""
+    """Return the mean loss in nats on about `SCORED_CHARACTERS` characters, evenly spread."""
     windows = spread_windows(ids, T, SCORED_CHARACTERS)
     losses = [cross_entropy(model(x), y, reduction="none") for x, y in windows]
     return float(torch.cat(losses).mean())
@@ -105,7 +105,7 @@ def sample(model: nn.Module, first: int, seed: int) -> list[int]:
 
 
 def count_bigrams(ids: Ids, V: int) -> Bigram:
-    """Return the best bigram model, computed by counting pairs of characters, without training.
+    """Return the bigram model that fits the text `ids` best, computed by counting pairs.
 
     0.01 is added to each count, so that no pair is impossible.
     """
@@ -117,7 +117,7 @@ def count_bigrams(ids: Ids, V: int) -> Bigram:
 
 
 def train(model: nn.Module, corpus: Corpus, rate: float, seed: int) -> list[float]:
-    """Train a model; return its val loss before and after, and its perplexity after."""
+    """Train a model; return [val loss before, val loss after, val perplexity after]."""
     before = evaluate(model, corpus.val)
     with torch.enable_grad():
         fit(model, corpus.train, rate, seed)
@@ -186,7 +186,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show a trained model's loss by the number of characters that it sees."""
+    """Show the trained model's loss with contexts of different lengths."""
     losses = loss_by_context(trained.model, trained.ids[0])
     if not losses:
         page.paragraph("The text has no next character to predict: give at least two characters.")
@@ -202,7 +202,7 @@ def explain_trained(page: Page, trained: Trained) -> None:
 
 
 def loss_by_context(model: nn.Module, ids: Tensor) -> dict[int, float]:
-    """Return the mean loss (nats) on ids (N,) for contexts of 1, 2, 4 up to N / 2 characters.
+    """Return the mean loss in nats on `ids` (N,) by context length: 1, 2, 4, up to N / 2.
 
     All losses are measured on the same characters, those after the longest context.
     """

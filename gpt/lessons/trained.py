@@ -1,4 +1,4 @@
-"""A trained model, a text that it generated or the user gave, and its activations on the text."""
+"""A trained model, a text from the model or the user, and the model's activations on the text."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,10 +51,9 @@ class Trained:
         return [block.attention_norm(x) for block, x in zip(self.blocks, self.streams, strict=True)]
 
     def heads(self) -> Iterator[tuple[CausalSelfAttention, Tensor, Tensor, Tensor]]:
-        """Yield each layer's attention, queries and keys (1, H, T, hs), and values (1, H, T, vs).
+        """Yield (attention module, q, k, v) of each layer; q, k, v are (1, heads, T, size).
 
-        Queries are multiplied by `attention_scale`. The scores are then q k / sqrt(hs), as in the
-        lessons.
+        The queries q are already multiplied by `attention_scale`.
         """
         for block, x in zip(self.blocks, self.inputs, strict=True):
             q, k, v = block.attention.heads(x)
@@ -90,7 +89,7 @@ class Trained:
 def trained_model(
     name: str, model: LanguageModel, vocabulary: Vocabulary, seed: int, text: str | None = None
 ) -> Trained:
-    """Run a model on a text, and record the residual stream before each block.
+    """Run a model on a text; return them with the residual stream before each block.
 
     Args:
         name: the name of the run.

@@ -82,7 +82,7 @@ class CausalSelfAttention(nn.Module):
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of the values (B, H, T, vs) and the weights (B, H, T, T).
 
-        Row t of the weights belongs to the query at position t. It has a weight for each value.
+        Row t of the weights has those that the query at position t gives to the values.
         """
         scores = causal_scores(q, k, self.scale)  # (B, H, T, T), -inf for later characters
         weights = F.softmax(scores, dim=-1)  # (B, H, T, T), each row sums to 1
@@ -93,8 +93,8 @@ class CausalSelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute queries and keys (B, H, T, hs) and values (B, H, T, vs) from x (B, T, C).
 
-        Without `positions`, x begins at position 0. With `positions`, x continues the texts of a
-        cache. The keys are then not offset here: the cache applies `key_offset`.
+        If `positions` is None, x begins at position 0. Otherwise, x continues the texts of a cache,
+        which also applies `key_offset`: the returned keys are not offset.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes

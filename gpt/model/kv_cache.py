@@ -32,7 +32,7 @@ class Cache:
         self.mask: Tensor | None = None  # (B, 1, 1, T): True for characters to attend to
 
     def begin(self, ids: Tensor) -> None:
-        """Store ids (B, t) to append, and their positions; t is 1 unless all texts are empty."""
+        """Begin to append `ids` (B, t) and set positions; t is 1 unless all texts are empty."""
         t, longest = ids.shape[1], max(self.lengths)
         if t > 1 or (ids.is_cpu and longest == min(self.lengths)):  # equal lengths need no mask
             self.positions, self.mask = slice(longest, longest + t), None
@@ -56,12 +56,12 @@ class Cache:
         return self.ids.gather(1, positions.clamp(min=0)).masked_fill(positions < 0, MASKED)
 
     def set_lengths(self, lengths: list[int]) -> None:
-        """Truncate each text b to its first `lengths[b]` characters."""
+        """Truncate the text in each row b to its first `lengths[b]` characters."""
         self.lengths = lengths
         self.lengths_on_device.copy_(torch.tensor(lengths, device="cpu"))
 
     def tensors(self) -> list[Tensor]:
-        """Return all tensors of the cache; the first dimension of each is the text, (B, ...)."""
+        """Return all tensors of the cache, each (B, ...), with one row for each text."""
         layers = [layer for layers in self.layers for layer in layers]
         cached = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
         return [self.lengths_on_device, self.ids, *cached]
@@ -77,7 +77,7 @@ class Cache:
 
 
 class LayerCache:
-    """Keys (B, H, T, hs) and values (B, H, T, vs) of one layer.
+    """Keys (B, heads, T, head_size) and values (B, heads, T, value_size) of one layer.
 
     With `key_offset`, half of each key's channels are stored as part of the next character's key
     (see `offset_keys`). `keys` then has room for T + 1 characters.
@@ -91,9 +91,9 @@ class LayerCache:
         self.values = torch.zeros(values, dtype=torch.float32, device=device)
 
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append keys (B, H, t, hs) and values (B, H, t, vs); return all keys and values so far.
+        """Append keys and values (B, heads, new characters, size); return all cached ones.
 
-        If the cache has a mask, return all T positions, including those not filled yet.
+        If the cache has a mask, the result also has the positions that are not filled yet.
         """
         positions = self.parent.positions
         _write(self.values, values, positions)
@@ -108,7 +108,7 @@ class LayerCache:
 
 
 def _write(cached: Tensor, new: Tensor, positions: slice | Tensor, shift: int = 0) -> None:
-    """Write `new` into `cached` (B, H, T, ...) at `positions`, shifted by `shift` characters."""
+    """Write `new` into dimension 2 of `cached`, at `positions` + `shift`."""
     if isinstance(positions, slice):
         cached[:, :, positions.start + shift : positions.stop + shift] = new
     else:  # a position for each text, (B, 1, 1)

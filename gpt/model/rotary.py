@@ -42,8 +42,8 @@ class Rotary(nn.Module):
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Return two views of keys (..., hs): the channels to keep, and the channels to offset.
 
-    Each view has shape (..., 2, number of pairs). The pairs to offset are those that rotary
-    positions rotate least: they depend on the character, and hardly on its position.
+    Each view has shape (..., 2, number of pairs). The channels to offset are those that
+    rotary positions rotate least: they depend on the character, and hardly on its position.
     """
     staying = staying_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)
@@ -51,14 +51,12 @@ def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def offset_keys(k: Tensor) -> Tensor:
-    """Replace half of each key's channels by those of the previous key: (..., T, hs).
+    """Replace half of the channels of keys (..., T, hs) by those of the previous key.
 
-    A query that matches these channels attends to the character after the matching one. A head can
-    thus find what followed the last time, as an induction head does (arXiv:2209.11895). Without
-    the offset, a model needs two layers and many steps to learn this. The first key gets zeros.
-
-    This is the partial key offset of modded-nanogpt (pull request 169), which uses it in some
-    layers.
+    The first key gets zeros. A query that matches the replaced channels of a key attends to the
+    character after the one that it matches. One head can thus find what followed an earlier
+    occurrence of a character; an induction head (arXiv:2209.11895) needs two layers for this.
+    This is the partial key offset of modded-nanogpt (pull request 169).
     """
     staying, offset = split_offset(k)
     offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # (..., T, 2, n)

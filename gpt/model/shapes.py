@@ -34,7 +34,7 @@ def parameter_shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tup
 
 
 def member_prefixes(config: ModelConfig) -> list[str]:
-    """Return the prefix of each member's parameter names; it is empty for a single model."""
+    """Return the prefix of each member's parameter names; for a single model, `[""]`."""
     return [f"members.{m}." for m in range(config.ensemble)] if config.ensemble > 1 else [""]
 
 
@@ -44,15 +44,15 @@ def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
 
 
 def staying_pairs(head_size: int) -> int:
-    """Return the number of pairs of channels, i and i + hs / 2, that `key_offset` does not move.
+    """Return how many pairs of channels, i and i + head_size / 2, `key_offset` does not move.
 
-    These are a key's first pairs. Rotary positions rotate the other pairs, at least half, less.
+    These are a key's first pairs; rotary positions rotate the other pairs less.
     """
     return head_size // 4
 
 
 def rotary_angles(T: int, head_size: int) -> NDArray[np.float64]:
-    """Return angles (T, hs / 2), in radians: each position's rotation of each pair of channels."""
+    """Return the angle, in radians, for each position and pair of channels: (T, head_size / 2)."""
     half = head_size // 2
     angles: NDArray[np.float64] = np.outer(np.arange(T), 10000.0 ** -(np.arange(half) / half))
     return angles

@@ -234,7 +234,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Return the number of parameters of each part, summed over layers and ensemble members."""
+    """Return parameter counts by part, such as `mlp`, summed over layers and members."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         part = re.sub(r"^(members\.\d+\.)?(blocks\.\d+\.)?", "", name).split(".")[0]

@@ -21,7 +21,7 @@ PLAIN = SampleConfig(temperature=1.0)  # sample from the model's own distributio
 
 
 def sample_sources(seed: int, indices: Iterable[int], step: int = 0) -> list[np.random.Generator]:
-    """Return a random generator per sample, seeded by `seed`, the index and the model's `step`."""
+    """Return a generator per sample index, seeded by `seed`, the index and the model's `step`."""
     return [uniforms(seed, f"sample/{index}", step) for index in indices]
 
 
@@ -30,8 +30,8 @@ class Generator:
 
     The context of a text begins with the last T ids of its prompt and grows by each id drawn. When
     the context exceeds T ids, only its last T // 2 ids are kept and prefilled again. Later ids are
-    therefore drawn with T // 2 to T ids of context, and cost on average as much time as the first T
-    ids. An id stands for a character, or for a byte in a byte model. The id `never` is not drawn.
+    therefore drawn with T // 2 to T ids of context. An id stands for a character, or for a byte in
+    a byte model. The id `never` is not drawn.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Generator:
             engine.select(rows)
 
     def step(self) -> tuple[list[int], list[float]]:
-        """Draw the next id of each text; return these ids and the model's log-probabilities."""
+        """Draw each text's next id; return the ids and their log-probabilities under the model."""
         if full := [row for row, ids in enumerate(self.contexts) if len(ids) > self.T]:
             for row in full:
                 self.contexts[row] = self.contexts[row][-max(self.T // 2, 1) :]
@@ -83,7 +83,7 @@ class Generator:
         self.sources = [self.sources[row] for row in rows]
 
     def _prefill(self, rows: list[int]) -> None:
-        """Prefill the contexts in `rows` without their last ids, which `step` decodes."""
+        """Prefill the contexts in `rows`, except each one's last id, which `step` decodes."""
         contexts = [self.contexts[row][:-1] for row in rows]
         longest = max(map(len, contexts), default=0)
         n = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)
@@ -104,9 +104,9 @@ def generate(
     """Continue each prompt for `length` characters or until a stop string; yield the new text.
 
     Chunks of different samples alternate. A stop string is not part of the sample, so characters
-    that may be its beginning are held back. `engine` needs a text for each of the `prompts`, which
-    are lists of ids. A sample's random numbers depend only on its generator in `sources` (see
-    `sample_sources`). The unknown id is never sampled.
+    that may be its beginning are held back. `prompts` are lists of ids, as many as `engine` has
+    texts. `sources` has a random generator for each sample (see `sample_sources`). The unknown id
+    is never sampled.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.

@@ -97,7 +97,7 @@ class NumpyEngine:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
-        """Append ids (n, t) to the texts in `rows`; if `want_logits`, return logits (n t, V)."""
+        """Append ids (n, t) to the texts in `rows`; if `want_logits`, return logits (n * t, V)."""
         n, t = ids.shape
         config, lengths = self.config, self.lengths[rows]
         positions = lengths[:, None] + np.arange(t)  # (n, t)
@@ -116,7 +116,7 @@ class NumpyEngine:
         chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # no copy
 
         def append(cache: Floats, new: Floats, later: int = 0) -> None:
-            """Write `new` (K, n, t, H, size) to `cache`, shifted by `later` characters."""
+            """Write `new` (K, n, t, H, size) into `cache`, at the new positions + `later`."""
             if even:
                 cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
             else:  # (n, t, K, H, size): numpy puts the dimensions that are indexed first
@@ -141,7 +141,7 @@ class NumpyEngine:
     def _heads(
         self, qkv: Floats, n: int, rotations: NDArray[np.complex64] | None
     ) -> tuple[Floats, Floats, Floats]:
-        """Split `qkv` (K, n t, sizes) into queries, keys and values, each (K, n, t, H, size)."""
+        """Split `qkv` into queries, keys and values, each (members, texts, t, heads, size)."""
         H, hs, vs = self.config.n_head, self.config.head_size, self.config.value_size
         K = len(qkv)
         qk, v = qkv[..., : 2 * H * hs].reshape(K, n, -1, 2 * H, hs), qkv[..., 2 * H * hs :]
@@ -163,7 +163,7 @@ def _activate(h: Floats, activation: str) -> Floats:
 def _attend(
     q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
 ) -> Floats:
-    """Return attention outputs (..., t, vs); `future` is True for keys that a query must ignore."""
+    """Return attention outputs; `future` is True for keys that a query must ignore."""
     scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
         scores = np.where(future, np.float32(-np.inf), scores)
@@ -175,14 +175,14 @@ def _attend(
 
 
 def _normalize(x: Floats) -> Floats:
-    """Apply LayerNorm (arXiv:1607.06450) over the last dimension of x, whose mean must be 0."""
+    """Apply LayerNorm (arXiv:1607.06450) over the last dimension of x, which must have mean 0."""
     variance = np.vecdot(x, x)[..., None] / np.float32(x.shape[-1])
     out: Floats = x / np.sqrt(variance + np.float32(1e-5))
     return out
 
 
 def _mean_prediction(logits: Floats) -> Floats:
-    """Return the log of the members' mean probabilities (m, V), from logits (K, m, V)."""
+    """Return the log of the members' mean probabilities; `logits` are (members, rows, V)."""
     if len(logits) > 1:
         logits = logits - logits.max(-1, keepdims=True)
         logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -192,7 +192,7 @@ def _mean_prediction(logits: Floats) -> Floats:
 
 
 class _Linear(NamedTuple):
-    """Linear layer of each of K members: x (K, m, in) -> x W + b (K, m, out)."""
+    """Linear layer of K ensemble members: x (K, rows, in) -> x W + b (K, rows, out)."""
 
     weight: Floats  # (K, in, out)
     bias: Floats  # (K, 1, out)
@@ -204,7 +204,7 @@ class _Linear(NamedTuple):
 
 
 def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Stack the weights of all members to (K, ...), under their names in a single model."""
+    """Stack the members' weights to (members, ...), by parameter name without member prefix."""
     if config.ensemble == 1:
         return {name: weight[None] for name, weight in weights.items()}  # no copy
     prefixes = member_prefixes(config)
@@ -213,7 +213,7 @@ def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, 
 
 
 def _centred(weight: Floats) -> Floats:
-    """Subtract the mean of the last dimension."""
+    """Return `weight` minus its mean over the last dimension."""
     centred: Floats = weight - weight.mean(-1, keepdims=True)
     return centred
 

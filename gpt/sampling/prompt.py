@@ -19,8 +19,8 @@ def check_known(
 ) -> None:
     """Raise UsageError if `text` has characters outside the vocabulary.
 
-    The message begins with `what` and ends with `advice`. With `shared`, characters may use the
-    vocabulary's unknown id, except surrogates, which no valid text contains.
+    The message begins with `what` and ends with `advice`. If `shared`, a vocabulary with an
+    unknown id includes all characters except surrogates, which no valid text contains.
     """
     unknown = vocabulary.outside(text)
     if shared and vocabulary.unknown_id is not None:
@@ -33,7 +33,10 @@ def check_known(
 
 
 def encode_prompt(prompt: str, vocabulary: Vocabulary) -> list[int]:
-    """Return the ids of `prompt`; an empty one becomes a newline, or the first known character."""
+    """Return the ids of `prompt`.
+
+    An empty prompt becomes a newline, or the vocabulary's first character if it has no newline.
+    """
     start = vocabulary.characters[0] if vocabulary.outside("\n") else "\n"
     return vocabulary.encode(prompt or start).tolist()
 

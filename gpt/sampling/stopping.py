@@ -80,7 +80,7 @@ class StopBuffer:
         return self.release(n) if n > 0 else None
 
     def release(self, n: int, *, ended: bool = False, stop: str | None = None) -> Chunk:
-        """Remove the first `n` characters from the buffer; return them as a chunk."""
+        """Move the first `n` characters into a `Chunk` with the values `ended` and `stop`."""
         chunk = Chunk(self.sample, self.text[:n], self.log_probabilities[:n], ended, stop)
         self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
         return chunk
@@ -108,7 +108,10 @@ def collect(chunks: Iterable[Chunk], prompts: list[str]) -> list[Sample]:
 
 
 def in_order(chunks: Iterable[Chunk], prompts: list[str]) -> Iterator[str]:
-    """Yield each prompt and its sample, in order; the first sample as it is generated."""
+    """Yield the text to print: each prompt and its sample, in order.
+
+    The first unfinished sample is yielded chunk by chunk; the chunks of later samples wait.
+    """
     n, showing = len(prompts), 0
     waiting, ended = [""] * n, [False] * n
     yield prompts[0]
