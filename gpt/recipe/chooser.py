@@ -109,9 +109,9 @@ class Chooser:
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
-        """Return the `data.val_fraction` that can be evaluated in time; None if all of val can.
+        """Return the `data.val_fraction` for the last evaluation; None to keep the one in `base`.
 
-        `seconds` is the time that remains. The pace of `config` is assumed.
+        That may take a small part of the remaining `seconds`, at the predicted pace of `config`.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self.speed.predict(config).evaluation_s
@@ -204,7 +204,7 @@ class Chooser:
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
-        """Yield one run, of the best length, for each character dropout; see `best`."""
+        """Yield the run of the best length for each `character_dropout`; see `best`."""
         pace = self.speed.predict(config)
         fixed_s = END_S + scored * pace.evaluation_s + self.evaluations * EVALUATION_OVERHEAD_S
         training_s = (1 - EVALUATION_FRACTION) * seconds - fixed_s

@@ -34,7 +34,7 @@ class Difficulty:
         train_ids: number of ids of the train split.
         V: size of the vocabulary.
         pilot_loss: loss at the end of training.
-        pilot_gain: decrease of the loss since a quarter of the steps, without that of repeated ids.
+        pilot_gain: decrease of `pilot_loss` - `pilot_repeated` after a quarter of the steps.
         pilot_gap: `pilot_loss` minus the train loss.
         pilot_characters: number of characters that the pilot was trained on.
         repeated_part: fraction of val ids that repeat earlier ones (repetition.py), or 0.
@@ -52,7 +52,7 @@ class Difficulty:
 
 
 def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:
-    """Return the config of a pilot of context length `T` that is trained on `characters`."""
+    """Return the config of a pilot trained on `characters` characters; see `settings_for`."""
     return settings_for(Choice(PILOT_LAYERS, PILOT_C, characters), T, repeats=repeats)
 
 

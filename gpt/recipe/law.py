@@ -6,9 +6,9 @@ law predicts by how much the val loss of another run is lower or higher:
     loss = pilot loss + excess(run) - excess(pilot)
     excess = slope (A (N / N0)^-a + B (D / D0)^-b) + overfit + hidden - averaged + repeated
 
-N stands for layers and for channels, and D for the characters seen, as in Hoffmann et al.
-(arXiv:2203.15556). Unlike in that paper, A grows with D, because a large model gains little in a
-short run.
+N stands for layers and for channels (one term each), and D for the characters seen, as in Hoffmann
+et al. (arXiv:2203.15556). N0 is the pilot's N; D0 is REFERENCE_CHARACTERS. A, B, a, b are fitted.
+Unlike in that paper, A grows with D, because a large model gains little in a short run.
 
 - `slope` is how fast losses fall on a text, estimated from the pilot's progress. It is 1 on a
   typical text, and 0 on random ids.

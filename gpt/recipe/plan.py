@@ -174,9 +174,9 @@ def plan(
 
 
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure the pace of a small and a usual model, and of the pilot, a small test model.
+    """Measure the paces of the two FIRST_MEASURED models, and of the pilot, a small test model.
 
-    Return the config of the usual model, and the pace of the pilot.
+    Return the config of the second model, and the pace of the pilot.
     """
     speed, base = chooser.speed, chooser.base
     characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
@@ -199,7 +199,7 @@ def _measure_text(
     remaining_s: float,
     check_stop: Callable[[], None],
 ) -> Difficulty:
-    """Train the pilot for a small part of the remaining time, estimated by its `pace`."""
+    """Train the pilot, whose measured pace is `pace`, for a small part of `remaining_s`."""
     corpus, repeats = chooser.corpus, chooser.offsets_keys
     scorings = 4 if repeats else 2  # two evaluations; each scores repeated ids separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s

@@ -1,4 +1,4 @@
-"""Measure how much of a text repeats earlier text, as in code: a model can learn to copy it.
+"""Measure how much a text repeats itself, as code does: a model can learn to copy such parts.
 
 An id counts as repeated if the few ids before it, its context, occurred earlier in the same window,
 and the same id followed the context when it last occurred. An induction head predicts these ids
@@ -26,12 +26,12 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether more than MUCH_REPEATED of the val ids is repeated, in windows of `T` ids."""
+    """Return whether the part of val ids repeated in windows of `T` ids exceeds MUCH_REPEATED."""
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the length of a context: the number of equal ids that precede a repeated id.
+    """Return the length of a context: how many ids must occur again before a repeated id.
 
     A context has CONTEXT_CHARACTERS characters. If contexts of this length occur again by chance,
     it is longer, up to half a window. There are about exp(n H) different contexts of n ids, where H
@@ -49,7 +49,8 @@ def context_of(corpus: Corpus, T: int) -> int:
 def repeated_part(ids: Ids, T: int, context: int) -> float:
     """Return the fraction of `ids` that are repeated.
 
-    An id is repeated if it follows the same `context` ids as earlier in its window of `T` ids.
+    An id is repeated if the `context` ids before it occurred earlier in its window of `T` ids, and
+    the same id followed.
     """
     found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
@@ -78,8 +79,8 @@ def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) ->
 def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
     """Return which targets are repeated, as booleans (B, T).
 
-    A target in `y` (B, T) is repeated if it follows the same `context` ids as earlier in its window
-    of the inputs `x` (B, T).
+    A target in `y` (B, T) is repeated if the `context` ids before it, in the inputs `x` (B, T),
+    occurred earlier in the window, and the same id followed when they last occurred.
     """
     found = torch.zeros(y.shape, dtype=torch.bool)
     for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):

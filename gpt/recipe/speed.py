@@ -58,7 +58,7 @@ class Speed:
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
 
     def knows(self, config: Config) -> bool:
-        """Return whether a model of this shape was measured, with as many characters per step."""
+        """Return whether a config with the same shape and characters per step was measured."""
         return _shape(config) in self.measured
 
     def learn(self, *configs: Config) -> None:
@@ -77,7 +77,7 @@ class Speed:
         return Pace(slowdown * pace.train_s, members * pace.evaluation_s)
 
     def _predict_one(self, config: Config) -> Pace:
-        """Return the pace of one member, interpolated by operations between measured shapes."""
+        """Return the pace of one member, interpolated by its operations per character."""
         if known := self.measured.get(_shape(config)):
             return known[1]
         points = sorted((n, pace.train_s, pace.evaluation_s) for n, pace in self.measured.values())
@@ -158,7 +158,7 @@ def measure_paces(
 def _step_seconds(
     updates: Sequence[Update], first_steps: Sequence[int], before_each: Callable[[], object]
 ) -> list[float]:
-    """Return the median seconds of a step of each model, from its step in `first_steps` on."""
+    """Return each model's median seconds per step; model i starts at step `first_steps[i]`."""
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + MIN_TIMED_ROUNDS or (
         sum(map(sum, rounds[WARMUP_ROUNDS:])) < MIN_TIMED_S and len(rounds) < MAX_ROUNDS

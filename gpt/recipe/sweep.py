@@ -98,14 +98,14 @@ def run_sweep(
     Args:
         folder: the folder of the sweep. If it contains a sweep, that sweep is resumed.
         asked: the runs that the command asks for. If None, the runs of the sweep in `folder`.
-        choose: returns a config with all settings, given one with open settings.
+        choose: sets the open settings of a config, those to be chosen for the text and the time.
         load: reads the text of a config.
         jobs: the number of runs to train at once. In a new sweep the threads are divided among
-            them. By default, as in the sweep that is resumed, or 1.
+            them. Default: the number in the sweep that is resumed, or 1.
         overwrite: replace the sweep in `folder`.
         should_stop: returns whether to stop; see `gpt.api.train`.
-        on_event: called with each event of `gpt.api.train`, to which the name of its `run` is
-            added. It is not called if runs train at once, because they are separate processes.
+        on_event: called with each event of `gpt.api.train`, plus the key `run`, the run's name.
+            It is not called if runs train at once, because they are separate processes.
 
     Raises:
         UsageError: `folder` is in use, or contains other runs.

@@ -134,7 +134,7 @@ class PlannedRun(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that identify the run, by dotted key; if it is open, only those that are set."""
+        """Settings that identify the run, by dotted key; if `is_open`, only those that are set."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked")
@@ -181,7 +181,7 @@ def check_different(runs: Sequence[PlannedRun]) -> None:
 
 
 def check_same(folder: Path, plan: SweepPlan, asked: Sequence[PlannedRun]) -> None:
-    """Raise UsageError with a difference if `plan` does not have the runs `asked` for."""
+    """Raise UsageError, which names a difference, if `plan` and `asked` have different runs."""
     before, now = ({run.name: run.settings for run in runs} for runs in (plan.runs, asked))
     if before == now:
         return

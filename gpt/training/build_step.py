@@ -62,7 +62,7 @@ class EnsembleStep:
         self.running: list[Future[None]] = []  # the newest work of each member
 
     def __call__(self, step: int) -> Result:
-        """Update each member; return their losses and gradient norms, (K,) each, to pass to `read`.
+        """Update each member; return a tensor of losses and one of gradient norms, for `read`.
 
         A member whose loss or norm is NaN or infinite skips its own update. See TrainStep.
         """
@@ -88,7 +88,7 @@ class EnsembleStep:
             member.follow(schedule)
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
-        """Wait until `results` are computed; return for each the members' losses and norms."""
+        """Wait until `results` are computed; return each as [losses, norms], one per member."""
         self._finish()
         return self.members[0].read(results)
 
@@ -117,7 +117,7 @@ class EnsembleStep:
             future.result()
 
     def state_dict(self) -> TrainingState:
-        """Return the states of all members; the names of member m's tensors begin with `m.`."""
+        """Return the states of all members, with tensors joined by `join_tensors`."""
         states = [member.state_dict() for member in self.members]
         tensors = join_tensors([state.tensors for state in states])
         return TrainingState(tensors, {"members": [state.numbers for state in states]})

@@ -36,7 +36,7 @@ class Backward:
     worker uses several of them: 16 threads are 8 workers of 2.
 
     Attributes:
-        forward: computes the logits: the model, or the model compiled or wrapped by DDP.
+        forward: the model, possibly compiled or wrapped by DDP; returns the logits.
         workers: the number of workers. A single worker calls `loss.backward()`, as DDP needs.
     """
 

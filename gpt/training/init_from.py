@@ -1,6 +1,6 @@
 """Make the model that training starts with: new weights, or those of a run to fine-tune.
 
-The vocabulary of a fine-tuned model has the characters of that run and of the text. V is its size.
+Fine-tuning adds the new characters of the text to the run's vocabulary. V is the resulting size.
 """
 
 import logging

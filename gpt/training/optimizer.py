@@ -125,9 +125,9 @@ class AdamW(Optimizer):
 class Muon(Optimizer):
     """Muon: each step is an orthogonalised momentum (kellerjordan.github.io/posts/muon).
 
-    Orthogonalising makes the singular values of a matrix's step nearly equal. Otherwise, the few
-    large ones of its gradient would dominate. The step is also scaled so that, over time, all
-    neurons of a matrix move equally far (NorMuon, arXiv:2510.05491).
+    Orthogonalising makes the singular values of a matrix's step nearly equal; otherwise, a few
+    large singular values would dominate. The step is also scaled so that, over time, all neurons
+    of a matrix move equally far (NorMuon, arXiv:2510.05491).
 
     Args:
         parameters: 2-D tensors.
@@ -187,10 +187,10 @@ class Muon(Optimizer):
         return [m for t, rows in zip(tensors, self.rows, strict=True) for m in torch.split(t, rows)]
 
     def _equalise(self, steps: Tensor, squares: list[Tensor]) -> Tensor:
-        """Return orthogonalised `steps` (N, height, width), scaled for equal steps of all neurons.
+        """Orthogonalise `steps` (N, height, width); scale them so that neurons move equally far.
 
-        `squares`, the running mean squares of each matrix's neurons, are updated; they become equal
-        over time. The scaling keeps the norm of each matrix.
+        Each neuron's step is divided by its root mean square over time. `squares` has the running
+        mean squares of each matrix, and is updated. The scaling keeps each matrix's norm.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         longer_first = steps.shape[-2] >= steps.shape[-1]
@@ -205,7 +205,7 @@ def orthogonalise(matrices: Tensor) -> Tensor:
     """Replace the singular values of matrices (N, height, width) by values from 0.9 to 1.1.
 
     For a matrix U S V^T, the result is about U V^T. It is computed by polynomials of the matrix,
-    which need only matrix products. Singular values below a fiftieth of the norm stay smaller.
+    which need only matrix products. Singular values below a fiftieth of the norm stay below 0.9.
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # so that x x^T is the smaller square

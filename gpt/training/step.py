@@ -208,7 +208,7 @@ class TrainStep:
 
 
 def join_tensors(parts: Sequence[Tensors]) -> Tensors:
-    """Return the tensors of all `parts` in one dict; names in part i get the prefix `i.`."""
+    """Return one dict of all tensors; `name` in `parts[i]` is renamed to `f"{i}.{name}"`."""
     return {f"{i}.{name}": array for i, part in enumerate(parts) for name, array in part.items()}
 
 

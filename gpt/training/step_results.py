@@ -20,15 +20,15 @@ def read_results(
     """Wait for the results of the last steps, and count steps that were skipped.
 
     Args:
-        update: made the steps.
-        unread: the results, of which the last is of step `step`.
+        update: the model and its optimizers, which made the steps.
+        unread: the results of the newest steps, up to step `step`.
         step: number of steps done.
         progress: counts the skipped steps in a row.
-        on_skip: receives the number of each skipped step, and the reason.
+        on_skip: called with the number of each skipped step, and the reason.
 
     Returns:
-        The newest loss and gradient norm, means over the members of an ensemble. Values that are
-        NaN or infinite are left out.
+        `train_loss` and `grad_norm` of the newest step, means over the members of an ensemble.
+        Values that are NaN or infinite are left out.
 
     Raises:
         Diverged: MAX_SKIPPED_STEPS steps in a row were skipped.

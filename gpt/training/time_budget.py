@@ -73,8 +73,7 @@ class Stopwatch:
     ) -> None:
         """Measure a step of each window length, and a short evaluation, before training.
 
-        `step` does the work of one step of the model in `update`: an update, or only its gradients.
-        `val` has the ids of the val split.
+        `step(n)` computes step n of `update`, or only its gradients. `val` has the ids of val.
         """
         schedule = Schedule(config)
         for at in (schedule.steps, 0):  # long windows, then short ones
@@ -86,7 +85,7 @@ class Stopwatch:
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
-        """Return the mean seconds of calls of `work`; the first counts only if it is slow."""
+        """Return the mean seconds per call of `work`; skip the first unless it is the only one."""
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= PROBE_S):
             self.start()

@@ -184,7 +184,7 @@ class Trainer:
             raise Interrupted(f"stopped at step {self.step}, saved; resume with: {resume}")
 
     def agree(self) -> tuple[bool, bool]:
-        """Exchange what depends on a clock or a signal between the ranks, by one all-reduce.
+        """Make all ranks agree, by one all-reduce, on decisions that depend on clocks and signals.
 
         Apply a new plan, if any; return whether to stop, and whether a checkpoint is due by the
         clock.

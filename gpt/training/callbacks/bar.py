@@ -27,7 +27,7 @@ SHOWN_METRICS = {  # names of metrics on the bar, the most important first
 
 
 class ProgressBar(Callback):
-    """Shows the steps, the newest losses and the pace; logs evaluations and samples."""
+    """Shows the steps, newest losses and characters per second; logs evaluations and samples."""
 
     def __init__(self, steps: int, done: int) -> None:
         self._bar = make_bar(total=steps, initial=done, desc="training")

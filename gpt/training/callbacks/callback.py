@@ -44,7 +44,7 @@ class Callback:
         """Handle the losses and the sample of an evaluation."""
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
-        """Handle the metrics of a step, by name: losses, learning rate, gradient norm, pace."""
+        """Handle a step's metrics by name, such as `train_loss`, `lr` and `chars_per_s`."""
 
     def before_checkpoint(self) -> None:
         """Flush records to the disk, so that a resume finds all records up to the checkpoint."""

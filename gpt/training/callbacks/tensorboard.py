@@ -40,14 +40,14 @@ PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at i
 
 
 class TensorBoard(Callback):
-    """Writes an event file each time a run starts or resumes, and one of the HPARAMS at its end.
+    """Writes an event file at each start or resume, and one for the HPARAMS page at the end.
 
     Args:
         context: the settings, text and folder of the run.
         resumed_at: the step of the checkpoint that the run resumes from; None for a new run.
-            TensorBoard ignores earlier events of later steps.
-        pending: whether to ignore earlier events of step `resumed_at`, too, because its evaluation
-            is repeated.
+            TensorBoard ignores events of later steps that were written before the resume.
+        pending: whether to ignore those of step `resumed_at`, too, because its evaluation is
+            repeated.
     """
 
     def __init__(
