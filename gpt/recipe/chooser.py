@@ -55,7 +55,7 @@ class PredictedRun:
         val_loss: the predicted val loss, in nats per id.
         choice: shape, length and dropout of the run.
         seconds: the time that the run takes.
-        ends_early: the run does not use all of the time, because a longer run would overfit.
+        ends_early: whether the run leaves time unused, because a longer one would overfit.
     """
 
     val_loss: float
@@ -109,9 +109,9 @@ class Chooser:
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
-        """Return the `data.val_fraction` for the last evaluation; None to keep the one in `base`.
+        """Return a `data.val_fraction` that shortens the last evaluation; None to keep the split.
 
-        That may take a small part of the remaining `seconds`, at the predicted pace of `config`.
+        The evaluation of `config` may take a small part of `seconds`, the time that remains.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self.speed.predict(config).evaluation_s
@@ -197,7 +197,7 @@ class Chooser:
         return shapes
 
     def _options(self, key: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the value of model setting `key` if `base` sets it, otherwise all `options`."""
+        """Return `options`, or only the value of model setting `key` if `base` sets it."""
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else options
 

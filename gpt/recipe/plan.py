@@ -49,16 +49,16 @@ class Plan:
     `data.val_fraction` than the corpus. The caller must then split the corpus again.
 
     Attributes:
-        config: the settings to train with. If training could be faster than measured and then
-            overfit, `train.max_steps` is set.
+        config: the settings to train with. `train.max_steps` is set if the run, when faster than
+            measured, could make so many steps that it overfits.
         val_loss: the predicted val loss, in nats per character.
         uncertainty: the standard deviation of the prediction, in nats per character.
-        unknown: why the law does not apply, or None. If set, ignore the prediction.
+        unknown: why the val loss cannot be predicted, or None. If set, ignore `val_loss`.
         parameters: the number of parameters.
         unit: the name of an id of the text, "character" or "byte".
         passes: the number of passes over the train split.
-        seconds: the time of the whole command.
-        ends_early: the run is shorter than the time allows, because a longer one would overfit.
+        seconds: the predicted time of the whole command.
+        ends_early: whether the run leaves time unused, because a longer one would overfit.
     """
 
     config: Config
@@ -199,7 +199,7 @@ def _measure_text(
     remaining_s: float,
     check_stop: Callable[[], None],
 ) -> Difficulty:
-    """Train the pilot, whose measured pace is `pace`, for a small part of `remaining_s`."""
+    """Train the pilot, whose pace is `pace`, for a small part of `remaining_s`; return results."""
     corpus, repeats = chooser.corpus, chooser.offsets_keys
     scorings = 4 if repeats else 2  # two evaluations; each scores repeated ids separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s

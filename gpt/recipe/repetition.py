@@ -31,11 +31,11 @@ def repeats_much(corpus: Corpus, T: int) -> bool:
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the length of a context: how many ids must occur again before a repeated id.
+    """Return the number of ids that must recur before the next id counts as repeated.
 
-    A context has CONTEXT_CHARACTERS characters. If contexts of this length occur again by chance,
-    it is longer, up to half a window. There are about exp(n H) different contexts of n ids, where H
-    is the entropy of an id.
+    These ids, the context, have CONTEXT_CHARACTERS characters. If contexts of this length recur by
+    chance, it is longer, up to half a window of `T` ids. There are about exp(n H) different
+    contexts of n ids, where H is the entropy of an id in nats.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])

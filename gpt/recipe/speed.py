@@ -47,8 +47,8 @@ class Speed:
     Attributes:
         V: size of the vocabulary of the text.
         measure: returns the paces of configs with one member.
-        threads: number of threads that the members of an ensemble share; 1 if members train in
-            turn.
+        threads: number of threads that are divided among the members of an ensemble. It is 1 if
+            the members train one after another.
         measured: operations per character, and the pace, of each measured shape.
     """
 
@@ -68,7 +68,7 @@ class Speed:
             self.measured[_shape(config)] = operations, pace
 
     def predict(self, config: Config) -> Pace:
-        """Return the pace of `config`; for an ensemble, of all its members together."""
+        """Return the pace of `config`: the time for all ensemble members to process a character."""
         pace, members = self._predict_one(config), config.model.ensemble
         together = min(members, self.threads)  # more members than `threads` take turns
         # each member has as many threads: on 8 threads, 5 members take as long as 8, with 3 idle
@@ -77,7 +77,7 @@ class Speed:
         return Pace(slowdown * pace.train_s, members * pace.evaluation_s)
 
     def _predict_one(self, config: Config) -> Pace:
-        """Return the pace of one member, interpolated by its operations per character."""
+        """Return the pace of one member: measured, or interpolated by operations per character."""
         if known := self.measured.get(_shape(config)):
             return known[1]
         points = sorted((n, pace.train_s, pace.evaluation_s) for n, pace in self.measured.values())
@@ -96,7 +96,10 @@ def with_members(config: Config, members: int) -> Config:
 
 
 def threads_of_members(config: Config) -> int:
-    """Return the number of threads that members of an ensemble share; 1 if they train in turn."""
+    """Return the number of threads that are divided among the members of an ensemble.
+
+    If the members train one after another, return 1.
+    """
     with computing_with(config.threads):
         shared = takes_threads(config, select_device(config.device))
         return torch.get_num_threads() if shared else 1
@@ -106,8 +109,8 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
     """Return the floating-point operations of a training step per character.
 
     They are counted as for PaLM (arXiv:2204.02311, appendix B): 6 for each weight of a matrix
-    product, and 6 T (key size + value size) for each head. The causal mask does not reduce the
-    count.
+    product, and 6 T (key size + value size) for each head, where T is the context length. The
+    causal mask does not reduce the count.
     """
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = model.C * (2 * queries + 2 * values + 8 * model.C) + model.T * (queries + values)
@@ -120,9 +123,8 @@ def measure_paces(
     """Return the pace of each config, measured on throwaway models.
 
     Each model is trained for a few steps of each window length, and evaluated briefly. The models
-    take turns, so that other programs on the machine slow all of them equally.
-
-    `before_each` is called before each step. It may raise an exception to end the measurement.
+    take turns, so that other programs on the machine slow all of them equally. `before_each` is
+    called before each step. It may raise an exception to end the measurement.
     """
     device, V = select_device(configs[0].device), len(corpus.vocabulary)
     with computing_with(configs[0].threads):

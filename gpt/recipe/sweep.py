@@ -172,10 +172,8 @@ def new_plan(
 
     Open settings are those to be chosen for the text and the time. They are chosen once for all
     runs that differ only in training settings, so that these runs have the same model. Runs that
-    differ in text, time or model get separate choices.
-
-    The `jobs` runs that train at once share the threads of torch. For the arguments see
-    `run_sweep`.
+    differ in text, time or model get separate choices. The `jobs` runs that train at once divide
+    the threads of torch among them. For the arguments see `run_sweep`.
     """
     threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}

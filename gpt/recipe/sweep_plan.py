@@ -134,7 +134,7 @@ class PlannedRun(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that identify the run, by dotted key; if `is_open`, only those that are set."""
+        """Settings that identify the run, by dotted key; without defaults if `is_open`."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked")

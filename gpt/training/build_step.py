@@ -62,7 +62,7 @@ class EnsembleStep:
         self.running: list[Future[None]] = []  # the newest work of each member
 
     def __call__(self, step: int) -> Result:
-        """Update each member; return a tensor of losses and one of gradient norms, for `read`.
+        """Update each member; return tensors (members,) of the losses and of the gradient norms.
 
         A member whose loss or norm is NaN or infinite skips its own update. See TrainStep.
         """

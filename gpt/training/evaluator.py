@@ -77,7 +77,7 @@ class Evaluator:
         progress: losses and counters, updated by each complete evaluation.
         is_best: whether this step was evaluated and has the lowest loss so far.
         reason_to_stop: why training ends at this step; empty while training continues.
-        best_val_loss: loss of the best checkpoint on the whole val split; final when training ends.
+        best_val_loss: loss of the best checkpoint on the whole val split, once training has ended.
     """
 
     def __init__(
@@ -98,9 +98,11 @@ class Evaluator:
         `is_last` is true after the last step of the run.
 
         Returns:
-            Losses by name: `val_loss`, and for an ensemble `val_loss_member_1` and so on. If
-            `train.eval_characters` is set, the name is `val_loss_part`; the evaluation that ends
-            training has both. If ids are bytes, `val_loss_per_character` is added.
+            Losses in nats per id, by name. `val_loss` is the loss on the whole val split. If
+            `train.eval_characters` limits evaluations to a part of the split, their loss is
+            `val_loss_part`; the evaluation that ends training adds `val_loss`. An ensemble adds
+            `val_loss_member_1` and so on. If ids are bytes, `val_loss` is followed by
+            `val_loss_per_character`.
 
         Raises:
             Stopped: a stop was requested; the attributes are unchanged.
@@ -176,7 +178,7 @@ class Evaluator:
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return {`name`: loss on `characters` ids of val}, and the losses of ensemble members."""
+        """Return losses on `characters` ids of val: the model's as `name`, and each member's."""
         vocabulary = self.context.corpus.vocabulary
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
         if is_untrained and vocabulary.unknown_id is None:  # every id is equally likely

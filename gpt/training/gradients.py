@@ -117,10 +117,10 @@ class Backward:
 
 
 def fuses_head(config: Config, V: int, device: torch.device, ranks: Ranks = SINGLE) -> bool:
-    """Return whether to compute the head and the loss in one operation, if there is no teacher.
+    """Return whether to compute the head and the loss in one operation (`linear_cross_entropy`).
 
-    This is done on a CPU if the vocabulary size `V` is large; see `linear_cross_entropy`. It is not
-    done with torch.compile or DDP, because these need the whole forward pass of the model.
+    This is done on a CPU if the vocabulary size `V` is large. It is not done with torch.compile or
+    DDP, which need the whole forward pass. The caller must check that no teacher is used.
     """
     large, compiled = V >= LARGE_VOCABULARY, config.train.compile == "on"
     return large and device.type == "cpu" and not compiled and ranks.size == 1
@@ -153,8 +153,8 @@ def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) ->
 def chunk_count(B: int, T: int, C: int, workers: int) -> int:
     """Return the number of chunks into which to split `B` windows of `T` characters.
 
-    It is a multiple of `workers`, but at most `B`. Each chunk has at most about CHUNK_NUMBERS
-    numbers in the residual stream, `C` for each character.
+    The count is a multiple of `workers`, but at most `B`. The residual stream of a chunk, with `C`
+    numbers for each character, has at most about CHUNK_NUMBERS numbers.
     """
     rounds = math.ceil(B * T * C / CHUNK_NUMBERS / workers)
     return min(B, workers * rounds)

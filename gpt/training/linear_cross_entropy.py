@@ -15,8 +15,8 @@ LOGITS_AT_ONCE = 2**21  # logits in memory at a time; 8 MB of float32 fit into t
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
     """Return cross_entropy(x @ weight.T, targets, reduction="sum") without (N, V) logits.
 
-    Logits, loss and gradients are computed together, for a few rows at a time. This needs less
-    memory access, which limits the speed (Liger Kernel, arXiv:2410.10989, section 3.2).
+    Logits, loss and gradients are computed together, for a few rows at a time. These fit into the
+    cache, so memory access limits the speed less (Liger Kernel, arXiv:2410.10989, section 3.2).
 
     Args:
         x: the input of the head, (N, C).

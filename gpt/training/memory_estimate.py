@@ -96,7 +96,10 @@ def training_bytes(
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the bytes of one character's activations in `layers` layers and of `logits` logits."""
+    """Return the memory for the activations of one character, in bytes.
+
+    It is the memory for `layers` layers and for `logits` float32 numbers after them.
+    """
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values
     return FLOAT_BYTES * (layers * layer + 4 * model.C + logits)

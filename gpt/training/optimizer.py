@@ -64,7 +64,7 @@ class Optimizer:
         raise NotImplementedError
 
     def state_dict(self) -> Tensors:
-        """Return the state as arrays named `momentum.0` and so on; on a CPU, without a copy."""
+        """Return the state as NumPy arrays by name, such as `momentum.0`; on a CPU, not copied."""
         return {name: tensor.numpy(force=True) for name, tensor in self._named_state().items()}
 
     def load_state_dict(self, state: Tensors) -> None:
@@ -187,10 +187,10 @@ class Muon(Optimizer):
         return [m for t, rows in zip(tensors, self.rows, strict=True) for m in torch.split(t, rows)]
 
     def _equalise(self, steps: Tensor, squares: list[Tensor]) -> Tensor:
-        """Orthogonalise `steps` (N, height, width); scale them so that neurons move equally far.
+        """Orthogonalise N matrices `steps` (N, height, width), and make neurons move equally far.
 
         Each neuron's step is divided by its root mean square over time. `squares` has the running
-        mean squares of each matrix, and is updated. The scaling keeps each matrix's norm.
+        mean squares, a tensor for each matrix, and is updated. The norm of each matrix is kept.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         longer_first = steps.shape[-2] >= steps.shape[-1]
@@ -202,10 +202,10 @@ class Muon(Optimizer):
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:
-    """Replace the singular values of matrices (N, height, width) by values from 0.9 to 1.1.
+    """Replace the singular values of N matrices (N, height, width) by values from 0.9 to 1.1.
 
     For a matrix U S V^T, the result is about U V^T. It is computed by polynomials of the matrix,
-    which need only matrix products. Singular values below a fiftieth of the norm stay below 0.9.
+    which need only matrix products. Singular values below 2 % of the matrix's norm stay below 0.9.
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices  # so that x x^T is the smaller square

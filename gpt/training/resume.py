@@ -57,7 +57,7 @@ def resume_from(
         device: the device to train on.
         teacher: the model to distill, if any.
         clock: returns the seconds since the command began.
-        extend: whether the run is finished, and `train.minutes` is the time for further steps.
+        extend: whether to continue a finished run; `train.minutes` is the time for more steps.
 
     Raises:
         CheckpointError: no checkpoint is intact, or the last one does not fit the model.

@@ -64,7 +64,7 @@ class Stopwatch:
         self._recent.clear()
 
     def step_s(self, T: int) -> float:
-        """Return the seconds of a step with windows of `T`; an estimate if none was timed."""
+        """Return the seconds of a step with windows of `T` ids; estimated if no step was timed."""
         ratios = [self.seconds[made] / s for made, s in self.probed.items() if made in self.seconds]
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
 
@@ -73,7 +73,7 @@ class Stopwatch:
     ) -> None:
         """Measure a step of each window length, and a short evaluation, before training.
 
-        `step(n)` computes step n of `update`, or only its gradients. `val` has the ids of val.
+        `step` is called with the number of the step to compute. `val` has the ids to score.
         """
         schedule = Schedule(config)
         for at in (schedule.steps, 0):  # long windows, then short ones
@@ -85,7 +85,7 @@ class Stopwatch:
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
-        """Return the mean seconds per call of `work`; skip the first unless it is the only one."""
+        """Call `work` a few times; return its mean seconds, without the first call if possible."""
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= PROBE_S):
             self.start()
@@ -158,8 +158,8 @@ class TimeBudget:
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
         """Return a new number of steps for the run, or None to keep the current plan at `step`.
 
-        If `train.eval_characters` is set, `whole_splits` is the number of times that the whole val
-        split is scored at the end.
+        At the end of training, the whole val split is scored `whole_splits` times. The number is
+        ignored unless `train.eval_characters` limits the other evaluations to a part of the split.
         """
         if math.isinf(self.limit_s) or step >= schedule.steps or self.used_s < self.next_check_s:
             return None
@@ -197,7 +197,7 @@ class TimeBudget:
         return seconds.get(EVALUATION, 0.0) + score_s
 
     def _with_short_evaluations(self, config: Config) -> Config:
-        """Set `train.eval_characters` if evaluations would take too much of the time."""
+        """Return `config`, with `train.eval_characters` set if evaluations would take too long."""
         schedule = Schedule(config)
         steps = int(self.remaining_s / max(self.step_s(schedule, 0), MIN_STEP_S))
         schedule.replan(0, max(1, steps))

@@ -97,7 +97,7 @@ class Trainer:
     def start(self, notice: str) -> None:
         """Evaluate and save step 0, or the step whose evaluation was interrupted.
 
-        If settings have changed, or the learning rates by a rollback, save them first.
+        If settings have changed, or a rollback has halved the learning rates, save these first.
         """
         self.stopwatch.start()
         if notice:

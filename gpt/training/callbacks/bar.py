@@ -80,7 +80,7 @@ class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
 
 
 def make_bar(**options: Any) -> "tqdm[Any]":
-    """Return a tqdm widget in a notebook; elsewhere a line on stderr, if that is a terminal."""
+    """Return a tqdm bar: a widget in a notebook, a line in a terminal, otherwise invisible."""
     options["bar_format"] = BAR_FORMAT
     if "ipykernel" in sys.modules:
         from tqdm.auto import tqdm as notebook_bar

@@ -46,8 +46,8 @@ class TensorBoard(Callback):
         context: the settings, text and folder of the run.
         resumed_at: the step of the checkpoint that the run resumes from; None for a new run.
             TensorBoard ignores events of later steps that were written before the resume.
-        pending: whether to ignore those of step `resumed_at`, too, because its evaluation is
-            repeated.
+        pending: whether the evaluation of step `resumed_at` is repeated. If it is, TensorBoard
+            also ignores the earlier events of that step.
     """
 
     def __init__(
@@ -65,8 +65,8 @@ class TensorBoard(Callback):
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
 
-        If the val loss is measured on a part of the val split, the loss on the whole split is left
-        out: it is known only at the end, on the HPARAMS page, and there should be one val curve.
+        If evaluations score a part of the val split, the final loss on the whole split is not
+        written, so that there is one val curve. The HPARAMS page shows that loss.
         """
         if not step and self.context.config.train.init_from is None:
             return  # the loss of guessing would flatten the curves
