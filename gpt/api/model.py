@@ -30,7 +30,7 @@ class Model:
     Attributes:
         run: the folder of the run.
         checkpoint: the content of the checkpoint: weights, config, vocabulary and val loss.
-        device: the name of the device, such as auto.
+        device: the argument `device` of `gpt.load`, such as `auto`.
         step: the step of the checkpoint.
         config: the config of the run.
         vocabulary: the characters of the model and their ids; V is the number of ids.

@@ -40,8 +40,7 @@ def resolve_new(
 ) -> "Config":
     """Return the config of a new run, and raise ConfigError if a given setting has no effect.
 
-    The arguments are those of `gpt.train`. With `in_sweep`, settings without effect are accepted,
-    because other runs of the sweep may use them.
+    The arguments are those of `gpt.train`. With `in_sweep`, settings without effect are accepted.
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.config.schema import explicit
@@ -78,8 +77,8 @@ def resolve(
 ) -> "Config":
     """Return `config` with the given text, settings and minutes.
 
-    These arguments are those of `gpt.train`; for `inherit`, see `load_config`. If `settings`
-    contain `train.steps`, the minutes, plans and max_steps of `config` are reset.
+    These arguments are those of `gpt.train`; for `inherit`, see `load_config`. If `settings` have
+    `train.steps` and no `train.plans`, the minutes, plans and max_steps of `config` are not used.
     """
     from gpt.config.load import keys_set_by, load_config
 
@@ -108,12 +107,12 @@ def resolve(
 
 
 def as_changes(settings: Settings) -> "list[Override]":
-    """Return `settings`, a mapping, a list or one str, as a list of overrides for `load_config`."""
+    """Return `settings` (a mapping, a list or one str) as a list of overrides for `load_config`."""
     if isinstance(settings, Mapping):
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to Python, others to a dict that pydantic refuses."""
+            """Convert a numpy or torch value to Python; others to a dict for pydantic to refuse."""
             return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
@@ -140,7 +139,7 @@ def since_now() -> Callable[[], float]:
 
 
 def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | None) -> str:
-    """Return the default name of a run: the text's file name without suffix, else the config's."""
+    """Return the default run name: the stem of the first text, else of the config, else `run`."""
     first = text if isinstance(text, str | Path) else text[0] if text else None
     named = first or (config if isinstance(config, str | Path) else "")
     if named == "-":
@@ -217,10 +216,7 @@ def chosen(
     *,
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
-    """Choose the settings that `config` does not set, for its text and training time.
-
-    Return the complete config and the corpus. For the other arguments, see `ready`.
-    """
+    """Choose the settings that `config` leaves unset; return the complete config and the corpus."""
     sources = open_sources(config.data, ranks=ranks)
     corpus = prepared(config, sources, ranks=ranks)
 
@@ -249,7 +245,7 @@ def read_text(
     Args:
         config: the resolved config.
         resumed: the vocabulary of the run to resume; None for a new run.
-        folder: the folder of a run or sweep, which may contain a copy of its standard input.
+        folder: the folder of a run or sweep. If it has a copy of standard input, read that copy.
         ranks: the processes that train together.
     """
     corpus = prepared(config, open_sources(config.data, folder, ranks), resumed, ranks)
@@ -260,7 +256,7 @@ def read_text(
 def open_sources(
     data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
 ) -> "list[Source]":
-    """Return the source of the text and, if `data.val_source` is set, that of the val text."""
+    """Return a list: the source of the text, and of the val text if `data.val_source` is set."""
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
 

@@ -63,7 +63,7 @@ def sweep(
 
     Returns:
         A Sweep: the combinations, each with its runs. The combination with the lowest mean val loss
-        (nats per character) is the first.
+        (nats per id, see `train`) is the first.
 
     Raises:
         UsageError: the folder contains another sweep, or other files.

@@ -17,8 +17,8 @@ def describe(text: Text | Sequence[Text], settings: Settings = ()) -> "TextRepor
         settings: changes of the settings in the section `data`; see `train`.
 
     Returns:
-        A TextReport: sizes, characters, damage and duplicates of the text, and the losses that
-        simple models reach on it.
+        A TextReport: sizes, characters, probable decoding errors and duplicates of the text, and
+        the losses that simple models reach on it.
 
     Raises:
         ConfigError: a setting is wrong.

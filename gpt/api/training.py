@@ -62,18 +62,18 @@ def train(
     - "plan", only with `minutes`: `steps`, the newly planned number of steps of the whole run
 
     Args:
-        config: a Config, the path of a YAML file, or the name of a shipped one, such as quickstart.
+        config: a Config, a YAML file's path, or the name of a shipped config, such as `quickstart`.
             By default, settings are chosen for the text and the time, which is 5 minutes unless
             `minutes` is given. If `settings` contain `train.steps`, `train.init_from` or
             `train.distill`, nothing is chosen, and the default settings are used.
-        text: one text or several: a file, a folder, a glob, `-` for standard input, or a known name
-            such as tinyshakespeare. It replaces `data.source`.
+        text: one text or several: a file, a folder, a glob, `-` for standard input, `python-docs`,
+            `python-source` or `tinyshakespeare`. It replaces `data.source`.
         minutes: the time of the whole call in minutes. It replaces `train.steps` and the plans of
             the config.
         settings: changes of the config, `{"train.steps": 500}` or `["train.steps=500"]`.
-        init_from: the run to fine-tune. Training starts with the weights of its best checkpoint,
-            and its settings are the defaults. Unless `train.steps` is set, training stops early to
-            prevent overfitting.
+        init_from: the run to fine-tune. Training starts with the weights of its best checkpoint.
+            The settings of its model and optimizer become defaults. Unless `train.steps` is set,
+            training stops early to prevent overfitting.
         run_dir: the folder of the run; by default a new one, `runs/NAME`, named after the text or
             the config.
         overwrite: whether to replace a run in the folder. The old run is deleted when the new run
@@ -159,7 +159,7 @@ def resume(
     Raises:
         ConfigError: a setting is wrong, or cannot be changed by a resume.
         UsageError: there is no such run; its text has changed; it is finished, and no minutes or
-            steps are added; or the minutes are too few.
+            steps are added; or `minutes` are too few for one step.
         CheckpointError: no checkpoint of the run can be read.
         TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: see `train`.
     """

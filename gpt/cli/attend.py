@@ -40,7 +40,7 @@ def attend(
     checkpoint: WhichCheckpoint = "best",
     debug: DebugFlag = False,
 ) -> None:
-    """Show what each head attends to, and what it contributes."""
+    """Show what each head attends to, and how much it lowers the loss."""
     from gpt.inspection.output import check_out, write_out
 
     is_picture = out is not None and out.suffix.lower() == ".png"
@@ -94,7 +94,7 @@ def attend(
 
 
 def _val_text(model: "Model") -> str:
-    """Return the beginning of the run's val split, without characters that have no id."""
+    """Return the first `VAL_CHARACTERS` or fewer of the run's val split, without unknown ones."""
     from gpt.api.resolve import read_text
 
     try:

@@ -25,7 +25,7 @@ def data(
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Show what is in a text: characters, damage, and the loss to beat."""
+    """Show a text's characters, decoding errors and baseline losses."""
     if clear == bool(text or overrides or html) or not (text or clear):
         raise UsageError("expected a TEXT, or --clear alone, which deletes all cached texts")
     if clear:

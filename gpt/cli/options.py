@@ -20,12 +20,12 @@ log = logging.getLogger("gpt")
 
 
 def option(metavar: str, text: str, *names: str, default: Any = None, **limits: Any) -> Any:
-    """Return a `typer.Option` with a value; `text` is its help, `limits` are `min` and `max`."""
+    """Return a `typer.Option` that takes a value. `text` is its help; `limits`: `min` and `max`."""
     return typer.Option(default, *names, metavar=metavar, help=text, **limits)
 
 
 def flag(name: str, text: str) -> Any:
-    """Return a `typer.Option` without a value, False by default; `text` is its help."""
+    """Return a `typer.Option` for a flag, which takes no value; `text` is its help."""
     return typer.Option(False, name, help=text)
 
 
@@ -75,14 +75,14 @@ Settings = Annotated[
 
 
 def one_run(argument: str | None, option: str | None) -> str | None:
-    """Return the run given as an argument or by `--run`; raise UsageError if both are given."""
+    """Return the run given as argument or by `--run`, or None; raise UsageError if given twice."""
     if argument is not None and option is not None:
         raise UsageError(f"expected one run, got {argument} and --run {option}; leave out one")
     return argument if option is None else option
 
 
 def terminal_width() -> int:
-    """Return the width of the terminal, at most `MAX_COLUMNS`, or 80 without a terminal."""
+    """Return the terminal's width in columns: at most `MAX_COLUMNS`; 80 without a terminal."""
     return min(shutil.get_terminal_size().columns, MAX_COLUMNS)
 
 

@@ -1,4 +1,4 @@
-"""The prompt loop of `gpt sample --interactive`: type a prompt, read its text, change a rule."""
+"""The prompt loop of `gpt sample --interactive`: continue typed texts, change sampling settings."""
 
 import contextlib
 import json
@@ -87,7 +87,7 @@ class Repl:
         show("\n")
 
     def _set(self, command: str, value: str) -> str:
-        """Run /help, or set the seed or a rule if `value` is given; return the text to show."""
+        """Run /help, or set a setting to `value` unless it is empty; return the text to show."""
         name = command.replace("-", "_")
         if command == "help":
             return HELP

@@ -45,7 +45,7 @@ def print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Format why training ended, the best val loss, and bits per character next to those of xz."""
+    """Format why training ended, the best val loss, and bits per character of the model and xz."""
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
@@ -82,8 +82,7 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
 def _table(sweep: "Sweep") -> str:
     """Format a table with one row for each combination of values.
 
-    A row has the values, the mean val loss, its standard error and the val loss of each run. The
-    columns of single runs are left out if the terminal is too narrow.
+    A row has the values, the mean val loss, its standard error and the val loss of each run.
     """
     from gpt.inspection.tables import render_table
 

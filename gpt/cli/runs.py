@@ -82,7 +82,7 @@ def _row(run: "RunSummary") -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    """Format an age in the largest unit, from days to seconds, of which it has at least two."""
+    """Format an age such as `3 h`: in d, h or min if it has two or more of that unit, else in s."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"

@@ -69,7 +69,10 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return {train.muon_learning_rate: its scaled value}, or {} if `changes` do not scale it."""
+    """Return a dict with the scaled train.muon_learning_rate, or {} if it is not to be scaled.
+
+    If `changes` set train.learning_rate alone, scale the Muon rate of `below` by the same factor.
+    """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:
         with suppress(TypeError, ArithmeticError):  # validation refuses such rates
@@ -80,7 +83,7 @@ def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
 
 
 def keys_given(base: Config | Path | str | None, overrides: Sequence[Override]) -> set[str]:
-    """Return the dotted keys that a config or its overrides contain, also with the value null."""
+    """Return the dotted keys that `base` or `overrides` contain, including those set to null."""
     return {*_settings(base), *_changes(overrides)}
 
 

@@ -42,7 +42,7 @@ def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def _message(key: str, mistake: Any) -> str:
-    """Return the message for one of pydantic's mistakes: what was expected and what was found."""
+    """Return the message for an error that pydantic found at `key`: expected and found value."""
     kind, got = mistake["type"], reprlib.repr(mistake["input"])
     if kind == "extra_forbidden":
         near = nearest_setting(key)
@@ -62,7 +62,7 @@ def _message(key: str, mistake: Any) -> str:
 def nearest_setting(name: str) -> str | None:
     """Return the key that is most similar to `name`; None if no key is similar.
 
-    Names from other projects are recognised: for `n_embd` or `train.n_embd`, return model.C.
+    Names from other projects are recognised: `n_embd` and `train.n_embd` give `model.C`.
     """
     by_leaf = {key.rpartition(".")[2]: key for key in [*SETTINGS, *Config.model_fields]}
     name = name[:MAX_COMPARED_KEY].replace("-", "_")

@@ -74,7 +74,7 @@ def find_run(name: str | None) -> Path:
 
 
 def _no_such_run(name: str, expected: str) -> UsageError:
-    """Return the error for an unknown run or sweep, with the most similar name that exists."""
+    """Return the error that `name` is not `expected`, such as `a run`; suggest a similar name."""
     near: list[str] = []
     with suppress(Unreadable):
         names = [run.name for run in run_folders() if is_run(run) or is_sweep(run)]
@@ -108,7 +108,10 @@ def _absolute(name: str) -> str:
 
 
 def find_sweep(name: str | None) -> Path | None:
-    """Return the folder of sweep `name`, by default the newest run's; None if there is none."""
+    """Return the folder of sweep `name`, or None if there is no such sweep.
+
+    If `name` is None, return the sweep that contains the newest run, if there is one.
+    """
     folders = [find_run(None).parent] if name is None else [Path(name), RUNS / name]
     return next(filter(is_sweep, folders), None)
 
@@ -122,6 +125,6 @@ def find_to_delete(name: str) -> Path:
 
 
 def source_runs(config: Config) -> dict[str, str]:
-    """Return the runs that `config` loads weights from, by key: train.init_from, train.distill."""
+    """Return a dict from `train.init_from` and `train.distill`, if set, to the runs they name."""
     runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
     return {key: run for key, run in runs.items() if run is not None}

@@ -52,7 +52,7 @@ def _vocabulary_of(data: CheckpointData) -> str:
 
 
 def warn_of_known_val(key: str, old: Config, new: Config) -> None:
-    """Warn if the run in setting `key` (config: `old`) may have trained on val text of `new`."""
+    """Warn if the run that `key` names (config `old`) may have trained on the val text of `new`."""
     before, now = values(old), values(new)
     keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]

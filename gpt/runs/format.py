@@ -98,7 +98,7 @@ def step_folder(checkpoints: Path, step: int) -> Path:
 
 
 def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
-    """Return the steps of checkpoints, ascending; their folders match the regex `name`."""
+    """Return the steps, ascending, of the checkpoints whose folder names match the regex `name`."""
     try:
         found = [re.fullmatch(name, entry) for entry in os.listdir(checkpoints)]  # noqa: PTH208
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Lock the folder of a run while it is written, and overwrite a run without losing it to a kill.
+"""Lock a run's folder while a process writes it; undo an overwrite that a kill interrupted.
 
 To overwrite a run, `set_aside` moves the files of the old run into `.replaced`. `finish_overwrite`
 deletes them once the new run has a checkpoint. If the new run is killed before that,
@@ -36,8 +36,7 @@ WRITTEN = (  # files and folders that a run writes, as globs; `set_aside` keeps 
 def locked(run: Path) -> Iterator[None]:
     """Lock the folder of a run in a `with` block.
 
-    Before and after the block, `finish_overwrite` completes or undoes an overwrite of the run. The
-    operating system releases the lock if the process dies.
+    Before and after the block, `finish_overwrite` completes or undoes an overwrite of the run.
 
     Raises:
         UsageError: another process has the lock, or a file of the run is a link.
@@ -110,7 +109,7 @@ def finish_overwrite(run: Path) -> None:
     - `checkpoints` is moved into `.replaced` first, and back last. If `run` has a checkpoint, then
       either the new run wrote it, or `.replaced` is empty. Thus `.replaced` can be deleted.
     - `config.yaml` is moved into `.replaced` last, and back first. While it is in `.replaced`,
-      all old files are there, so a run's files in `run` are of the new run. These are removed.
+      all old files are there. Files in `run` then belong to the new run, and are removed.
     """
     replaced = run / REPLACED_FOLDER
     if not _is_folder(replaced):

@@ -22,7 +22,7 @@ def note_start(
 ) -> None:
     """Append a line to provenance.jsonl of `run`, which starts or resumes at `step`.
 
-    `computed` has further entries, such as the device, which affect the last digits of results.
+    `computed` is added to the line: the device and others that affect the last digits of results.
     """
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name

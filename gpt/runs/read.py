@@ -41,7 +41,7 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
             the last checkpoint.
 
     Raises:
-        CheckpointError: the checkpoint is missing, damaged or not one of this program.
+        CheckpointError: the checkpoint is missing or damaged, or has another format.
         OutOfMemory: the checkpoint is larger than the free memory.
         Unreadable: a file cannot be read now, such as for lack of permission, but may be intact.
         UsageError: `which` is neither `best` nor `last` nor a step.
@@ -83,7 +83,10 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return a checkpoint's folder and step; if `run` is itself a checkpoint, step may be None."""
+    """Return the folder and the step of a checkpoint.
+
+    If `run` is the folder of a checkpoint and `which` is `best` or `last`, the step is None.
+    """
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
         raise UsageError(f"--checkpoint {which}: expected best, last or a step")

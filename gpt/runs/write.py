@@ -20,8 +20,7 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint to `checkpoints/step-N`, update the index, and remove old checkpoints.
 
-    The newest `keep` checkpoints, the best and the previous best are kept. The previous best is
-    needed if the new best turns out to be damaged.
+    The newest `keep` checkpoints, the best and the previous best are kept.
 
     Raises:
         OSError: the checkpoint cannot be written; the other checkpoints are unchanged.
@@ -57,7 +56,7 @@ def write_checkpoint(
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:
-    """Write index.json: `last` is the step of `data`; `best` is its best step, if still on disk."""
+    """Write index.json: `last`, the step of `data`, and `best`, its best step if still on disk."""
     best = data.best_step
     if best is not None and not layout.step_folder(folder, best).exists():
         best = None
