@@ -115,7 +115,7 @@ def default_modes() -> Iterator[None]:
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Use only CUDA kernels that add numbers in a fixed order; raise if there is none."""
+    """Let torch use only kernels that add in a fixed order, and raise where it has none."""
     # torch requires the first variable, which CUDA reads when it starts; torch sets the second one
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     enabled = torch.are_deterministic_algorithms_enabled()
@@ -194,7 +194,7 @@ class SkipInitialization(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call `func`; if it is a function of torch.nn.init, only return the tensor it fills."""
+        """Call `func`; for a function of torch.nn.init, return its argument `tensor` instead."""
         named = kwargs or {}
         draws = getattr(func, "__module__", None) == "torch.nn.init"
         return named["tensor"] if draws else func(*args, **named)

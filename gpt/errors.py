@@ -101,7 +101,7 @@ def as_typed(program: Path) -> str:
 
 
 def shown(text: str, longest: int = 80) -> str:
-    """Return `text` on one line for a message, without its middle if longer than `longest`."""
+    """Return `text` on one line; if it has more than `longest` characters, omit its middle."""
     text = text if text.isprintable() else ascii(text)[1:-1]
     half = longest // 2
     return text if len(text) <= longest else f"{text[:half]}...{text[-half:]}"

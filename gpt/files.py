@@ -19,7 +19,7 @@ def from_here(path: Path | str) -> Path:
 
 
 def write_atomically(path: Path, content: Iterable[bytes]) -> None:
-    """Replace `path` by `content`; even a crash leaves either the old content or the new."""
+    """Replace the content of `path`; after a crash, the file has its old content or the new."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with naming(path):
         try:

@@ -37,10 +37,10 @@ def pre_norm_block(x: Tensor, block: Block) -> Tensor:
 
 
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
-    """Run x through layers; return the standard deviation after each, then a gradient norm.
+    """Return the standard deviation of x after each of the `layers`, then the norm of a gradient.
 
-    The last number is the norm of the gradient of the output's first channel by x. `layers` are
-    weights (C, C). `norm` is the place of LayerNorm: "none", "before" or "after" each layer.
+    The gradient is that of the output's first channel by x. Each layer has weights (C, C) and GELU.
+    If `residual`, it adds x. `norm` is "none", or LayerNorm's place: "before" or "after" it.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []

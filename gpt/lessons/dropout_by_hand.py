@@ -1,4 +1,4 @@
-"""Dropout: set some numbers to zero at random in training, so that none is relied on.
+"""Dropout: in training, set random numbers to zero, so that the model relies on no single one.
 
 Sources: "Dropout: A Simple Way to Prevent Neural Networks from Overfitting" (JMLR 15, 2014); for
 attention weights "Attention Is All You Need" (arXiv:1706.03762) and its first implementations.
@@ -21,7 +21,7 @@ PS = [0.0, 0.1, 0.2, 0.5, 0.9]  # dropout probabilities in the table of losses
 
 
 def drop(x: Tensor, p: float) -> Tensor:
-    """Set each number to zero with probability p, unscaled: the mean result is (1 - p) x."""
+    """Set each number to zero with probability p, else keep it: the mean result is (1 - p) x."""
     survives = torch.empty_like(x).bernoulli_(1 - p)  # each 1 or 0
     return x * survives
 
@@ -41,7 +41,7 @@ class ScaledDropout(nn.Module):
 
 
 def loss_with(model: GPT, ids: Tensor, p: float) -> float:
-    """Return the mean loss on ids (1, T) in training mode with dropout probability `p`."""
+    """Return the loss in nats on ids (1, T) with dropout `p`: the mean of `LOSS_DRAWS` draws."""
     model = copy.deepcopy(model).train()
     for part in model.modules():
         if isinstance(part, nn.Dropout):

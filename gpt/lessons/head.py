@@ -16,7 +16,7 @@ LARGEST = 8  # number of attention weights in a table
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return attention outputs (..., T, vs) and weights (..., T, S), masked if `causal`."""
+    """Return outputs (..., T, vs) and weights (..., T, S) of S keys; `causal` masks later keys."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
     weights = causal_softmax(scores) if causal else scores.softmax(dim=-1)
     return weights @ v, weights  # (..., T, vs), (..., T, S)

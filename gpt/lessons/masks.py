@@ -1,6 +1,6 @@
 """Masks: which keys a query may attend to. The second half of the lesson `heads`.
 
-A mask here is boolean, (T, S), and True where query t may attend to key s.
+A mask not called additive is boolean, (T, S), and True where query t may attend to key s.
 """
 
 from collections.abc import Callable
@@ -32,10 +32,9 @@ def attend_added(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor,
 
 
 def influence(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return a table (T, T): how much output t (row) changes if input s (column) changes.
+    """Return a table (T, T): the largest change of output t (row) if input s (column) is negated.
 
-    This is a test of causality: one position of x (B, T, C) is changed at a time, and no output
-    before that position may change.
+    This tests whether `step` is causal: no output before s may change. x is (B, T, C).
     """
     columns, before = [], step(x)
     for s in range(x.shape[1]):

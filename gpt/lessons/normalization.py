@@ -58,7 +58,7 @@ class LayerNorm:
 
 
 def statistics(x: Tensor) -> list[Tensor]:
-    """Return the mean and standard deviation of column 0, then of row 0, of x (B, C)."""
+    """Return 4 numbers of x (B, C): mean and standard deviation of column 0, then of row 0."""
     return [x[:, 0].mean(), x[:, 0].std(), x[0].mean(), x[0].std()]
 
 

@@ -52,7 +52,7 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Normalise q and k (..., T, hs); return their scores (..., T, T), at most sqrt(hs)."""
+    """Return scores (..., T, T) of normalised q and k (..., T, hs); none exceeds sqrt(hs)."""
     q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
     k = F.layer_norm(k, k.shape[-1:])
     return scaled_scores(q, k)

@@ -37,7 +37,7 @@ def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, 
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """Return the entropy (...) in bits of weights (..., T): 0 if one-hot, log2 T if all equal."""
+    """Return each row's entropy in bits, for weights (..., T): 0 if one-hot, log2 T if equal."""
     bits: Tensor = torch.special.entr(weights).sum(dim=-1) / math.log(2)
     return bits
 
@@ -48,7 +48,7 @@ def max_entropy(T: int) -> float:
 
 
 def jacobian(scores: Tensor) -> Tensor:
-    """Return the derivatives (T, T) of the softmax weights (rows) by the scores (columns)."""
+    """Return the derivatives (T, T) of softmax(`scores`): weight i (row) by score j (column)."""
     weights = scores.softmax(dim=-1)
     return torch.diag(weights) - torch.outer(weights, weights)
 

@@ -1,6 +1,6 @@
 """The textbook GPT: the lessons so far in one function, which equals the production model.
 
-`configs/classic.yaml` trains it: the shape of GPT-2 (Radford et al. 2019, section 2.3).
+`configs/classic.yaml` trains this architecture, GPT-2's (Radford et al. 2019, section 2.3).
 """
 
 import torch
@@ -17,7 +17,7 @@ from gpt.model.transformer import GPT, count_parameters, cross_entropy
 
 
 def textbook(model: GPT, ids: Tensor) -> Tensor:
-    """Compute logits (B, T, V) of ids (B, T) from the weights of a `classic` model."""
+    """Compute logits (B, T, V) of ids (B, T); `model` must have the config `classic`."""
     weights: dict[str, Tensor] = model.state_dict()
     x = weights["token_embedding.weight"][ids]  # (B, T, C)
     x = add_positions(x, weights["position_embedding.weight"])
@@ -35,7 +35,7 @@ def draw_zeros(model: GPT) -> None:
 
 
 def example(seed: int) -> tuple[Tensor, GPT]:
-    """Return random ids (2, 8) below 11, and a random `classic` model of vocabulary size 11."""
+    """Return random ids (2, 8), and a random model of the config `classic` for 11 characters."""
     torch.manual_seed(seed)
     model = GPT(load_config("classic").model, 11).eval()
     draw_zeros(model)

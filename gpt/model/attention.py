@@ -20,13 +20,13 @@ from gpt.model.rotary import Rotary, offset_keys
 class CausalSelfAttention(nn.Module):
     """Masked multi-head attention ("Attention Is All You Need", arXiv:1706.03762, section 3.2).
 
-    One matrix product computes the queries, keys and values of all heads. The heads' outputs are
-    concatenated (H * vs channels) and projected to C channels. H * hs and H * vs may differ from C.
+    One matrix product computes the queries, keys (head_size channels) and values (value_size
+    channels) of all heads. The heads' outputs are concatenated and projected to C channels.
 
     With `qk_norm`, queries and keys are normalised (arXiv:2302.05442, section 2). The scores are
     then bounded, which limits how sharp attention can become. `attention_scale` > 1 raises the
-    bound. `key_offset` is explained in `offset_keys`. All layers of a model share one `rotary`
-    module, because its tables are large if T is.
+    bound. With `key_offset`, `offset_keys` changes the keys. All layers of a model share one
+    `rotary` module, because its tables take much memory if T is large.
     """
 
     def __init__(self, config: ModelConfig, rotary: Rotary | None = None) -> None:
@@ -82,7 +82,7 @@ class CausalSelfAttention(nn.Module):
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of the values (B, H, T, vs) and the weights (B, H, T, T).
 
-        Row t of the weights has those that the query at position t gives to the values.
+        Element (t, s) of the weights is the weight of value s in the output at position t.
         """
         scores = causal_scores(q, k, self.scale)  # (B, H, T, T), -inf for later characters
         weights = F.softmax(scores, dim=-1)  # (B, H, T, T), each row sums to 1
@@ -93,8 +93,8 @@ class CausalSelfAttention(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Compute queries and keys (B, H, T, hs) and values (B, H, T, vs) from x (B, T, C).
 
-        If `positions` is None, x begins at position 0. Otherwise, x continues the texts of a cache,
-        which also applies `key_offset`: the returned keys are not offset.
+        If `positions` is None, x begins at position 0, and `key_offset` is applied to the keys.
+        Otherwise, x continues the texts of a cache, and the cache applies `key_offset` later.
         """
         B, T, _ = x.shape
         queries, keys, values = self.sizes

@@ -23,7 +23,7 @@ class Dropout(nn.Dropout):
     generator_id = 0
 
     def forward(self, input: Tensor) -> Tensor:
-        """In training, set each number to zero with probability p, else scale it by 1 / (1 - p)."""
+        """In training, zero each number with probability p; scale the others by 1 / (1 - p)."""
         if not (self.training and self.p):
             return input
         if torch.compiler.is_compiling():

@@ -32,7 +32,7 @@ class Cache:
         self.mask: Tensor | None = None  # (B, 1, 1, T): True for characters to attend to
 
     def begin(self, ids: Tensor) -> None:
-        """Begin to append `ids` (B, t) and set positions; t is 1 unless all texts are empty."""
+        """Begin to append `ids` (B, t); set `positions`, `mask`. If a text has ids, t must be 1."""
         t, longest = ids.shape[1], max(self.lengths)
         if t > 1 or (ids.is_cpu and longest == min(self.lengths)):  # equal lengths need no mask
             self.positions, self.mask = slice(longest, longest + t), None
@@ -48,7 +48,7 @@ class Cache:
         self.lengths_on_device += t
 
     def before(self, distance: int) -> Tensor:
-        """Return the ids (B, 1) that are `distance` characters before those being appended.
+        """Return the ids (B, 1) that are `distance` characters before the one being appended.
 
         The id is MASKED for a text that has fewer than `distance` characters.
         """
@@ -93,7 +93,7 @@ class LayerCache:
     def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Append keys and values (B, heads, new characters, size); return all cached ones.
 
-        If the cache has a mask, the result also has the positions that are not filled yet.
+        If the cache has a mask, return all T positions; the mask excludes those not filled yet.
         """
         positions = self.parent.positions
         _write(self.values, values, positions)

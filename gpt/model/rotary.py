@@ -53,10 +53,10 @@ def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
 def offset_keys(k: Tensor) -> Tensor:
     """Replace half of the channels of keys (..., T, hs) by those of the previous key.
 
-    The first key gets zeros. A query that matches the replaced channels of a key attends to the
-    character after the one that it matches. One head can thus find what followed an earlier
-    occurrence of a character; an induction head (arXiv:2209.11895) needs two layers for this.
-    This is the partial key offset of modded-nanogpt (pull request 169).
+    The first key gets zeros. The replaced channels depend on the previous character: if a query
+    looks for a character in these channels, it attends to the character after it. One head can thus
+    find what followed an earlier `e`, say; an induction head (arXiv:2209.11895) needs two layers
+    for this. This is the partial key offset of modded-nanogpt (pull request 169).
     """
     staying, offset = split_offset(k)
     offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # (..., T, 2, n)

@@ -52,7 +52,7 @@ def staying_pairs(head_size: int) -> int:
 
 
 def rotary_angles(T: int, head_size: int) -> NDArray[np.float64]:
-    """Return the angle, in radians, for each position and pair of channels: (T, head_size / 2)."""
+    """Return angles (T, head_size / 2) in radians, for each position and pair of channels."""
     half = head_size // 2
     angles: NDArray[np.float64] = np.outer(np.arange(T), 10000.0 ** -(np.arange(half) / half))
     return angles

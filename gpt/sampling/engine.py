@@ -24,7 +24,7 @@ SAMPLE_BYTES = 10_000  # most memory of a sample's generator, recent ids and lis
 
 
 class Engine(Protocol):
-    """Interface: a model, and B texts of at most T ids each with cached keys and values."""
+    """Interface of a model and B texts of at most T ids, whose keys and values are cached."""
 
     T: int
 
@@ -47,7 +47,7 @@ def open_engine(
 
     Args:
         checkpoint: the model's config, vocabulary and weights.
-        device: name of a device, or `auto`, which is the CPU if sampling there takes only seconds.
+        device: name of a device. `auto` is the CPU if that takes seconds, else see `select_device`.
         B: number of texts.
         length: characters of each sample, if known.
         prompt: number of ids of the longest prompt.
@@ -94,7 +94,7 @@ def engine_of(model: "LanguageModel", B: int) -> Engine:
 
 
 def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[str, int]:
-    """Return an upper bound, in bytes by part, of the memory that sampling B texts takes.
+    """Return how many bytes sampling B texts takes at most, by part, such as `weights`.
 
     `ids` is the number of ids of a prompt and its sample together, or None if unknown. V is the
     vocabulary size.

@@ -103,10 +103,10 @@ def generate(
 ) -> Iterator[Chunk]:
     """Continue each prompt for `length` characters or until a stop string; yield the new text.
 
-    Chunks of different samples alternate. A stop string is not part of the sample, so characters
-    that may be its beginning are held back. `prompts` are lists of ids, as many as `engine` has
-    texts. `sources` has a random generator for each sample (see `sample_sources`). The unknown id
-    is never sampled.
+    Chunks of different samples are interleaved. A stop string is not part of the sample, so
+    characters that may be its beginning are held back. Each of the `prompts` is a list of ids;
+    `engine` must have one text per prompt. `sources` has a random generator for each sample (see
+    `sample_sources`). The unknown id is never sampled.
 
     Raises:
         CheckpointError: the model's logits are NaN or infinite.
@@ -147,7 +147,7 @@ def generate_text(
     rules: SampleConfig = PLAIN,
     step: int = 0,
 ) -> str:
-    """Return `length` characters that `model` generates after `prompt`, drawn with `seed`."""
+    """Return `length` characters of `model` after `prompt`; `seed` and `step` seed the draws."""
     ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
     engine = engine_of(model, 1)
     chunks = generate(engine, vocabulary, [ids], sources, length=length, rules=rules)

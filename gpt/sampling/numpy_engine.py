@@ -97,7 +97,7 @@ class NumpyEngine:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
-        """Append ids (n, t) to the texts in `rows`; if `want_logits`, return logits (n * t, V)."""
+        """Append ids (n, t) to the texts in `rows`; return logits (n * t, V), empty if unwanted."""
         n, t = ids.shape
         config, lengths = self.config, self.lengths[rows]
         positions = lengths[:, None] + np.arange(t)  # (n, t)
@@ -116,7 +116,7 @@ class NumpyEngine:
         chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # no copy
 
         def append(cache: Floats, new: Floats, later: int = 0) -> None:
-            """Write `new` (K, n, t, H, size) into `cache`, at the new positions + `later`."""
+            """Write `new` (K, n, t, H, size) into `cache` at `positions`, shifted by `later`."""
             if even:
                 cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
             else:  # (n, t, K, H, size): numpy puts the dimensions that are indexed first
@@ -163,7 +163,7 @@ def _activate(h: Floats, activation: str) -> Floats:
 def _attend(
     q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
 ) -> Floats:
-    """Return attention outputs; `future` is True for keys that a query must ignore."""
+    """Return attention outputs (K, n, H, t, vs); a query ignores keys where `future` is True."""
     scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
         scores = np.where(future, np.float32(-np.inf), scores)
@@ -204,7 +204,7 @@ class _Linear(NamedTuple):
 
 
 def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Stack the members' weights to (members, ...), by parameter name without member prefix."""
+    """Return stacked weights (members, ...), by the parameter's name without member prefix."""
     if config.ensemble == 1:
         return {name: weight[None] for name, weight in weights.items()}  # no copy
     prefixes = member_prefixes(config)
@@ -233,7 +233,7 @@ def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> l
     H, hs = config.n_head, config.head_size
 
     def prepared(qkv: Floats) -> Floats:
-        """Centre the rows of queries and keys for QK norm, and make paired channels adjacent."""
+        """Make paired channels adjacent; with `qk_norm`, centre the queries and keys."""
         qk, v = np.split(qkv, [2 * H * hs], -1)
         if config.qk_norm:
             qk = _centred(qk.reshape(-1, 2 * H, hs))

@@ -54,7 +54,7 @@ def apply_penalties(
 
 
 def apply_temperature(logits: Floats, temperature: float) -> Floats:
-    """Divide the logits by `temperature`: below 1, draws are more predictable, above 1 less."""
+    """Divide the logits by `temperature`; above 1, likely ids are drawn less often."""
     with np.errstate(over="ignore"):  # a very small temperature makes differences infinite
         cooled: Floats = (logits - logits.max(-1, keepdims=True)) / temperature
     return cooled
@@ -120,7 +120,10 @@ def draw(logits: Floats, uniforms: Floats) -> Ints:
 def choose(
     logits: Floats, uniforms: Floats, rules: SampleConfig, recent: list[list[int]] | None = None
 ) -> Ints:
-    """Apply `rules` to logits (B, V), with penalties for `recent` ids; draw an id for each row."""
+    """Draw an id for each row of logits (B, V), given a uniform number in [0, 1) for each row.
+
+    `rules` are applied first. `recent` has, for each row, the ids to penalise.
+    """
     penalties = rules.presence_penalty, rules.frequency_penalty
     if recent is not None and any(penalties):
         logits = apply_penalties(logits, recent, *penalties)

@@ -10,7 +10,7 @@ UTF8_BYTES = 4  # bytes of the longest UTF-8 sequence of a character
 
 
 class Detokenizer:
-    """Decoder of one sample's ids, one at a time, into characters and log-probabilities.
+    """Incremental decoder: turns one sample's ids into characters with log-probabilities.
 
     For a byte model, a character's log-probability is the sum of its bytes' log-probabilities.
     Invalid UTF-8 becomes U+FFFD, as in `Vocabulary.decode`. If `prompt` ends with only the first
