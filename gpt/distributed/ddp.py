@@ -23,9 +23,9 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
     Args:
         module: the model, or the compiled model.
         ranks: the processes that train it. If there is only one, `module` is returned as it is.
-        rehearse: runs one forward and backward pass with the module that it is given. DDP orders
-            its gradient buckets by its first pass. After this one, every step adds gradients in the
-            same order, including the first step after a resume.
+        rehearse: runs one forward and backward pass of its argument, the wrapped module. DDP orders
+            its gradient buckets by its first pass. After this pass, every step adds gradients in
+            the same order, including the first step after a resume.
     """
     if ranks.size == 1:
         return module

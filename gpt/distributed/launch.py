@@ -42,7 +42,7 @@ def is_first_to_fail() -> bool:
 
 
 def begin_training() -> str | None:
-    """Begin a training. After a restart by torchrun, return the run folder to resume, else None."""
+    """Begin a training. If torchrun restarted it, return the run folder to resume, else None."""
     global _trainings
     _trainings += 1
     if not is_launched() or not (store := _connect()).check([f"gpt/training/{_trainings}"]):

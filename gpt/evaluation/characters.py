@@ -110,18 +110,18 @@ class CountedText:
         return self._newlines_before[position // PART_IDS] + int(newlines) + 1
 
     def finding(self, text: str, name: str, count: int, position: int) -> Finding:
-        """Return the Finding of the string `text`, which occurs first at `position`."""
+        """Return the Finding of `text`, which occurs `count` times, first at `position`."""
         excerpt = self.text(position - FINDING_BEFORE, position + len(text) + FINDING_AFTER)
         return Finding(text, name, count, position, self.line_of(position), excerpt)
 
 
 def name_of(character: str) -> str:
-    """Return the code point and name of `character`: `U+0041 LATIN CAPITAL LETTER A`."""
+    """Return the code point and name of `character`, such as `U+0041 LATIN CAPITAL LETTER A`."""
     return f"U+{ord(character):04X} {unicodedata.name(character, '')}".rstrip()
 
 
 def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:
-    """Count the characters with fewer than RARE_COUNT occurrences; return also the rarest ones."""
+    """Return how many characters occur fewer than RARE_COUNT times, and the rarest of them."""
     rare = np.flatnonzero((text.counts > 0) & (text.counts < RARE_COUNT))
     rarest = rare[np.argsort(text.counts[rare], kind="stable")]
     findings = [

@@ -12,10 +12,9 @@ TRAIN_PART_IDS = 2**20  # number of ids of train that are decoded at once
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Lines of val that also occur in train, among the first `scanned` characters of val.
+    """Lines that occur in both train and the first `scanned` characters of val.
 
-    `share` is the fraction of these characters that belong to such lines. `longest` is the longest
-    of these lines.
+    `share` is the fraction of the scanned characters in such lines. `longest` is the longest line.
     """
 
     share: float

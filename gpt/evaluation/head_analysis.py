@@ -53,7 +53,7 @@ class AttentionAnalysis(Attention):
 
     @property
     def removal_costs(self) -> Tensor:
-        """Increase of the mean loss when each head is ablated, (n_layer, H); NaN if T is 1."""
+        """Increase of the mean loss by ablating only one head, (n_layer, H); NaN if T is 1."""
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
@@ -96,7 +96,7 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
 def value_norms(model: GPT, ids: Tensor) -> Tensor:
     """Return the norms (n_layer, H, T) of the value vectors of `ids` (T,), after output projection.
 
-    An attention weight times this norm is the length of the vector that a key position adds to the
+    The weight of a key position times its norm is the length of the vector that it adds to the
     residual stream of the query. This length measures the contribution of a key better than the
     weight alone (arXiv:2004.10102).
     """
@@ -120,11 +120,11 @@ def previous_character_score(weights: Tensor) -> Tensor:
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return the mean weight on the character after the first occurrence of the query's character.
+    """Return the mean weight on the character that follows the query's earlier occurrence.
 
     `weights` (..., 2 n, 2 n) are for a text of n different characters, written twice. Query
-    position n + i has the same character as position i, so its weight on key position i + 1 is
-    averaged. The result has the shape (...).
+    position n + i repeats the character at position i, so its weight on key position i + 1 counts.
+    The mean is over i, and has the shape (...).
     """
     n = weights.shape[-1] // 2
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
@@ -151,7 +151,7 @@ def induction_score(model: GPT) -> Tensor:
 
 @torch.no_grad()
 def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
-    """Return the losses on `ids` (T,) when each head is ablated in turn, (n_layer, H, T - 1).
+    """Return losses (n_layer, H, T - 1) on `ids` (T,), each with only one head ablated.
 
     There is a loss for each character but the first. The method is that of arXiv:1905.10650.
     """

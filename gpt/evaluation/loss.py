@@ -52,7 +52,7 @@ def evaluate_each(
     on_progress: Callable[[int], object] = lambda characters: None,
     ranks: Ranks = SINGLE,
 ) -> list[float]:
-    """Return the mean loss of `model`, then of each member if it is an ensemble, in nats per id.
+    """Return mean losses in nats per id: of `model`, then of each member if it is an ensemble.
 
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. Nothing is random. On a CPU, each thread
@@ -150,16 +150,15 @@ class Units:
 
 
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
-    """Return the ids of `text` for `evaluate`, which scores all ids but the first.
+    """Return the ids of `text`; if ids are bytes, begin with the last byte of its first character.
 
-    All characters but the first are thus scored. If ids are bytes, the other bytes of the first
-    character are left out, so that its last byte is the first id.
+    `evaluate` scores all ids but the first, and thus all characters but the first.
     """
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """Return the ids of val for `evaluate`, so that all characters but the first are scored."""
+    """Return the ids of val by which `evaluate` scores all characters but the first."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 

@@ -50,7 +50,7 @@ def count_ngrams(parts: Iterable[Ids], n: int, V: int) -> NgramCounts:
 
 
 def sampled_ngrams(ids: Ids, n: int, V: int) -> NgramCounts:
-    """Count the n-grams of `ids`, or of evenly spread parts if `ids` exceeds MAX_COUNTED_IDS."""
+    """Count the n-grams of `ids`. If there are over MAX_COUNTED_IDS, use evenly spread parts."""
     parts = spread_slices(len(ids), MAX_COUNTED_IDS)
     return count_ngrams((ids[part.start : part.stop + n - 1] for part in parts), n, V)
 
@@ -81,7 +81,7 @@ class KneserNey:
 
 
 class _Order:
-    """Discounted counts of n-grams of one length, and sums of the discounts by context.
+    """Discounted counts of n-grams of one length, and the sum of the discounts in each context.
 
     The context of an n-gram consists of all its ids but the last one.
     """
@@ -125,7 +125,7 @@ def ngram_loss(model: KneserNey, counted: NgramCounts, unknown: int = 0) -> floa
 
 
 def _look_up(numbers: Ngrams, keys: Ngrams, values: NDArray[np.generic]) -> Numbers:
-    """Return values[i] for each number that is equal to keys[i], and 0 for those not in `keys`."""
+    """Return, for each of `numbers`, values[i] if it equals keys[i], or 0 if it is not a key."""
     if not len(keys):
         return np.zeros(len(numbers))
     index = np.minimum(np.searchsorted(keys, numbers), len(keys) - 1)

@@ -1,4 +1,4 @@
-"""Find characters that are probably unwanted, such as those of a wrong decoding."""
+"""Find characters that are probably unwanted, such as control characters and mojibake."""
 
 import re
 from collections import Counter
@@ -65,7 +65,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _name(matched: str) -> str:
-    """Describe a match: the correctly decoded character, or the names of the matched characters."""
+    """Describe the original of `matched` if it is misread UTF-8; otherwise name its characters."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

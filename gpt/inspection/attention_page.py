@@ -39,12 +39,12 @@ def attention_page(
 
 
 def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return the values that the script of the page shows, by name.
+    """Return the values that the script of the page uses, by name.
 
-    "weights" has the first t + 1 attention weights of each row t, for each layer and head, as
-    little-endian uint16 (65535 means 1) in base64. "next" and "lens" have the most likely next
-    characters at each position. "actual" has the probability and the rank (from 1) of the character
-    that follows in the text. The other tensors are described in AttentionAnalysis.
+    "weights" is base64 of little-endian uint16, where 65535 means 1. For each layer, head and query
+    position t, it has the weights on key positions 0 to t. "next" has, for each position, pairs of
+    a likely next character and its probability. "actual" has the probability and the rank (from 1)
+    of the character that follows in the text. AttentionAnalysis describes the other tensors.
     """
     n_layer, H, T, _ = analysis.weights.shape
     past = torch.tril_indices(T, T)

@@ -1,4 +1,4 @@
-"""Draw the attention of one head in a terminal: a cell for each query and key position."""
+"""Draw the attention of one head in a terminal: a row for each query, a column for each key."""
 
 from collections.abc import Sequence
 

@@ -53,8 +53,8 @@ def make_table(
 ) -> "Table":
     """Return a table for `render`. The arguments are those of `render_table`.
 
-    A heading of empty titles is hidden. If `width` is set, long cells are cut, and a left-aligned
-    last column fills the remaining width.
+    If all titles are empty, the heading is hidden. If `width` is set, long cells are cut, and a
+    left-aligned last column fills the remaining width.
     """
     from rich.table import Table
 

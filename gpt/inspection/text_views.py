@@ -113,5 +113,5 @@ def finding_tables(report: TextReport) -> Sequence[tuple[str, int, Sequence[tupl
 
 
 def _percent(share: float) -> str:
-    """Return `share` as a percentage: `0.05 %`, `1.2 %`, `12.3 %`."""
+    """Return the fraction `share` as a percentage, such as `0.05 %` or `12.3 %`."""
     return f"{100 * share:.{1 if share >= 0.01 or not share else 2}f} %"

@@ -50,9 +50,10 @@ def _windows(length: int, T: int) -> int:
 def _starts(
     length: int, T: int, seed: int, epoch: int, positions: NDArray[np.int_]
 ) -> NDArray[np.int_]:
-    """Return the start index of the windows at `positions` in the random order of an epoch.
+    """Return the start index of each window at one of `positions` in the order of an epoch.
 
-    Windows begin at a random index; after the end of the text they continue at its start.
+    The order is random. The first window of the text begins at a random index. Starts too
+    close to the end wrap around to the beginning.
     """
     source = uniforms(seed, "batch", epoch)
     offset = int(source.integers(length - T))
@@ -63,10 +64,10 @@ def _starts(
 def shuffled(positions: NDArray[np.int_], n: int, source: np.random.Generator) -> NDArray[np.int_]:
     """Return the elements at `positions` of a random permutation of 0 to `n` - 1.
 
-    The permutation is never stored. A Feistel network, with keys drawn from `source`, permutes all
-    numbers of an even number of bits. A result of `n` or more is permuted again until it is below
-    `n` ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite domains", sections
-    3 and 4).
+    The permutation is never stored. A Feistel network, with keys drawn from `source`, permutes the
+    numbers below a power of 4 that is at least `n`. A result of `n` or more is permuted again until
+    it is below `n` ("cycle walking": Black and Rogaway 2002, "Ciphers with arbitrary finite
+    domains", sections 3 and 4).
     """
     half = np.uint64(max((n - 1).bit_length() + 1, 2) // 2)
     keys = source.integers(2**64, size=6, dtype=np.uint64)
@@ -83,7 +84,7 @@ def shuffled(positions: NDArray[np.int_], n: int, source: np.random.Generator) -
 
 
 def token_dropout(ids: torch.Tensor, p: float, *, seed: int, step: int) -> torch.Tensor:
-    """Return `ids` with each id replaced by MASKED, whose embedding is zero, with probability `p`.
+    """Return a copy of `ids` in which each id is MASKED (embedded as zero) with probability `p`.
 
     The draws depend only on `seed` and `step`. This is "word dropout" (arXiv:1511.06349, section
     3.2.1), applied to characters. It prevents the model from relying on single characters.
@@ -123,7 +124,7 @@ def spread_windows(ids: Ids, T: int, characters: int) -> Iterator[Batch]:
 
 
 def scored_windows(ids: Ids, T: int, characters: int | None = None) -> Iterator[Batch]:
-    """Yield batches of windows to evaluate, with all `ids` or with about `characters` of them."""
+    """Yield batches of windows of all `ids`, or of about `characters` of them if that is set."""
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
         return consecutive_windows(ids, T)
     return spread_windows(ids, T, characters)

@@ -39,9 +39,9 @@ def clear() -> int:
 
 
 def remove_unused_inputs() -> int:
-    """Remove cached texts from standard input that are over a day old; return the bytes freed.
+    """Remove cached copies of standard input that are over a day old; return the bytes freed.
 
-    No run needs such a text, because each run copies its text to its own folder.
+    No run needs such a copy, because each run stores its text in its own folder.
     """
     texts = (cache_dir() / STDIN_FOLDER).glob("*.txt")
     return sum(_remove(text) for text in texts if time.time() - text.stat().st_mtime > UNUSED_S)

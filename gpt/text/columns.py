@@ -41,10 +41,10 @@ def texts_of(record: Any, column: str) -> list[str]:
 
 
 def _values(value: Any, key: str) -> list[Any] | None:
-    """Return the values at the path `key`, such as `a.b`, without nulls; None if there is no `key`.
+    """Return the values at the path `key`, such as `a.b`; None if `value` has no such path.
 
-    In a list, the path is followed in each element. Elements without it are skipped if another
-    element has it.
+    Nulls are skipped. In a list, the path is followed in each element. Elements without the path
+    are skipped if another element has it.
     """
     if value is None:
         return []
@@ -62,14 +62,14 @@ def _values(value: Any, key: str) -> list[Any] | None:
 
 
 def split_column(column: str, names: Iterable[str]) -> list[str]:
-    """Split `column` at its commas into keys, unless `names` contains it as it is."""
+    """Split `column` at commas into keys. If one of `names` equals `column`, return only that."""
     return [column] if column in names else [key.strip() for key in column.split(",")]
 
 
 def check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
     """Raise TextError unless each column in `wanted` occurs exactly once in `names`.
 
-    The message contains `name`, the file, and `column`, the setting `data.column`.
+    The message cites `name` (of the file) and `column` (the setting `data.column`).
     """
     if any(names.count(each) != 1 for each in wanted):
         raise TextError(
@@ -78,5 +78,5 @@ def check_columns(name: str, column: str, wanted: list[str], names: Sequence[str
 
 
 def list_columns(names: Iterable[str]) -> str:
-    """Return the names of columns for a message: `a, b, c`, or `none`."""
+    """Join the names of columns for a message, as in `a, b`. Without names, return `none`."""
     return listed([*names], MAX_LISTED_COLUMNS) or "none"

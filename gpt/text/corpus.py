@@ -85,7 +85,7 @@ class Corpus:
         return tail[first[-characters] :]
 
     def summary(self) -> str:
-        """Describe the size and the vocabulary: `1,000 characters, vocabulary of 65`."""
+        """Describe the size and the vocabulary, as in `1,000 characters, vocabulary of 65`."""
         size, V = f"{self.characters:,} characters", len(self.vocabulary)
         if self.vocabulary.is_bytes:
             return f"{size}, {len(self.ids):,} bytes"

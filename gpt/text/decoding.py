@@ -25,17 +25,17 @@ def is_wide(encoding: str) -> bool:
 
 
 def encoding_of(head: bytes, encoding: str) -> str:
-    """Return the encoding of a text that begins with `head`, by default `encoding`.
+    """Return the encoding of a text that begins with the bytes `head`.
 
-    A byte-order mark determines the encoding. Without a mark, many NUL bytes indicate UTF-16, which
-    is considered only if `encoding` is UTF-8.
+    A byte-order mark determines the encoding. Without a mark, return UTF-16 if `encoding` is UTF-8
+    but the NUL bytes in `head` indicate UTF-16. Otherwise, return `encoding`.
     """
     marked = next((name for mark, name in BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
     return marked or (is_utf8(encoding) and likely_wide(head)) or encoding
 
 
 def fits_utf8(blocks: Iterable[bytes]) -> bool:
-    """Return whether `blocks` are UTF-8 and not only ASCII. The last character may be cut."""
+    """Return whether `blocks` are UTF-8, but not only ASCII; the last character may be cut."""
     decoder, is_ascii = codecs.getincrementaldecoder("utf-8")(), True
     try:
         for block in blocks:
@@ -105,7 +105,7 @@ def utf8_chunks(
 
 
 def _sample(content: bytes, start: int) -> bytes:
-    """Return up to ENCODING_SAMPLE_BYTES bytes around `start`, in whole lines if possible."""
+    """Return up to ENCODING_SAMPLE_BYTES bytes around index `start`, in whole lines if possible."""
     first = content.rfind(b"\n", 0, max(0, start - ENCODING_SAMPLE_BYTES // 2)) + 1
     sample = content[first : first + ENCODING_SAMPLE_BYTES]
     if len(sample) == ENCODING_SAMPLE_BYTES:  # do not end it inside a character
@@ -114,7 +114,7 @@ def _sample(content: bytes, start: int) -> bytes:
 
 
 def _better_encoding(sample: bytes, encoding: str) -> str | None:
-    """Return an encoding that fits `sample` better than `encoding` does; None if there is none."""
+    """Return an encoding that fits `sample` better than `encoding`; None if none is better."""
     valid = sample.decode(errors="ignore").encode()
     others, valid_others = (sum(byte > 0x7F for byte in each) for each in (sample, valid))
     if 3 * valid_others > 2 * others:  # most non-ASCII characters are UTF-8

@@ -25,10 +25,10 @@ def _visible(c: str) -> str:
 
 
 def symbol(c: str) -> str:
-    r"""Return a visible form of one character: `a`, `↵` for a line end, `\x1b` for ESC.
+    r"""Return a visible form of one character, such as `↵` for a line end or `\x1b` for ESC.
 
-    A combining accent is placed on a dotted circle. If `c` is the name of a byte, such as `\xe3`,
-    it is returned unchanged.
+    A combining accent is placed on a dotted circle. Visible characters, and names of bytes such as
+    `\xe3`, do not change.
     """
     if len(c) > 1:
         return c
@@ -44,7 +44,7 @@ def escaped(c: str) -> str:
 
 
 def in_one_line(text: str) -> str:
-    """Return `text` on one line: `↵` for line ends, `⇥` for tabs, control characters escaped."""
+    """Return `visible(text)` on one line, with `↵` for line ends and `⇥` for tabs."""
     return visible(text.translate({ord(c): SIGNS[c] for c in "\n\t"}))
 
 

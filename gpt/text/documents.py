@@ -16,10 +16,10 @@ class Document:
 
     Attributes:
         name: the name of the document in messages.
-        chunks: returns an iterator over the content, in chunks of bounded size. Unless `raw`, they
-            have whole characters in UTF-8, without a byte-order mark. Call `chunks` before the next
-            document is requested.
-        raw: whether the document is binary. Its chunks are then any bytes, and not normalised.
+        chunks: returns an iterator over the content, in chunks of bounded size. Each chunk is whole
+            characters in UTF-8, without a byte-order mark. Call `chunks` before the next document
+            is requested.
+        raw: whether the document is binary. If so, its chunks are any bytes, and not normalised.
     """
 
     name: str

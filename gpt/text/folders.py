@@ -56,9 +56,9 @@ def find_files(start: Path, globs: Sequence[str]) -> Iterator[Path | Skipped]:
 
 
 def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
-    """Return whether `globs` select a path, which is given as the names in it.
+    """Return whether `globs` select the path that consists of the names `parts`.
 
-    A glob that begins with `!` excludes files, and folders with their content. If there are other
+    A glob that begins with `!` excludes a file, or a folder and its content. If there are other
     globs, one of them has to match. The rules are those of a .gitignore: a glob with a slash
     matches the whole path, and one without a slash its last name. `**` matches any number of
     folders. A glob that ends in a slash matches everything in a folder.

@@ -34,9 +34,10 @@ def likely_encoding(sample: bytes) -> str | None:
 
 
 def _misfits(text: str) -> float:
-    """Return the fraction of the non-ASCII characters that are unlikely in a text.
+    """Return the fraction of the non-ASCII characters that are unlikely in real text.
 
-    Unlikely are symbols, capitals after a small letter, and letters above U+024F after a to z.
+    These are symbols that are not in TYPOGRAPHIC, a capital that follows a small letter, and a
+    non-Latin letter (above U+024F) that follows an ASCII letter.
     """
     pairs = [(before, c) for before, c in pairwise(f" {text} ") if c > "\x7f"]
     odd = sum(

@@ -76,7 +76,7 @@ def open_named(name: str) -> Source:
 
 
 def _is_included(path: Path) -> bool:
-    """Return whether the text python-source includes this file of the standard library."""
+    """Return whether the text `python-source` includes this file of the standard library."""
     of_machine = path.name.startswith("_sysconfigdata") or path.parts[0].startswith("config-")
     return not of_machine and EXCLUDED_FOLDERS.isdisjoint(path.parts)
 

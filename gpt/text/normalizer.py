@@ -73,7 +73,7 @@ class Normalizer:
 
 
 def _folded(text: str, data: DataConfig) -> str:
-    """Return `text` in the Unicode normal form of `data`, and in lower case if that is set."""
+    """Return `text` in the Unicode normal form of `data`, lowercased if `data.lowercase` is set."""
     form = data.normalize
     if form != "none":  # before lowercasing, because the NFKC form of U+2121 is TEL
         text = unicodedata.normalize(form, text)

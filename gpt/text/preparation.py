@@ -61,7 +61,7 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield the documents of this part, with separators between them unless they are lines."""
+        """Yield the documents of this part. Put separators between them, except between lines."""
         separator, documents = separator_bytes(self.data), self.data.documents
         index, is_first = 0, True
         for file in self.source.documents():
@@ -129,7 +129,7 @@ class Task:
         return _hash([files, self._settings()])
 
     def parts(self) -> list[Part]:
-        """Return the train and the val part, or the whole text as one part if val is its end.
+        """Return the train part and the val part. If val is the end of the text, return one part.
 
         Raises:
             TextError: `data.split` is `documents`, and the text has fewer than two documents.
@@ -192,9 +192,9 @@ def count(
 
 
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary`, in which all other characters of the counted text share the unknown id.
+    """Return `vocabulary`; its unknown id stands for all counted characters that it lacks.
 
-    Raise TextError if there are other characters and `vocabulary` has no unknown id.
+    Raise TextError, with the `name` of the text, if it lacks some and has no unknown id.
     """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:
@@ -217,7 +217,7 @@ def write(
     `counts` is the result of the first pass. `progress` is called as in the first pass.
 
     Returns:
-        sha256: the hash of the text in UTF-8, and of the start of val if there are two parts.
+        sha256: the hash of the text in UTF-8, and of `train_ids` if there are two parts.
         train_ids: the number of ids before the val split.
         val_bytes: the size of the val split in UTF-8.
         val_first_bytes: the size of the first character of val in UTF-8.
@@ -262,7 +262,7 @@ def _hash(tree: Any) -> str:
 
 
 def _at_least(size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Join chunks to at least `size` bytes each, except the last one. Skip empty chunks."""
+    """Join `chunks` into chunks of at least `size` bytes; only the last one may be smaller."""
     pending, length = [], 0
     for chunk in chunks:
         pending.append(chunk)

@@ -144,9 +144,10 @@ def _json_values(text: str, name: str) -> Iterator[Record]:
 
 
 def _rows(lines: Iterator[str], kind: str, name: str, column: str) -> Iterator[Record]:
-    """Yield, for each row of a .csv or .tsv file, its number and its values in the wanted columns.
+    """Yield, for each row of a .csv or .tsv file, its number and its values by column name.
 
-    Row 1 has the names of the columns. In a .tsv file, quotation marks have no special meaning.
+    Only the columns in `column` are included. Row 1, with the names of all columns, is not yielded.
+    In a .tsv file, quotation marks have no special meaning.
     """
     first = next(lines, "")
     with naming_errors(name):

@@ -41,8 +41,8 @@ def standard_input(folder: Path | None = None) -> Path:
     """Return the path of a file with the text from standard input.
 
     Args:
-        folder: the folder of a run or sweep. If it contains a stored text, use that file. Otherwise
-            copy standard input to the cache, only once in each process.
+        folder: the folder of a run or sweep. If it contains a copy of standard input, return its
+            path. Otherwise copy standard input to the cache, only once in each process.
 
     Raises:
         TextError: nothing is piped in, or the cache cannot be written.
@@ -52,9 +52,9 @@ def standard_input(folder: Path | None = None) -> Path:
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy the text from standard input to the folder of a run or sweep; return the copy's path.
+    """Copy the file `text` (from standard input) to `folder`, of a run or sweep; return its path.
 
-    If a copy exists, it is kept. If `text`, the file to copy, is None, return None.
+    If `folder` contains a copy already, it is kept. If `text` is None, return None.
     """
     if text is None:
         return None

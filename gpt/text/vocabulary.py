@@ -94,11 +94,11 @@ class Vocabulary:
         return chosen.tobytes().decode("utf-32-le", "surrogatepass")
 
     def names_of(self, ids: Iterable[int]) -> list[str]:
-        """Return the name of each id."""
+        """Return the name of each id, from `names`."""
         return [self.names[i] for i in ids]
 
     def outside(self, text: str) -> str:
-        """Return the distinct characters without an id of their own, in the order of `text`."""
+        """Return the distinct characters of `text` that have no id of their own, in text order."""
         if self.is_bytes:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
         return "".join(c for c in dict.fromkeys(text) if c not in self._known)
@@ -147,7 +147,7 @@ class Vocabulary:
 
     @cached_property
     def _table(self) -> NDArray[np.uint32]:
-        """The id of each code point, (CODE_POINTS,).
+        """The id of each code point, in an array of shape (CODE_POINTS,).
 
         Code points outside the vocabulary have the unknown id, or V if there is none.
         """
