@@ -405,7 +405,7 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) 
     elif isinstance(value, bool):
         assert text.strip().lower() == str(value).lower()
     elif isinstance(value, int | float):
-        assert float(text) == value
+        assert float(text.strip()) == value
     else:
         assert value == text.strip()
 

@@ -115,7 +115,7 @@ def test_a_text_is_refused_with_the_reason() -> None:
     for text, message in [
         ("", "expected at least one character"),
         ("abcdefghijkl", "expected at most T = 11 characters, .* got 12; cut it"),
-        ("xa\x1b", r"outside the model's vocabulary: x '\\x1b'; leave them out"),
+        ("xa\x1b", r"outside the model's vocabulary: x \\x1b; leave them out"),
     ]:
         with pytest.raises(UsageError, match=message):
             attend_text(model(), vocabulary, text)

@@ -256,7 +256,7 @@ def test_a_training_state_of_something_else_is_refused(corpus: Corpus) -> None:
     good, tensors = training.read_text(), load_file(optimizer)
     numbers = json.loads(good)["numbers"]
     for wrong in (
-        {"progress": {"x": 1}},
+        {"progress": {"loss": "low"}},
         {"progress": 3},
         {"scaler": {"scale": [1]}},
         {"text_sha256": None},

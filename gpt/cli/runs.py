@@ -57,7 +57,10 @@ def runs(
 def _confirm(run: Path) -> None:
     """Ask whether to delete `run`; raise GPTError unless the answer is yes."""
     typer.echo(visible(f"Delete {run} and its checkpoints? [y/N] "), nl=False, err=True)
-    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+    answer = sys.stdin.readline().strip().lower()
+    if not sys.stdin.isatty():
+        typer.echo(err=True)  # the line end that a terminal shows
+    if answer not in ("y", "yes"):
         raise GPTError("nothing was deleted; --yes deletes without asking")
 
 

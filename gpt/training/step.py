@@ -214,14 +214,11 @@ def join_tensors(parts: Sequence[Tensors]) -> Tensors:
 
 def split_tensors(tensors: Tensors, count: int) -> list[Tensors]:
     """Return the `count` parts that `join_tensors` joined into `tensors`."""
-    return [
-        {
-            name.removeprefix(f"{i}."): array
-            for name, array in tensors.items()
-            if name.startswith(f"{i}.")
-        }
-        for i in range(count)
-    ]
+    parts: list[Tensors] = [{} for _ in range(count)]
+    for name, array in tensors.items():
+        i, _, rest = name.partition(".")
+        parts[int(i)][rest] = array
+    return parts
 
 
 def draw_batch(
