@@ -83,7 +83,7 @@ def check_count(runs: int) -> None:
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
     """Return the items of the list `value` as they would be typed; None for a single value."""
     if isinstance(value, list):
-        if all(isinstance(each, list) and not _takes(key, each) for each in value):
+        if value and all(isinstance(each, list) and not _takes(key, each) for each in value):
             return None
         texts = [as_flow(each) for each in value]
     elif isinstance(change, str) and isinstance(value, str) and "," in value:
