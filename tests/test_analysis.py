@@ -176,5 +176,5 @@ def test_a_text_of_one_character_and_a_model_of_context_1() -> None:
 
 
 def test_a_text_is_refused_as_for_its_attention() -> None:
-    with pytest.raises(UsageError, match=r"expected at most T = 11 characters, .* got 12; cut it"):
+    with pytest.raises(UsageError, match=r"attention_window = 11 characters, .* got 12; cut it"):
         analyze_text(model(), ALPHABET, "abcdefghijkl")

@@ -890,7 +890,7 @@ def test_attend_shows_one_head_in_the_terminal(gpt: Gpt, trained: Path) -> None:
         (["--text", "a", "--out", "a.jpg"], 2, "a.jpg: expected a name that ends in .png or .html"),
         (["--text", "a", "--out", "no/a.png"], 2, "there is no folder no; make it first"),
         (["--text", "", "--out", "a.png"], 2, "expected at least one character, got none"),
-        (["--text", "a" * 14, "--out", "a.png"], 2, "expected at most T = 13 characters"),
+        (["--text", "a" * 14, "--out", "a.png"], 2, "attention_window = 13 characters"),
         (["--text", "Éa!", "--out", "a.png"], 2, "outside the model's vocabulary: É !; leave them"),
         (["--text", "a", "--out", "full.png"], 2, "full.png: expected a new name or a plain file"),
         (["nowhere", "--text", "a", "--out", "a.png"], 2, "nowhere: expected the folder of a run"),

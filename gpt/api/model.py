@@ -207,6 +207,7 @@ class Model:
         import torch
 
         from gpt.device import default_modes
+        from gpt.model.windows import mixed, segmented
         from gpt.text.batches import to_torch
 
         ids, T = to_torch(self.vocabulary.encode(self.prepare(text))), self.config.model.T
@@ -215,8 +216,10 @@ class Model:
             raise UsageError(f"expected a text of 1 to model.T = {T} {unit}s, got {len(ids)}")
         device = next(self.module.parameters()).device
         with default_modes(), torch.no_grad():  # autograd cannot use inference tensors
-            logits: Tensor = self.module(ids[None].to(device))[0]
-        return logits.float().cpu()
+            logits = segmented(self.module, ids[None].to(device))
+            if self.checkpoint.mixture is not None:
+                logits = mixed(self.checkpoint.mixture, ids[None], logits)
+        return logits[0].float().cpu()
 
     def loss(self, text: str, *, drop_unknown: bool = False) -> float:
         """Compute the mean loss of a text, in the same way as the val loss of training.
@@ -242,16 +245,16 @@ class Model:
             raise UsageError(f"expected a text of at least 2 characters, got {len(text)}")
         ids = scored_ids(text, self.vocabulary)
         with default_modes():
-            loss = evaluate(self.module, ids, self.vocabulary)
+            loss = evaluate(self.module, ids, self.vocabulary, mixture=self.checkpoint.mixture)
         return loss * ((len(ids) - 1) / (len(text) - 1))
 
     def attention(self, text: str) -> "Attention":
-        """Compute the attention weights of all heads on a text, and the predictions of the model.
+        """Compute the attention weights of all heads on a text, and the network's predictions.
 
-        An ensemble is represented by its first member.
+        An ensemble is represented by its first member. Counts are left out; `logits` has them.
 
         Args:
-            text: 1 to `model.T` characters.
+            text: 1 to `model.attention_window` characters.
 
         Returns:
             An Attention of float32 tensors on the CPU, for H heads, T characters and a vocabulary
@@ -274,7 +277,7 @@ class Model:
         """Compute the attention weights of all heads on a text, and the effect of each head.
 
         Args:
-            text: 1 to `model.T` characters.
+            text: 1 to `model.attention_window` characters.
 
         Returns:
             An AttentionAnalysis: an Attention (see `attention`) with more float32 tensors, for H
@@ -283,6 +286,8 @@ class Model:
             `value_norms` (n_layer, H, T) is the norm of each value after the output projection.
             `previous` and `induction` (n_layer, H) score how much a head attends to the previous
             character, and how well it finds repetitions. `lens` has the logit lens of each layer.
+            All of these are of the network alone. `with_counts` has the predictions by counts, and
+            by counts and the network, and the weight of each; None if the model has no counts.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: see `attention`.
@@ -292,7 +297,8 @@ class Model:
         from gpt.model.ensemble import members_of
 
         with default_modes():
-            return analyze_text(members_of(self.module)[0], self.vocabulary, self.prepare(text))
+            network, mixture = members_of(self.module)[0], self.checkpoint.mixture
+            return analyze_text(network, self.vocabulary, self.prepare(text), mixture)
 
 
 def load(

@@ -249,7 +249,9 @@ def read_text(
         ranks: the processes that train together.
     """
     corpus = prepared(config, open_sources(config.data, folder, ranks), resumed, ranks)
-    corpus.check_fits(config.model.T)
+    model = config.model
+    setting = "model.T" if model.attention_window == model.T else "model.attention_window"
+    corpus.check_fits(model.attention_window, setting)
     return corpus
 
 

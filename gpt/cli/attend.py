@@ -27,7 +27,8 @@ TITLE_CHARACTERS = 48  # characters of the text in the title of a picture or pag
 def attend(
     run: RunName = None,
     text: str | None = option(
-        "TEXT", "At most model.T characters; default the beginning of the run's val split."
+        "TEXT",
+        "At most model.attention_window characters; default the start of the run's val split.",
     ),
     layer: int | None = option(
         "N", "The head's layer; default that of the head that lowers the loss most.", min=1
@@ -101,7 +102,7 @@ def _val_text(model: "Model") -> str:
         corpus = read_text(model.config, model.vocabulary, model.run)
     except GPTError as error:
         raise UsageError(f"{error}; to show the heads on another text, give --text") from None
-    ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.T)].tolist()
+    ids = corpus.val[: min(VAL_CHARACTERS, model.config.model.attention_window)].tolist()
     known = [id_ for id_ in ids if id_ != corpus.vocabulary.unknown_id]
     text = corpus.vocabulary.decode(known).strip("\ufffd")
     return model.prepare(text, drop_unknown=True)  # the text may have changed since training

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from gpt.config.section import ConfigSection, Fraction, PositiveInt, fixed, inherited
 
 # These limits protect against untrusted configs, whose models are created before their weights are
-# read: the largest number of blocks or n-gram tables, and the largest model.T x model.head_size.
+# read: the largest number of blocks or n-gram tables, and the largest attention_window x head_size.
 MAX_LAYERS = 1000
 MAX_ROTARY_ANGLES = 2**24
 
@@ -17,7 +17,13 @@ Layers = Annotated[int, Field(gt=0, le=MAX_LAYERS)]
 class ModelConfig(ConfigSection):
     """Settings of the transformer's shape. Weights fit only a model of the same shape."""
 
-    T: PositiveInt = inherited(64, "context length in characters", group="model: size")
+    T: PositiveInt = inherited(
+        64, "characters of a window: predictions depend on nothing before it", group="model: size"
+    )
+    attention_window: PositiveInt = inherited(
+        lambda given: given["T"],
+        "characters that attention sees at once, within the window; null = T",
+    )
     C: PositiveInt = fixed(128, "channels: the width of the residual stream")
     n_layer: Layers = fixed(4, "transformer blocks, each with attention and an MLP")
     n_head: PositiveInt = fixed(4, "attention heads in each block")
@@ -56,6 +62,16 @@ class ModelConfig(ConfigSection):
         "relu2", "activation of the MLP: GELU, or the square of ReLU"
     )
 
+    counts: Annotated[int, Field(ge=0, le=64)] = inherited(
+        0,
+        "longest context, in characters, of n-gram counts of the train split, which are mixed with "
+        "the network's predictions; 0 = none",
+        group="model: counts",
+    )
+    window_counts: Annotated[int, Field(ge=0, le=64)] = inherited(
+        0, "the same for counts of the window so far"
+    )
+
     dropout: Fraction = inherited(
         0.0,
         "dropout of the embeddings and of what each block adds to the residual stream",
@@ -72,10 +88,25 @@ class ModelConfig(ConfigSection):
                 f"model.head_size: model.C {self.C} is not a multiple of model.n_head "
                 f"{self.n_head}; set model.head_size (n_head x head_size need not equal C)"
             )
-        if self.T * self.head_size > MAX_ROTARY_ANGLES:
+        if self.attention_window > self.T:
             raise ValueError(
-                f"model.T: expected model.T x model.head_size of at most {MAX_ROTARY_ANGLES:,}, "
-                f"got {self.T} x {self.head_size}"
+                f"model.attention_window: expected at most model.T ({self.T}), got "
+                f"{self.attention_window}"
+            )
+        if self.attention_window < self.T and not self.counts:
+            raise ValueError(
+                f"model.T: expected model.attention_window ({self.attention_window}), as only "
+                f"counts reach further back, got {self.T}; set model.counts, or a smaller model.T"
+            )
+        if self.window_counts and not self.counts:
+            raise ValueError(
+                "model.window_counts: expected model.counts of at least 1, with which they are "
+                "interpolated, got model.counts 0"
+            )
+        if self.attention_window * self.head_size > MAX_ROTARY_ANGLES:
+            raise ValueError(
+                f"model.attention_window: expected model.attention_window x model.head_size of at "
+                f"most {MAX_ROTARY_ANGLES:,}, got {self.attention_window} x {self.head_size}"
             )
         if self.ensemble * max(self.n_layer, self.ngram) > MAX_LAYERS:
             raise ValueError(
@@ -90,3 +121,7 @@ class ModelConfig(ConfigSection):
                 f"got {self.head_size}"
             )
         return self
+
+    def network(self) -> "ModelConfig":
+        """Return the config of the network, whose T is the attention window."""
+        return self.model_copy(update={"T": self.attention_window})

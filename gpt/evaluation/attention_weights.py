@@ -69,7 +69,7 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
     """Compute the attention weights and predictions of `model` for `text`.
 
     Raises:
-        UsageError: `text` is empty, longer than `model.config.T`, or has characters outside
+        UsageError: `text` is empty, longer than the attention window, or has characters outside
             `vocabulary`.
         CheckpointError: the model computes NaN or infinite numbers.
         OutOfMemory: the weights would not fit into memory.
@@ -80,8 +80,8 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
     ids = to_torch(vocabulary.encode(text))
     if len(ids) > model.config.T:
         raise UsageError(
-            f"the text: expected at most T = {model.config.T} {vocabulary.unit}s, as many as the "
-            f"model sees at once, got {len(ids)}; cut it"
+            f"the text: expected at most model.attention_window = {model.config.T} "
+            f"{vocabulary.unit}s, as many as attention sees at once, got {len(ids)}; cut it"
         )
     config, T = model.config, len(ids)
     layer = 4 * config.n_head * T * T  # bytes of one layer's weights

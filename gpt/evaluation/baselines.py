@@ -6,12 +6,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpt.counts.kneser_ney import KneserNey
+from gpt.counts.ngram_counts import count_ngrams, longest_context
 from gpt.evaluation.characters import spread_slices
-from gpt.evaluation.ngrams import KneserNey, ngram_loss, sampled_ngrams
 from gpt.text.corpus import Corpus
 
 MAX_COMPRESSED_IDS = 2**21  # largest number of ids to compress, which takes xz a few seconds
 COMPRESSED_PART = 2**16  # number of ids in each compressed part of a larger text
+TRIGRAM_CONTEXT = 2  # ids before the last id of a trigram
+MAX_SCORED_VAL_IDS = 2**22  # largest number of ids of val that n-gram models predict
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,9 @@ class Baselines:
 
 def measure_baselines(corpus: Corpus) -> Baselines:
     """Measure the baselines of `corpus`. This takes at most a few seconds."""
-    V, vocabulary = len(corpus.vocabulary), corpus.vocabulary
-    train, val = (sampled_ngrams(split, 3, V) for split in (corpus.train, corpus.val))
-    loss = ngram_loss(KneserNey(train), val, vocabulary.unknown)  # nats per id
+    vocabulary = corpus.vocabulary
+    loss = ngram_loss(corpus, TRIGRAM_CONTEXT)  # nats per id
     bits = loss * len(corpus.val) / max(corpus.val_characters, 1) / math.log(2)
-    is_known = len(train.ngrams) > 0 and len(val.ngrams) > 0
 
     slices = spread_slices(len(corpus.ids), MAX_COMPRESSED_IDS, COMPRESSED_PART)
     sample = np.concatenate([corpus.ids[part] for part in slices])
@@ -37,4 +38,29 @@ def measure_baselines(corpus: Corpus) -> Baselines:
     else:  # in UTF-8, all bytes of a character but the first have the leading bits 10
         content, characters = sample.tobytes(), int(np.count_nonzero((sample & 0xC0) != 0x80))
     xz = 8 * len(lzma.compress(content)) / max(characters, 1)
-    return Baselines(bits if is_known else None, xz)
+    return Baselines(None if math.isnan(bits) else bits, xz)
+
+
+def ngram_loss(corpus: Corpus, order: int) -> float:
+    """Return the val loss of n-gram counts of the train split with Kneser-Ney smoothing.
+
+    Args:
+        corpus: the text.
+        order: ids of context; fewer if the n-grams of the vocabulary do not fit into 63 bits.
+
+    Returns:
+        Nats per id; NaN if a split is shorter than an n-gram.
+    """
+    vocabulary, V = corpus.vocabulary, len(corpus.vocabulary)
+    order = min(order, longest_context(V))
+    if min(len(corpus.train), len(corpus.val)) <= order:
+        return math.nan
+    model, total = KneserNey(count_ngrams(corpus.train, V, order)), 0.0
+    slices = spread_slices(len(corpus.val) - order, MAX_SCORED_VAL_IDS, COMPRESSED_PART)
+    for part in slices:
+        ids = corpus.val[part.start : part.stop + order]
+        total -= np.log(model.probabilities(ids)).sum()
+        if vocabulary.unknown_id is not None:  # the characters that share it are equally likely
+            unknown = np.count_nonzero(ids[order:] == vocabulary.unknown_id)
+            total += unknown * math.log(vocabulary.unknown)
+    return float(total / sum(part.stop - part.start for part in slices))

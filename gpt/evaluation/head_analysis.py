@@ -4,12 +4,14 @@ Shapes use n_layer layers, H heads, T characters, V distinct characters and C ch
 are float32 tensors on the CPU. Losses are in nats per character.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import product
 
 import torch
 from torch import Tensor
 
+from gpt.counts.mixture import Mixture, weighted, without_network
 from gpt.evaluation.attention_weights import (
     Attention,
     attend,
@@ -29,20 +31,37 @@ SEQUENCES = 4  # number of random sequences over which the induction score is av
 
 @dataclass(frozen=True)
 class LogitLens:
-    """Predictions made from each residual stream, as if the model ended there.
+    """Predictions made from each residual stream, as if the network ended there.
 
     In each tensor, row 0 is predicted from the embeddings, and row i from the output of block i
-    (counted from 1). The last row is the prediction of the model.
+    (counted from 1). The last row is the prediction of the network.
     """
 
-    predicted: Tensor  # (n_layer + 1, T) id of the most likely next character at each position
-    probabilities: Tensor  # (n_layer + 1, T) probability of that character
-    losses: Tensor  # (n_layer + 1, T - 1) loss of each character but the first
+    predicted: Tensor  # (rows, T) id of the most likely next character at each position
+    probabilities: Tensor  # (rows, T) probability of that character
+    losses: Tensor  # (rows, T - 1) loss of each character but the first
+
+
+@dataclass(frozen=True)
+class CountsAnalysis:
+    """Predictions of a model that mixes counts with its network, and the weights of both.
+
+    The two rows of the lens follow those of the network's logit lens. Row 0, `counts`, is the
+    mixture without the network, from `without_network`. Row 1, `mixture`, is the prediction of the
+    model.
+    """
+
+    lens: LogitLens  # two rows
+    weights: Tensor  # (T, E + 1) weights of E experts, and of the network in the last column
+    names: list[str]  # (E + 1) names of the columns in plain words
 
 
 @dataclass(frozen=True)
 class AttentionAnalysis(Attention):
-    """Attention to one text, and scores and losses that show the effect of each head."""
+    """Attention to one text, and scores and losses that show the effect of each head.
+
+    If the model has counts, all fields but `with_counts` are of the network alone.
+    """
 
     value_norms: Tensor  # (n_layer, H, T), from `value_norms`
     previous: Tensor  # (n_layer, H), from `previous_character_score`
@@ -50,6 +69,7 @@ class AttentionAnalysis(Attention):
     losses: Tensor  # (T - 1,) loss of each character but the first
     losses_without: Tensor  # (n_layer, H, T - 1) the losses with this head ablated
     lens: LogitLens
+    with_counts: CountsAnalysis | None = None  # None if the model has no counts
 
     @property
     def removal_costs(self) -> Tensor:
@@ -67,10 +87,16 @@ class AttentionAnalysis(Attention):
         return max(product(layers, heads), key=lambda place: costs[place].item())
 
 
-def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnalysis:
+def analyze_text(
+    model: GPT, vocabulary: Vocabulary, text: str, mixture: Mixture | None = None
+) -> AttentionAnalysis:
     """Compute the attention, scores and ablation losses of all heads of `model` on `text`.
 
-    `model` must be in evaluation mode.
+    Args:
+        model: the network, in evaluation mode.
+        vocabulary: the characters of the model and their ids.
+        text: the text, of at least one character.
+        mixture: the counts that the model mixes with the network.
 
     Raises:
         UsageError, CheckpointError, OutOfMemory: raised by `attend_text`.
@@ -80,6 +106,9 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
     unknown = unknown_costs(ids[1:], vocabulary)  # (T - 1,)
     lens = logit_lens(model, ids)
     lens = replace(lens, losses=lens.losses + unknown)
+    counts = None if mixture is None else analyze_counts(model, mixture, ids)
+    if counts is not None:
+        counts = replace(counts, lens=replace(counts.lens, losses=counts.lens.losses + unknown))
     return AttentionAnalysis(
         attention.weights,
         attention.probabilities,
@@ -89,6 +118,7 @@ def analyze_text(model: GPT, vocabulary: Vocabulary, text: str) -> AttentionAnal
         losses=lens.losses[-1],
         losses_without=losses_without_heads(model, ids) + unknown,
         lens=lens,
+        with_counts=counts,
     )
 
 
@@ -175,12 +205,30 @@ def logit_lens(model: GPT, ids: Tensor) -> LogitLens:
     nostalgebraist's "interpreting GPT: the logit lens" (LessWrong, 2020).
     """
     _, streams = run_with_streams(model, ids)
-    targets = ids[None, 1:].to(streams[0].device)
+    return lens_of((model.head(model.norm(x)).float() for x in streams), ids)
+
+
+@torch.no_grad()
+def analyze_counts(model: GPT, mixture: Mixture, ids: Tensor) -> CountsAnalysis:
+    """Predict the characters of `ids` (T,) by counts alone, and by counts and the network."""
+    network = run_with_streams(model, ids)[0][0].float().log_softmax(-1).cpu().numpy()  # (T, V)
+    experts, features = mixture.experts.of_window(ids.numpy())
+    weights = mixture.weights(features, network)
+    rows = [
+        torch.from_numpy(weighted(each, experts, network))[None]
+        for each in (without_network(weights), weights)
+    ]
+    names = [*mixture.experts.names, "network"]
+    return CountsAnalysis(lens_of(rows, ids), torch.from_numpy(weights), names)
+
+
+def lens_of(rows: Iterable[Tensor], ids: Tensor) -> LogitLens:
+    """Return a row of the lens for each of the float32 logits (1, T, V) of `ids` (T,) in `rows`."""
     predicted, probabilities, losses = [], [], []
-    for x in streams:
-        logits = model.head(model.norm(x)).float()  # (1, T, V)
+    for logits in rows:
         top = logits[0].softmax(-1).max(-1)  # (T,)
         probabilities.append(top.values.cpu())
         predicted.append(top.indices.cpu())
+        targets = ids[None, 1:].to(logits.device)
         losses.append(cross_entropy(logits[:, :-1], targets, reduction="none").cpu())
     return LogitLens(torch.stack(predicted), torch.stack(probabilities), torch.stack(losses))

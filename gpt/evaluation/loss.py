@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gpt.counts.mixture import Mixture
 from gpt.device import set_threads_here
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
+from gpt.model.windows import mixed, segmented
 from gpt.text.batches import scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
@@ -35,11 +37,19 @@ def evaluate(
     ids: Ids,
     vocabulary: Vocabulary | None = None,
     *,
+    mixture: Mixture | None = None,
     characters: int | None = None,
     on_progress: Callable[[int], object] = lambda characters: None,
 ) -> float:
     """Return the mean loss of `model` on `ids` in nats per id. For Args see `evaluate_each`."""
-    return evaluate_each(model, ids, vocabulary, characters=characters, on_progress=on_progress)[0]
+    return evaluate_each(
+        model,
+        ids,
+        vocabulary,
+        mixture=mixture,
+        characters=characters,
+        on_progress=on_progress,
+    )[0]
 
 
 def evaluate_each(
@@ -47,12 +57,15 @@ def evaluate_each(
     ids: Ids,
     vocabulary: Vocabulary | None = None,
     *,
+    mixture: Mixture | None = None,
     characters: int | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     on_progress: Callable[[int], object] = lambda characters: None,
     ranks: Ranks = SINGLE,
 ) -> list[float]:
     """Return mean losses in nats per id: of `model`, then of each member if it is an ensemble.
+
+    With `mixture`, return the loss of the mixture before them.
 
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. Nothing is random. On a CPU, each thread
@@ -63,6 +76,7 @@ def evaluate_each(
         ids: the ids of at least two characters or bytes.
         vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
             probability p, the loss of each is -log(p / k).
+        mixture: counts to mix the network's predictions with.
         characters: the approximate number of ids to score, in evenly spread windows. By default,
             all ids are scored.
         should_stop: called before each forward pass, in any thread. True stops the evaluation.
@@ -82,17 +96,21 @@ def evaluate_each(
             raise Stopped
         x, y = (part.to(device) for part in window)  # (B, T)
         unknown = unknown_cost(y, vocabulary)
-        logits = [member(x) for member in members]  # each (B, T, V)
+        logits = [segmented(member, x) for member in members]  # each (B, T, V)
         if len(logits) > 1:
             logits.insert(0, mean_prediction(logits))
+        if mixture is not None:
+            logits.insert(0, mixed(mixture, x, logits[0]))
         losses = [cross_entropy(each, y, reduction="sum").item() + unknown for each in logits]
         return losses, y.numel()
 
-    totals, scored, stopped = np.zeros(len(members) + (len(members) > 1)), 0, False
-    B = EVAL_LOGITS // members[0].head.out_features // model.config.T or 1
+    T = model.config.T if mixture is None else mixture.T
+    losses_each = len(members) + (len(members) > 1) + (mixture is not None)
+    totals, scored, stopped = np.zeros(losses_each), 0, False
+    B = EVAL_LOGITS // members[0].head.out_features // T or 1
     windows = (
         window
-        for batch in scored_windows(ids, model.config.T, characters)
+        for batch in scored_windows(ids, T, characters)
         for window in zip(*(torch.split(part, B) for part in batch), strict=True)
     )
     own_windows = islice(windows, ranks.rank, None, ranks.size)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from gpt.evaluation.head_analysis import AttentionAnalysis
+from gpt.evaluation.head_analysis import AttentionAnalysis, LogitLens
 from gpt.inspection.html_page import render_page
 from gpt.text.batches import to_torch
 from gpt.text.display import symbol
@@ -44,7 +44,8 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
     "weights" is base64 of little-endian uint16, where 65535 means 1. For each layer, head and query
     position t, it has the weights on key positions 0 to t. "next" has, for each position, pairs of
     a likely next character and its probability. "actual" has the probability and the rank (from 1)
-    of the character that follows in the text. AttentionAnalysis describes the other tensors.
+    of the character that follows in the text. "counts" has the lens, the weights
+    and their names of CountsAnalysis, or is None. AttentionAnalysis describes the other tensors.
     """
     n_layer, H, T, _ = analysis.weights.shape
     past = torch.tril_indices(T, T)
@@ -55,7 +56,7 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
     actual = p[:-1].gather(1, to_torch(ids[1:])[:, None])  # (T - 1, 1)
     ranks = (p[:-1] > actual).sum(1) + 1
     signs = {name: symbol(name) for name in vocabulary.names}
-    lens = analysis.lens
+    counts = analysis.with_counts
     tensors = {
         "norms": analysis.value_norms,
         "previous": analysis.previous,
@@ -78,18 +79,27 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
         ],
         "actual": [*zip(_rounded(actual[:, 0].tolist()), ranks.tolist(), strict=True)],
         **{name: _rounded(tensor.tolist()) for name, tensor in tensors.items()},
-        "lens": [
-            {
-                "next": vocabulary.names_of(predicted),
-                "probabilities": _rounded(probabilities),
-                "losses": _rounded(losses),
-            }
-            for predicted, probabilities, losses in zip(
-                *(rows.tolist() for rows in (lens.predicted, lens.probabilities, lens.losses)),
-                strict=True,
-            )
-        ],
+        "lens": _lens_rows(analysis.lens, vocabulary),
+        "counts": counts
+        and {
+            "lens": _lens_rows(counts.lens, vocabulary),
+            "weights": _rounded(counts.weights.tolist()),
+            "names": counts.names,
+        },
     }
+
+
+def _lens_rows(lens: LogitLens, vocabulary: Vocabulary) -> list[dict[str, Any]]:
+    """Return each row of the logit lens, with names instead of ids."""
+    rows = (each.tolist() for each in (lens.predicted, lens.probabilities, lens.losses))
+    return [
+        {
+            "next": vocabulary.names_of(predicted),
+            "probabilities": _rounded(probabilities),
+            "losses": _rounded(losses),
+        }
+        for predicted, probabilities, losses in zip(*rows, strict=True)
+    ]
 
 
 def _rounded(numbers: Any) -> Any:

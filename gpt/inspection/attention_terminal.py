@@ -62,12 +62,20 @@ def draw_head(
     notes = [BLOCKS_LEGEND]
     if T > 1:
         loss, cost = analysis.losses.mean(), analysis.removal_costs[layer, head]
+        counts = analysis.with_counts
+        scored = "Loss" if counts is None else "The network's loss"
         notes += [
             f"Previous-character score {analysis.previous[layer, head]:.2f}, induction score "
             f"{analysis.induction[layer, head]:.2f} (both at most 1).",
-            f"Loss on this text: {loss:.4f} nats per {unit}; with this head removed "
+            f"{scored} on this text: {loss:.4f} nats per {unit}; with this head removed "
             f"{loss + cost:.4f} ({cost:+.4f}).",
         ]
+        if counts is not None:
+            alone, mixed = counts.lens.losses.mean(-1).tolist()
+            notes.append(
+                f"Network alone {loss:.4f} nats per {unit}, counts alone {alone:.4f}, mixed "
+                f"{mixed:.4f} (mean weight of the network {counts.weights[:-1, -1].mean():.2f})."
+            )
     above, below = (
         render([(0, note) for note in part], width) for part in ([visible(heading)], notes)
     )

@@ -118,7 +118,7 @@ class GPT(nn.Module):
         self, config: ModelConfig, vocabulary_size: int, generator: torch.Generator | None = None
     ) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = config.network()
         with SkipInitialization():
             self.token_embedding = TokenEmbedding(vocabulary_size, config.C)
             self.ngram_embeddings = nn.ModuleList(

@@ -18,11 +18,13 @@ from gpt.recipe.difficulty import Difficulty
 from gpt.recipe.law import predict
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import (
+    TRAIN_COUNTS,
     Choice,
     context_length,
     settings_for,
     step_characters,
     steps_in,
+    with_counts,
 )
 from gpt.recipe.speed import MEMBERS, Speed, with_members
 from gpt.status import phase
@@ -34,12 +36,16 @@ MIN_CHANNELS_PER_LAYER = 32  # if neither is set: the law was not fitted on deep
 CHANNELS = (32, 48, 64, 96, 128, 160, 192, 256, 320, 384, 512, 768)
 CHARACTER_DROPOUTS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 LENGTHS = tuple(round(1e4 * 1.2**i) for i in range(120))  # possible lengths of a run, in characters
-MIN_EVALUATION_DISTANCE_S = 24  # fewest seconds between evaluations, which take up to a second
+MIN_EVALUATION_DISTANCE_S = 50  # fewest seconds between evaluations, which take a few seconds
 EVALUATIONS = (2, 4, 5, 10)  # possible numbers of evaluations: divisors of 100 %
 EVALUATION_FRACTION = 0.03  # fraction of the time for the evaluations before the last
 MAX_LAST_EVALUATION = 0.25  # largest fraction of the time for the last, before val is made smaller
 REDUCED_LAST_EVALUATION = 0.05  # the same for a val split that was made smaller
-EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample, attention maps and checkpoint of each
+EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample and the checkpoint of each
+GATE_S = 2.0  # seconds to fit the gate of the counts, on one thread
+# seconds to predict an id by counts, on one thread: those for any vocabulary, and those for each id
+# of the vocabulary (measured on an AMD EPYC with AVX-512)
+COUNTS_S, COUNTS_VOCABULARY_S = 1e-5, 1.6e-8
 END_S = 3.0  # seconds after training: pictures, and the command's own sample
 MIN_STEPS = 9  # fewest steps of a run; the law was not fitted on shorter runs
 MIN_TRAINING_FRACTION = 0.1  # smallest fraction of the remaining time for training
@@ -81,8 +87,12 @@ class Chooser:
     ) -> None:
         self.corpus, self.speed, self.base, self.minutes = corpus, speed, base, minutes
         train = base.train
-        self.T = context_length(min(len(corpus.train), len(corpus.val)))
-        self.T = self._options("T", (self.T,))[0]
+        self.shortest_split = min(len(corpus.train), len(corpus.val))
+        self.has_counts = bool(self._options("counts", (TRAIN_COUNTS,))[0])
+        context = context_length(self.shortest_split)
+        T = self._options("T", (context,))[0]
+        context = min(T, context) if self.has_counts else T
+        self.T = self._options("attention_window", (context,))[0]  # of the network
         corpus.check_fits(self.T)
         if repeats is None:
             with phase("measuring how much the text repeats itself"):
@@ -98,6 +108,9 @@ class Chooser:
         self.batch_size = train.batch_size if "batch_size" in train.model_fields_set else None
         heads = {"n_head", "head_size", "key_offset"}
         self.offsets_keys = repeats and not heads & base.model.model_fields_set
+        of_vocabulary = COUNTS_VOCABULARY_S * len(corpus.vocabulary)
+        threads = base.threads if isinstance(base.threads, int) else torch.get_num_threads()
+        self.counts_s = self.has_counts * (COUNTS_S + of_vocabulary) / threads
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
@@ -114,7 +127,7 @@ class Chooser:
         The evaluation of `config` may take a small part of `seconds`, the time that remains.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
-        id_s = self.speed.predict(config).evaluation_s
+        id_s = self.speed.predict(config).evaluation_s + self.counts_s
         fixed = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
         if fixed or ids * id_s <= MAX_LAST_EVALUATION * seconds:
             return None
@@ -163,6 +176,8 @@ class Chooser:
             ConfigError: the settings of `base` do not fit the shape of `choice`.
         """
         config = settings_for(choice, self.T, self.batch_size, repeats=self.offsets_keys)
+        if self.has_counts:
+            config = with_counts(config, self.shortest_split, len(self.corpus.vocabulary))
         changes: dict[str, Any] = {
             "train.minutes": self.minutes,
             "train.sample_length": SAMPLE_LENGTH,
@@ -206,7 +221,8 @@ class Chooser:
     ) -> Iterator[PredictedRun]:
         """Yield the run of the best length for each `character_dropout`; see `best`."""
         pace = self.speed.predict(config)
-        fixed_s = END_S + scored * pace.evaluation_s + self.evaluations * EVALUATION_OVERHEAD_S
+        each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
+        fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s) + self.evaluations * each_s
         training_s = (1 - EVALUATION_FRACTION) * seconds - fixed_s
         training_s = max(training_s, MIN_TRAINING_FRACTION * seconds)
         longest = max(1, int(training_s / pace.train_s))

@@ -79,12 +79,21 @@ class Plan:
         members = f"{model.ensemble} members of " if model.ensemble > 1 else ""
         early = "; a longer run would overfit" if self.ends_early else ""
         passes = f"{self.passes:.2g}"
-        predicted = f"predicted val loss: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats"
+        in_step = train.batch_size * model.attention_window
+        attention = counts = ""
+        if model.attention_window < model.T:
+            attention = f" with attention to {model.attention_window}"
+        if model.counts:
+            counts = f", and counts of up to {model.counts} {self.unit}s of context"
+        without = " without counts" if model.counts else ""
+        predicted = (
+            f"predicted val loss{without}: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats"
+        )
         return [
             f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
-            f"{counted(model.n_head, 'head')}, T {model.T}; "
-            f"{counted(self.parameters, 'parameter')}",
-            f"training: steps of {counted(train.batch_size * model.T, self.unit)}, about "
+            f"{counted(model.n_head, 'head')}, T {model.T}{attention}; "
+            f"{counted(self.parameters, 'parameter')}{counts}",
+            f"training: steps of {counted(in_step, self.unit)}, about "
             f"{passes} {'pass' if passes == '1' else 'passes'} over the text"
             f"{regularised}{early}",
             f"no prediction: {self.unknown}" if self.unknown else f"{predicted} per character",
@@ -156,7 +165,7 @@ def plan(
             speed.learn(with_members(config, 1))
 
     ids_per_character, train = len(val) / val_characters, config.train
-    in_step = train.batch_size * config.model.T
+    in_step = train.batch_size * config.model.attention_window
     overfits = max(train.steps, longest_run(run.choice, difficulty) // in_step)
     if overfits < min(MAX_SPEED_UP * train.steps, train.max_steps or MAX_COUNT):
         config = load_config(config, [("train.max_steps", overfits)])

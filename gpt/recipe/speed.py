@@ -113,7 +113,9 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
     causal mask does not reduce the count.
     """
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
-    layer = model.C * (2 * queries + 2 * values + 8 * model.C) + model.T * (queries + values)
+    layer = model.C * (2 * queries + 2 * values + 8 * model.C) + model.attention_window * (
+        queries + values
+    )
     return 6.0 * (model.n_layer * layer + model.C * V)
 
 
@@ -144,7 +146,9 @@ def measure_paces(
         for i, config in enumerate(configs):
             short_part = schedules[i].short_steps / config.train.steps
             step_s = short_part * short_s[i] + (1 - short_part) * long_s[i]
-            characters = max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads()
+            characters = (
+                max(EVAL_CHARACTERS, config.model.attention_window) * torch.get_num_threads()
+            )
             for _ in range(2):  # the first evaluation takes longer
                 scored: list[int] = []
                 began = time.perf_counter()
@@ -176,8 +180,8 @@ def _step_seconds(
 
 
 def _shape(config: Config) -> tuple[int, ...]:
-    return config.model.n_layer, config.model.C, config.model.T, _in_step(config)
+    return config.model.n_layer, config.model.C, config.model.attention_window, _in_step(config)
 
 
 def _in_step(config: Config) -> int:
-    return config.train.batch_size * config.model.T
+    return config.train.batch_size * config.model.attention_window

@@ -295,9 +295,13 @@ def _finish(
         best = read_summary(run, "best")
         loss = best.val_loss
         if loss is None:  # it was evaluated on a part of val
-            model = load_model(read_checkpoint(run), select_device(planned.config.device))
+            checkpoint = read_checkpoint(run)
+            model, val = (
+                load_model(checkpoint, select_device(planned.config.device)),
+                scored_val(corpus),
+            )
             with phase(f"evaluating {run}"):
-                loss = evaluate(model, scored_val(corpus), corpus.vocabulary)
+                loss = evaluate(model, val, corpus.vocabulary, mixture=checkpoint.mixture)
         loss = val_units(corpus).per_character(loss)
         log.info("%s: val loss %.4f", planned.name, loss)
         return replace(ended, val_loss=loss, best_step=best.step)

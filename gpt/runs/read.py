@@ -7,14 +7,17 @@ import re
 import stat
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from gpt.config.mistakes import explain
-from gpt.config.schema import Config
+from gpt.config.schema import Config, ModelConfig
+from gpt.counts.mixture import Mixture, mixture_from
+from gpt.counts.ngram_counts import COUNTED_IDS
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
@@ -22,6 +25,7 @@ from gpt.runs import format as layout
 from gpt.runs.format import CheckpointData, Tensors, TrainingState
 from gpt.text.vocabulary import Vocabulary
 
+COUNT_BYTES = 12  # size of an n-gram and its count
 MAX_JSON_BYTES = 2**24  # largest size of a JSON file; a vocabulary of all of Unicode is smaller
 READ_ATTEMPTS = 10  # number of attempts to read a checkpoint that another process may be replacing
 
@@ -46,7 +50,7 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
         Unreadable: a file cannot be read now, such as for lack of permission, but may be intact.
         UsageError: `which` is neither `best` nor `last` nor a step.
     """
-    return _read_current(run, which, layout.MODEL)
+    return _read_current(run, which, layout.MODEL, layout.COUNTS)
 
 
 def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
@@ -121,11 +125,13 @@ def _read(
             raise ValueError(f"expected step {step}, got {counters.step}")
         shapes = parameter_shapes(config.model, len(vocabulary))
         size = 4 * sum(math.prod(shape) for shape in shapes.values())
-        weights, state = Tensors(), Tensors()
+        weights, state, mixture = Tensors(), Tensors(), None
         if layout.MODEL in tensor_files:
             weights = _tensors(folder / layout.MODEL, sha256, size, shapes)
         if layout.OPTIMIZER in tensor_files:
             state = _tensors(folder / layout.OPTIMIZER, sha256, 4 * size)
+        if layout.COUNTS in tensor_files and config.model.counts:
+            mixture = _mixture(folder / layout.COUNTS, sha256, config.model, len(vocabulary))
     except DAMAGE as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(
@@ -144,6 +150,7 @@ def _read(
         best_step=counters.best_step,
         finished=counters.finished,
         weights_sha256=sha256.get(layout.MODEL, ""),
+        mixture=mixture,
         bits_per_byte=bits if isinstance(bits, float) else None,
     )
     return data, TrainingState(state, counters.numbers)
@@ -169,18 +176,30 @@ def _tensors(
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
     """Read the tensors of a file; check its size, its hash and, if given, their `shapes`."""
+    tensors = _any_tensors(path, sha256, max_bytes)
+    is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
+    found = {key: tensor.shape for key, tensor in tensors.items()}
+    if not is_usable or (shapes is not None and found != shapes):
+        raise ValueError(f"{path.name}: expected finite float32 tensors of a model of this config")
+    return tensors
+
+
+def _mixture(path: Path, sha256: dict[str, str], model: ModelConfig, V: int) -> Mixture:
+    """Read the counts in a file, and the gate that mixes them with a network."""
+    max_bytes = COUNT_BYTES * (model.counts + 1) * COUNTED_IDS
+    tensors = _any_tensors(path, sha256, max_bytes)
+    return mixture_from(tensors, V, model)
+
+
+def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str, NDArray[Any]]:
+    """Read the tensors of a file; check its size and its hash."""
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:
         _check_hash(path.name, hashlib.file_digest(file, "sha256").hexdigest(), sha256)
     needed = {"tensors": path.stat().st_size}
     check_memory(f"reading {path}", needed, "close other programs, or use a larger machine")
     with safe_open(path, framework="numpy") as file:
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no dict)
-    is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
-    found = {key: tensor.shape for key, tensor in tensors.items()}
-    if not is_usable or (shapes is not None and found != shapes):
-        raise ValueError(f"{path.name}: expected finite float32 tensors of a model of this config")
-    return tensors
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no dict)
 
 
 def _check_hash(name: str, found: str, sha256: dict[str, str]) -> None:

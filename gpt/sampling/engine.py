@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import ModelConfig
+from gpt.counts.mixture import Mixture
 from gpt.errors import counted
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
@@ -24,9 +25,15 @@ SAMPLE_BYTES = 10_000  # most memory of a sample's generator, recent ids and lis
 
 
 class Engine(Protocol):
-    """Interface of a model and B texts of at most T ids, whose keys and values are cached."""
+    """Interface of a model and B texts of at most T ids, whose keys and values are cached.
+
+    Attributes:
+        T: the context of the network, in ids.
+        mixture: counts to mix the network's predictions with, if the model has them.
+    """
 
     T: int
+    mixture: Mixture | None
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
         """Replace the texts in `rows` by `texts`, which are lists of at most T ids."""
@@ -75,22 +82,22 @@ def open_engine(
     advice = "generate fewer samples at once, or use a smaller model"
     check_memory(f"sampling {counted(B, 'text')}", parts, advice, free)
     if device == "cpu":
-        return NumpyEngine(config, weights, B)
+        return NumpyEngine(config, weights, B, checkpoint.mixture)
 
     from gpt.runs.weights import load_model
     from gpt.sampling.torch_engine import TorchEngine
 
-    return TorchEngine(load_model(checkpoint, torch.device(device)), B)
+    return TorchEngine(load_model(checkpoint, torch.device(device)), B, checkpoint.mixture)
 
 
-def engine_of(model: "LanguageModel", B: int) -> Engine:
+def engine_of(model: "LanguageModel", B: int, mixture: Mixture | None = None) -> Engine:
     """Return an engine that samples B texts from `model`, on the device of its parameters."""
     if next(model.parameters()).device.type != "cpu":
         from gpt.sampling.torch_engine import TorchEngine
 
-        return TorchEngine(model, B)
+        return TorchEngine(model, B, mixture)
     weights = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    return NumpyEngine(model.config, weights, B)
+    return NumpyEngine(model.config, weights, B, mixture)
 
 
 def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[str, int]:
@@ -99,6 +106,7 @@ def sampling_bytes(model: ModelConfig, V: int, B: int, ids: int | None) -> dict[
     `ids` is the number of ids of a prompt and its sample together, or None if unknown. V is the
     vocabulary size.
     """
+    model = model.network()
     K, H = model.ensemble, model.n_head
     T = model.T if ids is None else min(model.T, max(ids, FIRST_ROOM))
     sizes = H * (model.head_size + model.value_size)  # keys and values of a character in a layer

@@ -7,6 +7,7 @@ import numpy as np
 
 from gpt.config.schema import SampleConfig
 from gpt.errors import CheckpointError
+from gpt.sampling.counted_texts import CountedTexts
 from gpt.sampling.engine import PREFILL_CHARACTERS, Engine, engine_of
 from gpt.sampling.prompt import encode_prompt
 from gpt.sampling.sampler import NEVER, PENALTY_CHARACTERS, choose, log_softmax
@@ -15,6 +16,7 @@ from gpt.seeds import uniforms
 from gpt.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
+    from gpt.counts.mixture import Mixture
     from gpt.model.ensemble import LanguageModel
 
 PLAIN = SampleConfig(temperature=1.0)  # sample from the model's own distribution
@@ -32,6 +34,8 @@ class Generator:
     the context exceeds T ids, only its last T // 2 ids are kept and prefilled again. Later ids are
     therefore drawn with T // 2 to T ids of context. An id stands for a character, or for a byte in
     a byte model. The id `never` is not drawn.
+
+    If the engine has a mixture, ids are drawn from that of network and counts: see CountedTexts.
     """
 
     def __init__(
@@ -42,6 +46,7 @@ class Generator:
         rules: SampleConfig,
         never: int | None = None,
     ) -> None:
+        self.counted = None if engine.mixture is None else CountedTexts(engine.mixture, prompts)
         self.engine, self.T, self.rules, self.never = engine, engine.T, rules, never
         self.contexts = [prompt[-self.T :] for prompt in prompts]
         self.recent = [prompt[-PENALTY_CHARACTERS:] for prompt in prompts]
@@ -64,6 +69,9 @@ class Generator:
                 "the model is broken: its logits are NaN or infinite; load another checkpoint"
             )
         log_probabilities = log_softmax(logits)
+        if self.counted is not None:
+            log_probabilities = self.counted.mix(log_probabilities)
+            logits = log_probabilities.copy()
         if self.never is not None:
             logits[:, self.never] = NEVER
         draws = np.array([source.random() for source in self.sources])
@@ -72,12 +80,16 @@ class Generator:
             context.append(id_)
             recent.append(id_)
             del recent[:-PENALTY_CHARACTERS]
+        if self.counted is not None:
+            self.counted.append(chosen.tolist())
         costs = np.take_along_axis(log_probabilities, chosen[:, None], -1)[:, 0]
         return chosen.tolist(), costs.tolist()
 
     def select(self, rows: list[int]) -> None:
         """Keep only the texts in `rows`; stop generating the others."""
         self.engine.select(rows)
+        if self.counted is not None:
+            self.counted.select(rows)
         self.contexts = [self.contexts[row] for row in rows]
         self.recent = [self.recent[row] for row in rows]
         self.sources = [self.sources[row] for row in rows]
@@ -146,9 +158,10 @@ def generate_text(
     seed: int,
     rules: SampleConfig = PLAIN,
     step: int = 0,
+    mixture: "Mixture | None" = None,
 ) -> str:
     """Return `length` characters of `model` after `prompt`; `seed` and `step` seed the draws."""
     ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
-    engine = engine_of(model, 1)
+    engine = engine_of(model, 1, mixture)
     chunks = generate(engine, vocabulary, [ids], sources, length=length, rules=rules)
     return "".join(chunk.text for chunk in chunks)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import ModelConfig
+from gpt.counts.mixture import Mixture
 from gpt.model.shapes import member_prefixes, rotary_angles, staying_pairs
 
 Floats = NDArray[np.float32]
@@ -34,7 +35,15 @@ class NumpyEngine:
       so that numpy can view them as one complex number.
     """
 
-    def __init__(self, config: ModelConfig, weights: Mapping[str, Floats], B: int) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        weights: Mapping[str, Floats],
+        B: int,
+        mixture: Mixture | None = None,
+    ) -> None:
+        self.mixture = mixture
+        config = config.network()
         T, hs = config.T, config.head_size
         self.config, self.T = config, T
         weights = _by_member(config, weights)

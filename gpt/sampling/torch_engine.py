@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gpt.counts.mixture import Mixture
 from gpt.model.ensemble import LanguageModel
 from gpt.model.kv_cache import Cache
 
@@ -16,7 +17,8 @@ EAGER_STEPS = 3  # warm-up calls that CUDA needs before a call may be captured a
 class TorchEngine:
     """`Engine` in torch. Each step waits for the device once, to copy the logits to the CPU."""
 
-    def __init__(self, model: LanguageModel, B: int) -> None:
+    def __init__(self, model: LanguageModel, B: int, mixture: Mixture | None = None) -> None:
+        self.mixture = mixture
         self.model, self.T = model.eval(), model.config.T
         self.device = next(model.parameters()).device
         self.cache = Cache(model.config, B, self.device)

@@ -95,11 +95,11 @@ class Corpus:
             )
         return f"{size}, vocabulary of {V}"
 
-    def check_fits(self, T: int) -> None:
+    def check_fits(self, T: int, setting: str = "model.T") -> None:
         """Check that each split has at least two characters, and more than `T` ids.
 
         Raises:
-            ConfigError: `T` is too large for a split.
+            ConfigError: `T`, the value of `setting`, is too large for a split.
             TextError: the text is too short to learn from, even with a smaller `T`.
         """
         sizes = f"({len(self.train):,} for train and {len(self.val):,} for val)"
@@ -113,9 +113,9 @@ class Corpus:
             )
         if len(shortest) <= T:
             raise ConfigError(
-                f"model.T: expected fewer than the {len(shortest):,} {self.vocabulary.unit}s of "
+                f"{setting}: expected fewer than the {len(shortest):,} {self.vocabulary.unit}s of "
                 f"the {name} split of {self.name} {sizes}, got {T}; use "
-                f"model.T={len(shortest) - 1} or less, or more text for {name}"
+                f"{setting}={len(shortest) - 1} or less, or more text for {name}"
             )
 
 

@@ -141,6 +141,7 @@ class Evaluator:
                 rules=config.sample,
                 seed=config.seed,
                 step=step,
+                mixture=self.context.mixture(self.model, step),
             )
         return Evaluation(losses, self.is_best, self._warning(), sample)
 
@@ -179,24 +180,30 @@ class Evaluator:
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
         """Return losses on `characters` ids of val: the model's as `name`, and each member's."""
-        vocabulary = self.context.corpus.vocabulary
+        vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
+        gate_fit = self.context.gate_fit
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
-        if is_untrained and vocabulary.unknown_id is None:  # every id is equally likely
+        # every id is equally likely
+        if is_untrained and vocabulary.unknown_id is None and gate_fit is None:
             return {name: math.log(len(vocabulary))}
         self.stopwatch.lap(EVALUATION, 0)
         with phase("evaluating"):
-            loss, *of_members = evaluate_each(
+            mixture = ranks.broadcast(gate_fit.fit, self.model, step) if gate_fit else None
+            loss, *others = evaluate_each(
                 self.model,
                 self.val,
                 vocabulary,
+                mixture=mixture,
                 characters=characters,
                 should_stop=self.context.should_stop,
-                ranks=self.context.ranks,
+                ranks=ranks,
             )
         self.stopwatch.lap(CHARACTER, characters)
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the val loss is {loss}")
-        return {name: loss} | {f"{name}_member_{m}": x for m, x in enumerate(of_members, start=1)}
+        members = [f"{name}_member_{m}" for m in range(1, self.context.config.model.ensemble + 1)]
+        names = ([f"{name}_network"] if gate_fit else []) + members[: len(others)]
+        return {name: loss} | dict(zip(names, others, strict=False))
 
     def _score_best(self, step: int) -> float:
         """Load the best checkpoint's weights temporarily, and return their loss on all of val."""
@@ -205,6 +212,6 @@ class Evaluator:
         try:
             best = self.context.ranks.broadcast(read_checkpoint, self.context.folder, "best")
             load_weights(self.model, best)
-            return self._score(step, "val_loss", self.units.ids)["val_loss"]
+            return self._score(best.step, "val_loss", self.units.ids)["val_loss"]
         finally:
             self.model.load_state_dict(weights)

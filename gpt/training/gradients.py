@@ -53,7 +53,9 @@ class Backward:
         self.parameters = [*model.parameters()]
         self.fused = teacher is None and fuses_head(config, model.head.out_features, device, ranks)
         self.precision = select_precision(config.train.precision, device)
-        self.characters = config.train.batch_size * config.model.T  # characters of the whole batch
+        self.characters = (
+            config.train.batch_size * config.model.attention_window
+        )  # characters of the whole batch
         self.threads = torch.get_num_threads()
         self.workers = worker_count(config, device, ranks)
         self.pool = ThreadPoolExecutor(self.workers)

@@ -9,6 +9,7 @@ from gpt.evaluation.loss import EVAL_LOGITS
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
 from gpt.text.batches import EVAL_CHARACTERS
+from gpt.training.gate_fit import MAX_HELD_OUT_NUMBERS
 from gpt.training.gradients import fuses_head, takes_threads, windows_at_once, worker_count
 from gpt.training.linear_cross_entropy import LOGITS_AT_ONCE
 from gpt.training.teacher import Teacher
@@ -60,7 +61,7 @@ def training_bytes(
     The estimate is right within a factor of about 1.5. `teacher` is the config of the model to
     distill. For the other arguments see `check_training_memory`.
     """
-    model, train, on_cpu = config.model, config.train, device.type == "cpu"
+    model, train, on_cpu = config.model.network(), config.train, device.type == "cpu"
     K, V = model.ensemble, vocabulary_size
     workers = worker_count(config, device, ranks)
     side_by_side = takes_threads(config, device, ranks)
@@ -89,10 +90,19 @@ def training_bytes(
         "gradients": parameters * (1 if workers == 1 else workers + 1),
         "optimizer": 2 * parameters,
         # ids and token dropout of two batches
+        "counts": _counts_bytes(config.model, V),
         "batch": 60 * K * train.batch_size * model.T,
         # malloc keeps what training's threads freed; other threads evaluate
         "activations": training + evaluation if on_cpu else max(training, evaluation),
     }
+
+
+def _counts_bytes(model: ModelConfig, V: int) -> float:
+    """Return the bytes of the held-out predictions and of a window's, in each thread."""
+    if not model.counts:
+        return 0.0
+    of_window = 3 * model.T * V * (model.window_counts + 4)
+    return FLOAT_BYTES * (2 * MAX_HELD_OUT_NUMBERS + of_window * torch.get_num_threads())
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:

@@ -73,7 +73,9 @@ def resume_from(
         if not extend:
             _check_not_finished(context, data.step, progress)
         model = load_model(data, device)
-        update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
+        update = build_step(
+            config, model, device, ranks, context.network_ids, corpus.vocabulary, teacher
+        )
         update.load_state_dict(state)
         _warn_of_other_digits(update, state.numbers)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:

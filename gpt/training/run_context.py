@@ -5,9 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpt.config.schema import Config
+from gpt.counts.mixture import Mixture
 from gpt.distributed.ranks import Ranks
 from gpt.files import from_here
+from gpt.model.ensemble import LanguageModel
 from gpt.text.corpus import Corpus
+from gpt.text.vocabulary import Ids
+from gpt.training.gate_fit import GateFit
 
 
 @dataclass(frozen=True)
@@ -17,6 +21,7 @@ class RunContext:
     Attributes:
         folder: the absolute path of the run's folder.
         should_stop: returns whether training should stop. It is called from any thread.
+        gate_fit: fits the gate that mixes counts in; None without `model.counts`.
     """
 
     config: Config
@@ -24,6 +29,17 @@ class RunContext:
     folder: Path
     ranks: Ranks
     should_stop: Callable[[], bool]
+    gate_fit: GateFit | None = None
+
+    @property
+    def network_ids(self) -> Ids:
+        """The part of the train split that the network trains on."""
+        train = self.corpus.train
+        return train[: -len(self.gate_fit.held_out)] if self.gate_fit else train
+
+    def mixture(self, model: LanguageModel, step: int) -> Mixture | None:
+        """Return the counts and a gate for `model` after `step` steps; None without counts."""
+        return self.gate_fit.fit(model, step) if self.gate_fit else None
 
     @property
     def name(self) -> str:

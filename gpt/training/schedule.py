@@ -34,7 +34,10 @@ class Schedule:
         train = config.train
         self.peak, self.floor = train.learning_rate, train.min_learning_rate
         self.warmup_steps, self.batch_size = train.warmup_steps, train.batch_size
-        self.T, self.short_T = config.model.T, train.first_window or config.model.T
+        self.T, self.short_T = (
+            config.model.attention_window,
+            train.first_window or config.model.attention_window,
+        )
         self.plans: tuple[Plan, ...] = train.plans
         self.unplanned: Plan = (0, train.steps)  # used while there are no plans
         self.scale = 1.0

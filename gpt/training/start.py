@@ -26,6 +26,7 @@ from gpt.text.corpus import Corpus
 from gpt.text.standard_input import store_standard_input
 from gpt.training.build_step import build_step
 from gpt.training.evaluator import Diverged, Progress
+from gpt.training.gate_fit import GateFit
 from gpt.training.init_from import initial_model
 from gpt.training.memory_estimate import check_training_memory
 from gpt.training.resume import RunState, resume_from
@@ -101,6 +102,9 @@ def train(
     with computing_with(config.threads, deterministic=config.deterministic):
         with phase("preparing the training"):
             teacher = load_teacher(config, corpus.vocabulary, device)
+            V = len(corpus.vocabulary)
+            gate_fit = GateFit(config, corpus.train, V) if config.model.counts else None
+            context = replace(context, gate_fit=gate_fit)
             check_training_memory(config, len(corpus.vocabulary), device, teacher, ranks)
             if mode not in ("resume", "extend"):
                 state, source = _new_state(context, device, teacher, clock)
@@ -130,7 +134,9 @@ def _new_state(
     """Return the state of a new run at step 0, and the provenance dict of `initial_model`."""
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, source = initial_model(config, corpus.vocabulary, device)
-    update = build_step(config, model, device, ranks, corpus.train, corpus.vocabulary, teacher)
+    update = build_step(
+        config, model, device, ranks, context.network_ids, corpus.vocabulary, teacher
+    )
     stopwatch = Stopwatch(clock)
     if config.train.minutes is not None:
         stopwatch.probe(update.probe, update, corpus.val, config, ranks)

@@ -80,7 +80,9 @@ class Stopwatch:
             T = schedule.shape(at)[1]
             if T not in self.probed:
                 self.probed[T] = self.time(partial(step, at), ranks)
-        part = val[: max(EVAL_CHARACTERS, config.model.T) * torch.get_num_threads() + 1]
+        part = val[
+            : max(EVAL_CHARACTERS, config.model.attention_window) * torch.get_num_threads() + 1
+        ]
         score_s = self.time(partial(evaluate, update.model, part), ranks)
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 

@@ -22,6 +22,8 @@ SHOWN_METRICS = {  # names of metrics on the bar, the most important first
     "val_loss": "val",
     "val_loss_per_character": "val per character",
     "val_loss_part": "part of val",
+    "val_loss_network": "without counts",
+    "val_loss_part_network": "without counts",
     "train_loss": "train",
 }
 

@@ -31,12 +31,15 @@ TAGS = {  # by metric; TensorBoard sorts by tag, so that the loss comes first
     "val_loss": "loss/val",
     "val_loss_per_character": "loss/val_per_character",
     "val_loss_part": "loss/val",
+    "val_loss_network": "loss/val_without_counts",
+    "val_loss_part_network": "loss/val_without_counts",
     "lr": "training/learning_rate",
     "grad_norm": "training/gradient_norm",
     "chars_per_s": "training/characters_per_second",
 }
 ATTENTION_CHARACTERS = 32  # characters of the val split whose attention weights are drawn
 PICTURE_DPI = 80  # dots per inch: the picture of a few heads fits a screen at its actual size
+WHOLE = ("val_loss", "val_loss_per_character", "val_loss_network")  # of the whole val split
 
 
 class TensorBoard(Callback):
@@ -73,7 +76,7 @@ class TensorBoard(Callback):
         points = []
         for name, value in metrics.items():
             metric, _, member = name.partition("_member_")
-            if "val_loss_part" in metrics and metric in ("val_loss", "val_loss_per_character"):
+            if "val_loss_part" in metrics and metric in WHOLE:
                 continue
             tag = f"loss_of_members/val_{member}" if member else TAGS[metric]
             points.append(Summary.Value(tag=tag, simple_value=value))
@@ -89,7 +92,7 @@ class TensorBoard(Callback):
     def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
         """Draw the attention weights; write the settings and the scores for the HPARAMS page."""
         config, corpus = self.context.config, self.context.corpus
-        excerpt = to_torch(corpus.val[: min(config.model.T, ATTENTION_CHARACTERS)])
+        excerpt = to_torch(corpus.val[: min(config.model.attention_window, ATTENTION_CHARACTERS)])
         title = f"attention weights at step {outcome.step}, on the first characters of val"
         if (members := config.model.ensemble) > 1:
             title += f"; member 1 of {members}"

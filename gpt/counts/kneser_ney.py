@@ -1,0 +1,144 @@
+"""Interpolated Kneser-Ney smoothing: the distribution of the next id after up to N ids.
+
+M: positions, N: ids of context at most, V: number of distinct ids.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.counts.ngram_counts import Keys, NgramCounts
+from gpt.text.vocabulary import Ids
+
+Floats = NDArray[np.float32]
+NO_ID = -1  # in a context: before the start of the window
+DEFAULT_DISCOUNTS = (0.5, 1.0, 1.5)  # for texts too short to estimate them
+
+
+class KneserNey:
+    """Modified Kneser-Ney smoothing of n-gram counts.
+
+    Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling"
+    (TR-10-98), section 3. Each count is reduced by a discount, which depends on whether the n-gram
+    was counted once, twice or more often. The freed probability goes to the distribution after one
+    id of context less. Below the unigrams, every id has the probability 1 / V.
+
+        P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
+
+    where total sums the counts of the n-grams with this context, and freed their discounts.
+    """
+
+    def __init__(self, counts: NgramCounts) -> None:
+        self.V, self.order = counts.V, counts.order
+        self.keys = counts.keys
+        self.discounted: list[Floats] = []
+        self._totals: list[NDArray[np.int64]] = []  # cumulative, from 0
+        self._freed: list[NDArray[np.float64]] = []  # cumulative, from 0
+        for order in counts.counts:
+            discounts = np.array(_discounts(order))[np.minimum(order, 3) - 1]
+            self.discounted.append((order - discounts).astype(np.float32))
+            self._totals.append(np.concatenate([[0], np.cumsum(order, dtype=np.int64)]))
+            self._freed.append(np.concatenate([[0.0], np.cumsum(discounts)]))
+        self.unigrams = self._unigrams()
+
+    def predict(self, contexts: NDArray[np.int64]) -> tuple[list[Floats], Floats]:
+        """Return the distributions of the next id after each context.
+
+        Args:
+            contexts: (M, N) ids, the newest last. `NO_ID` marks places before the window's start.
+
+        Returns:
+            The distributions P_0 to P_N, each (M, V); and (M, N) the total count of each context of
+            1 to N ids.
+        """
+        M = len(contexts)
+        p = np.broadcast_to(self.unigrams, (M, self.V))
+        predictions, totals = [p], np.zeros((M, self.order), np.float32)
+        keys, known = np.zeros(M, np.int64), np.ones(M, bool)
+        for n in range(1, self.order + 1):
+            ids = contexts[:, -n]
+            known &= ids != NO_ID
+            keys += np.where(known, ids, 0) * self.V ** (n - 1)
+            start, end = self._span(n, keys)
+            end = np.where(known, end, start)
+            total = (self._totals[n][end] - self._totals[n][start]).astype(np.float32)
+            freed = (self._freed[n][end] - self._freed[n][start]).astype(np.float32)
+            p = p * np.where(total > 0, freed / np.maximum(total, 1), 1).astype(np.float32)[:, None]
+            sizes = end - start
+            rows = np.repeat(np.arange(M), sizes)
+            entries = np.arange(len(rows)) + np.repeat(start - np.cumsum(sizes) + sizes, sizes)
+            ids = self.keys[n][entries] % self.V
+            p[rows, ids] += self.discounted[n][entries] / total[rows]
+            predictions.append(p)
+            totals[:, n - 1] = total
+        return predictions, totals
+
+    def predict_one(self, context: list[int]) -> tuple[list[Floats], list[float]]:
+        """Do the same for a single context of any length: P_0 to P_N, each (V,), and N totals."""
+        V, p, key, power = self.V, self.unigrams, 0, 1
+        predictions, totals = [p], [0.0] * self.order
+        for n in range(1, min(self.order, len(context)) + 1):
+            key += context[-n] * power
+            power *= V
+            keys = self.keys[n]
+            start, end = keys.searchsorted((key * V, key * V + V)).tolist()
+            if start == end:  # nor do longer contexts occur
+                break
+            total = self._totals[n].item(end) - self._totals[n].item(start)
+            freed = self._freed[n].item(end) - self._freed[n].item(start)
+            p = p * np.float32(freed / total)
+            p[keys[start:end] - key * V] += self.discounted[n][start:end] / np.float32(total)
+            predictions.append(p)
+            totals[n - 1] = total
+        return predictions + [p] * (self.order + 1 - len(predictions)), totals
+
+    def probabilities(self, ids: Ids) -> NDArray[np.float64]:
+        """Return the probability of each id of a text but the first N, given the N ids before it.
+
+        This is faster than `predict`, which returns the probabilities of all V ids.
+        """
+        M = max(len(ids) - self.order, 0)
+        keys = ids[self.order :].astype(np.int64)
+        p: NDArray[np.float64] = self.unigrams[keys].astype(np.float64)
+        for n in range(1, self.order + 1):
+            keys += ids[self.order - n :][:M].astype(np.int64) * self.V**n
+            start, end = self._span(n, keys // self.V)
+            total = self._totals[n][end] - self._totals[n][start]
+            freed = self._freed[n][end] - self._freed[n][start]
+            place = np.minimum(np.searchsorted(self.keys[n], keys), max(len(self.keys[n]) - 1, 0))
+            occurs = total > 0
+            counted = np.zeros(M)
+            known = np.flatnonzero(occurs)
+            known = known[self.keys[n][place[known]] == keys[known]]
+            counted[known] = self.discounted[n][place[known]]
+            p = np.where(occurs, (counted + freed * p) / np.maximum(total, 1), p)
+        return p
+
+    def _span(self, n: int, contexts: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where the n-grams of these contexts start and end in `keys[n]`."""
+        keys = self.keys[n]
+        return np.searchsorted(keys, contexts * self.V), np.searchsorted(
+            keys, (contexts + 1) * self.V
+        )
+
+    def _unigrams(self) -> Floats:
+        """Return P_0: (V,)."""
+        total = self._totals[0][-1]
+        if not total:
+            return np.full(self.V, 1 / self.V, np.float32)
+        p = np.full(self.V, self._freed[0][-1] / total / self.V)
+        p[self.keys[0]] += self.discounted[0] / total
+        return p.astype(np.float32)
+
+
+def _discounts(counts: NDArray[np.int32]) -> tuple[float, float, float]:
+    """Return the discounts of n-grams that were counted once, twice, and three times or more."""
+    n1, n2, n3, n4 = (int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4))
+    if not (n1 and n2 and n3 and n4):
+        return DEFAULT_DISCOUNTS
+    y = n1 / (n1 + 2 * n2)
+    estimates = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+    limits = ((0.1, 1.0), (0.1, 1.9), (0.1, 2.9))
+    first, second, more = (
+        min(max(d, low), high) for d, (low, high) in zip(estimates, limits, strict=True)
+    )
+    return first, second, more

@@ -1,0 +1,112 @@
+"""Count the n-grams of a text by sorting integers, in one pass.
+
+N: ids of context at most, V: number of distinct ids.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.text.vocabulary import Ids
+
+Keys = NDArray[np.int64]
+Counts = NDArray[np.int32]
+MAX_KEY = 2**63 - 1
+COUNTED_IDS = 2**25  # ids whose n-grams are counted, at most; they take 0.3 GB to sort
+SORTED_IDS = 2**24  # ids that are sorted at once
+
+
+@dataclass(frozen=True)
+class NgramCounts:
+    """The n-grams that follow contexts of 0 to N ids.
+
+    An n-gram is one integer: its ids are the digits in base V, the next id is the lowest digit.
+
+    Attributes:
+        V: number of distinct ids.
+        keys: for each context length n, the distinct n-grams in ascending order.
+        counts: their occurrences for n = N. For smaller n, the number of distinct ids that precede
+            the n-gram: the continuation counts of Kneser-Ney smoothing.
+    """
+
+    V: int
+    keys: list[Keys]
+    counts: list[Counts]
+
+    @property
+    def order(self) -> int:
+        """N, the longest context in ids."""
+        return len(self.keys) - 1
+
+
+def longest_context(V: int) -> int:
+    """Return the largest N whose n-grams over `V` ids fit into 63 bits.
+
+    >>> longest_context(65), longest_context(7000)
+    (9, 3)
+    """
+    n = 0
+    while V ** (n + 2) <= MAX_KEY and V > 1:
+        n += 1
+    return n
+
+
+def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
+    """Count the n-grams of `ids` that have 0 to `order` ids of context.
+
+    Of a text of more than `COUNTED_IDS`, evenly spread parts are counted. Lower orders are counted
+    from the distinct n-grams of the next higher order, so that only the highest reads the text.
+
+    Args:
+        ids: the text.
+        V: number of distinct ids.
+        order: the longest context in ids; at most `longest_context(V)`.
+    """
+    keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    for part in _parts(len(ids), order):
+        keys, counts = _merge(keys, counts, *_distinct(_ngrams(ids[part], V, order)))
+    all_keys, all_counts = [keys], [counts]
+    for n in range(order - 1, -1, -1):
+        keys, counts = _distinct(all_keys[0] % V ** (n + 1))
+        all_keys.insert(0, keys)
+        all_counts.insert(0, counts)
+    return NgramCounts(V, all_keys, [each.astype(np.int32) for each in all_counts])
+
+
+def _parts(length: int, order: int) -> Iterator[slice]:
+    """Yield evenly spread slices that cover at most `COUNTED_IDS`, and overlap by `order` ids."""
+    parts = -(-length // SORTED_IDS)
+    for part in range(parts):
+        start, end = part * length // parts, (part + 1) * length // parts
+        yield slice(start, min(end, start + COUNTED_IDS // parts) + order)
+
+
+def _ngrams(ids: Ids, V: int, order: int) -> Keys:
+    """Return the key of each n-gram of `ids` with `order` ids of context, in the text's order."""
+    keys = np.zeros(max(len(ids) - order, 0), np.int64)
+    for i in range(order + 1):
+        keys *= V
+        keys += ids[i : len(keys) + i]
+    return keys
+
+
+def _distinct(keys: Keys) -> tuple[Keys, NDArray[np.int64]]:
+    """Return the distinct `keys` in ascending order, and how often each occurs; sort in place."""
+    keys.sort()
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    return keys[starts], np.diff(starts, append=len(keys))
+
+
+def _merge(
+    keys: Keys, counts: NDArray[np.int64], new_keys: Keys, new_counts: NDArray[np.int64]
+) -> tuple[Keys, NDArray[np.int64]]:
+    """Merge two ascending lists of n-grams; add the counts of those in both."""
+    if not len(keys):
+        return new_keys, new_counts
+    merged = np.concatenate([keys, new_keys])
+    order = np.argsort(merged, kind="stable")  # merges two sorted runs
+    merged = merged[order]
+    starts = np.flatnonzero(np.diff(merged, prepend=-1))
+    return merged[starts], np.add.reduceat(np.concatenate([counts, new_counts])[order], starts)

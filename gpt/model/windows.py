@@ -1,0 +1,40 @@
+"""Predict windows that are longer than the network's context, with the help of counts.
+
+B: windows, T: ids of a window, V: number of distinct ids.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpt.counts.mixture import Mixture
+from gpt.model.ensemble import LanguageModel
+
+
+def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
+    """Mix the logits of a network with counts; return log-probabilities (B, T, V) in float32.
+
+    Args:
+        mixture: the counts and the gate.
+        ids: (B, T) windows. The counts of each window start from nothing.
+        logits: (B, T, V) of any precision and on any device.
+    """
+    network = logits.float().log_softmax(-1).cpu().numpy()
+    rows = zip(ids.cpu().numpy(), network, strict=True)
+    windows = [mixture.mix(*mixture.experts.of_window(row), each) for row, each in rows]
+    return torch.from_numpy(np.stack(windows)).to(logits.device)
+
+
+def segmented(model: LanguageModel, ids: Tensor) -> Tensor:
+    """Return the logits (B, T, V) of a network whose context may be shorter than the window.
+
+    The windows `ids` (B, T) are divided into consecutive segments of the network's context. Each
+    segment is predicted without the others: only counts reach back to the start of the window.
+    """
+    context, T = model.config.T, ids.shape[1]
+    whole = T // context * context
+    if context >= T:
+        logits: Tensor = model(ids)
+        return logits
+    logits = model(ids[:, :whole].reshape(-1, context)).view(len(ids), whole, -1)
+    return torch.cat([logits, model(ids[:, whole:])], 1) if whole < T else logits

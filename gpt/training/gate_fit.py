@@ -1,0 +1,138 @@
+"""Fit the gate that mixes counts with the network, on text that neither has seen.
+
+The network trains on all of the train split but its end. For the fit, that end is predicted by the
+network and by counts of the rest. On text that the network has trained on, its predictions are too
+good: a gate fitted there would trust it too much. Fitting takes seconds, so it is repeated at every
+evaluation, from the same initial gate: its result is a function of the network alone.
+
+n: ids of the end, E: experts, F: features, V: number of distinct ids.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from gpt.config.schema import Config
+from gpt.counts.experts import Experts
+from gpt.counts.kneser_ney import Floats
+from gpt.counts.mixture import HIDDEN, Gate, Mixture, with_certainty
+from gpt.counts.ngram_counts import count_ngrams, longest_context
+from gpt.device import generator
+from gpt.model.ensemble import LanguageModel
+from gpt.model.windows import segmented
+from gpt.status import phase
+from gpt.text.batches import scored_windows
+from gpt.text.vocabulary import Ids
+from gpt.training.optimizer import AdamW
+
+HELD_OUT_FRACTION = 0.05  # of the train split
+MIN_HELD_OUT_IDS = 8192  # if they are at most a fifth of the train split
+MAX_HELD_OUT_NUMBERS = 2**26  # log-probabilities of experts that are kept in memory
+BATCH = 1024  # ids of a step of the fit
+EPOCHS = 12
+GATE_LEARNING_RATE = 5e-3  # peak
+WARMUP = 0.1  # fraction of the steps
+NETWORK_WEIGHT = 0.4  # initial weight of the network's log-probabilities; the experts share 0.6
+
+
+def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
+    """Return the number of ids at the end of the train split that the gate is fitted on.
+
+    Args:
+        train_ids: ids of the train split.
+        context: ids of the network's context; more than that remain to train it on.
+        experts: number of distributions by counts.
+        V: number of distinct ids.
+    """
+    wanted = max(int(HELD_OUT_FRACTION * train_ids), min(MIN_HELD_OUT_IDS, train_ids // 5))
+    most = min(MAX_HELD_OUT_NUMBERS // (experts * V), train_ids - context - 1)
+    return max(2, min(wanted, most))
+
+
+class GateFit:
+    """The held-out end of the train split, as counts of the rest predict it.
+
+    Attributes:
+        experts: counts of the whole train split, which the trained model uses.
+        held_out: the ids at the end of the train split, which the network must not train on.
+    """
+
+    def __init__(self, config: Config, train: Ids, V: int) -> None:
+        self.seed, self.T, model = config.seed, config.model.T, config.model
+        order = min(model.counts, longest_context(V))
+        with phase("counting n-grams"):
+            self.experts = Experts(count_ngrams(train, V, order), model.window_counts)
+            n = held_out_ids(len(train), model.attention_window, self.experts.size, V)
+            self.held_out = train[-n:]
+            rest = count_ngrams(train[: -len(self.held_out)], V, order)
+            experts = Experts(rest, model.window_counts)
+            self.windows = [  # (T,) each
+                pair
+                for x, y in scored_windows(self.held_out, model.T)
+                for pair in zip(x, y, strict=True)
+            ]
+            predicted = [experts.of_window(x.numpy()) for x, _ in self.windows]
+        self.log_probabilities = torch.from_numpy(np.concatenate([each for each, _ in predicted]))
+        self.features = np.concatenate([each for _, each in predicted])
+        self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture then
+
+    def fit(self, model: LanguageModel, step: int) -> Mixture:
+        """Return the mixture of the counts and `model`, whose weights are those of `step`."""
+        if self._fitted is not None and self._fitted[0] == step:
+            return self._fitted[1]
+        device = next(model.parameters()).device
+        model.eval()
+        with torch.inference_mode():
+            logits = [segmented(model, x[None].to(device))[0] for x, _ in self.windows]
+            network = torch.cat(logits).float().cpu().log_softmax(-1)  # (n, V)
+        features = with_certainty(self.features, network.numpy())
+        predictions = torch.cat([self.log_probabilities, network[:, None]], 1)  # (n, E + 1, V)
+        targets = torch.cat([y for _, y in self.windows])
+        gate = fit_gate(predictions, features, targets, self.seed)
+        mixture = Mixture(self.experts, gate, self.T)
+        self._fitted = step, mixture
+        return mixture
+
+
+def fit_gate(log_probabilities: Tensor, features: Floats, targets: Tensor, seed: int) -> Gate:
+    """Return a gate that is fitted to the lowest loss of the mixture.
+
+    Args:
+        log_probabilities: (n, E + 1, V) of the experts, the network last.
+        features: (n, F).
+        targets: (n,) the ids that are predicted.
+        seed: seed of the initial hidden weights and of the batches.
+    """
+    n, size, _ = log_probabilities.shape
+    F = features.shape[1]
+    mean, scale = features.mean(0), features.std(0) + np.float32(1e-3)
+    inputs = torch.from_numpy((features - mean) / scale)
+    source = generator(seed, "gate", 0)
+    bias = torch.full((size,), (1 - NETWORK_WEIGHT) / (size - 1))
+    bias[-1] = NETWORK_WEIGHT
+    parameters = [
+        torch.randn(F, HIDDEN, generator=source) / F**0.5,
+        torch.zeros(HIDDEN),
+        torch.zeros(HIDDEN, size),
+        bias,
+    ]
+    for each in parameters:
+        each.requires_grad_()
+    optimizer = AdamW(parameters, GATE_LEARNING_RATE, (0.9, 0.99), 0.0)
+    batches = -(-n // BATCH)
+    steps = EPOCHS * batches
+    for step in range(steps):
+        if step % batches == 0:
+            order = torch.randperm(n, generator=source)
+        start = step % batches * BATCH
+        rows = order[start : start + BATCH]
+        hidden = torch.tanh(inputs[rows] @ parameters[0] + parameters[1])
+        weights = hidden @ parameters[2] + parameters[3]  # (rows, E + 1)
+        logits = torch.bmm(weights[:, None], log_probabilities[rows])[:, 0]
+        for each in parameters:
+            each.grad = None
+        cross_entropy(logits, targets[rows]).backward()  # type: ignore[no-untyped-call]
+        warmup, decay = (step + 1) / (WARMUP * steps), (steps - step) / steps
+        optimizer.step(min(warmup, decay))
+    return Gate(mean, scale, *(each.detach().numpy() for each in parameters))

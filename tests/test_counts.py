@@ -1,0 +1,394 @@
+"""N-gram counts of the train split and of the window: exact, causal, and part of the model."""
+
+import json
+import math
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+import gpt
+from gpt import load
+from gpt.config.schema import Config
+from gpt.counts import ngram_counts
+from gpt.counts.experts import Experts, ExpertState
+from gpt.counts.kneser_ney import NO_ID, KneserNey
+from gpt.counts.mixture import Gate, mixture_from, weighted, without_network
+from gpt.counts.ngram_counts import count_ngrams, longest_context
+from gpt.errors import CheckpointError, Interrupted
+from gpt.runs.read import read_checkpoint
+from gpt.training.gate_fit import GateFit, held_out_ids
+from tests.conftest import PANGRAM, small
+
+V = 5
+TEXTS = st.lists(st.integers(0, V - 1), max_size=41)
+COUNTED = {"T": 31, "attention_window": 13, "counts": 3, "window_counts": 2}
+
+
+def array(ids: list[int]) -> np.ndarray:
+    return np.array(ids, np.uint8)
+
+
+def text_of(tmp_path: Path) -> str:
+    """A text of 29 lines that differ by a number, in a file."""
+    path = tmp_path / "text.txt"
+    path.write_text("".join(f"{i} {PANGRAM}" for i in range(29)), "utf-8")
+    return str(path)
+
+
+def counted(**model: object) -> Config:
+    """A small config with counts, and these settings of the model."""
+    sizes = small().model.model_dump(exclude={"T", "attention_window"})
+    return small(model=sizes | COUNTED | model)
+
+
+def train(tmp_path: Path, name: str, **settings: object) -> Path:
+    config = counted(**settings)
+    return Path(gpt.train(config, text=text_of(tmp_path), run_dir=tmp_path / name).run)
+
+
+@given(TEXTS, st.integers(1, 3))
+def test_the_longest_ngrams_are_counted_by_occurrences_and_shorter_ones_by_preceding_ids(
+    ids: list[int], order: int
+) -> None:
+    counts = count_ngrams(array(ids), V, order)
+    windows = [tuple(ids[i : i + order + 1]) for i in range(len(ids) - order)]
+    expected = Counter(windows)
+    for n in range(order, -1, -1):
+        keys = [sum(id_ * V ** (n - i) for i, id_ in enumerate(ngram)) for ngram in expected]
+        assert dict(zip(counts.keys[n].tolist(), counts.counts[n].tolist(), strict=True)) == dict(
+            zip(keys, expected.values(), strict=True)
+        )
+        expected = Counter(ngram[1:] for ngram in expected)
+
+
+@given(TEXTS)
+def test_a_text_counted_in_parts_has_the_counts_of_the_whole(ids: list[int]) -> None:
+    whole = count_ngrams(array(ids), V, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ngram_counts, "SORTED_IDS", 7)
+        parts = count_ngrams(array(ids), V, 2)
+    for n in range(3):
+        assert parts.keys[n].tolist() == whole.keys[n].tolist()
+        assert parts.counts[n].tolist() == whole.counts[n].tolist()
+
+
+@pytest.mark.parametrize(("size", "order"), [(2, 61), (65, 9), (256, 6), (7000, 3)])
+def test_the_longest_context_is_the_last_whose_ngrams_fit_63_bits(size: int, order: int) -> None:
+    assert longest_context(size) == order
+    assert size ** (order + 1) < 2**63 <= size ** (order + 2)
+
+
+def slow_discounts(counts: list[int]) -> list[float]:
+    """Chen and Goodman's estimates (equation 17), or defaults if one cannot be estimated."""
+    n = [counts.count(times) for times in range(5)]
+    if 0 in n[1:]:
+        return [0.5, 1.0, 1.5]
+    y = n[1] / (n[1] + 2 * n[2])
+    found = [times - (times + 1) * y * n[times + 1] / n[times] for times in (1, 2, 3)]
+    return [min(max(0.1, d), times - 0.1 * (times > 1)) for times, d in enumerate(found, 1)]
+
+
+def slow_kneser_ney(ids: list[int], context: list[int], order: int) -> list[float]:
+    """Interpolated Kneser-Ney by the formula."""
+    levels = [Counter(tuple(ids[i : i + order + 1]) for i in range(len(ids) - order))]
+    for _ in range(order):
+        levels.insert(0, Counter(ngram[1:] for ngram in levels[0]))
+    p = [1 / V] * V
+    for n, level in enumerate(levels):
+        if n > len(context):
+            break
+        before = tuple(context[len(context) - n :])
+        found = {ngram[-1]: count for ngram, count in level.items() if ngram[:-1] == before}
+        if not found:
+            continue
+        total = sum(found.values())
+        of_times = slow_discounts(list(level.values()))
+        discounts = {id_: of_times[min(count, 3) - 1] for id_, count in found.items()}
+        freed = sum(discounts.values()) / total
+        p = [
+            freed * p[id_] + (found.get(id_, 0) - discounts.get(id_, 0)) / total for id_ in range(V)
+        ]
+    return p
+
+
+@given(TEXTS, st.lists(st.integers(0, V - 1), max_size=4))
+def test_kneser_ney_is_the_formula(ids: list[int], context: list[int]) -> None:
+    model = KneserNey(count_ngrams(array(ids), V, 3))
+    padded = ([NO_ID] * 3 + context)[-3:]
+    predictions, _ = model.predict(np.array([padded]))
+    expected = slow_kneser_ney(ids, context[-3:], 3)
+    np.testing.assert_allclose(predictions[-1][0], expected, atol=1e-6)
+
+
+@given(TEXTS, st.lists(st.integers(0, V - 1), min_size=3, max_size=23))
+def test_the_probability_of_each_id_is_that_of_the_whole_distribution(
+    ids: list[int], text: list[int]
+) -> None:
+    model = KneserNey(count_ngrams(array(ids), V, 3))
+    expected = [slow_kneser_ney(ids, text[i - 3 : i], 3)[text[i]] for i in range(3, len(text))]
+    np.testing.assert_allclose(model.probabilities(array(text)), expected, atol=1e-6)
+
+
+def test_a_vocabulary_of_any_size_is_counted_without_a_table() -> None:
+    """V^3 numbers would be a million gigabytes."""
+    many = 100_003
+    ids = np.random.default_rng(3).integers(many, size=1009, dtype=np.uint32)
+    ids = np.concatenate([ids, ids])
+    counts = count_ngrams(ids, many, 2)
+    assert len(counts.keys[2]) == 1009
+    assert -np.log(KneserNey(counts).probabilities(ids)).mean() < math.log(many) / 2
+
+
+@given(TEXTS, TEXTS.filter(bool))
+def test_each_expert_sums_to_1_and_is_the_same_one_id_at_a_time(
+    ids: list[int], window: list[int]
+) -> None:
+    experts = Experts(count_ngrams(array(ids), V, 3), 3)
+    log_p, features = experts.of_window(np.array(window))
+    np.testing.assert_allclose(np.exp(log_p).sum(-1), 1, atol=1e-5)
+    state = ExpertState(experts)
+    for i, id_ in enumerate(window):
+        state.append(id_)
+        one_log_p, one_features = state.predict()
+        np.testing.assert_allclose(one_log_p, log_p[i], atol=1e-4)
+        np.testing.assert_allclose(one_features, features[i], atol=1e-5)
+
+
+@given(TEXTS, TEXTS.filter(bool), TEXTS)
+def test_later_ids_of_a_window_change_no_earlier_prediction(
+    ids: list[int], window: list[int], later: list[int]
+) -> None:
+    experts = Experts(count_ngrams(array(ids), V, 3), 3)
+    log_p, features = experts.of_window(np.array(window))
+    longer_log_p, longer_features = experts.of_window(np.array(window + later))
+    np.testing.assert_array_equal(longer_log_p[: len(window)], log_p)
+    np.testing.assert_array_equal(longer_features[: len(window)], features)
+
+
+def test_window_counts_learn_a_repetition_that_the_train_split_lacks() -> None:
+    experts = Experts(count_ngrams(array([0, 1] * 19), V, 2), 3)
+    log_p, _ = experts.of_window(np.array([2, 3, 4] * 5))
+    last = np.exp(log_p[-1])
+    assert (last[-3:, 2] > 0.8).all()  # 2 always followed 4 in this window
+    assert (last[:-3, 2] < 0.3).all()
+
+
+def test_the_gate_is_fitted_on_text_that_neither_counts_nor_network_have_seen(
+    tmp_path: Path,
+) -> None:
+    rng = np.random.default_rng(3)
+    ids = rng.integers(0, V, 1009).astype(np.uint8)
+    config = counted()
+    fit = GateFit(config, ids, V)
+    n = held_out_ids(len(ids), 13, fit.experts.size, V)
+    assert 0 < n < len(ids) / 4
+    rest = Experts(count_ngrams(ids[:-n], V, 3), 2)
+    x = ids[-n:][:31].astype(np.int64)
+    np.testing.assert_array_equal(fit.log_probabilities[:31], rest.of_window(x)[0])
+    assert fit.held_out.tolist() == ids[-n:].tolist()
+    assert fit.experts.counts.counts[3].sum() == len(ids) - 3  # the model counts all of it
+
+
+def test_val_loss_is_that_of_the_loaded_model_in_windows_of_t(tmp_path: Path) -> None:
+    run = train(tmp_path, "run")
+    text = Path(text_of(tmp_path)).read_text("utf-8")
+    val = text[int(0.9 * len(text)) :]
+    model = gpt.load(run, "last")
+    nats = []
+    ids = model.vocabulary.encode(val).astype(int)
+    for start in range(0, len(val) - 1, 31):
+        log_p = model.logits(val[start : start + 31])
+        np.testing.assert_allclose(log_p.exp().sum(-1), 1, atol=1e-5)
+        nats += [-float(log_p[i, id_]) for i, id_ in enumerate(ids[start + 1 : start + 32])]
+    assert len(nats) == len(val) - 1
+    assert model.checkpoint.val_loss == pytest.approx(sum(nats) / len(nats), abs=1e-4)
+    assert model.loss(val) == pytest.approx(model.checkpoint.val_loss, abs=1e-5)
+
+
+def test_counts_predict_better_than_the_network_alone(tmp_path: Path) -> None:
+    run = train(tmp_path, "run")
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    assert last["val_loss"] < last["val_loss_network"] / 2
+
+
+def test_a_resumed_run_with_counts_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole = train(tmp_path, "whole")
+    steps = read_checkpoint(whole, "last").step
+    reached: list[int] = []
+    with pytest.raises(Interrupted):
+        gpt.train(
+            counted(),
+            text=text_of(tmp_path),
+            run_dir=tmp_path / "half",
+            on_event=lambda event: reached.append(event.get("step", 0)),
+            should_stop=lambda: max(reached, default=0) >= 5,
+        )
+    gpt.resume(tmp_path / "half")
+    assert read_checkpoint(tmp_path / "half", "last").step == steps
+    folder = f"checkpoints/step-{steps}"
+    for name in ("model.safetensors", "counts.safetensors"):
+        whole_bytes = (whole / folder / name).read_bytes()
+        assert (tmp_path / "half" / folder / name).read_bytes() == whole_bytes
+
+
+def test_samples_longer_than_every_window_follow_the_seed_alone(tmp_path: Path) -> None:
+    model = gpt.load(train(tmp_path, "run"))
+    long = "".join(model.generate("the ", length=101, seed=7))
+    assert len(long) == 101
+    assert long.startswith("".join(model.generate("the ", length=37, seed=7)))
+    both = list(gpt.load(model.run).sample(["the "], num_samples=2, length=101, seed=7))
+    assert "".join(chunk.text for chunk in both if chunk.sample == 0) == long
+
+
+def test_attend_shows_what_comes_from_counts_and_what_from_the_network(
+    tmp_path: Path, gpt: Callable[..., tuple[int, str, str]]
+) -> None:
+    model = load(train(tmp_path, "run"), "last")
+    text = "the quick 27 "
+    found = model.attention_analysis(text)
+    counts = found.with_counts
+    assert counts is not None
+    log_p, ids = model.logits(text), torch.from_numpy(model.vocabulary.encode(text).astype(int))
+    assert counts.lens.predicted[1].equal(log_p.argmax(-1))
+    torch.testing.assert_close(counts.lens.probabilities[1], log_p.exp().amax(-1))
+    torch.testing.assert_close(counts.lens.losses[1], -log_p[:-1].gather(1, ids[1:, None])[:, 0])
+    assert counts.lens.losses[1].mean().item() == pytest.approx(model.loss(text), abs=1e-5)
+    assert (counts.lens.losses[1] != found.losses).any()
+    assert counts.names == [
+        *["order 3 of the train split", "order 1 of the window", "order 2 of the window"],
+        "network",
+    ]
+    assert counts.weights.shape == (len(text), 4)
+
+    code, out, _ = gpt("attend", tmp_path / "run", "--checkpoint", "last", "--text", text)
+    alone, mixed = counts.lens.losses.mean(-1).tolist()
+    weight = counts.weights[:-1, -1].mean()
+    assert code == 0
+    assert " ".join(out.split()).endswith(
+        f"Network alone {found.losses.mean():.4f} nats per character, counts alone {alone:.4f}, "
+        f"mixed {mixed:.4f} (mean weight of the network {weight:.2f})."
+    )
+    assert gpt("attend", tmp_path / "run")[0] == 0  # the val split is longer than 13 characters
+
+
+def test_counts_alone_and_the_mixture_are_probabilities() -> None:
+    """And counts alone follow from the experts alone: the network changes nothing."""
+    rng = np.random.default_rng(11)
+    p = rng.dirichlet(np.ones(V), (17, 4)).astype(np.float32)  # three experts and the network
+    experts, network = np.log(p[:, :3]), np.log(p[:, 3])
+    weights = rng.uniform(0.1, 1, (17, 4)).astype(np.float32)
+    alone = without_network(weights)
+    assert (alone[:, 3] == 0).all()
+    np.testing.assert_allclose(alone.sum(1), weights.sum(1), rtol=1e-5)
+    np.testing.assert_allclose(alone[:, 0] / alone[:, 1], weights[:, 0] / weights[:, 1], rtol=1e-5)
+    product = np.prod(p[:, :3] ** alone[:, :3, None], 1)
+    found = np.exp(weighted(alone, experts, network))
+    np.testing.assert_allclose(found, product / product.sum(1, keepdims=True), atol=1e-5)
+    for each in (alone, weights):
+        np.testing.assert_allclose(np.exp(weighted(each, experts, network)).sum(1), 1, atol=1e-5)
+
+
+def test_the_weights_of_experts_that_cancel_out_stay_finite() -> None:
+    alone = without_network(np.array([[0.5, -0.5, 1]], np.float32))
+    assert np.isfinite(alone).all()
+
+
+def test_an_ensemble_shares_one_table_of_counts(tmp_path: Path) -> None:
+    run = train(tmp_path, "run", ensemble=2)
+    model = gpt.load(run, "last")
+    text = "the quick brown fox"
+    assert model.logits(text).exp().sum(-1).numpy() == pytest.approx(1, abs=1e-5)
+    assert model.checkpoint.mixture is not None
+
+
+def test_stored_counts_are_what_was_trained_with(tmp_path: Path) -> None:
+    run = train(tmp_path, "run")
+    mixture = read_checkpoint(run, "last").mixture
+    assert mixture is not None
+    again = mixture_from(
+        mixture.tensors(),
+        mixture.experts.counts.V,
+        counted().model,
+    )
+    for name, array_ in mixture.tensors().items():
+        np.testing.assert_array_equal(again.tensors()[name], array_)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("keys.2", lambda a: a[::-1].copy()),
+        ("keys.0", lambda a: a + V**9),
+        ("keys.1", lambda a: a.astype(np.int32)),
+        ("counts.1", lambda a: a * 0),
+        ("counts.3", lambda a: a[:-1]),
+        ("gate.bias", lambda a: a * np.float32(math.nan)),
+        ("gate.weight", lambda a: a[:-1]),
+    ],
+)
+def test_impossible_counts_in_a_file_are_refused(name: str, change: object) -> None:
+    config = counted()
+    ids = np.random.default_rng(5).integers(0, V, 211).astype(np.uint8)
+    fit = GateFit(config, ids, V)
+    mixture = fit.fit(ZeroNetwork(), 0)
+    tensors = mixture.tensors()
+    assert mixture_from(tensors, V, config.model).T == 31
+    assert callable(change)
+    with pytest.raises(ValueError, match=name.split(".")[0]):
+        mixture_from(tensors | {name: change(tensors[name])}, V, config.model)
+
+
+class ZeroNetwork(torch.nn.Module):
+    """Predicts every id with equal probability."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.config = small().model
+        self.unused = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.zeros(*ids.shape, V)
+
+
+def test_a_checkpoint_without_its_counts_is_damaged(tmp_path: Path) -> None:
+    run = train(tmp_path, "run")
+    checkpoint = max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
+    copy = tmp_path / "copy"
+    shutil.copytree(checkpoint, copy)
+    assert gpt.load(copy).checkpoint.mixture is not None
+    (copy / "counts.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="counts"):
+        gpt.load(copy)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"T": 31, "attention_window": 37}, "at most model.T"),
+        ({"T": 31, "attention_window": 13}, "set model.counts"),
+        ({"window_counts": 3}, "model.counts of at least 1"),
+    ],
+)
+def test_windows_and_counts_that_do_not_fit_are_refused(
+    settings: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ValidationError, match=message):
+        small(model={"T": 13, "C": 24, "n_head": 3} | settings)
+
+
+def test_weights_of_the_gate_depend_on_the_position() -> None:
+    rng = np.random.default_rng(7)
+    draw = lambda *shape: rng.normal(size=shape).astype(np.float32)  # noqa: E731
+    gate = Gate(draw(11), np.abs(draw(11)) + 1, draw(11, 32), draw(32), draw(32, 3), draw(3))
+    weights = gate.weights(draw(17, 11))
+    assert weights.shape == (17, 3)
+    assert len(np.unique(weights[:, 0])) == 17
