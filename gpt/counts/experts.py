@@ -1,6 +1,6 @@
 """The predictions that counts make after each prefix of a window.
 
-W: ids of the window, E: experts (distributions by counts), F: features, V: number of distinct ids.
+Shapes use W ids of the window, E experts (predictors by counts), F features and V distinct ids.
 """
 
 import numpy as np
@@ -18,7 +18,7 @@ class Experts:
 
     Args:
         counts: counts of the train split.
-        window_order: longest context in ids whose window counts are used; 0 for none.
+        window_order: the longest context, in ids, of the window's counts; 0 for no such counts.
     """
 
     def __init__(self, counts: NgramCounts, window_order: int) -> None:
@@ -34,20 +34,20 @@ class Experts:
 
     @property
     def names(self) -> list[str]:
-        """The name of each expert in plain words; order n has contexts of up to n ids."""
+        """The name of each expert. Order n means that its contexts have up to n ids."""
         train = [f"order {n} of the train split" for n in self.orders]
         return train + [f"order {n} of the window" for n in range(1, self.window_order + 1)]
 
     @property
     def features(self) -> int:
-        """F: the total of each context, the distinct ids of those of the window, the position."""
+        """F, the number of features: the counts of each context, and the position."""
         return self.kneser_ney.order + 2 * self.window_order + 1
 
     def of_window(self, ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
-        """Return the predictions after each prefix of a window of W `ids`.
+        """Return the predictions of E experts after each prefix of a window of W `ids`.
 
         Returns:
-            Log-probabilities (W, E, V); and features (W, F), which say how much the counts know.
+            Log-probabilities (W, E, V); and F features (W, F), log(1 + x) of a count or position x.
         """
         N = self.kneser_ney.order
         padded = np.concatenate([np.full(N, NO_ID), ids])
@@ -61,22 +61,22 @@ class Experts:
 
 
 class ExpertState:
-    """The experts of one text that grows by one id after another, as in sampling."""
+    """The experts' predictions for a text to which ids are appended one by one, as in sampling."""
 
     def __init__(self, experts: Experts) -> None:
         self.experts, self.window = experts, WindowCounts(experts.window_order)
 
     @property
     def ids(self) -> list[int]:
-        """The ids so far."""
+        """The ids of the text so far."""
         return self.window.ids
 
     def append(self, id_: int) -> None:
-        """Add the next id."""
+        """Append the next id of the text."""
         self.window.append(id_)
 
     def predict(self) -> tuple[Floats, Floats]:
-        """Return log-probabilities (E, V) and features (F,), as `Experts.of_window` does."""
+        """Return what `Experts.of_window` returns, after the newest id only: (E, V) and (F,)."""
         kneser_ney, ids = self.experts.kneser_ney, self.window.ids
         by_order, totals = kneser_ney.predict_one(ids[-kneser_ney.order :])
         by_window, window_totals = self.window.predict(by_order[-1])
@@ -86,6 +86,6 @@ class ExpertState:
 
 
 def log_probabilities(p: Floats) -> Floats:
-    """Return log(p), of at least `MIN_PROBABILITY`."""
+    """Return log(p). Values of `p` below `MIN_PROBABILITY` are raised to it first."""
     logs: Floats = np.log(np.maximum(p, np.float32(MIN_PROBABILITY)))
     return logs

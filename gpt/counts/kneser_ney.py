@@ -1,6 +1,6 @@
 """Interpolated Kneser-Ney smoothing: the distribution of the next id after up to N ids.
 
-M: positions, N: ids of context at most, V: number of distinct ids.
+M: number of positions, N: number of ids in the longest context, V: number of distinct ids.
 """
 
 import numpy as np
@@ -18,13 +18,13 @@ class KneserNey:
     """Modified Kneser-Ney smoothing of n-gram counts.
 
     Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling"
-    (TR-10-98), section 3. Each count is reduced by a discount, which depends on whether the n-gram
-    was counted once, twice or more often. The freed probability goes to the distribution after one
-    id of context less. Below the unigrams, every id has the probability 1 / V.
+    (TR-10-98), section 3. Each count is reduced by a discount D, which depends on whether the
+    n-gram was counted once, twice or more often. The freed probability goes to the distribution
+    after one id of context less. Below the unigrams, each of V ids has the probability 1 / V.
 
         P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
 
-    where total sums the counts of the n-grams with this context, and freed their discounts.
+    where total and freed are the sums of counts and of discounts of all n-grams with this context.
     """
 
     def __init__(self, counts: NgramCounts) -> None:
@@ -41,14 +41,14 @@ class KneserNey:
         self.unigrams = self._unigrams()
 
     def predict(self, contexts: NDArray[np.int64]) -> tuple[list[Floats], Floats]:
-        """Return the distributions of the next id after each context.
+        """Return the distributions of the next id after each of M contexts, by context length.
 
         Args:
             contexts: (M, N) ids, the newest last. `NO_ID` marks places before the window's start.
 
         Returns:
-            The distributions P_0 to P_N, each (M, V); and (M, N) the total count of each context of
-            1 to N ids.
+            The distributions after the last 0 to N ids of each context, each (M, V); and (M, N) the
+            total counts of the n-grams that begin with the last 1 to N ids.
         """
         M = len(contexts)
         p = np.broadcast_to(self.unigrams, (M, self.V))
@@ -73,7 +73,7 @@ class KneserNey:
         return predictions, totals
 
     def predict_one(self, context: list[int]) -> tuple[list[Floats], list[float]]:
-        """Do the same for a single context of any length: P_0 to P_N, each (V,), and N totals."""
+        """Return what `predict` returns, for one context of any length: (V,) each, and N totals."""
         V, p, key, power = self.V, self.unigrams, 0, 1
         predictions, totals = [p], [0.0] * self.order
         for n in range(1, min(self.order, len(context)) + 1):
@@ -92,9 +92,9 @@ class KneserNey:
         return predictions + [p] * (self.order + 1 - len(predictions)), totals
 
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
-        """Return the probability of each id of a text but the first N, given the N ids before it.
+        """Return the probability of each id given the `order` ids before it, (len(ids) - order,).
 
-        This is faster than `predict`, which returns the probabilities of all V ids.
+        The first `order` ids are not predicted. This is faster than `predict`.
         """
         M = max(len(ids) - self.order, 0)
         keys = ids[self.order :].astype(np.int64)
@@ -114,14 +114,14 @@ class KneserNey:
         return p
 
     def _span(self, n: int, contexts: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where the n-grams of these contexts start and end in `keys[n]`."""
+        """Return the start and end index in `keys[n]` of the n-grams after each of `contexts`."""
         keys = self.keys[n]
         return np.searchsorted(keys, contexts * self.V), np.searchsorted(
             keys, (contexts + 1) * self.V
         )
 
     def _unigrams(self) -> Floats:
-        """Return P_0: (V,)."""
+        """Return the probability of each id without context, (V,)."""
         total = self._totals[0][-1]
         if not total:
             return np.full(self.V, 1 / self.V, np.float32)

@@ -27,17 +27,17 @@ MIN_EXPERTS_WEIGHT = 0.05  # smallest sum of the experts' weights that is scaled
 
 @dataclass(frozen=True)
 class Gate:
-    """An MLP with one hidden layer, from features to the weights of the experts.
+    """An MLP with one hidden layer, from F + 1 features to weights of E experts and the network.
 
-    The features are those of the counts, and the network's largest log-probability.
+    The features are the F features of the counts, and the network's largest log-probability.
 
     Attributes:
         mean: (F + 1,) mean of each feature on the text that the gate was fitted on.
-        scale: (F + 1,) their standard deviations.
-        hidden_weight: (F + 1, HIDDEN).
-        hidden_bias: (HIDDEN,).
-        weight: (HIDDEN, E + 1), the network's weight last.
-        bias: (E + 1,).
+        scale: (F + 1,) standard deviation of each feature on that text.
+        hidden_weight: (F + 1, HIDDEN) matrix of the hidden layer.
+        hidden_bias: (HIDDEN,) bias of the hidden layer.
+        weight: (HIDDEN, E + 1) matrix of the output layer, with the network in the last column.
+        bias: (E + 1,) bias of the output layer.
     """
 
     mean: Floats
@@ -48,7 +48,7 @@ class Gate:
     bias: Floats
 
     def weights(self, features: Floats) -> Floats:
-        """Map features (..., F + 1) to the weights of the experts and the network (..., E + 1)."""
+        """Map features (..., F + 1) to weights (..., E + 1) of E experts and, last, the network."""
         inputs = (features - self.mean) / self.scale
         weights: Floats = np.tanh(inputs @ self.hidden_weight + self.hidden_bias) @ self.weight
         return weights + self.bias
@@ -56,7 +56,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Mixture:
-    """Counts of the train split and of the window, and the gate that mixes them in."""
+    """N-gram counts, and a gate that weights their predictions against the network's."""
 
     experts: Experts
     gate: Gate
@@ -66,17 +66,17 @@ class Mixture:
         """Mix the predictions of the experts and the network.
 
         Args:
-            experts: (M, E, V) log-probabilities by counts.
-            features: (M, F).
+            experts: (M, E, V) log-probabilities of V ids by E experts, at M positions.
+            features: (M, F) features of the counts, from `Experts.of_window`.
             network: (M, V) log-probabilities of the network.
 
         Returns:
-            Log-probabilities (M, V), whose exponentials sum to 1.
+            Normalised log-probabilities (M, V).
         """
         return weighted(self.weights(features, network), experts, network)
 
     def weights(self, features: Floats, network: Floats) -> Floats:
-        """Return the weights of the experts and the network, (M, E + 1); see `mix`."""
+        """Return the weights (M, E + 1) of E experts and the network. For arguments see `mix`."""
         return self.gate.weights(with_certainty(features, network))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
@@ -91,16 +91,16 @@ class Mixture:
 
 
 def mixture_from(tensors: Mapping[str, NDArray[Any]], V: int, config: ModelConfig) -> Mixture:
-    """Return the mixture whose `tensors` these are.
+    """Build the mixture of a model from its stored arrays.
 
     Args:
-        tensors: the result of `Mixture.tensors`, from a file that need not be trusted.
+        tensors: the arrays from `Mixture.tensors`, read from a file that need not be trusted.
         V: number of distinct ids.
-        config: the settings of the model that they belong to.
+        config: the settings of the model.
 
     Raises:
-        ValueError: they do not belong to such a model, or their values are impossible.
-        KeyError: one is missing.
+        ValueError: an array has a wrong type, shape or value for a model with these settings.
+        KeyError: an array is missing.
     """
     order = min(config.counts, longest_context(V))
     keys = [tensors[f"keys.{n}"] for n in range(order + 1)]
@@ -134,8 +134,8 @@ def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
     """Return the normalised weighted sum of log-probabilities, (M, V).
 
     Args:
-        weights: (M, E + 1) weights of the experts, and of the network in the last column.
-        experts: (M, E, V) log-probabilities by counts.
+        weights: (M, E + 1) weights of E experts and, in the last column, of the network.
+        experts: (M, E, V) log-probabilities of V ids by E experts, at M positions.
         network: (M, V) log-probabilities of the network.
     """
     logits = np.matmul(weights[:, None, :-1], experts)[:, 0] + weights[:, -1:] * network
@@ -146,10 +146,10 @@ def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
 
 
 def without_network(weights: Floats) -> Floats:
-    """Set the network's weight to zero, and scale the experts' weights: (M, E + 1) -> (M, E + 1).
+    """Return `weights` (M, E + 1) with the network's (last) column set to 0, and the rest scaled.
 
-    The experts' weights are scaled to the sum of all weights. Without the scaling, predictions by
-    counts alone would be too uncertain: a distribution to a power below 1 is flatter.
+    The weights of the E experts are scaled to the previous sum of their row. Without the scaling,
+    the weights would be too small, so that the prediction by counts alone would be too uncertain.
     """
     experts = weights[:, :-1].sum(-1, keepdims=True)
     factor = weights.sum(-1, keepdims=True) / np.maximum(experts, MIN_EXPERTS_WEIGHT)
@@ -159,5 +159,5 @@ def without_network(weights: Floats) -> Floats:
 
 
 def with_certainty(features: Floats, network: Floats) -> Floats:
-    """Append the network's largest log-probability to the features: (M, F + 1)."""
+    """Append a column to `features`: the largest log-probability in each row of `network`."""
     return np.concatenate([features, network.max(-1, keepdims=True)], -1)

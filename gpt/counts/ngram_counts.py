@@ -1,6 +1,6 @@
 """Count the n-grams of a text by sorting integers, in one pass.
 
-N: ids of context at most, V: number of distinct ids.
+N: number of ids in the longest context, V: number of distinct ids.
 """
 
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ SORTED_IDS = 2**24  # ids that are sorted at once
 
 @dataclass(frozen=True)
 class NgramCounts:
-    """The n-grams that follow contexts of 0 to N ids.
+    """Counts of the n-grams in a text, for contexts of 0 to N ids.
 
-    An n-gram is one integer: its ids are the digits in base V, the next id is the lowest digit.
+    An n-gram is a context and the id after it, stored as one number in base V, first id first.
 
     Attributes:
         V: number of distinct ids.
-        keys: for each context length n, the distinct n-grams in ascending order.
-        counts: their occurrences for n = N. For smaller n, the number of distinct ids that precede
-            the n-gram: the continuation counts of Kneser-Ney smoothing.
+        keys: for each context length n from 0 to N, the distinct n-grams in ascending order.
+        counts: for n = N, how often each n-gram occurs. For n < N, how many distinct ids precede
+            it (the continuation counts of Kneser-Ney smoothing).
     """
 
     V: int
@@ -37,12 +37,12 @@ class NgramCounts:
 
     @property
     def order(self) -> int:
-        """N, the longest context in ids."""
+        """N, the number of ids in the longest context."""
         return len(self.keys) - 1
 
 
 def longest_context(V: int) -> int:
-    """Return the largest N whose n-grams over `V` ids fit into 63 bits.
+    """Return the longest context, in ids, whose n-grams over `V` distinct ids fit into 63 bits.
 
     >>> longest_context(65), longest_context(7000)
     (9, 3)
@@ -56,13 +56,13 @@ def longest_context(V: int) -> int:
 def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
     """Count the n-grams of `ids` that have 0 to `order` ids of context.
 
-    Of a text of more than `COUNTED_IDS`, evenly spread parts are counted. Lower orders are counted
-    from the distinct n-grams of the next higher order, so that only the highest reads the text.
+    If there are more than `COUNTED_IDS` ids, only evenly spread parts are counted. N-grams with
+    shorter contexts are derived from those with longer ones, so that the text is read only once.
 
     Args:
         ids: the text.
         V: number of distinct ids.
-        order: the longest context in ids; at most `longest_context(V)`.
+        order: the number of ids in the longest context; at most `longest_context(V)`.
     """
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for part in _parts(len(ids), order):
@@ -76,7 +76,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield evenly spread slices that cover at most `COUNTED_IDS`, and overlap by `order` ids."""
+    """Yield evenly spread slices of a text: `COUNTED_IDS` ids at most, plus `order` in each."""
     parts = -(-length // SORTED_IDS)
     for part in range(parts):
         start, end = part * length // parts, (part + 1) * length // parts

@@ -1,6 +1,6 @@
 """Counts of the window so far: what followed the same context earlier in this window.
 
-W: ids of the window, V: number of distinct ids.
+W: number of ids in the window, V: number of distinct ids.
 """
 
 import numpy as np
@@ -18,12 +18,12 @@ def window_predictions(
 
     Args:
         ids: (W,) the window.
-        lower: (W, V) the distribution to interpolate with, after each prefix of the window.
-        order: the longest context in ids.
+        lower: (W, V) the distribution after each prefix with which contexts of 1 id are smoothed.
+        order: the number of ids in the longest context.
 
     Returns:
-        For contexts of 1 to `order` ids, the distributions (W, V) after each prefix; and
-        (W, 2 order) the total of the counts of each context, and of its distinct next ids.
+        For each context length from 1 to `order`, a distribution (W, V) after each prefix; and
+        (W, 2 order), for each length the context's total count and number of distinct next ids.
     """
     W, V = lower.shape
     predictions, totals = [], np.zeros((W, 2 * order), np.float32)
@@ -48,9 +48,9 @@ def window_predictions(
 def _counts_so_far(
     contexts: NDArray[np.int64], ids: NDArray[np.int64], V: int
 ) -> NDArray[np.float32]:
-    """Return (W, V): how often each id followed the context at i, at places before i.
+    """Return (W, V): in row i, how often each id has followed `contexts[i]` up to place i.
 
-    The id that follows place j is `ids[j + 1]`, which place i has seen if j + 1 <= i.
+    The id `ids[j + 1]` follows place j. It is counted in row i if j + 1 <= i.
     """
     W = len(ids)
     order = np.argsort(contexts, kind="stable")  # places by context, then in order
@@ -67,10 +67,10 @@ def _counts_so_far(
 
 
 class WindowCounts:
-    """The same counts, one id after another.
+    """The counts of `window_predictions`, updated one id at a time.
 
     Args:
-        order: the longest context in ids.
+        order: the number of ids in the longest context.
     """
 
     def __init__(self, order: int) -> None:
@@ -87,7 +87,7 @@ class WindowCounts:
         self.ids.append(id_)
 
     def predict(self, lower: Floats) -> tuple[list[Floats], list[float]]:
-        """Return what `window_predictions` returns for the last place: (V,) each, and totals."""
+        """Return what `window_predictions` returns, after the newest id only; `lower` is (V,)."""
         predictions, totals, p = [], [0.0] * (2 * self.order), lower
         for n, table in enumerate(self._counts, 1):
             counts = table.get(tuple(self.ids[-n:])) if n <= len(self.ids) else None

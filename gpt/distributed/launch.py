@@ -34,7 +34,7 @@ def check_alone(work: str) -> None:
 
 
 def is_first_to_fail() -> bool:
-    """Record that this rank failed; return whether it is the first since the last (re)start."""
+    """Record that this rank failed. Return whether no other rank has failed since the (re)start."""
     try:
         return not is_launched() or bool(_connect().add(f"{_attempt()}/failed", 1) == 1)
     except RuntimeError:  # torchrun has ended

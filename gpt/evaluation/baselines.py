@@ -42,14 +42,14 @@ def measure_baselines(corpus: Corpus) -> Baselines:
 
 
 def ngram_loss(corpus: Corpus, order: int) -> float:
-    """Return the val loss of n-gram counts of the train split with Kneser-Ney smoothing.
+    """Return the val loss of an n-gram model: Kneser-Ney smoothed counts of the train split.
 
     Args:
         corpus: the text.
-        order: ids of context; fewer if the n-grams of the vocabulary do not fit into 63 bits.
+        order: the number of ids of context. A value above `longest_context` is reduced to it.
 
     Returns:
-        Nats per id; NaN if a split is shorter than an n-gram.
+        Nats per id. If train or val has at most `order` ids, return NaN.
     """
     vocabulary, V = corpus.vocabulary, len(corpus.vocabulary)
     order = min(order, longest_context(V))

@@ -93,9 +93,9 @@ class CountedText:
         return str(self._code_points[part].tobytes(), "utf-32-le")
 
     def unusual_parts(self, overlap: int) -> Iterator[tuple[int, str]]:
-        """Yield the position and the text of each part with control or non-ASCII characters.
+        """Yield the start and the text of each part that has control or non-ASCII characters.
 
-        Parts have PART_IDS characters, followed by the first `overlap` characters of the next part.
+        The text is cut every PART_IDS characters. Each part includes `overlap` further characters.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
         for start in range(0, len(self.ids), PART_IDS):

@@ -1,4 +1,4 @@
-"""Find lines of val that also occur in train; a model can memorise them, so its val loss is low."""
+"""Find lines of val that also occur in train. If a model memorises them, val loss is too low."""
 
 from collections import Counter
 from dataclasses import dataclass

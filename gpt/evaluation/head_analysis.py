@@ -46,9 +46,9 @@ class LogitLens:
 class CountsAnalysis:
     """Predictions of a model that mixes counts with its network, and the weights of both.
 
-    The two rows of the lens follow those of the network's logit lens. Row 0, `counts`, is the
-    mixture without the network, from `without_network`. Row 1, `mixture`, is the prediction of the
-    model.
+    `lens` has two rows, which are shown after those of the network's logit lens. Row 0 is the
+    prediction by counts alone, with the weights from `without_network`. Row 1 is the prediction of
+    the whole model.
     """
 
     lens: LogitLens  # two rows
@@ -60,7 +60,7 @@ class CountsAnalysis:
 class AttentionAnalysis(Attention):
     """Attention to one text, and scores and losses that show the effect of each head.
 
-    If the model has counts, all fields but `with_counts` are of the network alone.
+    If the model has counts, all fields but `with_counts` describe the network alone.
     """
 
     value_norms: Tensor  # (n_layer, H, T), from `value_norms`
@@ -150,11 +150,11 @@ def previous_character_score(weights: Tensor) -> Tensor:
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return the mean weight on the character that follows the query's earlier occurrence.
+    """Return the mean weight of a repeated character on the successor of its first occurrence.
 
     `weights` (..., 2 n, 2 n) are for a text of n different characters, written twice. Query
     position n + i repeats the character at position i, so its weight on key position i + 1 counts.
-    The mean is over i, and has the shape (...).
+    The result has shape (...). It is the mean over i from 0 to n - 1.
     """
     n = weights.shape[-1] // 2
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
@@ -223,7 +223,7 @@ def analyze_counts(model: GPT, mixture: Mixture, ids: Tensor) -> CountsAnalysis:
 
 
 def lens_of(rows: Iterable[Tensor], ids: Tensor) -> LogitLens:
-    """Return a row of the lens for each of the float32 logits (1, T, V) of `ids` (T,) in `rows`."""
+    """Return a logit lens of `ids` (T,) with a row for each of `rows`, float32 logits (1, T, V)."""
     predicted, probabilities, losses = [], [], []
     for logits in rows:
         top = logits[0].softmax(-1).max(-1)  # (T,)

@@ -65,7 +65,7 @@ def evaluate_each(
 ) -> list[float]:
     """Return mean losses in nats per id: of `model`, then of each member if it is an ensemble.
 
-    With `mixture`, return the loss of the mixture before them.
+    If `mixture` is set, the first loss in the list is that of the mixture.
 
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. Nothing is random. On a CPU, each thread
@@ -168,15 +168,15 @@ class Units:
 
 
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
-    """Return the ids of `text`; if ids are bytes, begin with the last byte of its first character.
+    """Return the ids of `text` that `evaluate` needs to score all characters but the first.
 
-    `evaluate` scores all ids but the first, and thus all characters but the first.
+    `evaluate` never scores its first id. If ids are bytes, it is the first character's last byte.
     """
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """Return the ids of val by which `evaluate` scores all characters but the first."""
+    """Return the ids of val that `evaluate` needs to score all characters but the first."""
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 

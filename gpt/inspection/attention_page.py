@@ -43,9 +43,9 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
 
     "weights" is base64 of little-endian uint16, where 65535 means 1. For each layer, head and query
     position t, it has the weights on key positions 0 to t. "next" has, for each position, pairs of
-    a likely next character and its probability. "actual" has the probability and the rank (from 1)
-    of the character that follows in the text. "counts" has the lens, the weights
-    and their names of CountsAnalysis, or is None. AttentionAnalysis describes the other tensors.
+    a likely next character and its probability. "actual" has, for each character after the first,
+    the predicted probability and its rank (from 1). "counts" has the fields of `CountsAnalysis`; it
+    is None if the model has no counts. The other tensors are fields of `AttentionAnalysis`.
     """
     n_layer, H, T, _ = analysis.weights.shape
     past = torch.tril_indices(T, T)
@@ -90,7 +90,7 @@ def _page_data(analysis: AttentionAnalysis, text: str, vocabulary: Vocabulary) -
 
 
 def _lens_rows(lens: LogitLens, vocabulary: Vocabulary) -> list[dict[str, Any]]:
-    """Return each row of the logit lens, with names instead of ids."""
+    """Return a dict for each row of `lens`: names of predicted ids, probabilities and losses."""
     rows = (each.tolist() for each in (lens.predicted, lens.probabilities, lens.losses))
     return [
         {

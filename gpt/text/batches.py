@@ -50,10 +50,10 @@ def _windows(length: int, T: int) -> int:
 def _starts(
     length: int, T: int, seed: int, epoch: int, positions: NDArray[np.int_]
 ) -> NDArray[np.int_]:
-    """Return the start index of each window at one of `positions` in the order of an epoch.
+    """Return the start index in the text of each window that epoch `epoch` has at `positions`.
 
-    The order is random. The first window of the text begins at a random index. Starts too
-    close to the end wrap around to the beginning.
+    The windows are in random order. The first window of the text begins at a random index. A start
+    that is too close to the end of the text (`length` ids) wraps around to its beginning.
     """
     source = uniforms(seed, "batch", epoch)
     offset = int(source.integers(length - T))

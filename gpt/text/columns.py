@@ -43,8 +43,8 @@ def texts_of(record: Any, column: str) -> list[str]:
 def _values(value: Any, key: str) -> list[Any] | None:
     """Return the values at the path `key`, such as `a.b`; None if `value` has no such path.
 
-    Nulls are skipped. In a list, the path is followed in each element. Elements without the path
-    are skipped if another element has it.
+    Nulls are skipped. From a list, return the values of all elements that have the path. If the
+    list has elements, but none of them has the path, return None.
     """
     if value is None:
         return []
@@ -62,7 +62,7 @@ def _values(value: Any, key: str) -> list[Any] | None:
 
 
 def split_column(column: str, names: Iterable[str]) -> list[str]:
-    """Split `column` at commas into keys. If one of `names` equals `column`, return only that."""
+    """Split `column` at commas into keys. If `column` is one of `names`, do not split it."""
     return [column] if column in names else [key.strip() for key in column.split(",")]
 
 

@@ -109,7 +109,7 @@ class Task:
         return [self.source] if self.val_source is None else [self.source, self.val_source]
 
     def key(self) -> str:
-        """Return the name of the cache folder: a hash of the text's path and of the settings."""
+        """Return the name of the text's cache folder: a hash of its name, path and settings."""
         places = [
             (source.name, [str(path.absolute()) for path in source.files[:1]])
             for source in self.sources
@@ -192,9 +192,9 @@ def count(
 
 
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary`; its unknown id stands for all counted characters that it lacks.
+    """Return `vocabulary`, whose unknown id now stands for all counted characters that it lacks.
 
-    Raise TextError, with the `name` of the text, if it lacks some and has no unknown id.
+    If it lacks some and has no unknown id, raise TextError with `name`, the name of the text.
     """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:
@@ -214,7 +214,7 @@ def write(
 ) -> dict[str, str | int]:
     """Run the second pass: write the ids of all parts to `file` as .npy, the train split first.
 
-    `counts` is the result of the first pass. `progress` is called as in the first pass.
+    `counts` is the result of `count`. `progress` is called with the number of bytes of each chunk.
 
     Returns:
         sha256: the hash of the text in UTF-8, and of `train_ids` if there are two parts.

@@ -25,8 +25,8 @@ class Entry:
 
     Attributes:
         name: the name of the file in messages.
-        open: returns a binary stream of the content, without `start` if that is set.
-        start: the first bytes of a file that can be read only once (in a .tar); otherwise None.
+        open: returns a binary stream of the content. If `start` is set, the stream begins after it.
+        start: the first bytes of a file in a .tar, which can be read only once; otherwise None.
     """
 
     name: str

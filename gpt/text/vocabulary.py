@@ -149,7 +149,7 @@ class Vocabulary:
     def _table(self) -> NDArray[np.uint32]:
         """The id of each code point, in an array of shape (CODE_POINTS,).
 
-        Code points outside the vocabulary have the unknown id, or V if there is none.
+        Code points outside the vocabulary get the unknown id or, without one, the vocabulary size.
         """
         outside = len(self) if self.unknown_id is None else self.unknown_id
         table = np.full(CODE_POINTS, outside, np.uint32)
