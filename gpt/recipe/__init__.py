@@ -1,1 +1,1 @@
-"""A text and a time in, a config out."""
+"""Choose a config for a text and a training time, and train sweeps of several runs."""

@@ -1,4 +1,4 @@
-"""Choose the config with the lowest predicted val loss that a text and a time allow."""
+"""Choose the config with the lowest predicted val loss for a text and a training time."""
 
 import math
 from bisect import bisect_left
@@ -79,7 +79,7 @@ class Chooser:
         base: the config whose explicit settings are kept.
         minutes: the time of the whole command.
         repeats: whether the text repeats itself; measured if None. If it does, and `base` does not
-            set the heads, half of each attention key is offset by one character.
+            set heads or key offset, half of each attention key is offset by one character.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return the config of `choice`, after changing its shape to the nearest possible one."""
+        """Return the config of `choice`, with layers and channels of the nearest of `shapes`."""
         nearest = min(
             (shape for _, shape in self.shapes),
             key=lambda shape: (abs(shape.n_layer - choice.n_layer), abs(shape.C - choice.C)),
@@ -122,7 +122,7 @@ class Chooser:
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
-        """Return a `data.val_fraction` that shortens the last evaluation; None to keep the split.
+        """Return a smaller `data.val_fraction` if the last evaluation takes too long, else None.
 
         The evaluation of `config` may take a small part of `seconds`, the time that remains.
         """
@@ -141,7 +141,7 @@ class Chooser:
     def best(self, text: Difficulty, seconds: float, scored: int) -> PredictedRun:
         """Return the run with the lowest predicted val loss that takes at most `seconds`.
 
-        If no run of MIN_STEPS fits into the time, the quickest run is returned.
+        If no run of at least MIN_STEPS steps fits into the time, return the quickest run.
 
         Args:
             text: the results of the pilot, a small model trained on the text.
@@ -212,7 +212,7 @@ class Chooser:
         return shapes
 
     def _options(self, key: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return `options`, or only the value of model setting `key` if `base` sets it."""
+        """If `base` sets model setting `key`, return (its value,). If not, return `options`."""
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else options
 

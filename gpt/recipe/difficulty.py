@@ -78,7 +78,7 @@ def measure_difficulty(
         val: the ids to score; by default, those of the val split.
         repeats: whether the text repeats itself; see `settings_for`.
         affordable: the largest number of characters to train on. If it is below
-            MIN_PILOT_CHARACTERS, that number is used.
+            MIN_PILOT_CHARACTERS, MIN_PILOT_CHARACTERS is used instead.
     """
     most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, affordable)
     most = min(most, MAX_PILOT_PASSES * len(corpus.train))

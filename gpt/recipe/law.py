@@ -156,7 +156,7 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
     Args:
         choice: the run.
         text: the results of the pilot.
-        unit: the name of an id, "character" or "byte".
+        unit: the word for an id in the reason, "character" or "byte".
     """
     reasons = {
         f"the text is too short ({MIN_TEXT:,} training {unit}s needed)": text.train_ids < MIN_TEXT,
@@ -182,7 +182,7 @@ def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
     """Return the standard deviation of the prediction `val_loss`, in nats per id.
 
     It is larger if the pilot was short, if the pilot has not yet learnt to copy repeated ids, and
-    if the run is outside of the ranges of the fit.
+    if the run or the text is outside of the ranges that the law was fitted to.
     """
     lowest, highest = PILOT_LOSSES
     factors = (  # by which the run exceeds each range

@@ -208,7 +208,7 @@ def _measure_text(
     remaining_s: float,
     check_stop: Callable[[], None],
 ) -> Difficulty:
-    """Train the pilot, whose pace is `pace`, for a small part of `remaining_s`; return results."""
+    """Train the pilot, a small model of `pace`, for part of `remaining_s`; return its results."""
     corpus, repeats = chooser.corpus, chooser.offsets_keys
     scorings = 4 if repeats else 2  # two evaluations; each scores repeated ids separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s

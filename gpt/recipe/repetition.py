@@ -1,8 +1,8 @@
-"""Measure how much a text repeats itself, as code does: a model can learn to copy such parts.
+"""Measure how much of a text repeats earlier text, which a model can learn to copy.
 
-An id counts as repeated if the few ids before it, its context, occurred earlier in the same window,
-and the same id followed the context when it last occurred. An induction head predicts these ids
-(arXiv:2209.11895, "prefix matching").
+The context of an id is the few ids before it. An id counts as repeated if its context occurred
+earlier in the same window, and was last followed by the same id. An induction head predicts
+such ids (arXiv:2209.11895, "prefix matching").
 """
 
 import math
@@ -26,16 +26,16 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether the part of val ids repeated in windows of `T` ids exceeds MUCH_REPEATED."""
+    """Return whether the fraction of val ids repeated in windows of `T` exceeds MUCH_REPEATED."""
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the number of ids that must recur before the next id counts as repeated.
+    """Return the context length: how many ids must recur so that the next id can be repeated.
 
-    These ids, the context, have CONTEXT_CHARACTERS characters. If contexts of this length recur by
-    chance, it is longer, up to half a window of `T` ids. There are about exp(n H) different
-    contexts of n ids, where H is the entropy of an id in nats.
+    The context has CONTEXT_CHARACTERS characters. If contexts of this length recur by chance, a
+    longer one is used, up to half a window of `T` ids. There are about exp(n H) different contexts
+    of n ids, where H is the entropy of an id in nats.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])
@@ -50,7 +50,7 @@ def repeated_part(ids: Ids, T: int, context: int) -> float:
     """Return the fraction of `ids` that are repeated.
 
     An id is repeated if the `context` ids before it occurred earlier in its window of `T` ids, and
-    the same id followed.
+    were last followed by the same id.
     """
     found = [repeated(x, y, context) for x, y in scored_windows(ids, T, MAX_SCORED_IDS)]
     return sum(int(each.sum()) for each in found) / sum(each.numel() for each in found)
@@ -80,7 +80,7 @@ def repeated(x: Tensor, y: Tensor, context: int) -> Tensor:
     """Return which targets are repeated, as booleans (B, T).
 
     A target in `y` (B, T) is repeated if the `context` ids before it, in the inputs `x` (B, T),
-    occurred earlier in the window, and the same id followed when they last occurred.
+    occurred earlier in the window, and were last followed by the same id.
     """
     found = torch.zeros(y.shape, dtype=torch.bool)
     for b, (inputs, targets) in enumerate(zip(x.tolist(), y.tolist(), strict=True)):

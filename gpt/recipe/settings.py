@@ -1,7 +1,7 @@
 """Derive all settings of a run from the few that the law chooses: shape, length, token dropout.
 
-The shipped configs for tinyshakespeare follow these rules, or nearly so. Those of
-`shakespeare_fast` are for a run of 0.14 M characters, those of `shakespeare_cpu` for 3.7 M.
+The shipped configs for tinyshakespeare nearly follow these rules: `shakespeare_fast` for a run of
+0.14 M characters, and `shakespeare_cpu` for a run of 3.7 M.
 """
 
 import math
@@ -25,7 +25,7 @@ STEP_CHARACTERS, MUON_LEARNING_RATE, LEARNING_RATE = 4096, 0.03, 8e-3
 
 @dataclass(frozen=True)
 class Choice:
-    """What the law chooses: the shape of a model, and the length and dropout of its training.
+    """Settings that the law chooses: shape of a model, and the length and dropout of its training.
 
     `characters` is the number of characters that each member of the ensemble is trained on.
     """
@@ -44,18 +44,18 @@ class Choice:
 
 
 def context_length(shortest_split: int) -> int:
-    """Return the attention window, a power of two, for splits of `shortest_split` characters."""
+    """Return the attention window, a power of two, from the length in ids of the shorter split."""
     longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
     longest = min(LONGEST_CONTEXT, longest)
     return 1 << longest.bit_length() - 1
 
 
 def with_counts(config: Config, shortest_split: int, V: int) -> Config:
-    """Return the config with n-gram counts, and with the window T over which they are kept.
+    """Return `config` with n-gram counts. They use a window `T` of at least the attention window.
 
     Args:
         config: a config without counts.
-        shortest_split: characters of the text's shorter split.
+        shortest_split: length of the text's shorter split, in ids.
         V: size of the vocabulary.
     """
     context = T = config.model.attention_window
@@ -88,7 +88,7 @@ def step_characters(characters: float, T: int, batch_size: int | None = None) ->
 
 
 def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
-    """Return the number of steps of a run; see `step_characters` for the arguments."""
+    """Return the number of steps to train on `characters` characters; see `step_characters`."""
     return max(1, min(characters // step_characters(characters, T, batch_size), MAX_COUNT))
 
 
@@ -97,9 +97,9 @@ def settings_for(
 ) -> Config:
     """Return the config of a run with context length `T`.
 
-    `batch_size` is given if the user has set it. If the text `repeats` itself, heads should learn
-    to copy. Then there are at least two heads, half of each key is offset by one character, and the
-    windows at the start of the run are longer.
+    If `batch_size` is None, it is computed. If the text `repeats` itself, heads should learn to
+    copy: there are at least two heads, half of each key is offset by one character, and the windows
+    at the start of the run are longer than otherwise.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

@@ -49,7 +49,7 @@ class Speed:
         measure: returns the paces of configs with one member.
         threads: number of threads that are divided among the members of an ensemble. It is 1 if
             the members train one after another.
-        measured: operations per character, and the pace, of each measured shape.
+        measured: for each measured shape, the operations per character, and the pace.
     """
 
     V: int

@@ -42,7 +42,7 @@ class Combination:
 def combinations(changes: Sequence[Override]) -> list[Combination]:
     """Return all combinations of the values in lists among `changes`; the last list varies fastest.
 
-    A value is a list if it contains commas or is a list in YAML, unless the setting takes it as a
+    A value is a list if it contains commas or is a YAML list, unless the setting accepts it as a
     single value. `train.learning_rate=1e-3,2e-3` has two values. `data.include=["*.md", "*.txt"]`
     and a file named `a,b` are single values.
 
@@ -81,7 +81,7 @@ def check_count(runs: int) -> None:
 
 
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the items of the list `value` as they would be typed; None for a single value."""
+    """Return the values listed in `value`, each as typed; None if `value` is a single value."""
     if isinstance(value, list):
         if value and all(isinstance(each, list) and not _takes(key, each) for each in value):
             return None
@@ -136,7 +136,7 @@ class PlannedRun(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that identify the run, by dotted key; without defaults if `is_open`."""
+        """Settings that identify the run, by key. If `is_open`, only those that `asked` sets."""
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked")
@@ -146,7 +146,7 @@ class PlannedRun(BaseModel):
 
     @field_serializer("config")
     def _config(self, config: Config) -> dict[str, Any]:
-        """Serialise without defaults that depend on `train.steps`, which may still change."""
+        """Serialise without defaults computed from `train.steps`: that setting may still change."""
         return settled(config)
 
 

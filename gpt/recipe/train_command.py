@@ -72,7 +72,7 @@ def train_by_command(
 
 
 def _message(code: int, messages: Path) -> str:
-    """Return the message of a command that failed with the exit `code`."""
+    """Return why a command failed, from its exit `code` and the file `messages` of its stderr."""
     if code < 0:
         return f"its process was ended by signal {-code}, perhaps because memory was full"
     lines = messages.read_text("utf-8", errors="replace").strip()

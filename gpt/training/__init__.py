@@ -1,1 +1,1 @@
-"""Batches in, checkpoints out: the optimizer step, evaluations, and the training loop."""
+"""Train a model: the optimizer step, evaluations, checkpoints, and the training loop."""

@@ -48,7 +48,7 @@ class Checkpointer:
     def is_due_by_clock(self) -> bool:
         """Return whether `train.checkpoint_every` minutes have passed since the last checkpoint.
 
-        If that setting is in steps, return False. A first checkpoint is due at once.
+        If that setting is in steps, return False. Else, if there is no checkpoint, return True.
         """
         every = self.context.config.train.checkpoint_every
         if isinstance(every, int):

@@ -58,7 +58,7 @@ class Progress:
         return is_best
 
     def early_stop(self, train: TrainConfig) -> str:
-        """Return why the settings in `train` demand an early stop, or an empty string."""
+        """Return the reason for an early stop by the settings in `train`; empty if none applies."""
         target, patience = train.stop_at_val_loss, train.patience
         if target is not None and self.loss <= target:
             return f"val loss {self.loss:.4f} is at train.stop_at_val_loss {target}"
@@ -169,7 +169,7 @@ class Evaluator:
         )
 
     def _warning(self) -> str:
-        """Return a warning if the val loss has risen for OVERFIT_EVALUATIONS evaluations."""
+        """Return a warning if the val loss rose for OVERFIT_EVALUATIONS evaluations, else ""."""
         best, now = self.progress.best_loss, self.progress.loss
         if self.progress.since_best != OVERFIT_EVALUATIONS or now <= best:
             return ""
@@ -179,7 +179,7 @@ class Evaluator:
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return losses on `characters` ids of val: the model's as `name`, and each member's."""
+        """Return val losses on `characters` ids: the model's, as `name`, and each member's."""
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         gate_fit = self.context.gate_fit
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))

@@ -40,10 +40,10 @@ def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
     """Return the number of ids at the end of the train split that the gate is fitted on.
 
     Args:
-        train_ids: ids of the train split.
-        context: ids of the network's context; more than that remain to train it on.
-        experts: number of distributions by counts.
-        V: number of distinct ids.
+        train_ids: number of ids of the train split.
+        context: the network's context length. More than `context` ids are left to train it on.
+        experts: number of experts, each of which predicts every id from n-gram counts.
+        V: size of the vocabulary.
     """
     wanted = max(int(HELD_OUT_FRACTION * train_ids), min(MIN_HELD_OUT_IDS, train_ids // 5))
     most = min(MAX_HELD_OUT_NUMBERS // (experts * V), train_ids - context - 1)
@@ -51,10 +51,10 @@ def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
 
 
 class GateFit:
-    """The held-out end of the train split, as counts of the rest predict it.
+    """Fits the gate between n-gram counts and network on the held-out end of the train split.
 
     Attributes:
-        experts: counts of the whole train split, which the trained model uses.
+        experts: counts of the whole train split, for the mixture with the trained model.
         held_out: the ids at the end of the train split, which the network must not train on.
     """
 
@@ -96,12 +96,12 @@ class GateFit:
 
 
 def fit_gate(log_probabilities: Tensor, features: Floats, targets: Tensor, seed: int) -> Gate:
-    """Return a gate that is fitted to the lowest loss of the mixture.
+    """Return the gate whose mixture of experts and network has the lowest loss on `targets`.
 
     Args:
-        log_probabilities: (n, E + 1, V) of the experts, the network last.
-        features: (n, F).
-        targets: (n,) the ids that are predicted.
+        log_probabilities: (n, E + 1, V): those of E experts, then those of the network.
+        features: the F inputs of the gate for each target, (n, F).
+        targets: the n ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.
     """
     n, size, _ = log_probabilities.shape

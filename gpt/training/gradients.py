@@ -121,8 +121,8 @@ class Backward:
 def fuses_head(config: Config, V: int, device: torch.device, ranks: Ranks = SINGLE) -> bool:
     """Return whether to compute the head and the loss in one operation (`linear_cross_entropy`).
 
-    This is done on a CPU if the vocabulary size `V` is large. It is not done with torch.compile or
-    DDP, which need the whole forward pass. The caller must check that no teacher is used.
+    Return True on a CPU if the vocabulary size `V` is large. Return False with torch.compile or
+    DDP, which need the whole forward pass. The caller must also check that no teacher is used.
     """
     large, compiled = V >= LARGE_VOCABULARY, config.train.compile == "on"
     return large and device.type == "cpu" and not compiled and ranks.size == 1
@@ -163,5 +163,5 @@ def chunk_count(B: int, T: int, C: int, workers: int) -> int:
 
 
 def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
-    """Return how many of `B` windows all `workers` together process at the same time."""
+    """Return how many of `B` windows are processed at a time, by all workers; see `chunk_count`."""
     return min(B, workers * -(-B // chunk_count(B, T, C, workers)))

@@ -78,7 +78,7 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
 
 
 def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
-    """Return for each id of `new` the id of `old` whose row it gets; OLD_MEAN if it is new."""
+    """Return, for each id in `new`, the id in `old` of the same character; if none, OLD_MEAN."""
     if new.is_bytes:
         return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}

@@ -19,7 +19,7 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torc
     cache, so memory access limits the speed less (Liger Kernel, arXiv:2410.10989, section 3.2).
 
     Args:
-        x: the input of the head, (N, C).
+        x: the input of the head for N characters, (N, C).
         weight: the weight of the head, (V, C).
         targets: the ids to predict, (N,).
         dtype: dtype of the matrix products; everything else is float32.

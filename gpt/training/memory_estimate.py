@@ -98,7 +98,7 @@ def training_bytes(
 
 
 def _counts_bytes(model: ModelConfig, V: int) -> float:
-    """Return the bytes of the held-out predictions and of a window's, in each thread."""
+    """Return the bytes of counts' predictions: for all held-out ids, and one window per thread."""
     if not model.counts:
         return 0.0
     of_window = 3 * model.T * V * (model.window_counts + 4)
@@ -106,9 +106,9 @@ def _counts_bytes(model: ModelConfig, V: int) -> float:
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the memory for the activations of one character, in bytes.
+    """Return the bytes of the activations of one character.
 
-    It is the memory for `layers` layers and for `logits` float32 numbers after them.
+    `layers` is the number of layers, and `logits` the number of float32 numbers for logits.
     """
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values

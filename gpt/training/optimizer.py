@@ -64,7 +64,7 @@ class Optimizer:
         raise NotImplementedError
 
     def state_dict(self) -> Tensors:
-        """Return the state as NumPy arrays by name, such as `momentum.0`; on a CPU, not copied."""
+        """Return the state by name, such as `momentum.0`, as NumPy arrays (views on a CPU)."""
         return {name: tensor.numpy(force=True) for name, tensor in self._named_state().items()}
 
     def load_state_dict(self, state: Tensors) -> None:

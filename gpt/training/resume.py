@@ -57,7 +57,7 @@ def resume_from(
         device: the device to train on.
         teacher: the model to distill, if any.
         clock: returns the seconds since the command began.
-        extend: whether to continue a finished run; `train.minutes` is the time for more steps.
+        extend: whether to continue even a finished run, for `train.minutes` more if that is set.
 
     Raises:
         CheckpointError: no checkpoint is intact, or the last one does not fit the model.
@@ -161,7 +161,7 @@ def _check_not_finished(context: RunContext, step: int, progress: Progress) -> N
 
 
 def _warn_of_other_digits(update: Update, saved: dict[str, Any]) -> None:
-    """Warn if the threads or the precision have changed: results may differ slightly."""
+    """Warn if threads or precision differ from those in `saved`: results may change slightly."""
     precision = str(update.precision).removeprefix("torch.")
     for name, now in (("threads", torch.get_num_threads()), ("precision", precision)):
         if now != saved[name]:

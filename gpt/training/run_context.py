@@ -21,7 +21,7 @@ class RunContext:
     Attributes:
         folder: the absolute path of the run's folder.
         should_stop: returns whether training should stop. It is called from any thread.
-        gate_fit: fits the gate that mixes counts in; None without `model.counts`.
+        gate_fit: fits the gate between n-gram counts and network; None without `model.counts`.
     """
 
     config: Config
@@ -33,12 +33,12 @@ class RunContext:
 
     @property
     def network_ids(self) -> Ids:
-        """The part of the train split that the network trains on."""
+        """Ids that the network trains on: the train split without its held-out end, if any."""
         train = self.corpus.train
         return train[: -len(self.gate_fit.held_out)] if self.gate_fit else train
 
     def mixture(self, model: LanguageModel, step: int) -> Mixture | None:
-        """Return the counts and a gate for `model` after `step` steps; None without counts."""
+        """Return the mixture of counts and `model` at `step`; None without `model.counts`."""
         return self.gate_fit.fit(model, step) if self.gate_fit else None
 
     @property

@@ -24,9 +24,9 @@ class Schedule:
     """Learning rate and batch shape of each step, and when evaluations and checkpoints are due.
 
     Attributes:
-        plans: pairs of a step and the number of steps of the run as planned then. Without
-            `train.minutes` there are none, until `replan` is called. A checkpoint stores them as
-            `train.plans`, so that the run can be repeated.
+        plans: (step, steps) pairs. From step `step` on, the run is planned to have `steps` steps
+            in total. If `train.minutes` is not set, the tuple is empty until `replan` is called. A
+            checkpoint stores it as `train.plans`, so that the run can be repeated.
         scale: factor of all learning rates. Each rollback halves it.
     """
 
@@ -83,7 +83,7 @@ class Schedule:
         return self.floor + (1 - float(part)) * (peak - self.floor)
 
     def rise_steps(self, begin: int, end: int) -> int:
-        """Return how many steps the learning rate rises in a phase from step `begin` to `end`."""
+        """Return the number of warmup steps of a later phase, from step `begin` to step `end`."""
         return max(1, min(self.warmup_steps, (end - begin) // 10))
 
     def shape(self, step: int) -> tuple[int, int]:
@@ -134,13 +134,13 @@ class Schedule:
     def part_done(self, step: int, start: int = 0) -> Fraction:
         """Return the fraction of the current phase that is done before `step`, from 0 to 1.
 
-        The fraction is 0 until step `start`, and then grows linearly to 1 at the end of the phase.
-        From a new plan on, it grows linearly from its present value to 1 at the new end.
+        The fraction is 0 up to step `start`, and then grows linearly to 1 at the end of the phase.
+        If a new plan moves the end, the fraction grows from its current value to 1 at the new end.
         """
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> list[Plan]:
-        """Return the plans, made at `step` or before, of the phase that contains `step`."""
+        """Return the plans of the phase that contains `step`, without plans made after `step`."""
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
             if plan[0] > step:

@@ -157,7 +157,7 @@ class TrainStep:
         return [self]
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
-        """Wait until `results` are computed; return each as numbers, [[loss], [norm]]."""
+        """Wait until `results` are computed; return [[loss], [norm]], as floats, for each step."""
         tensors = torch.stack([torch.stack(result) for result in results])  # (calls, 2[, K])
         numbers: list[list[list[float]]] = tensors.view(len(results), 2, -1).tolist()
         return numbers
@@ -180,7 +180,7 @@ class TrainStep:
             torch.accelerator.synchronize(self.device)
 
     def _rehearse(self, forward: Any) -> None:
-        """Run `forward` and backward on one batch of each shape in the schedule."""
+        """Run `forward` and its backward pass on one batch of each shape in the schedule."""
         self.backward.forward = forward
         first_of = {self.schedule.shape(step): step for step in (self.schedule.steps, 0)}
         for step in first_of.values():

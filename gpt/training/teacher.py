@@ -20,9 +20,9 @@ TEACHER_WEIGHT = 0.7  # weight of the teacher's predictions in the targets; the 
 
 @dataclass(frozen=True)
 class Teacher:
-    """A trained model whose probabilities are targets (arXiv:1503.02531, section 2).
+    """A trained model whose probabilities are training targets (arXiv:1503.02531, section 2).
 
-    The probabilities are not softened (temperature 1), because text is uncertain enough.
+    The probabilities are not softened (temperature 1): they are spread out enough in text.
     """
 
     model: LanguageModel
@@ -61,7 +61,7 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
 
 
 def check_teacher(config: Config, vocabulary: Vocabulary) -> None:
-    """Check the run `train.distill` as `load_teacher` does, without loading its weights."""
+    """Raise the errors of `load_teacher` for `train.distill`, without loading the weights."""
     if config.train.distill is not None:
         _check_fits(read_summary(find_run(config.train.distill)), config, vocabulary)
 

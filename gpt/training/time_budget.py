@@ -33,7 +33,7 @@ EVALUATION, CHARACTER = "evaluation", "character"
 class Stopwatch:
     """Running means of the seconds that each kind of work takes.
 
-    The kinds are a training step (identified by the T of its windows), CHARACTER (scoring one
+    The kinds are a training step (its key is the window length T), CHARACTER (scoring one
     character of val), and EVALUATION (the sample and the checkpoint of an evaluation).
     """
 
@@ -49,7 +49,7 @@ class Stopwatch:
         self._since = self.clock()
 
     def lap(self, work: int | str, times: int = 1) -> None:
-        """Attribute the time since the last lap to `times` x `work`."""
+        """Attribute the time since the last lap to `work` (see Stopwatch), done `times` times."""
         before, self._since = self._since, self.clock()
         seconds, count = self._recent.get(work, (0.0, 0))
         self._recent[work] = seconds + self._since - before, count + times
@@ -87,7 +87,7 @@ class Stopwatch:
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
-        """Call `work` a few times; return its mean seconds, without the first call if possible."""
+        """Call `work` a few times; return the mean seconds, without the first of several calls."""
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= PROBE_S):
             self.start()
@@ -131,7 +131,7 @@ class TimeBudget:
         """Return the config of a new run with the number of steps that fit into `train.minutes`.
 
         If evaluations would take too much of the time, they are limited to a part of the val split.
-        A config without `train.minutes`, or with plans, is returned unchanged.
+        A config without `train.minutes`, or with `train.plans`, is returned unchanged.
         """
         if config.train.minutes is None or config.train.plans:
             return config
@@ -158,10 +158,10 @@ class TimeBudget:
         return self._end(schedule, step, whole_splits=1)
 
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
-        """Return a new number of steps for the run, or None to keep the current plan at `step`.
+        """Return a new number of steps for the run, planned at `step`; None to keep the old plan.
 
-        At the end of training, the whole val split is scored `whole_splits` times. The number is
-        ignored unless `train.eval_characters` limits the other evaluations to a part of the split.
+        At the end of training, the whole val split is scored `whole_splits` times. `whole_splits`
+        is ignored unless `train.eval_characters` limits other evaluations to a part of the split.
         """
         if math.isinf(self.limit_s) or step >= schedule.steps or self.used_s < self.next_check_s:
             return None

@@ -63,7 +63,7 @@ class Trainer:
         return self.clock() - self.started
 
     def fit(self, notice: str = "") -> Outcome:
-        """Train until there is a reason to stop. `notice` is a message about a rollback, if any.
+        """Train to the last step or an early stop. Log `notice`, a message about a rollback, first.
 
         Raises:
             Diverged: a val loss, a weight, or several steps in a row are NaN or infinite.
@@ -95,9 +95,9 @@ class Trainer:
         return [*callbacks, EventFunction(self.on_event)] if self.on_event else callbacks
 
     def start(self, notice: str) -> None:
-        """Evaluate and save step 0, or the step whose evaluation was interrupted.
+        """Evaluate and save step 0 of a new run, or repeat an evaluation that was interrupted.
 
-        If settings have changed, or a rollback has halved the learning rates, save these first.
+        First save settings that have changed, and learning rates that a rollback has halved.
         """
         self.stopwatch.start()
         if notice:

@@ -82,7 +82,7 @@ class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
 
 
 def make_bar(**options: Any) -> "tqdm[Any]":
-    """Return a tqdm bar: a widget in a notebook, a line in a terminal, otherwise invisible."""
+    """Return a tqdm bar of `options`. In a notebook, it is a widget; without a console, hidden."""
     options["bar_format"] = BAR_FORMAT
     if "ipykernel" in sys.modules:
         from tqdm.auto import tqdm as notebook_bar

@@ -83,7 +83,7 @@ class EventFunction(Callback):
         self.emit({"kind": "evaluation", "step": step, **losses})
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
-        """Emit an event of kind `step`, without the val losses: those are in `evaluation`."""
+        """Emit an event of kind `step`. Val losses are left to the event of kind `evaluation`."""
         if "train_loss" in metrics:
             shown = {name: value for name, value in metrics.items() if name[:3] != "val"}
             self.emit({"kind": "step", "step": step, **shown})

@@ -87,13 +87,13 @@ class AppendOnlyFile:
             self._failed = True
 
     def sync(self) -> None:
-        """Flush the file to the disk, if possible."""
+        """Flush the file to the disk; ignore errors."""
         if self._file is not None:
             with suppress(OSError):
                 os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file; unwritten content is lost."""
+        """Close the file. Content that is still unwritten after failed writes is lost."""
         if self._file is not None:
             self._file.close()
 

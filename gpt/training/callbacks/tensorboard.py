@@ -90,7 +90,7 @@ class TensorBoard(Callback):
             self.events.add(step, summary.text("sample", block))
 
     def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
-        """Draw the attention weights; write the settings and the scores for the HPARAMS page."""
+        """Write a picture of attention weights, and settings and scores for the HPARAMS page."""
         config, corpus = self.context.config, self.context.corpus
         excerpt = to_torch(corpus.val[: min(config.model.attention_window, ATTENTION_CHARACTERS)])
         title = f"attention weights at step {outcome.step}, on the first characters of val"
@@ -134,7 +134,7 @@ class EventFile:
         self.write(Event(file_version="brain.Event:2"))
 
     def add(self, step: int, content: Summary) -> None:
-        """Write values of a step."""
+        """Write `content`, the values of `step`."""
         self.write(Event(step=step, summary=content))
 
     def write(self, event: Event) -> None:
