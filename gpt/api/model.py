@@ -59,7 +59,7 @@ class Model:
             return self._module
 
     def summary(self) -> str:
-        """Return a line of text with the run's folder, the step and, if known, the val loss."""
+        """Return a line with the run's folder, the step and, if it was evaluated, the val loss."""
         val_loss = self.checkpoint.val_loss
         if val_loss is None:
             return f"{self.run}, step {self.step}"
@@ -148,7 +148,7 @@ class Model:
         Args:
             prompts: the texts to continue; a str is one prompt. They are normalised by `prepare`.
             num_samples: the number of samples of each prompt.
-            length: the characters of a sample; by default `sample.length` of the run's config.
+            length: the number of characters of a sample; by default the run's `sample.length`.
             seed: the seed of the random draws; by default the seed of the run. Each sample of a
                 prompt has its own draws.
             stops: strings that end a sample and are not part of it; a str is one string.
@@ -251,7 +251,7 @@ class Model:
     def attention(self, text: str) -> "Attention":
         """Compute the attention weights of all heads on a text, and the network's predictions.
 
-        An ensemble is represented by its first member. Counts are left out; `logits` has them.
+        Only the network is used, without n-gram counts. An ensemble's network is its first member.
 
         Args:
             text: 1 to `model.attention_window` characters.
@@ -286,8 +286,8 @@ class Model:
             `value_norms` (n_layer, H, T) is the norm of each value after the output projection.
             `previous` and `induction` (n_layer, H) score how much a head attends to the previous
             character, and how well it finds repetitions. `lens` has the logit lens of each layer.
-            All of these are of the network alone. `with_counts` has the predictions by counts, and
-            by counts and the network, and the weight of each; None if the model has no counts.
+            All these are of the network alone. `with_counts` has the predictions of n-gram counts
+            without and with the network, and the weights of both; None for a model without counts.
 
         Raises:
             UsageError, CheckpointError, OutOfMemory: see `attention`.
@@ -326,14 +326,14 @@ def load(
 
 
 def _whole_number(name: str, value: object, least: int) -> int:
-    """Return `value` as an int of at least `least`, or raise UsageError that begins with `name`."""
+    """Return `value` as an int; raise UsageError for argument `name` unless it is >= `least`."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex) or int(value) < least:
         raise UsageError(f"{name}: expected a whole number from {least} on, got {value!r:.100}")
     return int(value)
 
 
 def _texts(name: str, texts: object) -> list[str]:
-    """Return one or several texts as a list, or raise UsageError that begins with `name`."""
+    """Return a str or sequence of str as a list; else raise UsageError for argument `name`."""
     several = [texts] if isinstance(texts, str) else texts
     if not isinstance(several, Sequence) or not all(isinstance(text, str) for text in several):
         raise UsageError(f"{name}: expected a str or a list of str, got {texts!r:.100}")

@@ -112,7 +112,7 @@ def as_changes(settings: Settings) -> "list[Override]":
         from pydantic_core import to_jsonable_python
 
         def plain(value: Any) -> Any:
-            """Convert a numpy or torch value to Python; others to a dict for pydantic to refuse."""
+            """Convert a numpy or torch value to Python, others to a dict that pydantic refuses."""
             return value.tolist() if hasattr(value, "tolist") else {"unsupported": repr(value)}
 
         plain_settings = to_jsonable_python(settings, fallback=plain)
@@ -169,9 +169,9 @@ def ready(
 ) -> tuple["Config", "Corpus"]:
     """Return the config to train with, and the corpus.
 
-    If the user gave no config (see `is_open`), unset settings are chosen for the text. Otherwise,
-    the number of steps is limited if the run fine-tunes another. `given` and `settings` are the
-    user's arguments, `settled` is the resolved config, and `clock` returns the seconds used so far.
+    `given` is the argument `config` of `gpt.train`; for `settings`, `clock` and `should_stop`, see
+    there. `settled` is the resolved config. If `is_open(given, settled)`, unset settings are chosen
+    for the text. Otherwise, if the run fine-tunes another, its number of steps is limited.
     """
     if is_open(given, settled):
         return chosen(settled, clock, should_stop, ranks=ranks)
@@ -258,7 +258,7 @@ def read_text(
 def open_sources(
     data: "DataConfig", folder: Path | None = None, ranks: Ranks = SINGLE
 ) -> "list[Source]":
-    """Return a list: the source of the text, and of the val text if `data.val_source` is set."""
+    """Return the source of the text and, if `data.val_source` is set, that of the val text."""
     from gpt.text.sources import open_source
     from gpt.text.standard_input import reads_standard_input, standard_input
 
@@ -277,7 +277,7 @@ def prepared(
     resumed: "Vocabulary | None" = None,
     ranks: Ranks = SINGLE,
 ) -> "Corpus":
-    """Return the ids of `sources`, split into train and val, from the cache if possible."""
+    """Return the ids of `sources`, from the cache if possible; for `resumed`, see `read_text`."""
     from gpt.text.corpus import load_corpus
 
     data, fine_tuned = config.data, config.train.init_from

@@ -143,7 +143,7 @@ def resume(
 
     Args:
         run: the folder of the run, or its name under `runs/`; by default, the newest run of `text`,
-            or the newest of all.
+            or without `text` the newest run.
         text: without `run`, the text whose newest run is resumed. With `run`, the location to which
             the text of the run was moved.
         minutes: the training time. A finished run is trained for that many more minutes, after a

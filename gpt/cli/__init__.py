@@ -1,1 +1,1 @@
-"""The commands, one file each: parse, call a function, print. Only this folder imports typer."""
+"""The commands, one file each. Only this folder imports typer."""

@@ -95,7 +95,7 @@ def attend(
 
 
 def _val_text(model: "Model") -> str:
-    """Return the first `VAL_CHARACTERS` or fewer of the run's val split, without unknown ones."""
+    """Return up to `VAL_CHARACTERS` characters from the start of val, without unknown ones."""
     from gpt.api.resolve import read_text
 
     try:

@@ -20,7 +20,7 @@ log = logging.getLogger("gpt")
 
 
 def option(metavar: str, text: str, *names: str, default: Any = None, **limits: Any) -> Any:
-    """Return a `typer.Option` that takes a value. `text` is its help; `limits`: `min` and `max`."""
+    """Return a `typer.Option` with a value. `text` is its help; `limits` can be `min` and `max`."""
     return typer.Option(default, *names, metavar=metavar, help=text, **limits)
 
 

@@ -87,7 +87,7 @@ class Repl:
         show("\n")
 
     def _set(self, command: str, value: str) -> str:
-        """Run /help, or set a setting to `value` unless it is empty; return the text to show."""
+        """Run `command`, such as `top-k`; return its output. An empty `value` changes nothing."""
         name = command.replace("-", "_")
         if command == "help":
             return HELP

@@ -23,7 +23,7 @@ MIB = 2**20  # bytes of one mebibyte
 
 
 def print_outcome(outcome: "Outcome", as_json: bool) -> None:
-    """Print the run's scores, how to watch and sample it, and a sample of its best model."""
+    """Print the scores, commands to watch and sample the run, and a sample of its best model."""
     from gpt import api
     from gpt.runs.read import read_summary
     from gpt.sampling.stopping import collect, in_order
@@ -45,7 +45,7 @@ def print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Format why training ended, the best val loss, and bits per character of the model and xz."""
+    """Format two lines: the end of training and best val loss; bits per character, also of xz."""
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"
@@ -62,7 +62,7 @@ def _scores(outcome: "Outcome") -> str:
 
 
 def print_sweep(sweep: "Sweep", as_json: bool) -> None:
-    """Print the combinations by mean val loss, and the failed runs; exit with 1 if any failed."""
+    """Print combinations, lowest mean val loss first. If runs failed, list them and exit with 1."""
     if as_json:
         typer.echo(json.dumps(asdict(sweep)))
     else:
@@ -80,10 +80,7 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
 
 
 def _table(sweep: "Sweep") -> str:
-    """Format a table with one row for each combination of values.
-
-    A row has the values, the mean val loss, its standard error and the val loss of each run.
-    """
+    """Format a table of combinations: values, mean val loss, standard error, loss of each run."""
     from gpt.inspection.tables import render_table
 
     first = sweep.combinations[0]

@@ -65,7 +65,7 @@ def _confirm(run: Path) -> None:
 
 
 def _row(run: "RunSummary") -> tuple[str, ...]:
-    """Return the table cells of `run`. If its val loss is per byte, the cell ends in `/byte`."""
+    """Return the table cells of `run`. A val loss in nats per byte is followed by `/byte`."""
     name, text = (
         f"{name[: MAX_NAME - 1]}…" if len(name) > MAX_NAME else name
         for name in (run.name, Path(run.text or "-").name)
@@ -85,7 +85,7 @@ def _row(run: "RunSummary") -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    """Format an age such as `3 h`: in d, h or min if it has two or more of that unit, else in s."""
+    """Format an age such as `3 h`: in the largest of d, h, min that gives 2 or more, else in s."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"

@@ -109,7 +109,7 @@ class DataConfig(ConfigSection):
 
     @property
     def globs(self) -> tuple[str, ...]:
-        """`include` and `exclude` as one list, in which `!` marks the globs that exclude."""
+        """The globs of `include`, followed by those of `exclude`, each with a `!` before it."""
         return (*self.include, *(f"!{glob}" for glob in self.exclude))
 
     @model_validator(mode="after")

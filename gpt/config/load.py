@@ -41,10 +41,10 @@ def load_config(
     """Combine the defaults, a YAML file and overrides into a config; later ones take precedence.
 
     Args:
-        base: the path of a YAML file, the name of a shipped config such as quickstart, a Config, or
-            None for the defaults.
-        overrides: settings to change. If they change train.learning_rate, a value of
-            train.muon_learning_rate in `base` is scaled by the same factor.
+        base: the path of a YAML file, the name of a shipped config such as `quickstart`, a Config,
+            or None for the defaults.
+        overrides: settings to change. If they set `train.learning_rate`, but not
+            `train.muon_learning_rate`, the latter's value in `base` is scaled by the same factor.
         inherit: function that takes the name of a run to fine-tune, and returns the settings that
             replace the defaults.
 
@@ -69,9 +69,9 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return a dict with the scaled train.muon_learning_rate, or {} if it is not to be scaled.
+    """Return {"train.muon_learning_rate": rate} if `changes` scale the rate in `below`, else {}.
 
-    If `changes` set train.learning_rate alone, scale the Muon rate of `below` by the same factor.
+    If `changes` set `train.learning_rate` but not this rate, it is scaled by the same factor.
     """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:
@@ -172,7 +172,7 @@ def typed_value(key: str, text: str) -> Any:
     - `null` is None, which stands for the default.
     - A text in quotation marks, or a list in brackets, is parsed as YAML.
     - For settings whose value is a text, any other text is returned as typed. Only in
-      data.separator and data.column, escapes such as `\n` are replaced by their characters.
+      `data.separator` and `data.column`, escapes such as `\n` are replaced by their characters.
     - For other settings, numbers and booleans are parsed. Other words are returned as typed.
 
     Raises:

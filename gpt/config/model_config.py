@@ -123,5 +123,5 @@ class ModelConfig(ConfigSection):
         return self
 
     def network(self) -> "ModelConfig":
-        """Return the config of the network, whose T is the attention window."""
+        """Return a copy with `T` set to `attention_window`, from which the network is built."""
         return self.model_copy(update={"T": self.attention_window})

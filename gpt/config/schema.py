@@ -103,7 +103,7 @@ SETTINGS = {each.key: each for each in _settings(Config)}
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a nested `tree` by dotted key, such as train.steps."""
+    """Return the values of a nested `tree` by dotted key (`train.steps`), preceded by `prefix`."""
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
         is_section = isinstance(value, dict)

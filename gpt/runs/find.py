@@ -19,7 +19,7 @@ SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
 
 
 def run_folders() -> list[Path]:
-    """Return all paths in `runs/` and its sweeps, runs or not; raise Unreadable if that fails."""
+    """List all entries of `runs/` and of its sweeps, also other files. May raise Unreadable."""
     if not os.path.lexists(RUNS):
         return []
     try:
@@ -74,7 +74,7 @@ def find_run(name: str | None) -> Path:
 
 
 def _no_such_run(name: str, expected: str) -> UsageError:
-    """Return the error that `name` is not `expected`, such as `a run`; suggest a similar name."""
+    """Return the error for a `name` that was not found; `expected` says what it should name."""
     near: list[str] = []
     with suppress(Unreadable):
         names = [run.name for run in run_folders() if is_run(run) or is_sweep(run)]
@@ -86,7 +86,7 @@ def _no_such_run(name: str, expected: str) -> UsageError:
 
 
 def find_run_of_text(names: Sequence[str]) -> Path:
-    """Return the newest run under `runs/` whose `data.source` are these `names`."""
+    """Return the newest run under `runs/` whose `data.source` is the list `names`."""
     wanted = [_absolute(name) for name in names]
     changed: dict[Path, float] = {}
     for run in run_folders():
@@ -125,6 +125,6 @@ def find_to_delete(name: str) -> Path:
 
 
 def source_runs(config: Config) -> dict[str, str]:
-    """Return a dict from `train.init_from` and `train.distill`, if set, to the runs they name."""
+    """Return the names of source runs by setting: `train.init_from` and `train.distill`, if set."""
     runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
     return {key: run for key, run in runs.items() if run is not None}

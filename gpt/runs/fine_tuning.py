@@ -14,7 +14,7 @@ RATE_FACTOR = 0.5
 
 
 def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
-    """Return, by dotted key, the defaults of a run that fine-tunes the model in `data`."""
+    """Return the defaults, by dotted key, for a run that fine-tunes the model in `data`."""
     # a run that was fine-tuned itself has low rates already
     factor = RATE_FACTOR if data.config.train.init_from is None else 1.0
     inherited: dict[str, Any] = {"data.vocabulary": _vocabulary_of(data)}
@@ -52,7 +52,10 @@ def _vocabulary_of(data: CheckpointData) -> str:
 
 
 def warn_of_known_val(key: str, old: Config, new: Config) -> None:
-    """Warn if the run that `key` names (config `old`) may have trained on the val text of `new`."""
+    """Warn if an earlier run may have been trained on text that is val in the new run.
+
+    `key` is the setting of `new` that names the earlier run. The config of that run is `old`.
+    """
     before, now = values(old), values(new)
     keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")
     split = [f"{key}={before[key]}" for key in keys if before[key] != now[key]]

@@ -17,7 +17,7 @@ from gpt.text.documents import joined_name
 
 @dataclass(frozen=True)
 class RunSummary:
-    """A run on disk. Its numbers are None if its last checkpoint cannot be read."""
+    """Summary of a run on disk. Fields from its checkpoints are None if they cannot be read."""
 
     name: str  # under runs/; SWEEP/RUN for a run in a sweep
     state: str  # running, stopped, finished, empty (no checkpoint yet), damaged or unreadable
@@ -33,7 +33,7 @@ class RunSummary:
 
 
 def list_runs() -> list[RunSummary]:
-    """Return the runs under `runs/`, newest first; for an unreadable run, only its name."""
+    """Summarise each run under `runs/`, newest first. An unreadable run has only name and state."""
     listed = []
     for run in run_folders():
         try:

@@ -136,7 +136,7 @@ def _is_folder(path: Path) -> bool:
 
 
 def _entries(folder: Path, *patterns: str) -> list[Path]:
-    """Return the paths in `folder` that match, also dangling links, in the order of `patterns`."""
+    """List entries (also dangling links) of `folder` that match `patterns`, in pattern order."""
     names = list[str]()
     with suppress(FileNotFoundError, NotADirectoryError):
         names = sorted(os.listdir(folder))  # noqa: PTH208 (names)

@@ -20,9 +20,9 @@ from gpt.seeds import member_seed
 def note_start(
     run: Path, config: Config, text_sha256: str, step: int, computed: Mapping[str, str | int]
 ) -> None:
-    """Append a line to provenance.jsonl of `run`, which starts or resumes at `step`.
+    """Append a line to provenance.jsonl in the folder `run`, for a start or resume at `step`.
 
-    `computed` is added to the line: the device and others that affect the last digits of results.
+    `computed` contains further entries of the line, such as the device and number of threads.
     """
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.name
@@ -47,7 +47,7 @@ def note_start(
 
 
 def _git_commit() -> str | None:
-    """Return the git commit of this program, with + for uncommitted changes; None without git."""
+    """Return the program's git commit, with + if it has uncommitted changes; None if not in git."""
 
     def git(*words: str) -> str:
         command = ["git", "-C", str(Path(__file__).parent), *words]

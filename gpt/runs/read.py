@@ -54,7 +54,7 @@ def read_checkpoint(run: Path, which: str | int = "best") -> CheckpointData:
 
 
 def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
-    """Read a checkpoint without its weights, which is fast; see `read_checkpoint`."""
+    """Read a checkpoint without its weights; for `which`, see `read_checkpoint`."""
     return _read_current(run, which)
 
 
@@ -111,7 +111,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify the checkpoint in `folder`, with the tensors in these `tensor_files`."""
+    """Read a checkpoint with the tensors in `tensor_files`; verify it, also its `step` if given."""
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -175,7 +175,7 @@ def _tensors(
     max_bytes: int,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
-    """Read the tensors of a file; check its size, its hash and, if given, their `shapes`."""
+    """Read float32 tensors by name; check the file's hash and size, and their `shapes` if given."""
     tensors = _any_tensors(path, sha256, max_bytes)
     is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
     found = {key: tensor.shape for key, tensor in tensors.items()}
@@ -185,14 +185,14 @@ def _tensors(
 
 
 def _mixture(path: Path, sha256: dict[str, str], model: ModelConfig, V: int) -> Mixture:
-    """Read the counts in a file, and the gate that mixes them with a network."""
+    """Read n-gram counts, and the gate that mixes them with a network, for a vocabulary of `V`."""
     max_bytes = COUNT_BYTES * (model.counts + 1) * COUNTED_IDS
     tensors = _any_tensors(path, sha256, max_bytes)
     return mixture_from(tensors, V, model)
 
 
 def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str, NDArray[Any]]:
-    """Read the tensors of a file; check its size and its hash."""
+    """Read tensors by name; check the file's size and its hash, given in `sha256` by file name."""
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:
         _check_hash(path.name, hashlib.file_digest(file, "sha256").hexdigest(), sha256)

@@ -55,7 +55,7 @@ def summary_to_resume(run: Path) -> CheckpointData:
 def _newest_intact(
     run: Path, read: Callable[[Path, int], Read]
 ) -> tuple[Read, dict[int, CheckpointError]]:
-    """Return what `read` returns for the newest intact checkpoint, and the errors of newer ones."""
+    """Call `read` from the newest checkpoint back; return its first result, and errors by step."""
     folder = run / "checkpoints"
     for replaced in folder.glob(".step-*.replaced"):  # left by a kill within `write_checkpoint`
         name = re.fullmatch(r"\.(step-\d+)\.replaced", replaced.name)

@@ -58,7 +58,7 @@ def write_checkpoint(
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:
-    """Write index.json: `last`, the step of `data`, and `best`, its best step if still on disk."""
+    """Write index.json: `last` is the step of `data`; `best` is its best step, null if removed."""
     best = data.best_step
     if best is not None and not layout.step_folder(folder, best).exists():
         best = None
@@ -75,7 +75,7 @@ def manifest_of(contents: dict[str, bytes]) -> bytes:
 
 
 def _write(place: Path, contents: dict[str, bytes]) -> None:
-    """Write the files to a temporary folder beside `place`, then rename it to `place`."""
+    """Write files (`contents` by name) to a temporary folder, then rename it to `place`."""
     temporary = place.with_name(f".{place.name}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)  # left by a run that was killed while it wrote
     try:
@@ -95,7 +95,7 @@ def _write(place: Path, contents: dict[str, bytes]) -> None:
 
 
 def _prune(folder: Path, kept: set[int | None]) -> None:
-    """Remove all checkpoints except those of the steps `kept`, and temporary folders."""
+    """Remove temporary folders, and all checkpoints except those of the steps in `kept`."""
     for entry in folder.iterdir():
         ours = re.fullmatch(r"step-(\d+)|\.step-\d+\.(tmp|replaced)", entry.name)
         if ours and not (ours[1] and int(ours[1]) in kept):
