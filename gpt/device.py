@@ -66,9 +66,8 @@ _setting_threads = Lock()
 def set_threads_here(count: int) -> None:
     """Set how many CPU threads torch uses for work of the calling Python thread.
 
-    torch.set_num_threads also changes the default for threads that start later. To restore that
-    default, this function calls torch.set_num_threads again, but in a new thread, so that the
-    number of the calling thread stays `count`.
+    torch.set_num_threads also changes the default for threads that start later. A second call, in a
+    new thread, restores that default without changing the number of the calling thread.
     """
     if torch.get_num_threads() == count:  # reading the number also fixes it for this thread
         return
@@ -115,7 +114,7 @@ def default_modes() -> Iterator[None]:
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Let torch use only kernels that add in a fixed order, and raise where it has none."""
+    """Restrict torch to deterministic kernels in a `with` block; other operations raise."""
     # torch requires the first variable, which CUDA reads when it starts; torch sets the second one
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     enabled = torch.are_deterministic_algorithms_enabled()
@@ -153,8 +152,8 @@ def compile_model(
         mode: `on`, `off`, or `auto`, which compiles on CUDA if that works. On a CPU, compiling
             takes longer than it saves in a run of minutes.
         device: the device of the model.
-        rehearse: function that runs a forward and a backward pass of a given model for each batch
-            shape. Errors of the compiler appear only when a compiled model is used.
+        rehearse: function called with the compiled model to run a forward and a backward pass for
+            each batch shape. Errors of the compiler appear only in such passes.
 
     Raises:
         DeviceError: `mode` is `on`, and the compiler does not work on this machine.
@@ -181,10 +180,10 @@ def compile_model(
 
 
 class SkipInitialization(TorchFunctionMode):
-    """Context in which modules are created without calling torch.nn.init to draw their weights.
+    """Context in which new modules skip the functions of torch.nn.init, which draw their weights.
 
-    The global generator is therefore not used. On the device `meta`, such a call would also import
-    torch's compiler, which is slow.
+    torch's global generator is therefore not used. On the device `meta`, these functions would
+    also import torch's compiler, which is slow.
     """
 
     def __torch_function__(

@@ -77,7 +77,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(names: Sequence[str], most: int, between: str = ", ") -> str:
-    """Join the first `most` names and count the others: `a.txt, b.txt and 2 more`."""
+    """Join the first `most` names by `between`; count the others: `a.txt, b.txt and 2 more`."""
     others = len(names) - most
     return between.join(names[:most]) + (f" and {others:,} more" if others > 0 else "")
 

@@ -44,7 +44,7 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Set the file name of an OSError in a `with` block to `path`; some errors have none."""
+    """Set the file name of any OSError raised in a `with` block to `path`, for its message."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Seeds of all random draws. Importing this module loads no torch."""
+"""Seeds of all random draws. This module does not import torch."""
 
 import hashlib
 

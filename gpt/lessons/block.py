@@ -39,8 +39,8 @@ def pre_norm_block(x: Tensor, block: Block) -> Tensor:
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
     """Return the standard deviation of x after each of the `layers`, then the norm of a gradient.
 
-    The gradient is that of the output's first channel by x. Each layer has weights (C, C) and GELU.
-    If `residual`, it adds x. `norm` is "none", or LayerNorm's place: "before" or "after" it.
+    The gradient is that of the output's first channel by x. A layer maps x to y = GELU(x W), or to
+    x + y if `residual`. `norm` applies LayerNorm "before" W, "after" the layer, or not ("none").
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []
@@ -116,7 +116,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the mean norms of the trained residual stream and of what each part adds to it."""
+    """Show the mean norms of the trained residual stream and of what attention and MLP add."""
     norms = []
     for layer, x in zip(trained.blocks, trained.streams, strict=True):
         attended = layer.attention(layer.attention_norm(x))

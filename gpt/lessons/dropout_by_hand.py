@@ -1,7 +1,7 @@
 """Dropout: in training, set random numbers to zero, so that the model relies on no single one.
 
-Sources: "Dropout: A Simple Way to Prevent Neural Networks from Overfitting" (JMLR 15, 2014); for
-attention weights "Attention Is All You Need" (arXiv:1706.03762) and its first implementations.
+Sources: "Dropout: A Simple Way to Prevent Neural Networks from Overfitting" (JMLR 15, 2014).
+Implementations of "Attention Is All You Need" (arXiv:1706.03762) apply it to attention weights.
 """
 
 import copy
@@ -41,7 +41,7 @@ class ScaledDropout(nn.Module):
 
 
 def loss_with(model: GPT, ids: Tensor, p: float) -> float:
-    """Return the loss in nats on ids (1, T) with dropout `p`: the mean of `LOSS_DRAWS` draws."""
+    """Return the loss in nats on ids (1, T) with dropout `p`, the mean of `LOSS_DRAWS` passes."""
     model = copy.deepcopy(model).train()
     for part in model.modules():
         if isinstance(part, nn.Dropout):

@@ -16,7 +16,7 @@ LARGEST = 8  # number of attention weights in a table
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return outputs (..., T, vs) and weights (..., T, S) of S keys; `causal` masks later keys."""
+    """Return outputs (..., T, vs), weights (..., T, S). If `causal`, later keys get weight 0."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
     weights = causal_softmax(scores) if causal else scores.softmax(dim=-1)
     return weights @ v, weights  # (..., T, vs), (..., T, S)
@@ -39,9 +39,9 @@ class Head(nn.Module):
         self.causal = causal
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return attention outputs (B, T, vs) and weights (B, T, S) of queries from x (B, T, d_in).
+        """Compute queries from x (B, T, d_in), keys and values from `context` (B, S, d_in), or x.
 
-        Keys and values come from `context` (B, S, d_in), by default x.
+        Return attention outputs (B, T, value_size) and weights (B, T, S).
         """
         context = x if context is None else context
         q, k, v = self.query(x), self.key(context), self.value(context)

@@ -83,7 +83,7 @@ class Page:
         self.parts.append({"drawing": caption, "lines": list(lines)})
 
     def check(self, claim: str, left: Tensor, right: Tensor, tolerance: float = 1e-5) -> None:
-        """Add a claim that two tensors are equal up to rounding, and whether this is true."""
+        """Add a claim that two tensors are equal, and whether this is true within `tolerance`."""
         largest = tolerance * max(1.0, float(right.detach().abs().max()))
         difference = float((left - right).detach().abs().max())
         self._check(claim, "equal", difference, holds=difference <= largest)
@@ -98,7 +98,7 @@ class Page:
         self.parts.append({"check": claim, "relation": relation} | result)
 
     def exercise(self, task: str, answer: str) -> None:
-        """Add the exercise: a change of the code, whose effect the learner predicts."""
+        """Add the exercise: `task`, a change of code whose effect to predict, and the `answer`."""
         self.parts.append({"exercise": " ".join(task.split()), "answer": " ".join(answer.split())})
 
     @property

@@ -1,6 +1,6 @@
 """Masks: which keys a query may attend to. The second half of the lesson `heads`.
 
-A mask not called additive is boolean, (T, S), and True where query t may attend to key s.
+Masks are boolean, (T, S), and True where query t may attend to key s. Additive masks are numbers.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ def influence(step: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 def explain_masks(page: Page, fused: nn.Module, x: Tensor) -> None:
-    """Write the page's part about masks; apply the causal heads `fused` to x (2, 16, 16)."""
+    """Write the part about masks on `page`, using causal attention `fused` and x (2, 16, 16)."""
     page.paragraph("""The **causal mask** is made once, for the longest text that the model takes.
         It is cropped to the t characters of the input (`self.future[:t, :t]`). It is a **buffer**
         of the module, which moves with the module to another device. It is not trained, because an

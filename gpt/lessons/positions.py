@@ -28,7 +28,7 @@ def sinusoids(T: int, C: int) -> Tensor:
 
 
 def permute_past(T: int, kept: int, seed: int) -> Tensor:
-    """Return positions 0 to T - 1, shuffled except for the last `kept` (at most T - 2)."""
+    """Return positions 0 to T - 1, shuffled except for the last `kept`. `kept` <= T - 2."""
     past = torch.arange(T - kept)
     generator, order = torch.Generator().manual_seed(seed), past
     while order.equal(past):
@@ -43,7 +43,7 @@ def explain(page: Page, seed: int) -> None:
     permuted = x[:, permute_past(8, 1, seed)]
 
     def last_outputs(positions: Tensor) -> list[Tensor]:
-        """Add `positions` to `x` and to `permuted`; return the last output of `head` for each."""
+        """Return the last outputs of `head` for `x` and for `permuted`, each plus `positions`."""
         return [head(add_positions(version, positions))[0][:, -1] for version in (x, permuted)]
 
     page.paragraph("""A head computes its weights from what the characters are, not from where they

@@ -52,14 +52,14 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return scores (..., T, T) of normalised q and k (..., T, hs); none exceeds sqrt(hs)."""
+    """Return scores (..., T, T) of normalised q and k (..., T, hs), at most sqrt(hs) each."""
     q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
     k = F.layer_norm(k, k.shape[-1:])
     return scaled_scores(q, k)
 
 
 def offset_by_one(k: Tensor) -> Tensor:
-    """Replace half of the channels of keys (..., T, hs) by those of the previous key."""
+    """Replace half of the channels of keys (..., T, head_size) by those of the previous key."""
     hs = k.shape[-1]
     # the pairs that rotary positions rotate least
     half = [i for i in range(hs) if i % (hs // 2) >= hs // 4]

@@ -17,19 +17,19 @@ from gpt.lessons.trained import Trained
 
 
 def raw_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return scores (..., T, T) of q and k (..., T, hs); their variance is proportional to hs."""
+    """Return scores (..., T, T) of queries q and keys k (..., T, head_size), without a scale."""
     scores: Tensor = q @ k.transpose(-2, -1)
     return scores
 
 
 def scaled_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return `raw_scores` divided by sqrt(hs), so that their variance does not depend on hs."""
+    """Return `raw_scores` / sqrt(head_size), whose variance does not depend on head_size."""
     scores: Tensor = raw_scores(q, k) * q.shape[-1] ** -0.5
     return scores
 
 
 def variance_of_products(dimension: int, pairs: int, seed: int) -> tuple[float, float]:
-    """Return the variances of q.k and q.k / sqrt(dimension) for `pairs` random Gaussian q and k."""
+    """Return the variances of q.k and q.k / sqrt(dimension) over `pairs` random pairs q, k."""
     generator = torch.Generator().manual_seed(seed)
     q, k = torch.randn(2, pairs, dimension, generator=generator)
     products = (q * k).sum(dim=-1)
@@ -107,7 +107,7 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Show the trained scores' variance and the weights' entropy, with and without the scale."""
+    """Show the trained scores' variance and the weights' entropy, with and without scaling."""
     T = trained.ids.shape[1]
     largest, past = max_entropy(T), torch.ones(T, T).tril() == 1
     page.paragraph(f"""Row t of the attention weights has t + 1 keys. The tables show the mean

@@ -1,6 +1,6 @@
 """One head of attention, computed for six words: the first half of the lesson `head`.
 
-The words, their vectors, the two seeds and all numbers are those of Raschka, "Build a Large
+The words, their vectors, the random seeds and all numbers are those of Raschka, "Build a Large
 Language Model (From Scratch)", chapter 3.
 """
 
@@ -48,7 +48,7 @@ def by_parameters() -> ParameterHead:
 
 
 def explain(page: Page, head: ParameterHead) -> None:
-    """Write the part of the page about `head`: one query, all queries, and `nn.Module`."""
+    """Write the lesson's first half on `page`: apply `head` to one word, then to all six."""
     matrices = torch.cat([head.query, head.key, head.value], dim=1)
     q, k, v = X @ head.query, X @ head.key, X @ head.value
     scores = q @ k.T  # (6, 6)

@@ -1,4 +1,4 @@
-"""The textbook GPT: the lessons so far in one function, which equals the production model.
+"""The textbook GPT: earlier lessons' code in one function, with the same logits as class `GPT`.
 
 `configs/classic.yaml` trains this architecture, GPT-2's (Radford et al. 2019, section 2.3).
 """
@@ -35,7 +35,7 @@ def draw_zeros(model: GPT) -> None:
 
 
 def example(seed: int) -> tuple[Tensor, GPT]:
-    """Return random ids (2, 8), and a random model of the config `classic` for 11 characters."""
+    """Return random ids (2, 8) and a random model of config `classic` with vocabulary size 11."""
     torch.manual_seed(seed)
     model = GPT(load_config("classic").model, 11).eval()
     draw_zeros(model)

@@ -88,7 +88,7 @@ def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, ids: Ids) -> float:
-    """Return the mean loss in nats on about `SCORED_CHARACTERS`, spread evenly over `ids`."""
+    """Return the mean loss in nats on about `SCORED_CHARACTERS` characters, spread over `ids`."""
     windows = spread_windows(ids, T, SCORED_CHARACTERS)
     losses = [cross_entropy(model(x), y, reduction="none") for x, y in windows]
     return float(torch.cat(losses).mean())
@@ -202,9 +202,10 @@ def explain_trained(page: Page, trained: Trained) -> None:
 
 
 def loss_by_context(model: nn.Module, ids: Tensor) -> dict[int, float]:
-    """Return the mean loss in nats on `ids` (N,) by context length: 1, 2, 4 and so on, up to N / 2.
+    """Return the mean loss in nats for each context length: 1, 2, 4 and so on.
 
-    No context exceeds `MAX_CONTEXT`. All losses are of the characters after the longest context.
+    The longest context has at most `MAX_CONTEXT` characters, and at most half of the text `ids`.
+    All losses are means over the same characters: those after the longest context.
     """
     powers = range(min(len(ids) // 2, MAX_CONTEXT).bit_length())
     losses = {}

@@ -39,7 +39,7 @@ LanguageModel = GPT | Ensemble
 
 
 def make_model(config: ModelConfig, vocabulary_size: int, seed: int | None = None) -> LanguageModel:
-    """Return a new model or ensemble; if `seed` is None, torch's global generator draws it."""
+    """Return a new model or ensemble; if `seed` is None, use torch's global random generator."""
     if config.ensemble > 1:
         return Ensemble(config, vocabulary_size, seed)
     return GPT(config, vocabulary_size, None if seed is None else generator(seed, "init", 0))
@@ -55,7 +55,7 @@ def members_of(model: LanguageModel) -> list[GPT]:
 def mean_prediction(logits: Sequence[Tensor]) -> Tensor:
     """Return the logarithm (..., V) of the members' mean probabilities, in float32.
 
-    `logits` has one tensor (..., V) for each member. If there is only one, it is returned as it is.
+    `logits` has one tensor (..., V) for each member. With one member, return its logits unchanged.
     """
     if len(logits) == 1:
         return logits[0]

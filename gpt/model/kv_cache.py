@@ -32,7 +32,7 @@ class Cache:
         self.mask: Tensor | None = None  # (B, 1, 1, T): True for characters to attend to
 
     def begin(self, ids: Tensor) -> None:
-        """Begin to append `ids` (B, t); set `positions`, `mask`. If a text has ids, t must be 1."""
+        """Store `ids` (B, t); set `positions` and `mask`. If t > 1, all texts must be empty."""
         t, longest = ids.shape[1], max(self.lengths)
         if t > 1 or (ids.is_cpu and longest == min(self.lengths)):  # equal lengths need no mask
             self.positions, self.mask = slice(longest, longest + t), None

@@ -15,9 +15,9 @@ from gpt.model.shapes import rotary_angles, staying_pairs
 class Rotary(nn.Module):
     """Rotary positions (RoFormer, arXiv:2104.09864, section 3.2.2).
 
-    Channels i and i + hs/2 of the query or key at position t are rotated as a pair, by the angle
-    t * 10000^(-2i/hs) in radians. The dot product of a query and a key then depends on the distance
-    between their positions, not on the positions themselves.
+    Channels i and i + hs/2 (hs: head_size) of a query or key at position t are rotated as a pair,
+    by the angle t * 10000^(-2i/hs) in radians. The dot product of a query and a key then depends on
+    the distance between their positions, not on the positions themselves.
     """
 
     cos: Tensor
@@ -40,10 +40,10 @@ class Rotary(nn.Module):
 
 
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two views of keys (..., hs): the channels to keep, and the channels to offset.
+    """Return two views of keys (..., head_size): channels that `offset_keys` keeps, and the others.
 
-    Each view has shape (..., 2, number of pairs). The channels to offset are those that
-    rotary positions rotate least: they depend on the character, and hardly on its position.
+    Each view has shape (..., 2, number of pairs). The other channels are those that rotary
+    positions rotate least: they depend on the character, and hardly on its position.
     """
     staying = staying_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)
@@ -51,12 +51,12 @@ def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def offset_keys(k: Tensor) -> Tensor:
-    """Replace half of the channels of keys (..., T, hs) by those of the previous key.
+    """Replace half of the channels of keys (..., T, head_size) by those of the previous key.
 
-    The first key gets zeros. The replaced channels depend on the previous character: if a query
-    looks for a character in these channels, it attends to the character after it. One head can thus
-    find what followed an earlier `e`, say; an induction head (arXiv:2209.11895) needs two layers
-    for this. This is the partial key offset of modded-nanogpt (pull request 169).
+    The first key gets zeros. The replaced channels depend on the previous character: a query that
+    looks for `e` in these channels attends to the character after an `e`. One head can thus find
+    what followed an earlier `e`; an induction head (arXiv:2209.11895) needs two layers for this.
+    This is the partial key offset of modded-nanogpt (pull request 169).
     """
     staying, offset = split_offset(k)
     offset = F.pad(offset, (0, 0, 0, 0, 1, 0))[..., :-1, :, :]  # (..., T, 2, n)

@@ -44,15 +44,15 @@ def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
 
 
 def staying_pairs(head_size: int) -> int:
-    """Return how many pairs of channels, i and i + head_size / 2, `key_offset` does not move.
+    """Return how many channel pairs (i, i + head_size / 2) `offset_keys` keeps in each key.
 
-    These are a key's first pairs; rotary positions rotate the other pairs less.
+    These are the first pairs. Rotary positions rotate the other pairs less.
     """
     return head_size // 4
 
 
 def rotary_angles(T: int, head_size: int) -> NDArray[np.float64]:
-    """Return angles (T, head_size / 2) in radians, for each position and pair of channels."""
+    """Return rotary angles (T, head_size / 2) in radians, by position and pair of channels."""
     half = head_size // 2
     angles: NDArray[np.float64] = np.outer(np.arange(T), 10000.0 ** -(np.arange(half) / half))
     return angles

@@ -1,6 +1,6 @@
 """A decoder-only transformer: embeddings, pre-LayerNorm blocks, logits.
 
-Shapes: B batch, T time, C channels, V vocabulary size; attention.py lists those of a head.
+Shapes: B batch, T time, C channels, V vocabulary size; attention.py defines the sizes of a head.
 """
 
 import re

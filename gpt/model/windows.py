@@ -1,4 +1,4 @@
-"""Predict windows that are longer than the network's context, with the help of counts.
+"""Predict windows longer than the network's context; mix in the predictions of n-gram counts.
 
 B: windows, T: ids of a window, V: number of distinct ids.
 """
@@ -15,8 +15,8 @@ def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
     """Mix the logits of a network with counts; return log-probabilities (B, T, V) in float32.
 
     Args:
-        mixture: the counts and the gate.
-        ids: (B, T) windows. The counts of each window start from nothing.
+        mixture: counts of the train split, and the gate that weighs counts and network.
+        ids: (B, T) windows. Each window is counted separately.
         logits: (B, T, V) of any precision and on any device.
     """
     network = logits.float().log_softmax(-1).cpu().numpy()
@@ -26,10 +26,10 @@ def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
 
 
 def segmented(model: LanguageModel, ids: Tensor) -> Tensor:
-    """Return the logits (B, T, V) of a network whose context may be shorter than the window.
+    """Return the logits (B, T, V) of windows `ids` (B, T), which may exceed the model's context.
 
-    The windows `ids` (B, T) are divided into consecutive segments of the network's context. Each
-    segment is predicted without the others: only counts reach back to the start of the window.
+    Windows are divided into consecutive segments as long as the context. Each segment is predicted
+    without the others.
     """
     context, T = model.config.T, ids.shape[1]
     whole = T // context * context

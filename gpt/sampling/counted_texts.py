@@ -1,4 +1,4 @@
-"""Mix the network's predictions with counts while texts are sampled."""
+"""Mix the network's predictions with those of n-gram counts while texts are sampled."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from gpt.counts.mixture import Mixture
 
 
 class CountedTexts:
-    """The counts of B texts that grow by one id at a time.
+    """N-gram counts of B texts, to each of which `append` adds one id at a time.
 
-    A text that outgrows the window of T ids is counted anew from its last T // 2 ids on.
+    If a text exceeds T ids, its counts start anew from its last T // 2 ids.
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
@@ -20,7 +20,7 @@ class CountedTexts:
         self.texts = [self._count(prompt[-mixture.T :]) for prompt in prompts]
 
     def mix(self, network: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Mix log-probabilities of the network (B, V) with each text's counts."""
+        """Return the log-probabilities `network` (B, V), mixed with those of each text's counts."""
         experts, features = zip(*(text.predict() for text in self.texts), strict=True)
         mixed = self.mixture.mix(np.stack(experts), np.stack(features), network.astype(np.float32))
         return mixed.astype(np.float64)
@@ -37,7 +37,7 @@ class CountedTexts:
         self.texts = [self.texts[row] for row in rows]
 
     def _count(self, ids: Sequence[int]) -> ExpertState:
-        """Return the counts of a text."""
+        """Return the n-gram counts of a text with these `ids`."""
         text = ExpertState(self.mixture.experts)
         for id_ in ids:
             text.append(id_)

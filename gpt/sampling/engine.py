@@ -25,11 +25,11 @@ SAMPLE_BYTES = 10_000  # most memory of a sample's generator, recent ids and lis
 
 
 class Engine(Protocol):
-    """Interface of a model and B texts of at most T ids, whose keys and values are cached.
+    """Interface of engines: a model and B texts of at most T ids with cached keys and values.
 
     Attributes:
         T: the context of the network, in ids.
-        mixture: counts to mix the network's predictions with, if the model has them.
+        mixture: n-gram counts to mix with the network's predictions; None if the model has none.
     """
 
     T: int
@@ -54,7 +54,7 @@ def open_engine(
 
     Args:
         checkpoint: the model's config, vocabulary and weights.
-        device: name of a device. `auto` is the CPU if that takes seconds, else see `select_device`.
+        device: device name. `auto` is the CPU if it needs only seconds, else see `select_device`.
         B: number of texts.
         length: characters of each sample, if known.
         prompt: number of ids of the longest prompt.

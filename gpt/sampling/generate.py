@@ -33,9 +33,9 @@ class Generator:
     The context of a text begins with the last T ids of its prompt and grows by each id drawn. When
     the context exceeds T ids, only its last T // 2 ids are kept and prefilled again. Later ids are
     therefore drawn with T // 2 to T ids of context. An id stands for a character, or for a byte in
-    a byte model. The id `never` is not drawn.
+    a byte model. If `never` is given, this id is not drawn.
 
-    If the engine has a mixture, ids are drawn from that of network and counts: see CountedTexts.
+    If `engine.mixture` is set, network and counts together predict the ids: see `CountedTexts`.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Generator:
         self.sources = [self.sources[row] for row in rows]
 
     def _prefill(self, rows: list[int]) -> None:
-        """Prefill the contexts in `rows`, except each one's last id, which `step` decodes."""
+        """Prefill the contexts in `rows`, each without its last id, which `step` decodes."""
         contexts = [self.contexts[row][:-1] for row in rows]
         longest = max(map(len, contexts), default=0)
         n = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)
@@ -113,7 +113,7 @@ def generate(
     rules: SampleConfig = PLAIN,
     stops: Sequence[str] = (),
 ) -> Iterator[Chunk]:
-    """Continue each prompt for `length` characters or until a stop string; yield the new text.
+    """Continue each prompt for `length` characters or until a stop string; yield `Chunk`s.
 
     Chunks of different samples are interleaved. A stop string is not part of the sample, so
     characters that may be its beginning are held back. Each of the `prompts` is a list of ids;
@@ -160,7 +160,7 @@ def generate_text(
     step: int = 0,
     mixture: "Mixture | None" = None,
 ) -> str:
-    """Return `length` characters of `model` after `prompt`; `seed` and `step` seed the draws."""
+    """Return `length` characters that `model` adds to `prompt`, drawn with `seed` and `step`."""
     ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
     engine = engine_of(model, 1, mixture)
     chunks = generate(engine, vocabulary, [ids], sources, length=length, rules=rules)

@@ -19,8 +19,8 @@ def check_known(
 ) -> None:
     """Raise UsageError if `text` has characters outside the vocabulary.
 
-    The message begins with `what` and ends with `advice`. If `shared`, and if the vocabulary has
-    an unknown id, accept all characters except surrogates, which no valid text contains.
+    The message begins with `what` and ends with `advice`. If `shared` is True and the vocabulary
+    has an id for unknown characters, raise only for surrogates, which no valid text contains.
     """
     unknown = vocabulary.outside(text)
     if shared and vocabulary.unknown_id is not None:

@@ -1,7 +1,7 @@
 """Choose ids from logits, by pure functions that map logits (B, V) to logits (B, V) or ids (B,).
 
-Shapes: B texts, V vocabulary size. A rule excludes a character by setting its logit to -inf. Every
-rule keeps at least one character of each row.
+Shapes: B texts, V vocabulary size. The functions `keep_...` exclude characters by
+setting their logits to -inf; each keeps at least one character of each row.
 """
 
 import numpy as np

@@ -43,7 +43,7 @@ class Detokenizer:
 
 @dataclass
 class Chunk:
-    """Characters of one sample, and the log-probability of each."""
+    """New characters of one sample, and the log-probability of each."""
 
     sample: int  # index of the sample
     text: str
@@ -80,7 +80,7 @@ class StopBuffer:
         return self.release(n) if n > 0 else None
 
     def release(self, n: int, *, ended: bool = False, stop: str | None = None) -> Chunk:
-        """Move the first `n` characters into a `Chunk` with the values `ended` and `stop`."""
+        """Move the first `n` held-back characters to a new `Chunk` with this `ended` and `stop`."""
         chunk = Chunk(self.sample, self.text[:n], self.log_probabilities[:n], ended, stop)
         self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
         return chunk
