@@ -44,7 +44,7 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Set the file name of any OSError raised in a `with` block to `path`, for its message."""
+    """Give any OSError raised in the `with` block the file name `path`, which its message shows."""
     try:
         yield
     except OSError as error:

@@ -65,7 +65,7 @@ def evaluate_each(
 ) -> list[float]:
     """Return mean losses in nats per id: of `model`, then of each member if it is an ensemble.
 
-    If `mixture` is set, the first loss in the list is that of the mixture.
+    If `mixture` is set, the list has one more loss, that of the mixture, in front of these.
 
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. Nothing is random. On a CPU, each thread

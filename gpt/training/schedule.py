@@ -24,9 +24,9 @@ class Schedule:
     """Learning rate and batch shape of each step, and when evaluations and checkpoints are due.
 
     Attributes:
-        plans: (step, steps) pairs. From step `step` on, the run is planned to have `steps` steps
-            in total. If `train.minutes` is not set, the tuple is empty until `replan` is called. A
-            checkpoint stores it as `train.plans`, so that the run can be repeated.
+        plans: a tuple of (step, steps) pairs: from step `step` on, the run is planned to have
+            `steps` steps in total. Without `train.minutes`, `plans` is empty until `replan` is
+            called. A checkpoint stores `plans` as `train.plans`, which repeats the run.
         scale: factor of all learning rates. Each rollback halves it.
     """
 
@@ -34,10 +34,8 @@ class Schedule:
         train = config.train
         self.peak, self.floor = train.learning_rate, train.min_learning_rate
         self.warmup_steps, self.batch_size = train.warmup_steps, train.batch_size
-        self.T, self.short_T = (
-            config.model.attention_window,
-            train.first_window or config.model.attention_window,
-        )
+        self.T = config.model.attention_window
+        self.short_T = train.first_window or self.T
         self.plans: tuple[Plan, ...] = train.plans
         self.unplanned: Plan = (0, train.steps)  # used while there are no plans
         self.scale = 1.0
