@@ -125,6 +125,6 @@ def find_to_delete(name: str) -> Path:
 
 
 def source_runs(config: Config) -> dict[str, str]:
-    """Return the runs in `train.init_from` and `train.distill`, if set, by the name of the setting."""
+    """Return the runs in `train.init_from` and `train.distill`, if set, by name of setting."""
     runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
     return {key: run for key, run in runs.items() if run is not None}
