@@ -17,11 +17,12 @@ from gpt.config.schema import Config, DataConfig
 from gpt.errors import Interrupted
 from gpt.model.transformer import GPT
 from gpt.recipe import difficulty
+from gpt.recipe.chooser import COUNTS_S, COUNTS_VOCABULARY_S
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
 from gpt.recipe.law import of_repeated, predict, uncertainty
 from gpt.recipe.plan import Plan, plan
 from gpt.recipe.repetition import context_of, repeated_loss, repeated_part, repeats_much
-from gpt.recipe.settings import Choice, context_length, settings_for
+from gpt.recipe.settings import Choice, context_length, settings_for, with_counts
 from gpt.recipe.speed import (
     Pace,
     Speed,
@@ -104,7 +105,7 @@ def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
     keys = ("steps", "batch_size", "muon_learning_rate", "learning_rate", "first_window")
     for key in keys:
         assert getattr(ours.train, key) == getattr(cpu.train, key)
-    assert ours.model == cpu.model
+    assert with_counts(ours, shortest_split=111_540, V=65).model == cpu.model
     short = settings_for(Choice(2, 128, 140 * 1024), T=256)
     for key in keys:
         assert getattr(short.train, key) == pytest.approx(getattr(fast.train, key), rel=0.02)
@@ -121,6 +122,45 @@ def test_settings_of_any_length_and_width_are_a_valid_config(characters: int, C:
 @given(shortest=st.integers(11, 10**9))
 def test_the_context_leaves_several_windows_to_each_split(shortest: int) -> None:
     assert context_length(shortest) <= max(8, shortest / 4)
+
+
+@given(shortest=st.integers(64, 10**9), V=st.integers(2, 200_000))
+def test_with_counts_t_is_a_power_of_two_times_the_attention_window(shortest: int, V: int) -> None:
+    context = context_length(shortest)
+    config = settings_for(Choice(2, 64, 10**6), T=context)
+    model = with_counts(config, shortest, V).model
+    assert model.attention_window == context
+    times = model.T // context
+    assert times * context == model.T
+    assert times.bit_count() == 1
+    assert min(16384, shortest / 2) >= model.T
+    assert max(context, 2**22 / V) >= model.T, "time and memory have a bound"
+    assert model.counts and model.window_counts
+
+
+@pytest.mark.parametrize(("T", "attention"), [(100, 100), (512, 512), (3000, 512), (10**5, 512)])
+def test_a_window_that_is_set_is_kept_and_attention_is_within_it(T: int, attention: int) -> None:
+    base = Config.model_validate({"model": {"T": T}})
+    model = planned(1_000_000, 2, base).config.model
+    assert (model.T, model.attention_window, model.counts) == (T, attention, 8)
+
+
+def test_an_attention_window_that_is_set_is_kept() -> None:
+    base = Config.model_validate({"model": {"attention_window": 96, "T": 800, "counts": 5}})
+    model = planned(1_000_000, 2, base).config.model
+    assert (model.T, model.attention_window, model.counts) == (800, 96, 5)
+
+
+@pytest.mark.parametrize("characters", [2_400, 20_000, 1_000_000])
+def test_without_counts_t_is_the_attention_window(characters: int) -> None:
+    for T in (None, 100):
+        given_model = {"counts": 0} if T is None else {"counts": 0, "T": T}
+        base = Config.model_validate({"model": given_model})
+        chosen = planned(characters, 2, base)
+        model, context = chosen.config.model, T or context_length(characters // 10)
+        assert (model.T, model.attention_window) == (context, context)
+        assert model.counts == model.window_counts == 0
+        assert not any("counts" in line for line in chosen.describe())
 
 
 @given(
@@ -333,7 +373,7 @@ def test_evaluations_are_few_in_a_short_run_and_at_equal_distances(minutes: floa
     train, schedule = config.train, Schedule(config)
     due = [step for step in range(train.steps + 1) if schedule.is_due(step, train.eval_every)]
     done = [schedule.part_done(step) for step in due]
-    assert 3 <= len(done) <= max(3, min(11, 1 + 60 * minutes / 24))
+    assert 3 <= len(done) <= max(3, min(11, 1 + 60 * minutes / 50))
     assert np.diff(done) == pytest.approx(1 / (len(done) - 1), abs=2 / train.steps)
 
 
@@ -345,7 +385,7 @@ def test_what_looks_at_evaluations_has_as_many_in_a_short_run(setting: dict[str,
 
 
 def test_the_val_split_is_made_smaller_only_where_it_would_take_the_time_for_training() -> None:
-    assert "val_fraction" not in planned(20_000_000, 2).config.data.model_fields_set
+    assert "val_fraction" not in planned(10_000_000, 2).config.data.model_fields_set
     huge = planned(1_000_000_000, 2).config
     assert huge.data.val_fraction < 0.1
     kept = Config.model_validate({"data": {"val_fraction": 0.1}})
@@ -354,28 +394,36 @@ def test_the_val_split_is_made_smaller_only_where_it_would_take_the_time_for_tra
 
 def test_of_no_text_the_last_evaluation_takes_more_than_a_third_of_the_time() -> None:
     """It was that of the smallest model that counted, though a larger one was chosen."""
-    for characters in (30_000_000, 60_000_000, 100_000_000, 130_000_000):
-        config, speed = planned(characters, 2).config, fake_speed(65)
+    base = Config.model_validate({"threads": 1})
+    for characters in (10_000_000, 30_000_000, 60_000_000, 100_000_000, 130_000_000):
+        config, speed = planned(characters, 2, base).config, fake_speed(65)
         speed.learn(config)
-        evaluation_s = speed.predict(config).evaluation_s
+        evaluation_s = speed.predict(config).evaluation_s + COUNTS_S + 65 * COUNTS_VOCABULARY_S
         assert config.data.val_fraction * characters * evaluation_s < 120 / 3
 
 
 @pytest.mark.parametrize("characters", [1_000_003, 10_700_003, 102_000_001])
 def test_a_smaller_val_split_still_holds_a_window(characters: int) -> None:
-    """Rounded down to one digit, val_fraction left less than T + 1 characters."""
+    """Rounded down to one digit, val_fraction left less than T + 1 characters.
+
+    Later, T was that of the val split before it was made smaller.
+    """
     slow = speed_at(1e-6, evaluation_s=1e3)
     corpus = corpus_of(characters)
     text = replace(TEXT, train_ids=len(corpus.train))
     chosen = plan(corpus, 2, difficulty=text, speed=slow).config
-    assert chosen.data.val_fraction * characters > chosen.model.T + 1
+    assert chosen.data.val_fraction * characters > 2 * chosen.model.T
+    base = Config.model_validate({"model": {"T": 2048}})
+    kept = plan(corpus, 2, base, difficulty=text, speed=slow).config
+    assert kept.model.T == 2048
+    assert kept.data.val_fraction * characters > 2048 + 1
 
 
 def test_a_late_start_leaves_a_val_split_to_speak_of() -> None:
     """When the minutes were gone before the plan, val became two windows."""
     corpus = corpus_of(10_000_000)
     text = replace(TEXT, train_ids=len(corpus.train))
-    chosen = plan(corpus, 0.5, elapsed_s=40.0, difficulty=text, speed=fake_speed(65), repeats=False)
+    chosen = plan(corpus, 2, elapsed_s=160.0, difficulty=text, speed=fake_speed(65), repeats=False)
     assert chosen.config.data.val_fraction * corpus.characters >= 20_000
 
 
@@ -423,9 +471,9 @@ def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
     )
     whole, part = plan(corpus, 0.1, base, speed=quick), plan(corpus, 0.1, base, speed=slow)
     assert "val_fraction" not in whole.config.data.model_fields_set
-    assert part.config.data.val_fraction * 40_000 < 2000
+    assert part.config.data.val_fraction * 40_000 <= 2000
     assert part.val_loss > 1.5 * whole.val_loss
-    T, fraction = part.config.model.T, part.config.data.val_fraction
+    T, fraction = part.config.model.attention_window, part.config.data.val_fraction
     val = corpus.last(40_000 - train_characters(40_000, fraction))
     text = measure_difficulty(corpus, T, base, 0.1, val=val, repeats=repeats_much(corpus, T))
     assert part == plan(corpus, 0.1, base, difficulty=text, speed=slow)
@@ -518,9 +566,9 @@ def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
     )
     text = replace(TEXT, train_ids=36_000)
     chosen = plan(corpus, 2, difficulty=text, speed=fake_speed(65))
-    T, train = chosen.config.model.T, chosen.config.train
-    assert chosen.config.model.key_offset == repeats
-    assert train.first_window == (T // 2 if repeats else T // 4)
+    model, train = chosen.config.model, chosen.config.train
+    assert model.key_offset == repeats
+    assert train.first_window == model.attention_window // (2 if repeats else 4)
 
 
 def test_models_of_a_text_that_repeats_itself_have_two_whole_heads() -> None:
@@ -659,7 +707,7 @@ def test_what_a_text_repeats_and_what_the_pilot_has_learnt_of_it_are_measured() 
     lines = np.random.default_rng(5).integers(len(LETTERS), size=(350, 20)).astype(np.uint8)
     ids = lines.repeat(6, axis=0).flatten()[:40_000]  # each line six times, and never again
     corpus = replace(corpus_of(40_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
-    base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"T": 128}})
+    base = Config.model_validate({"device": "cpu", "threads": 1, "model": {"T": 128, "counts": 0}})
     text = measure_difficulty(corpus, 128, base, 0.1, repeats=True)
     assert text.repeated_part == repeated_part(corpus.val, 128, context_of(corpus, 128))
     assert 0.6 < text.repeated_part < 5 / 6
@@ -724,7 +772,7 @@ def test_a_run_that_turns_out_to_be_faster_ends_where_it_would_overfit() -> None
     )
     train, model = slow.config.train, slow.config.model
     assert not slow.ends_early
-    in_step = train.batch_size * model.T
+    in_step = train.batch_size * model.attention_window
 
     def loss(steps: int) -> float:
         shape = Choice(model.n_layer, model.C, steps * in_step, model.character_dropout)
@@ -855,7 +903,7 @@ def test_of_bytes_the_loss_is_predicted_per_character() -> None:
         plan(each, 5, difficulty=text, speed=fake_speed(65)) for each in (in_bytes, corpus)
     )
     assert of_bytes.val_loss == pytest.approx(3 * of_characters.val_loss, rel=1e-3)
-    assert "bytes" in of_bytes.describe()[1]
+    assert all("bytes" in line for line in of_bytes.describe()[1:3])
 
 
 @pytest.mark.parametrize("steps", [0, 7, 20])

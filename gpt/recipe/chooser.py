@@ -29,6 +29,7 @@ from gpt.recipe.settings import (
 from gpt.recipe.speed import MEMBERS, Speed, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
+from gpt.text.splits import train_characters
 from gpt.training.memory_estimate import training_bytes
 
 LAYERS = (2, 3, 4, 6, 8, 12)  # numbers of layers to choose from
@@ -131,12 +132,19 @@ class Chooser:
         fixed = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
         if fixed or ids * id_s <= MAX_LAST_EVALUATION * seconds:
             return None
-        smallest = 2 * (self.T + 2)  # characters; rounding down leaves at least half of them
+        # T, if it is not set, is at most half of a split; rounding down leaves at least half
+        smallest = 2 * (self._options("T", (2 * self.T,))[0] + 2)
         affordable = int(REDUCED_LAST_EVALUATION * seconds / id_s * characters / ids)
         fraction = max(smallest, affordable) / self.corpus.characters
         digit = 10.0 ** math.floor(math.log10(fraction))
         fraction = float(f"{math.floor(fraction / digit) * digit:.1g}")
         return fraction if fraction * self.corpus.characters < characters else None
+
+    def val_characters(self, val_fraction: float | None) -> int:
+        """Return the characters of the val split after it is made smaller by `val_fraction`."""
+        if val_fraction is None:
+            return self.corpus.val_characters
+        return self.corpus.characters - train_characters(self.corpus.characters, val_fraction)
 
     def best(self, text: Difficulty, seconds: float, scored: int) -> PredictedRun:
         """Return the run with the lowest predicted val loss that takes at most `seconds`.
@@ -177,7 +185,9 @@ class Chooser:
         """
         config = settings_for(choice, self.T, self.batch_size, repeats=self.offsets_keys)
         if self.has_counts:
-            config = with_counts(config, self.shortest_split, len(self.corpus.vocabulary))
+            val_ids = len(self.corpus.last(self.val_characters(val_fraction)))
+            shortest_split = min(self.shortest_split, val_ids)
+            config = with_counts(config, shortest_split, len(self.corpus.vocabulary))
         changes: dict[str, Any] = {
             "train.minutes": self.minutes,
             "train.sample_length": SAMPLE_LENGTH,

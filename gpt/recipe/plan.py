@@ -23,7 +23,6 @@ from gpt.recipe.settings import Choice
 from gpt.recipe.speed import Pace, Speed, measure_paces, threads_of_members, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
-from gpt.text.splits import train_characters
 from gpt.text.vocabulary import Ids
 
 FIRST_MEASURED = ((2, 64), (2, 128))  # (layers, channels) of the models that are measured first
@@ -72,7 +71,7 @@ class Plan:
     ends_early: bool
 
     def describe(self) -> list[str]:
-        """Return three lines of text: the model, the training, and the predicted val loss."""
+        """Return lines of text: the model, its counts, the training, the predicted val loss."""
         model, train = self.config.model, self.config.train
         dropout = model.character_dropout
         regularised = f", token dropout {dropout:g}" if dropout else ""
@@ -80,11 +79,14 @@ class Plan:
         early = "; a longer run would overfit" if self.ends_early else ""
         passes = f"{self.passes:.2g}"
         in_step = train.batch_size * model.attention_window
-        attention = counts = ""
+        attention = ""
         if model.attention_window < model.T:
             attention = f" with attention to {model.attention_window}"
+        counts = []
         if model.counts:
-            counts = f", and counts of up to {model.counts} {self.unit}s of context"
+            counts = [f"counts: {counted(model.counts, self.unit)} of context in the text"]
+            if model.window_counts:
+                counts[0] += f", {model.window_counts} in the window so far"
         without = " without counts" if model.counts else ""
         predicted = (
             f"predicted val loss{without}: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats"
@@ -92,7 +94,8 @@ class Plan:
         return [
             f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
             f"{counted(model.n_head, 'head')}, T {model.T}{attention}; "
-            f"{counted(self.parameters, 'parameter')}{counts}",
+            f"{counted(self.parameters, 'parameter')}",
+            *counts,
             f"training: steps of {counted(in_step, self.unit)}, about "
             f"{passes} {'pass' if passes == '1' else 'passes'} over the text"
             f"{regularised}{early}",
@@ -148,10 +151,9 @@ def plan(
 
     chooser = Chooser(corpus, speed, base, minutes, repeats)
     usual, pilot_pace = _measure_first(chooser, limit_s)
-    val_fraction, val_characters = chooser.val_fraction(remaining_s(), usual), corpus.val_characters
-    if val_fraction is not None:  # predict the loss of the smaller val split
-        val_characters = corpus.characters - train_characters(corpus.characters, val_fraction)
-    val = corpus.last(val_characters)
+    val_fraction = chooser.val_fraction(remaining_s(), usual)
+    val_characters = chooser.val_characters(val_fraction)
+    val = corpus.last(val_characters)  # whose loss is predicted
     if difficulty is None:
         difficulty = _measure_text(chooser, val, pilot_pace, remaining_s(), check_stop)
     while True:
