@@ -232,7 +232,8 @@ class Chooser:
         """Yield the run of the best length for each `character_dropout`; see `best`."""
         pace = self.speed.predict(config)
         each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
-        fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s) + self.evaluations * each_s
+        fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s)
+        fixed_s += (self.evaluations + self.has_counts) * each_s  # with counts, step 0 is one, too
         training_s = (1 - EVALUATION_FRACTION) * seconds - fixed_s
         training_s = max(training_s, MIN_TRAINING_FRACTION * seconds)
         longest = max(1, int(training_s / pace.train_s))
