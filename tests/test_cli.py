@@ -324,8 +324,8 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
     assert "step 13 after" in out
     assert [r["step"] for r in metrics_of(trained)] == list(range(14))
     assert load_config(trained / "config.yaml").train.steps == 13
-    code, _, err = gpt("train", "--resume", "small", "--set", "model.T=5")
-    assert (code, "cannot change model.T (13 to 5)" in err) == (2, True)
+    code, _, err = gpt("train", "--resume", "small", "--set", "model.n_layer=3")
+    assert (code, "cannot change model.n_layer (2 to 3)" in err) == (2, True)
     code, _, err = gpt("train", "--resume", "small", "--run-dir", "other")
     assert (code, "leave out --config, --init-from, --run-dir" in err) == (2, True)
 

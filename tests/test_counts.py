@@ -373,7 +373,6 @@ def test_a_checkpoint_without_its_counts_is_damaged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"T": 31, "attention_window": 37}, "at most model.T"),
         ({"T": 31, "attention_window": 13}, "set model.counts"),
         ({"window_counts": 3}, "model.counts of at least 1"),
     ],
@@ -383,6 +382,10 @@ def test_windows_and_counts_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         small(model={"T": 13, "C": 24, "n_head": 3} | settings)
+
+
+def test_attention_reaches_no_further_than_the_window() -> None:
+    assert small(model={"T": 31, "attention_window": 37, "C": 24}).model.attention_window == 31
 
 
 def test_weights_of_the_gate_depend_on_the_position() -> None:

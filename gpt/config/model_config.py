@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from gpt.config.section import ConfigSection, Fraction, PositiveInt, fixed, inherited
 
@@ -22,7 +22,7 @@ class ModelConfig(ConfigSection):
     )
     attention_window: PositiveInt = inherited(
         lambda given: given["T"],
-        "characters that attention sees at once, within the window; null = T",
+        "characters that attention sees at once, at most T; null = T",
     )
     C: PositiveInt = fixed(128, "channels: the width of the residual stream")
     n_layer: Layers = fixed(4, "transformer blocks, each with attention and an MLP")
@@ -81,6 +81,13 @@ class ModelConfig(ConfigSection):
         0.0, "token dropout: the probability that an input character's embedding is set to zero"
     )
 
+    @field_validator("attention_window")
+    @classmethod
+    def _within_window(cls, attention_window: int, info: ValidationInfo) -> int:
+        """Limit attention to the window."""
+        T: int = info.data.get("T", attention_window)  # absent if it is wrong itself
+        return min(attention_window, T)
+
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         if "head_size" not in self.model_fields_set and self.C % self.n_head:
@@ -88,15 +95,11 @@ class ModelConfig(ConfigSection):
                 f"model.head_size: model.C {self.C} is not a multiple of model.n_head "
                 f"{self.n_head}; set model.head_size (n_head x head_size need not equal C)"
             )
-        if self.attention_window > self.T:
-            raise ValueError(
-                f"model.attention_window: expected at most model.T ({self.T}), got "
-                f"{self.attention_window}"
-            )
         if self.attention_window < self.T and not self.counts:
             raise ValueError(
                 f"model.T: expected model.attention_window ({self.attention_window}), as only "
-                f"counts reach further back, got {self.T}; set model.counts, or a smaller model.T"
+                f"counts reach further back, got {self.T}; set model.counts, or "
+                f"model.attention_window={self.T}"
             )
         if self.window_counts and not self.counts:
             raise ValueError(

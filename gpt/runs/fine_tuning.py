@@ -22,6 +22,8 @@ def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
         fine_tuning = SETTINGS[key].fine_tuning
         if fine_tuning != "new":
             inherited[key] = factor * value if fine_tuning == "scaled" else value
+    if inherited["model.attention_window"] == inherited["model.T"]:  # it follows from a new T
+        del inherited["model.attention_window"]
     return inherited
 
 
@@ -40,10 +42,11 @@ def check_same_model(data: CheckpointData, config: Config) -> None:
             f"train.init_from: the model is that of {run}, so a config cannot change "
             f"{', '.join(changed)}; leave that out, or start with new weights"
         )
-    if config.model.positions == "learned" and before["model.T"] < config.model.T:
+    learned, wanted = before["model.attention_window"], config.model.attention_window
+    if config.model.positions == "learned" and learned < wanted:
         raise ConfigError(
-            f"model.T: expected at most {before['model.T']}, as {run} learned that many position "
-            f"embeddings, got {config.model.T}"
+            f"model.attention_window: expected at most {learned}, as {run} learned that many "
+            f"position embeddings, got {wanted}; set it, or model.T"
         )
 
 
