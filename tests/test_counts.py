@@ -190,10 +190,11 @@ def test_the_gate_is_fitted_on_text_that_neither_counts_nor_network_have_seen(
     fit = GateFit(config, ids, V)
     n = held_out_ids(len(ids), 13, fit.experts.size, V)
     assert 0 < n < len(ids) / 4
-    rest = Experts(count_ngrams(ids[:-n], V, 3), 2)
-    x = ids[-n:][:31].astype(np.int64)
+    rest = Experts(count_ngrams(ids[n:], V, 3), 2)
+    x = ids[:31].astype(np.int64)
     np.testing.assert_array_equal(fit.log_probabilities[:31], rest.of_window(x)[0])
-    assert fit.held_out.tolist() == ids[-n:].tolist()
+    assert fit.held_out.tolist() == ids[:n].tolist()
+    assert fit.network_ids.tolist() == ids[n:].tolist()
     assert fit.experts.counts.counts[3].sum() == len(ids) - 3  # the model counts all of it
 
 

@@ -1,11 +1,13 @@
 """Fit the gate that mixes counts with the network, on text that neither has seen.
 
-The network trains on all of the train split but its end. For the fit, that end is predicted by the
-network and by counts of the rest. On text that the network has trained on, its predictions are too
-good: a gate fitted there would trust it too much. Fitting takes seconds, so it is repeated at every
-evaluation, from the same initial gate: its result is a function of the network alone.
+The network trains on all of the train split but its start. For the fit, that start is predicted by
+the network and by counts of the rest. (The end of the split is often about the same things as val:
+a network that lacks it predicts val far worse.) On text that the network has trained on, its
+predictions are too good: a gate fitted there would trust it too much. Fitting takes seconds, so it
+is repeated at every evaluation, from the same initial gate: its result is a function of the network
+alone.
 
-n: ids of the end, E: experts, F: features, V: number of distinct ids.
+n: ids of the start, E: experts, F: features, V: number of distinct ids.
 """
 
 import numpy as np
@@ -37,7 +39,7 @@ NETWORK_WEIGHT = 0.4  # initial weight of the network's log-probabilities; the e
 
 
 def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
-    """Return the number of ids at the end of the train split that the gate is fitted on.
+    """Return the number of ids at the start of the train split that the gate is fitted on.
 
     Args:
         train_ids: number of ids of the train split.
@@ -51,11 +53,12 @@ def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
 
 
 class GateFit:
-    """Fits the gate between n-gram counts and network on the held-out end of the train split.
+    """Fits the gate between n-gram counts and network on the held-out start of the train split.
 
     Attributes:
         experts: counts of the whole train split, for the mixture with the trained model.
-        held_out: the ids at the end of the train split, which the network must not train on.
+        held_out: the ids at the start of the train split.
+        network_ids: the other ids, which the network trains on.
     """
 
     def __init__(self, config: Config, train: Ids, V: int) -> None:
@@ -64,8 +67,8 @@ class GateFit:
         with phase("counting n-grams"):
             self.experts = Experts(count_ngrams(train, V, order), model.window_counts)
             n = held_out_ids(len(train), model.attention_window, self.experts.size, V)
-            self.held_out = train[-n:]
-            rest = count_ngrams(train[: -len(self.held_out)], V, order)
+            self.held_out, self.network_ids = train[:n], train[n:]
+            rest = count_ngrams(self.network_ids, V, order)
             experts = Experts(rest, model.window_counts)
             self.windows = [  # (T,) each
                 pair

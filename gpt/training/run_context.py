@@ -33,9 +33,8 @@ class RunContext:
 
     @property
     def network_ids(self) -> Ids:
-        """Ids that the network trains on: the train split without its held-out end, if any."""
-        train = self.corpus.train
-        return train[: -len(self.gate_fit.held_out)] if self.gate_fit else train
+        """Ids that the network trains on: the train split without its held-out start, if any."""
+        return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
 
     def mixture(self, model: LanguageModel, step: int) -> Mixture | None:
         """Return the mixture of counts and `model` at `step`; None without `model.counts`."""
