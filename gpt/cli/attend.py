@@ -95,7 +95,7 @@ def attend(
 
 
 def _val_text(model: "Model") -> str:
-    """Return up to `VAL_CHARACTERS` characters from the start of val, without unknown ones."""
+    """Return the first `VAL_CHARACTERS` of val, or fewer; skip those outside the vocabulary."""
     from gpt.api.resolve import read_text
 
     try:

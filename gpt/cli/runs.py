@@ -85,7 +85,7 @@ def _row(run: "RunSummary") -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    """Format an age such as `3 h`: in the largest of d, h, min that gives 2 or more, else in s."""
+    """Format an age such as `3 h`, in days, hours or minutes if there are at least 2, else in s."""
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"

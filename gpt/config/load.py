@@ -69,9 +69,9 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return {"train.muon_learning_rate": rate} if `changes` scale the rate in `below`, else {}.
+    """Return `train.muon_learning_rate` of `below`, scaled like `train.learning_rate`, as a dict.
 
-    If `changes` set `train.learning_rate` but not this rate, it is scaled by the same factor.
+    Return {} if `changes` set the Muon rate, if `below` has none, or if the other rate is kept.
     """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:

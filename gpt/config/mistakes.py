@@ -42,7 +42,7 @@ def explain(error: ValidationError) -> Iterator[tuple[str, str]]:
 
 
 def _message(key: str, mistake: Any) -> str:
-    """Return the message for an error that pydantic found at `key`: expected and found value."""
+    """Return the message for the error `mistake` that pydantic found in the setting `key`."""
     kind, got = mistake["type"], reprlib.repr(mistake["input"])
     if kind == "extra_forbidden":
         near = nearest_setting(key)

@@ -84,7 +84,7 @@ class ModelConfig(ConfigSection):
     @field_validator("attention_window")
     @classmethod
     def _within_window(cls, attention_window: int, info: ValidationInfo) -> int:
-        """Limit attention to the window."""
+        """Return `attention_window`, but at most `T`."""
         T: int = info.data.get("T", attention_window)  # absent if it is wrong itself
         return min(attention_window, T)
 

@@ -19,7 +19,7 @@ SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
 
 
 def run_folders() -> list[Path]:
-    """List all entries of `runs/` and of its sweeps, also other files. May raise Unreadable."""
+    """Return all paths in `runs/` and in its sweeps, even if not runs. May raise Unreadable."""
     if not os.path.lexists(RUNS):
         return []
     try:

@@ -111,7 +111,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read a checkpoint with the tensors in `tensor_files`; verify it, also its `step` if given."""
+    """Read and verify a checkpoint with its `tensor_files`. If `step` is given, it must match."""
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -175,7 +175,7 @@ def _tensors(
     max_bytes: int,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
-    """Read float32 tensors by name; check the file's hash and size, and their `shapes` if given."""
+    """Read float32 tensors by name; check the file's hash and size, and the `shapes` if given."""
     tensors = _any_tensors(path, sha256, max_bytes)
     is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
     found = {key: tensor.shape for key, tensor in tensors.items()}
@@ -192,7 +192,7 @@ def _mixture(path: Path, sha256: dict[str, str], model: ModelConfig, V: int) -> 
 
 
 def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str, NDArray[Any]]:
-    """Read tensors by name; check the file's size and its hash, given in `sha256` by file name."""
+    """Return the tensors of a file by name; check its size, and its hash against `sha256`."""
     _check_plain(path, max_bytes + MAX_JSON_BYTES)
     with path.open("rb") as file:
         _check_hash(path.name, hashlib.file_digest(file, "sha256").hexdigest(), sha256)

@@ -58,7 +58,7 @@ def write_checkpoint(
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:
-    """Write index.json: `last` is the step of `data`; `best` is its best step, null if removed."""
+    """Write index.json from the steps in `data`; `best` is null if that checkpoint is missing."""
     best = data.best_step
     if best is not None and not layout.step_folder(folder, best).exists():
         best = None
