@@ -44,7 +44,7 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Give any OSError raised in the `with` block the file name `path`, which its message shows."""
+    """Set the file name in the message of any OSError raised in the `with` block to `path`."""
     try:
         yield
     except OSError as error:

@@ -39,9 +39,9 @@ class Head(nn.Module):
         self.causal = causal
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Compute queries from x (B, T, d_in), keys and values from `context` (B, S, d_in), or x.
+        """Compute queries from x (B, T, d_in), and keys and values from `context` (B, S, d_in).
 
-        Return attention outputs (B, T, value_size) and weights (B, T, S).
+        If `context` is None, use x. Return outputs (B, T, value_size) and weights (B, T, S).
         """
         context = x if context is None else context
         q, k, v = self.query(x), self.key(context), self.value(context)

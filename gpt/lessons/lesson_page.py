@@ -98,7 +98,7 @@ class Page:
         self.parts.append({"check": claim, "relation": relation} | result)
 
     def exercise(self, task: str, answer: str) -> None:
-        """Add the exercise: `task`, a change of code whose effect to predict, and the `answer`."""
+        """Add the exercise: a `task` (predict the effect of a code change) and its `answer`."""
         self.parts.append({"exercise": " ".join(task.split()), "answer": " ".join(answer.split())})
 
     @property

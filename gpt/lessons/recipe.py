@@ -52,7 +52,7 @@ def rotate(x: Tensor) -> Tensor:
 
 
 def normalised_scores(q: Tensor, k: Tensor) -> Tensor:
-    """Return scores (..., T, T) of normalised q and k (..., T, hs), at most sqrt(hs) each."""
+    """Return scores (..., T, T) from -sqrt(hs) to sqrt(hs), of normalised q and k (..., T, hs)."""
     q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)
     k = F.layer_norm(k, k.shape[-1:])
     return scaled_scores(q, k)

@@ -48,7 +48,7 @@ def max_entropy(T: int) -> float:
 
 
 def jacobian(scores: Tensor) -> Tensor:
-    """Return the derivatives (T, T) of softmax(`scores`): weight i (row) by score j (column)."""
+    """Return derivatives (T, T) of softmax(`scores`): weight i (row i) by score j (column j)."""
     weights = scores.softmax(dim=-1)
     return torch.diag(weights) - torch.outer(weights, weights)
 

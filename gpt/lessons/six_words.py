@@ -48,7 +48,7 @@ def by_parameters() -> ParameterHead:
 
 
 def explain(page: Page, head: ParameterHead) -> None:
-    """Write the lesson's first half on `page`: apply `head` to one word, then to all six."""
+    """Write the lesson's first half on `page`: apply `head` to one of the `WORDS`, then to all."""
     matrices = torch.cat([head.query, head.key, head.value], dim=1)
     q, k, v = X @ head.query, X @ head.key, X @ head.value
     scores = q @ k.T  # (6, 6)

@@ -42,8 +42,7 @@ class Rotary(nn.Module):
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Return two views of keys (..., head_size): channels that `offset_keys` keeps, and the others.
 
-    Each view has shape (..., 2, number of pairs). The other channels are those that rotary
-    positions rotate least: they depend on the character, and hardly on its position.
+    Each view has shape (..., 2, number of pairs). Rotary positions rotate the others least.
     """
     staying = staying_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)

@@ -54,7 +54,7 @@ def open_engine(
 
     Args:
         checkpoint: the model's config, vocabulary and weights.
-        device: device name. `auto` is the CPU if it needs only seconds, else see `select_device`.
+        device: see `select_device`, but `auto` is the CPU if sampling there takes only seconds.
         B: number of texts.
         length: characters of each sample, if known.
         prompt: number of ids of the longest prompt.

@@ -106,7 +106,7 @@ class NumpyEngine:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
-        """Append ids (n, t) to `rows`; if `want_logits`, return logits (n * t, V), else none."""
+        """Append ids (n, t) to `rows`; return logits (n * t, V), or (0, 0) if not `want_logits`."""
         n, t = ids.shape
         config, lengths = self.config, self.lengths[rows]
         positions = lengths[:, None] + np.arange(t)  # (n, t)
@@ -125,7 +125,7 @@ class NumpyEngine:
         chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # no copy
 
         def append(cache: Floats, new: Floats, later: int = 0) -> None:
-            """Write `new` (K, n, t, H, size) into `cache`, `later` places after `positions`."""
+            """Write `new` (K, n, t, H, size) into `cache`, at `positions` + `later`."""
             if even:
                 cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
             else:  # (n, t, K, H, size): numpy puts the dimensions that are indexed first
