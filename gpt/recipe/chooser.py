@@ -115,7 +115,7 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return the config of `choice`, with layers and channels of the nearest of `shapes`."""
+        """Return the config of `choice`, but with the layers and channels of the nearest shape."""
         nearest = min(
             (shape for _, shape in self.shapes),
             key=lambda shape: (abs(shape.n_layer - choice.n_layer), abs(shape.C - choice.C)),
@@ -141,7 +141,7 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def val_characters(self, val_fraction: float | None) -> int:
-        """Return the characters of the val split after it is made smaller by `val_fraction`."""
+        """Return the number of characters of val for `val_fraction`. If None, val is unchanged."""
         if val_fraction is None:
             return self.corpus.val_characters
         return self.corpus.characters - train_characters(self.corpus.characters, val_fraction)
@@ -229,7 +229,7 @@ class Chooser:
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
-        """Yield the run of the best length for each `character_dropout`; see `best`."""
+        """Yield, per `character_dropout`, the run whose length has the lowest loss; see `best`."""
         pace = self.speed.predict(config)
         each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
         fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s)

@@ -48,8 +48,8 @@ class Plan:
     `data.val_fraction` than the corpus. The caller must then split the corpus again.
 
     Attributes:
-        config: the settings to train with. `train.max_steps` is set if the run, when faster than
-            measured, could make so many steps that it overfits.
+        config: the settings to train with. If the run could overfit because it is faster than
+            measured, `train.max_steps` limits it.
         val_loss: the predicted val loss, in nats per character.
         uncertainty: the standard deviation of the prediction, in nats per character.
         unknown: why the val loss cannot be predicted, or None. If set, ignore `val_loss`.
@@ -210,7 +210,7 @@ def _measure_text(
     remaining_s: float,
     check_stop: Callable[[], None],
 ) -> Difficulty:
-    """Train the pilot, a small model of `pace`, for part of `remaining_s`; return its results."""
+    """Train the pilot, whose pace is `pace`, for part of `remaining_s`; return its results."""
     corpus, repeats = chooser.corpus, chooser.offsets_keys
     scorings = 4 if repeats else 2  # two evaluations; each scores repeated ids separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s

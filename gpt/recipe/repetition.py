@@ -31,7 +31,7 @@ def repeats_much(corpus: Corpus, T: int) -> bool:
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the context length: how many ids must recur so that the next id can be repeated.
+    """Return the context length: how many ids must recur for the next to count as repeated.
 
     The context has CONTEXT_CHARACTERS characters. If contexts of this length recur by chance, a
     longer one is used, up to half a window of `T` ids. There are about exp(n H) different contexts

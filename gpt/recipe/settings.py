@@ -44,7 +44,7 @@ class Choice:
 
 
 def context_length(shortest_split: int) -> int:
-    """Return the attention window, a power of two, from the length in ids of the shorter split."""
+    """Return the attention window, a power of two. The shorter split has `shortest_split` ids."""
     longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
     longest = min(LONGEST_CONTEXT, longest)
     return 1 << longest.bit_length() - 1

@@ -196,7 +196,7 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` with its open settings set by `choose`. `chosen` caches its results."""
+    """Return `config` with open settings set by `choose`, whose results are cached in `chosen`."""
     own = {  # settings that do not affect which model is chosen
         key: value
         for key, value in run.values.items()

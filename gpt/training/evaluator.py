@@ -179,7 +179,7 @@ class Evaluator:
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return val losses on `characters` ids: the model's, as `name`, and each member's."""
+        """Return val losses on `characters` ids: of the model (key `name`), and of each member."""
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         gate_fit = self.context.gate_fit
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))

@@ -33,7 +33,7 @@ class LinearCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return the loss, (), and save the gradients of `x` and `weight` in `ctx`."""
+        """Return the loss, a scalar, and save the gradients of `x` and `weight` in `ctx`."""
         (N, C), V = x.shape, len(weight)
         rows = min(N, max(1, LOGITS_AT_ONCE // V))
         weight_in_dtype, total = weight.to(dtype), torch.zeros((), dtype=torch.float32)

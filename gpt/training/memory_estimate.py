@@ -98,7 +98,7 @@ def training_bytes(
 
 
 def _counts_bytes(model: ModelConfig, V: int) -> float:
-    """Return the bytes of counts' predictions: for all held-out ids, and one window per thread."""
+    """Return the bytes of n-gram predictions for the held-out ids and one window per thread."""
     if not model.counts:
         return 0.0
     of_window = 3 * model.T * V * (model.window_counts + 4)
@@ -108,7 +108,7 @@ def _counts_bytes(model: ModelConfig, V: int) -> float:
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
     """Return the bytes of the activations of one character.
 
-    `layers` is the number of layers, and `logits` the number of float32 numbers for logits.
+    `layers` is the number of layers, and `logits` the number of float32 values kept for logits.
     """
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values

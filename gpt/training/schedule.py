@@ -26,7 +26,7 @@ class Schedule:
     Attributes:
         plans: a tuple of (step, steps) pairs: from step `step` on, the run is planned to have
             `steps` steps in total. Without `train.minutes`, `plans` is empty until `replan` is
-            called. A checkpoint stores `plans` as `train.plans`, which repeats the run.
+            called. A checkpoint stores `plans` as `train.plans`, to repeat the run.
         scale: factor of all learning rates. Each rollback halves it.
     """
 
@@ -81,7 +81,7 @@ class Schedule:
         return self.floor + (1 - float(part)) * (peak - self.floor)
 
     def rise_steps(self, begin: int, end: int) -> int:
-        """Return the number of warmup steps of a later phase, from step `begin` to step `end`."""
+        """Return the number of warmup steps of a later phase of steps `begin` to `end`."""
         return max(1, min(self.warmup_steps, (end - begin) // 10))
 
     def shape(self, step: int) -> tuple[int, int]:
@@ -95,7 +95,7 @@ class Schedule:
 
     @property
     def short_steps(self) -> int:
-        """Number of steps that use short windows, if `train.first_window` is set."""
+        """Number of steps that use short windows. Use it only if `train.first_window` is set."""
         return bisect_left(range(self.steps), True, key=lambda step: not self._is_short(step))
 
     def _is_short(self, step: int) -> bool:

@@ -64,7 +64,7 @@ class Stopwatch:
         self._recent.clear()
 
     def step_s(self, T: int) -> float:
-        """Return the seconds of a step with windows of `T` ids; estimated if no step was timed."""
+        """Return the seconds of a step with windows of `T` ids. If none was timed, estimate it."""
         ratios = [self.seconds[made] / s for made, s in self.probed.items() if made in self.seconds]
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
 
@@ -87,7 +87,7 @@ class Stopwatch:
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
-        """Call `work` a few times; return the mean seconds, without the first of several calls."""
+        """Return the mean seconds of calls of `work`. Skip the first unless it is the only one."""
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= PROBE_S):
             self.start()
@@ -160,8 +160,8 @@ class TimeBudget:
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
         """Return a new number of steps for the run, planned at `step`; None to keep the old plan.
 
-        At the end of training, the whole val split is scored `whole_splits` times. `whole_splits`
-        is ignored unless `train.eval_characters` limits other evaluations to a part of the split.
+        Time is reserved to score the whole val split `whole_splits` times at the end of training.
+        If every evaluation scores the whole split, `whole_splits` is not used.
         """
         if math.isinf(self.limit_s) or step >= schedule.steps or self.used_s < self.next_check_s:
             return None

@@ -99,7 +99,7 @@ class AppendOnlyFile:
 
 
 def _records_until(path: Path, step: int, pending: bool) -> Iterator[bytes]:
-    """Yield the intact lines up to `step`; if `pending`, without the metrics of `step` itself."""
+    """Yield the intact lines of steps up to `step`. If `pending`, skip the metrics of `step`."""
     with path.open("rb") as file:
         for line in file:
             try:
