@@ -34,7 +34,7 @@ class Experts:
 
     @property
     def names(self) -> list[str]:
-        """The name of each expert. Order n means that its contexts have up to n ids."""
+        """The experts' names, such as `order 5 of the train split` (contexts of up to 5 ids)."""
         train = [f"order {n} of the train split" for n in self.orders]
         return train + [f"order {n} of the window" for n in range(1, self.window_order + 1)]
 
@@ -47,7 +47,7 @@ class Experts:
         """Return the predictions of E experts after each prefix of a window of W `ids`.
 
         Returns:
-            Log-probabilities (W, E, V); and F features (W, F), log(1 + x) of a count or position x.
+            (W, E, V) log-probabilities of V ids; and (W, F) features, log(1 + count or position).
         """
         N = self.kneser_ney.order
         padded = np.concatenate([np.full(N, NO_ID), ids])
@@ -76,7 +76,7 @@ class ExpertState:
         self.window.append(id_)
 
     def predict(self) -> tuple[Floats, Floats]:
-        """Return what `Experts.of_window` returns, after the newest id only: (E, V) and (F,)."""
+        """Return the last rows, (E, V) and (F,), of what `Experts.of_window` returns for `ids`."""
         kneser_ney, ids = self.experts.kneser_ney, self.window.ids
         by_order, totals = kneser_ney.predict_one(ids[-kneser_ney.order :])
         by_window, window_totals = self.window.predict(by_order[-1])

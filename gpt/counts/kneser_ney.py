@@ -73,7 +73,7 @@ class KneserNey:
         return predictions, totals
 
     def predict_one(self, context: list[int]) -> tuple[list[Floats], list[float]]:
-        """Return what `predict` returns, for one context of any length: (V,) each, and N totals."""
+        """Return N + 1 distributions (V,) and N totals, as `predict` does, for one `context`."""
         V, p, key, power = self.V, self.unigrams, 0, 1
         predictions, totals = [p], [0.0] * self.order
         for n in range(1, min(self.order, len(context)) + 1):
@@ -114,7 +114,7 @@ class KneserNey:
         return p
 
     def _span(self, n: int, contexts: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the start and end index in `keys[n]` of the n-grams after each of `contexts`."""
+        """Return the start and end indices in `keys[n]` of n-grams that begin with `contexts`."""
         keys = self.keys[n]
         return np.searchsorted(keys, contexts * self.V), np.searchsorted(
             keys, (contexts + 1) * self.V

@@ -76,7 +76,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield evenly spread slices of a text: `COUNTED_IDS` ids at most, plus `order` in each."""
+    """Yield evenly spread slices of at most COUNTED_IDS ids in total, each extended by `order`."""
     parts = -(-length // SORTED_IDS)
     for part in range(parts):
         start, end = part * length // parts, (part + 1) * length // parts

@@ -18,12 +18,12 @@ def window_predictions(
 
     Args:
         ids: (W,) the window.
-        lower: (W, V) the distribution after each prefix with which contexts of 1 id are smoothed.
+        lower: (W, V) for each prefix, the distribution that smooths the one after 1 id of context.
         order: the number of ids in the longest context.
 
     Returns:
-        For each context length from 1 to `order`, a distribution (W, V) after each prefix; and
-        (W, 2 order), for each length the context's total count and number of distinct next ids.
+        A list with distributions (W, V) after each prefix, for context lengths 1 to `order`; and
+        an array (W, 2 order) with the total and the distinct number of next ids for each length.
     """
     W, V = lower.shape
     predictions, totals = [], np.zeros((W, 2 * order), np.float32)
@@ -48,9 +48,9 @@ def window_predictions(
 def _counts_so_far(
     contexts: NDArray[np.int64], ids: NDArray[np.int64], V: int
 ) -> NDArray[np.float32]:
-    """Return (W, V): in row i, how often each id has followed `contexts[i]` up to place i.
+    """Return counts (W, V): in row i, how often each id follows `contexts[i]` in `ids[:i + 1]`.
 
-    The id `ids[j + 1]` follows place j. It is counted in row i if j + 1 <= i.
+    `contexts[j]` is a number for the context that ends at `ids[j]`; `ids[j + 1]` follows it.
     """
     W = len(ids)
     order = np.argsort(contexts, kind="stable")  # places by context, then in order
@@ -67,7 +67,7 @@ def _counts_so_far(
 
 
 class WindowCounts:
-    """The counts of `window_predictions`, updated one id at a time.
+    """Counts of the ids after each context in the window, updated one id at a time.
 
     Args:
         order: the number of ids in the longest context.
@@ -87,7 +87,7 @@ class WindowCounts:
         self.ids.append(id_)
 
     def predict(self, lower: Floats) -> tuple[list[Floats], list[float]]:
-        """Return what `window_predictions` returns, after the newest id only; `lower` is (V,)."""
+        """Return the last row of each result of `window_predictions`; `lower` is one row, (V,)."""
         predictions, totals, p = [], [0.0] * (2 * self.order), lower
         for n, table in enumerate(self._counts, 1):
             counts = table.get(tuple(self.ids[-n:])) if n <= len(self.ids) else None

@@ -65,11 +65,9 @@ def evaluate_each(
 ) -> list[float]:
     """Return mean losses in nats per id: of `model`, then of each member if it is an ensemble.
 
-    If `mixture` is set, the list has one more loss, that of the mixture, in front of these.
-
-    `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
-    in float32, from the ids before it in its window. Nothing is random. On a CPU, each thread
-    scores its own windows.
+    If `mixture` is set, the list begins with one more loss, that of the mixture. `ids` are cut into
+    consecutive windows of T ids; the last may be shorter. Each id is predicted, in float32, from
+    the ids before it in its window. On a CPU, each thread scores its own windows.
 
     Args:
         model: the model, which is set to evaluation mode.
@@ -170,7 +168,7 @@ class Units:
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
     """Return the ids of `text` that `evaluate` needs to score all characters but the first.
 
-    `evaluate` never scores its first id. If ids are bytes, it is the first character's last byte.
+    The id that `evaluate` skips is the first character or, if ids are bytes, its last byte.
     """
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 

@@ -65,7 +65,7 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _name(matched: str) -> str:
-    """Describe the original of `matched` if it is misread UTF-8; otherwise name its characters."""
+    """Return a note on the original text if `matched` is misread UTF-8, else character names."""
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

@@ -50,7 +50,7 @@ def _windows(length: int, T: int) -> int:
 def _starts(
     length: int, T: int, seed: int, epoch: int, positions: NDArray[np.int_]
 ) -> NDArray[np.int_]:
-    """Return the start index in the text of each window that epoch `epoch` has at `positions`.
+    """Return the start index in the text of the window at each of `positions` in epoch `epoch`.
 
     The windows are in random order. The first window of the text begins at a random index. A start
     that is too close to the end of the text (`length` ids) wraps around to its beginning.

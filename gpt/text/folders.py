@@ -60,7 +60,7 @@ def is_included(parts: Sequence[str], globs: Iterable[str]) -> bool:
 
     A glob that begins with `!` excludes a file, or a folder and its content. If there are other
     globs, one of them has to match. The rules are those of a .gitignore: a glob with a slash
-    matches the whole path, and one without a slash its last name. `**` matches any number of
+    matches the whole path; one without a slash matches the last name. `**` matches any number of
     folders. A glob that ends in a slash matches everything in a folder.
     """
     including = [_parts(glob) for glob in globs if not glob.startswith("!")]

@@ -1,7 +1,6 @@
 """Convert a text of any size to ids on disk, in two passes and constant memory.
 
-Each pass reads the documents as normalised chunks of UTF-8. The first pass counts the characters
-and makes the vocabulary. The second pass writes the ids.
+The first pass counts the characters and makes the vocabulary. The second pass writes the ids.
 """
 
 import hashlib
@@ -129,7 +128,10 @@ class Task:
         return _hash([files, self._settings()])
 
     def parts(self) -> list[Part]:
-        """Return the train part and the val part. If val is the end of the text, return one part.
+        """Return the parts of the text that are prepared separately.
+
+        If val is the end of the text, return one part, the whole text. Otherwise return the train
+        part and the val part, in this order.
 
         Raises:
             TextError: `data.split` is `documents`, and the text has fewer than two documents.
@@ -192,9 +194,9 @@ def count(
 
 
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary`, whose unknown id now stands for all counted characters that it lacks.
+    """Return `vocabulary`, with its unknown id standing for all counted characters outside it.
 
-    If it lacks some and has no unknown id, raise TextError with `name`, the name of the text.
+    If there are such characters, but no unknown id, raise TextError. `name` is the text's name.
     """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:

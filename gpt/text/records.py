@@ -78,7 +78,7 @@ def read_parquet(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
 def _documents(
     records: Iterable[Record], name: str, data: DataConfig
 ) -> Iterator[Document | Skipped]:
-    """Yield a document for each record with text. Skip or refuse bad ones (`data.bad_records`)."""
+    """Yield a document for each record with text. By `data.bad_records`, skip bad ones or raise."""
     for number, record in records:
         place = f"{name}:{number}"
         try:

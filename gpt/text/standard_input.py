@@ -52,7 +52,7 @@ def standard_input(folder: Path | None = None) -> Path:
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy the file `text` (from standard input) to `folder`, of a run or sweep; return its path.
+    """Copy the file `text` to `folder`, of a run or sweep, and return the path of the copy.
 
     If `folder` contains a copy already, it is kept. If `text` is None, return None.
     """
