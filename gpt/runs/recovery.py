@@ -55,7 +55,10 @@ def summary_to_resume(run: Path) -> CheckpointData:
 def _newest_intact(
     run: Path, read: Callable[[Path, int], Read]
 ) -> tuple[Read, dict[int, CheckpointError]]:
-    """Return `read(run, step)` of the newest intact checkpoint, and newer ones' errors by step."""
+    """Return `read(run, step)` of the newest intact checkpoint, and the errors of damaged ones.
+
+    The errors are those of newer checkpoints, by step.
+    """
     folder = run / "checkpoints"
     for replaced in folder.glob(".step-*.replaced"):  # left by a kill within `write_checkpoint`
         name = re.fullmatch(r"\.(step-\d+)\.replaced", replaced.name)

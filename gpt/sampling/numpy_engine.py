@@ -106,7 +106,10 @@ class NumpyEngine:
 
     @np.errstate(over="ignore", invalid="ignore")
     def _forward(self, rows: Ints, ids: Ints, want_logits: bool = True) -> Floats:
-        """Append ids (n, t) to `rows`; return logits (n * t, V), or (0, 0) if not `want_logits`."""
+        """Append ids (n, t) to the texts with the n indices `rows`; return logits (n * t, V).
+
+        If `want_logits` is false, return an empty array.
+        """
         n, t = ids.shape
         config, lengths = self.config, self.lengths[rows]
         positions = lengths[:, None] + np.arange(t)  # (n, t)

@@ -52,9 +52,9 @@ def standard_input(folder: Path | None = None) -> Path:
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy the file `text` to `folder`, of a run or sweep, and return the path of the copy.
+    """Copy `text`, a file with what standard input contained, to the folder of a run or sweep.
 
-    If `folder` contains a copy already, it is kept. If `text` is None, return None.
+    Return the path of the copy, or None if `text` is None. An existing copy is kept.
     """
     if text is None:
         return None

@@ -179,7 +179,7 @@ class Evaluator:
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return val losses on `characters` ids: of the model (key `name`), and of each member."""
+        """Return val losses on `characters` ids by name; the model's is `name`. See `evaluate`."""
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         gate_fit = self.context.gate_fit
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
