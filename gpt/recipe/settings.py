@@ -88,7 +88,7 @@ def step_characters(characters: float, T: int, batch_size: int | None = None) ->
 
 
 def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
-    """Return the number of steps to train on `characters` characters; see `step_characters`."""
+    """Return how many steps of `step_characters` fit into `characters` characters, at least 1."""
     return max(1, min(characters // step_characters(characters, T, batch_size), MAX_COUNT))
 
 
