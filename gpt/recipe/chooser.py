@@ -222,7 +222,7 @@ class Chooser:
         return shapes
 
     def _options(self, key: str, options: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return `options` for the model setting `key`, or only its value in `self.base`, if set."""
+        """Return `options` for model setting `key`, or only its value if `self.base` sets it."""
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else options
 
