@@ -1,10 +1,12 @@
 """N-gram counts of the train split and of the window: exact, causal, and part of the model."""
 
+import hashlib
 import json
 import math
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
+from safetensors.torch import save_file
 
 import gpt
 from gpt import load
@@ -22,8 +25,9 @@ from gpt.counts.experts import Experts, ExpertState
 from gpt.counts.kneser_ney import NO_ID, KneserNey
 from gpt.counts.mixture import Gate, mixture_from, weighted, without_network
 from gpt.counts.ngram_counts import count_ngrams, longest_context
-from gpt.errors import CheckpointError, Interrupted
+from gpt.errors import CheckpointError, ConfigError, Interrupted
 from gpt.runs.read import read_checkpoint
+from gpt.sampling.counted_texts import CountedTexts
 from gpt.training.gate_fit import GateFit, held_out_ids
 from tests.conftest import PANGRAM, small
 
@@ -334,6 +338,9 @@ def test_stored_counts_are_what_was_trained_with(tmp_path: Path) -> None:
         ("counts.3", lambda a: a[:-1]),
         ("gate.bias", lambda a: a * np.float32(math.nan)),
         ("gate.weight", lambda a: a[:-1]),
+        ("gate.weight", lambda a: a + np.float32(1e30)),
+        ("gate.scale", lambda a: a * 0),
+        ("keys.0", lambda a: np.array([0, 2**63 - 1, -(2**63), -5, 4][: len(a)])),
     ],
 )
 def test_impossible_counts_in_a_file_are_refused(name: str, change: object) -> None:
@@ -396,3 +403,39 @@ def test_weights_of_the_gate_depend_on_the_position() -> None:
     weights = gate.weights(draw(17, 11))
     assert weights.shape == (17, 3)
     assert len(np.unique(weights[:, 0])) == 17
+
+
+def test_a_text_of_one_character_is_trained_on_and_sampled(tmp_path: Path) -> None:
+    """Bug: without contexts, counts had no shape."""
+    text = tmp_path / "a.txt"
+    text.write_text("a" * 2003, "utf-8")
+    run = Path(gpt.train(counted(), text=str(text), run_dir=tmp_path / "run").run)
+    assert "".join(gpt.load(run).generate("a", length=17)) == "a" * 17
+
+
+def test_a_window_of_one_character_keeps_one_character() -> None:
+    """Bug: half a window of one was none, which stood for the whole text."""
+    fit = GateFit(counted(), np.random.default_rng(5).integers(0, V, 211).astype(np.uint8), V)
+    texts = CountedTexts(replace(fit.fit(ZeroNetwork(), 0), T=1), [[0]])
+    for id_ in (1, 2, 3):
+        texts.append([id_])
+    assert texts.texts[0].ids == [3]
+
+
+def test_a_train_split_as_long_as_the_attention_window_is_refused() -> None:
+    """Bug: the network had too few ids for one window."""
+    with pytest.raises(ConfigError, match=r"expected fewer than the 13 ids"):
+        GateFit(counted(), np.zeros(15, np.uint8), V)
+
+
+def test_a_type_that_numpy_lacks_is_a_damaged_file(tmp_path: Path) -> None:
+    """Bug: bfloat16 in a file ended in a TypeError."""
+    run = train(tmp_path, "run")
+    checkpoint = max((run / "checkpoints").glob("step-*"), key=lambda p: int(p.name[5:]))
+    counts = checkpoint / "counts.safetensors"
+    save_file({"keys.0": torch.zeros(3, dtype=torch.bfloat16)}, counts)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    manifest["sha256"]["counts.safetensors"] = hashlib.sha256(counts.read_bytes()).hexdigest()
+    (checkpoint / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match="numpy's types"):
+        gpt.load(run, "last")

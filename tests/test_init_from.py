@@ -206,6 +206,8 @@ def test_what_is_not_set_is_the_old_runs_but_at_lower_rates(
     ("settings", "minutes", "expected"),
     [
         ([], None, {"steps": 41, "max_steps": None, "patience": 3, "eval_every": "10 %"}),
+        # bug: steps were counted by the window, not by the shorter attention window
+        (["model.T=26", "model.attention_window=13", "model.counts=2"], None, {"steps": 41}),
         (["train.patience=5", "train.eval_every=7"], None, {"patience": 5, "eval_every": 7}),
         (["train.patience=null"], None, {"steps": 41, "patience": None}),
         (["train.steps=900"], None, {"steps": 900, "patience": None, "eval_every": 250}),

@@ -190,7 +190,7 @@ def _without_overfitting(
     keys, train = keys_given(given, as_changes(settings)), settled.train
     if train.minutes is None and {"train.steps", "train.plans"} & keys:
         return settled
-    in_step = train.batch_size * settled.model.T
+    in_step = train.batch_size * settled.model.attention_window
     steps = max(1, int(FINE_TUNING_PASSES * len(corpus.train)) // in_step)
     if "train.warmup_steps" in keys:
         steps = max(steps, train.warmup_steps)

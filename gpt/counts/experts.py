@@ -51,7 +51,9 @@ class Experts:
         """
         N = self.kneser_ney.order
         padded = np.concatenate([np.full(N, NO_ID), ids])
-        contexts = np.lib.stride_tricks.sliding_window_view(padded, N)[1:] if N else ids[:, :0]
+        contexts = np.zeros((len(ids), 0), np.int64)
+        if N:
+            contexts = np.lib.stride_tricks.sliding_window_view(padded, N)[1:]
         by_order, totals = self.kneser_ney.predict(contexts)
         by_window, window_totals = window_predictions(ids, by_order[-1], self.window_order)
         chosen = [by_order[n] for n in self.orders] + by_window

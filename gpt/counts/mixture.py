@@ -22,6 +22,8 @@ from gpt.counts.kneser_ney import Floats
 from gpt.counts.ngram_counts import NgramCounts, longest_context
 
 HIDDEN = 32  # units of the gate's hidden layer
+MAX_GATE_NUMBER = 1e6  # largest number of a gate in a file; larger ones would overflow
+MIN_SCALE = 1e-4  # smallest deviation of a feature in a file
 MIN_EXPERTS_WEIGHT = 0.05  # smallest sum of the experts' weights that is scaled to the whole weight
 
 
@@ -110,7 +112,7 @@ def mixture_from(tensors: Mapping[str, NDArray[Any]], V: int, config: ModelConfi
         if not is_typed or each_keys.ndim != 1 or each_keys.shape != each_counts.shape:
             raise ValueError(f"keys.{n}: expected as many int64 keys as int32 counts, in one row")
         in_range = not len(each_keys) or (each_keys[0] >= 0 and each_keys[-1] < V ** (n + 1))
-        if not in_range or (np.diff(each_keys) <= 0).any() or (each_counts < 1).any():
+        if not in_range or (each_keys[1:] <= each_keys[:-1]).any() or (each_counts < 1).any():
             raise ValueError(f"keys.{n}: expected ascending n-grams and counts of at least 1")
     experts = Experts(NgramCounts(V, keys, counts), config.window_counts)
     F, E = experts.features + 1, experts.size + 1
@@ -125,8 +127,11 @@ def mixture_from(tensors: Mapping[str, NDArray[Any]], V: int, config: ModelConfi
     gate = {name: tensors[f"gate.{name}"] for name in shapes}
     for name, shape in shapes.items():
         array = gate[name]
-        if array.shape != shape or array.dtype != np.float32 or not np.isfinite(array).all():
-            raise ValueError(f"gate.{name}: expected finite float32 numbers of shape {shape}")
+        is_float = array.shape == shape and array.dtype == np.float32
+        if not is_float or not (np.abs(array) <= MAX_GATE_NUMBER).all():  # NaN is refused, too
+            raise ValueError(f"gate.{name}: expected float32 numbers up to 1e6 of shape {shape}")
+    if (gate["scale"] < MIN_SCALE).any():
+        raise ValueError(f"gate.scale: expected at least {MIN_SCALE}")
     return Mixture(experts, Gate(**gate), config.T)
 
 

@@ -199,7 +199,10 @@ def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str
     needed = {"tensors": path.stat().st_size}
     check_memory(f"reading {path}", needed, "close other programs, or use a larger machine")
     with safe_open(path, framework="numpy") as file:
-        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no dict)
+        try:
+            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (no dict)
+        except (TypeError, AttributeError) as error:  # numpy has no such type
+            raise ValueError(f"{path.name}: expected tensors of numpy's types ({error})") from None
 
 
 def _check_hash(name: str, found: str, sha256: dict[str, str]) -> None:

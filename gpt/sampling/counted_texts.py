@@ -30,7 +30,7 @@ class CountedTexts:
         for row, id_ in enumerate(ids):
             self.texts[row].append(id_)
             if len(self.texts[row].ids) > self.mixture.T:
-                self.texts[row] = self._count(self.texts[row].ids[-(self.mixture.T // 2) :])
+                self.texts[row] = self._count(self.texts[row].ids[-max(self.mixture.T // 2, 1) :])
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts in `rows`."""

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 from pydantic.dataclasses import dataclass
 
 from gpt.config.schema import TrainConfig
+from gpt.counts.mixture import Mixture
 from gpt.evaluation.baselines import measure_baselines
 from gpt.evaluation.loss import evaluate_each, scored_val, val_units
 from gpt.model.ensemble import LanguageModel, members_of
@@ -188,7 +189,10 @@ class Evaluator:
             return {name: math.log(len(vocabulary))}
         self.stopwatch.lap(EVALUATION, 0)
         with phase("evaluating"):
-            mixture = ranks.broadcast(gate_fit.fit, self.model, step) if gate_fit else None
+            mixture = None
+            if gate_fit is not None:  # each rank has the counts: only the gate is broadcast
+                gate = ranks.broadcast(lambda: gate_fit.fit(self.model, step).gate)
+                mixture = Mixture(gate_fit.experts, gate, gate_fit.T)
             loss, *others = evaluate_each(
                 self.model,
                 self.val,

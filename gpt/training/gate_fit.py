@@ -21,6 +21,7 @@ from gpt.counts.kneser_ney import Floats
 from gpt.counts.mixture import HIDDEN, Gate, Mixture, with_certainty
 from gpt.counts.ngram_counts import count_ngrams, longest_context
 from gpt.device import generator
+from gpt.errors import ConfigError
 from gpt.model.ensemble import LanguageModel
 from gpt.model.windows import segmented
 from gpt.status import phase
@@ -68,6 +69,12 @@ class GateFit:
             self.experts = Experts(count_ngrams(train, V, order), model.window_counts)
             n = held_out_ids(len(train), model.attention_window, self.experts.size, V)
             self.held_out, self.network_ids = train[:n], train[n:]
+            if len(self.network_ids) <= model.attention_window:
+                raise ConfigError(
+                    f"model.attention_window: expected fewer than the {len(train) - n:,} ids of "
+                    f"the train split that the network trains on, got {model.attention_window}; "
+                    f"use a smaller one, or more text"
+                )
             rest = count_ngrams(self.network_ids, V, order)
             experts = Experts(rest, model.window_counts)
             self.windows = [  # (T,) each

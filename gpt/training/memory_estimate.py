@@ -41,7 +41,8 @@ def check_training_memory(
     distilled = teacher.model.config if teacher else None
     parts = training_bytes(config, vocabulary_size, device, distilled, ranks)
     if device.type == "cuda":
-        check_memory("training", {"batch": parts.pop("batch")}, ADVICE)
+        on_host = {name: parts.pop(name) for name in ("batch", "counts")}
+        check_memory("training", on_host, ADVICE)
         check_memory(f"training on {device}", parts, ADVICE, torch.cuda.mem_get_info(device)[0])
     else:
         parts["libraries"] = LIBRARY_BYTES
@@ -90,19 +91,19 @@ def training_bytes(
         "gradients": parameters * (1 if workers == 1 else workers + 1),
         "optimizer": 2 * parameters,
         # ids and token dropout of two batches
-        "counts": _counts_bytes(config.model, V),
+        "counts": _counts_bytes(config.model, V, torch.get_num_threads() if on_cpu else 1),
         "batch": 60 * K * train.batch_size * model.T,
         # malloc keeps what training's threads freed; other threads evaluate
         "activations": training + evaluation if on_cpu else max(training, evaluation),
     }
 
 
-def _counts_bytes(model: ModelConfig, V: int) -> float:
+def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
     """Return the bytes of n-gram predictions for the held-out ids and one window per thread."""
     if not model.counts:
         return 0.0
     of_window = 3 * model.T * V * (model.window_counts + 4)
-    return FLOAT_BYTES * (2 * MAX_HELD_OUT_NUMBERS + of_window * torch.get_num_threads())
+    return FLOAT_BYTES * (2 * MAX_HELD_OUT_NUMBERS + of_window * threads)
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:

@@ -103,9 +103,9 @@ def train(
         with phase("preparing the training"):
             teacher = load_teacher(config, corpus.vocabulary, device)
             V = len(corpus.vocabulary)
+            check_training_memory(config, V, device, teacher, ranks)
             gate_fit = GateFit(config, corpus.train, V) if config.model.counts else None
             context = replace(context, gate_fit=gate_fit)
-            check_training_memory(config, len(corpus.vocabulary), device, teacher, ranks)
             if mode not in ("resume", "extend"):
                 state, source = _new_state(context, device, teacher, clock)
                 folder = ranks.broadcast(_make_folder, context.folder, mode)  # cannot fail later
