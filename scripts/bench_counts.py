@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from gpt.api import load
-from gpt.counts.ngram_counts import count_ngrams, longest_context
+from gpt.counts.ngram_counts import count_ngrams
 from gpt.evaluation.loss import evaluate, scored_ids
 from gpt.sampling.stopping import collect
 from gpt.text.corpus import load_corpus
@@ -39,7 +39,7 @@ def count(text: str) -> None:
     corpus = load_corpus(open_source(text))
     V = len(corpus.vocabulary)
     began = time.perf_counter()
-    counts = count_ngrams(corpus.train, V, min(8, longest_context(V)))
+    counts = count_ngrams(corpus.train, V, 8)
     seconds = time.perf_counter() - began
     entries = sum(map(len, counts.keys))
     megabytes = (sum(a.nbytes for a in counts.keys) + sum(a.nbytes for a in counts.counts)) / 1e6

@@ -840,7 +840,7 @@ def test_attend_writes_a_picture_or_a_page_and_says_where(
     assert {path.suffix for path in Path().iterdir()} <= {"", ".txt", ".yaml", Path(name).suffix}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])  # of ascii, click makes utf-8
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])  # click replaces ascii by utf-8
 def test_attend_draws_blocks_in_a_terminal(trained: Path, encoding: str) -> None:
     leader, follower = os.openpty()
     command = [sys.executable, "-m", "gpt", "attend", "--text", "the fox"]

@@ -45,7 +45,7 @@ STOPPED_AT = 30  # by one process, what two ranks began and three end
 
 
 def run_ranks(count: int, work: Callable[..., object], *arguments: object) -> list[int]:
-    """Call `work` in so many processes with the variables of torchrun; return their exit codes.
+    """Call `work` in `count` processes with the variables of torchrun; return their exit codes.
 
     The processes have imported torch when they start.
     """

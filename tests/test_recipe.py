@@ -740,9 +740,9 @@ def test_the_pilot_takes_a_twentieth_of_the_time_or_where_that_says_little_three
     """Of 20,000 characters that differ, it took 71 seconds of 120."""
     ids = np.random.default_rng(5).integers(len(LETTERS), size=70_000).astype(np.uint8)
     corpus = replace(corpus_of(70_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
-    model = {"T": 32, "n_layer": 12, "C": 768}  # of which few characters are seen
+    model = {"T": 32, "n_layer": 12, "C": 768}  # so slow that it sees few characters
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": model})
-    each_s = part * 1.2e-3  # of the pilot
+    each_s = part * 1.2e-3  # seconds of the pilot for each character
     speed = Speed(
         len(LETTERS),
         lambda configs: [Pace(each_s if each.model.C == 64 else 3e-3, 1e-9) for each in configs],

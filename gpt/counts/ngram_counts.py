@@ -62,8 +62,10 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
     Args:
         ids: the text.
         V: number of distinct ids.
-        order: the number of ids in the longest context; at most `longest_context(V)`.
+        order: the number of ids in the longest context. A value above `longest_context(V)` is
+            reduced to it.
     """
+    order = min(order, longest_context(V))
     keys, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for part in _parts(len(ids), order):
         keys, counts = _merge(keys, counts, *_distinct(_ngrams(ids[part], V, order)))

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from gpt.counts.kneser_ney import Floats
 
-DISCOUNT = 0.6  # subtracted from each count (absolute discounting), so that lower orders are heard
+DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shorter contexts
 
 
 def window_predictions(

@@ -81,7 +81,7 @@ def attend_text(model: GPT, vocabulary: Vocabulary, text: str) -> Attention:
     if len(ids) > model.config.T:
         raise UsageError(
             f"the text: expected at most model.attention_window = {model.config.T} "
-            f"{vocabulary.unit}s, as many as attention sees at once, got {len(ids)}; cut it"
+            f"{vocabulary.unit}s, which attention sees at once, got {len(ids)}; cut it"
         )
     config, T = model.config, len(ids)
     layer = 4 * config.n_head * T * T  # bytes of one layer's weights

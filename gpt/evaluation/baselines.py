@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpt.counts.kneser_ney import KneserNey
-from gpt.counts.ngram_counts import count_ngrams, longest_context
+from gpt.counts.ngram_counts import count_ngrams
 from gpt.evaluation.characters import spread_slices
 from gpt.text.corpus import Corpus
 
@@ -52,10 +52,10 @@ def ngram_loss(corpus: Corpus, order: int) -> float:
         Nats per id. If train or val has at most `order` ids, return NaN.
     """
     vocabulary, V = corpus.vocabulary, len(corpus.vocabulary)
-    order = min(order, longest_context(V))
+    model, total = KneserNey(count_ngrams(corpus.train, V, order)), 0.0
+    order = model.order  # may be lower
     if min(len(corpus.train), len(corpus.val)) <= order:
         return math.nan
-    model, total = KneserNey(count_ngrams(corpus.train, V, order)), 0.0
     slices = spread_slices(len(corpus.val) - order, MAX_SCORED_VAL_IDS, COMPRESSED_PART)
     for part in slices:
         ids = corpus.val[part.start : part.stop + order]

@@ -95,8 +95,8 @@ def explain_trained(page: Page, trained: Trained) -> None:
         return
     permuted = trained.ids[:, permute_past(T, kept, trained.seed)]
     in_order, out_of_order = trained.model(torch.cat([trained.ids, permuted]))[:, -1].softmax(-1)
-    page.paragraph(f"""What does the model predict if all characters but the last {kept} are
-        permuted?""")
+    page.paragraph(f"""The order of all characters but the last {kept} is changed. How do the
+        predictions change?""")
     likely, columns = trained.likeliest(in_order)
     page.table(
         "predicted probability of the next character",

@@ -137,7 +137,8 @@ def explain(page: Page, seed: int) -> None:
         characters; the targets are the same windows one character later.""")
     page.source(fit)
     page.paragraph("""**Adam** (arXiv:1412.6980) divides each weight's mean gradient by its usual
-        size, so that every weight moves by about the **learning rate**; AdamW is a form of it.
+        size, so that every weight moves by about the **learning rate**. AdamW is Adam
+        with decoupled weight decay.
         Three models are trained, each with one part more. A **bigram** model predicts from one
         character, by a table. The second has one head of attention, the third one block of the
         textbook:""")

@@ -43,10 +43,10 @@ EVALUATION_FRACTION = 0.03  # fraction of the time for the evaluations before th
 MAX_LAST_EVALUATION = 0.25  # largest fraction of the time for the last, before val is made smaller
 REDUCED_LAST_EVALUATION = 0.05  # the same for a val split that was made smaller
 EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample and the checkpoint of each
-GATE_S = 2.0  # seconds to fit the gate of the counts, on one thread
-# seconds to predict an id by counts, on one thread: those for any vocabulary, and those for each id
-# of the vocabulary (measured on an AMD EPYC with AVX-512)
-COUNTS_S, COUNTS_VOCABULARY_S = 1e-5, 1.6e-8
+# Costs of counts on one thread, measured on an AMD EPYC with AVX-512. Predicting an id takes
+# COUNTS_S + V * COUNTS_VOCABULARY_S, where V is the vocabulary size.
+GATE_S = 2.0  # seconds to fit the gate
+COUNTS_S, COUNTS_VOCABULARY_S = 1e-5, 1.6e-8  # seconds
 END_S = 3.0  # seconds after training: pictures, and the command's own sample
 MIN_STEPS = 9  # fewest steps of a run; the law was not fitted on shorter runs
 MIN_TRAINING_FRACTION = 0.1  # smallest fraction of the remaining time for training

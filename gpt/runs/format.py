@@ -113,7 +113,7 @@ def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether `folder` is the folder of a checkpoint, in a run or copied out of it."""
+    """Return whether `folder` is a checkpoint: one of a run, or a copy of one."""
     return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (no errors)
 
 

@@ -1,4 +1,4 @@
-"""Estimate the parameters, memory and time of a run by measuring a short part of it."""
+"""Estimate the parameters, memory and time of a run from the time of a few steps."""
 
 import tempfile
 import time

@@ -41,7 +41,7 @@ class Progress:
     loss: float = math.inf  # loss of the newest evaluation after step 0
     best_loss: float = math.inf
     best_step: NonNegativeInt = 0
-    val_loss: float | None = None  # of the current weights on all of val; None if not evaluated
+    val_loss: float | None = None  # current weights, whole val split; None if not evaluated
     since_best: NonNegativeInt = 0  # evaluations in a row without a new best
     pending: dict[Metric, float] | None = None  # metrics of a step whose evaluation was interrupted
     ended: bool = False  # whether early stopping has ended the run
@@ -205,9 +205,10 @@ class Evaluator:
         self.stopwatch.lap(CHARACTER, characters)
         if not math.isfinite(loss):
             raise Diverged(f"step {step}: the val loss is {loss}")
-        members = [f"{name}_member_{m}" for m in range(1, self.context.config.model.ensemble + 1)]
-        names = ([f"{name}_network"] if gate_fit else []) + members[: len(others)]
-        return {name: loss} | dict(zip(names, others, strict=False))
+        names = [name, f"{name}_network"] if gate_fit else [name]
+        members = range(1, len(others) + 2 - len(names))  # none without an ensemble
+        names += [f"{name}_member_{m}" for m in members]
+        return dict(zip(names, [loss, *others], strict=True))
 
     def _score_best(self, step: int) -> float:
         """Load the best checkpoint's weights temporarily, and return their loss on all of val."""

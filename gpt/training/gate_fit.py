@@ -19,7 +19,7 @@ from gpt.config.schema import Config
 from gpt.counts.experts import Experts
 from gpt.counts.kneser_ney import Floats
 from gpt.counts.mixture import HIDDEN, Gate, Mixture, with_certainty
-from gpt.counts.ngram_counts import count_ngrams, longest_context
+from gpt.counts.ngram_counts import count_ngrams
 from gpt.device import generator
 from gpt.errors import ConfigError
 from gpt.model.ensemble import LanguageModel
@@ -29,8 +29,8 @@ from gpt.text.batches import scored_windows
 from gpt.text.vocabulary import Ids
 from gpt.training.optimizer import AdamW
 
-HELD_OUT_FRACTION = 0.05  # of the train split
-MIN_HELD_OUT_IDS = 8192  # if they are at most a fifth of the train split
+HELD_OUT_FRACTION = 0.05  # fraction of the train split that the gate is fitted on
+MIN_HELD_OUT_IDS = 8192  # fewest ids to fit the gate on, if a fifth of the train split has them
 MAX_HELD_OUT_NUMBERS = 2**26  # log-probabilities of experts that are kept in memory
 BATCH = 1024  # ids of a step of the fit
 EPOCHS = 12
@@ -64,9 +64,8 @@ class GateFit:
 
     def __init__(self, config: Config, train: Ids, V: int) -> None:
         self.seed, self.T, model = config.seed, config.model.T, config.model
-        order = min(model.counts, longest_context(V))
         with phase("counting n-grams"):
-            self.experts = Experts(count_ngrams(train, V, order), model.window_counts)
+            self.experts = Experts(count_ngrams(train, V, model.counts), model.window_counts)
             n = held_out_ids(len(train), model.attention_window, self.experts.size, V)
             self.held_out, self.network_ids = train[:n], train[n:]
             if len(self.network_ids) <= model.attention_window:
@@ -75,7 +74,7 @@ class GateFit:
                     f"the train split that the network trains on, got {model.attention_window}; "
                     f"use a smaller one, or more text"
                 )
-            rest = count_ngrams(self.network_ids, V, order)
+            rest = count_ngrams(self.network_ids, V, model.counts)
             experts = Experts(rest, model.window_counts)
             self.windows = [  # (T,) each
                 pair
