@@ -50,21 +50,19 @@ class CausalSelfAttention(nn.Module):
             x: (B, T, C), the normalised residual stream.
             cache: keys and values of earlier characters, to which x attends, too. The keys and
                 values of x are appended.
-            ablated_head: index of a head whose output is set to zero; ignored with `cache`.
+            ablated_head: index of a head whose output is set to zero.
 
         Returns:
             (B, T, C), to be added to the residual stream.
         """
         T = x.shape[1]
+        q, k, v = self.heads(x, None if cache is None else cache.parent.positions)
         if cache is not None:
-            q, k, v = self.heads(x, cache.parent.positions)
             k, v = cache.append(k, v)  # (B, H, characters so far, hs or vs)
             y = F.scaled_dot_product_attention(
                 q, k, v, cache.parent.mask, is_causal=T > 1, scale=self.scale
             )
-            return self.join(y)
-        q, k, v = self.heads(x)
-        if q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
+        elif q.is_cpu and q.dtype == torch.bfloat16 and T <= 512:
             # torch's bfloat16 kernel for CPUs takes three times as long as these separate steps
             y, _ = self.weigh(q, k, v)
         else:  # the same steps in one kernel, which does not store a (T, T) matrix
