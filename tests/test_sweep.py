@@ -3,7 +3,10 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +35,7 @@ from gpt.text.cache import cache_dir
 from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 from gpt.training.start import train
-from tests.conftest import PANGRAM, metrics_of, small
+from tests.conftest import HANGS_S, PANGRAM, metrics_of, records, small, wait_until
 from tests.test_sources import piped
 
 Gpt = Callable[..., tuple[int, str, str]]
@@ -283,6 +286,35 @@ def test_runs_at_once_that_are_stopped_are_saved_and_resumed(text_file: Path) ->
     package.api.resume_sweep("stopped", jobs=1)
     alone = package.train(config, run_dir="alone")
     assert bits(first) == bits(Path(alone.run))
+
+
+LONG_RUN = """
+import sys
+from pathlib import Path
+from gpt.config.load import load_config
+from gpt.recipe.train_command import train_by_command
+
+options = {"resume": False, "standard_input": None, "should_stop": lambda: False}
+train_by_command(load_config(sys.argv[1]), Path("run"), **options)
+"""
+
+
+def test_the_runs_at_once_of_a_killed_sweep_save_and_end(
+    text_file: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Bug: after SIGKILL of a sweep with --jobs, its processes trained on."""
+    many = {"train__steps": 10**6, "train__checkpoint_every": 10**6, "train__eval_every": 10**6}
+    Path("long.yaml").write_text(to_yaml(small(data__source=str(text_file), **many)))
+    sweep = start(sys.executable, "-c", LONG_RUN, "long.yaml")
+    wait_until(lambda: records("run") >= 3, sweep)
+    (command,) = psutil.Process(sweep.pid).children()
+    try:
+        sweep.kill()
+        command.wait(HANGS_S)
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            command.kill()
+    assert read_summary(Path("run"), "last").step >= 2
 
 
 def test_runs_that_differ_in_how_they_are_trained_are_of_one_chosen_model(

@@ -64,6 +64,7 @@ def train(
     import psutil
 
     from gpt import api
+    from gpt.recipe.train_command import sweep_has_ended
     from gpt.runs.find import find_sweep
 
     start = psutil.Process().create_time() - time.time() + time.perf_counter()
@@ -116,7 +117,7 @@ def train(
     else:
         work = partial(api.train, **new, clock=clock)
     with StopSignals(repeated=is_launched()) as signals:
-        result: Any = work(should_stop=signals.should_stop)
+        result: Any = work(should_stop=lambda: signals.should_stop() or sweep_has_ended())
     if is_sweep or swept:
         print_sweep(result, as_json)
     elif is_main():

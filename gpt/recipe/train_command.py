@@ -11,12 +11,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
+
 from gpt.config.schema import Config, settled
 from gpt.config.yaml import as_flow
 from gpt.errors import Interrupted, TrainingError
 
 POLL_COMMAND_S = 0.1  # seconds between two calls of `should_stop`
 STOP_COMMAND_S = 300  # seconds in which a stopped command must have saved its run
+SWEEP_PROCESS = "GPT_SWEEP_PROCESS"  # environment variable of a command: its sweep's process id
 
 
 def train_by_command(
@@ -28,6 +31,8 @@ def train_by_command(
     should_stop: Callable[[], bool],
 ) -> None:
     """Train or resume a run by a `gpt train` command, and wait for it.
+
+    If this process is killed, the command notices it in `sweep_has_ended`, saves and ends, too.
 
     Args:
         config: the settings of a new run.
@@ -49,7 +54,8 @@ def train_by_command(
                 # -P: modules of the working folder are not imported
                 [sys.executable, "-P", "-m", "gpt", "train", "--json"]
                 + (["--resume", str(run)] if resume else new),
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                env=os.environ
+                | {"PYTHONPATH": os.pathsep.join(sys.path), SWEEP_PROCESS: str(os.getpid())},
                 stdin=stdin,
                 stdout=subprocess.DEVNULL,
                 stderr=err,
@@ -69,6 +75,17 @@ def train_by_command(
             process.wait()
         if process.returncode != 0:
             raise TrainingError(_message(process.returncode, messages))
+
+
+def sweep_has_ended() -> bool:
+    """Return whether a sweep started this process, and the process of that sweep has ended."""
+    sweep = os.environ.get(SWEEP_PROCESS)
+    if sweep is None:
+        return False
+    try:  # a killed process is a zombie until its own parent waits for it
+        return psutil.Process(int(sweep)).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
 
 
 def _message(code: int, messages: Path) -> str:
