@@ -43,7 +43,6 @@ class Optimizer:
         """List of the gradients of the parameters."""
         return [p.grad for p in self.parameters if p.grad is not None]
 
-    @torch.no_grad()
     def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
         """Update every parameter by its gradient.
 
@@ -52,15 +51,6 @@ class Optimizer:
             skip: a bool scalar tensor on the parameters' device. If it is true, parameters and
                 state stay as they are. The CPU does not wait for its value.
         """
-        tensors = [*self.parameters, *self._named_state().values()]
-        before = [] if skip is None else [tensor.clone() for tensor in tensors]
-        self.update(lr_factor)
-        if skip is not None:
-            for tensor, old in zip(tensors, before, strict=True):
-                torch.where(skip, old, tensor, out=tensor)
-
-    def update(self, lr_factor: float) -> None:
-        """Update every parameter; `lr_factor` is the learning rate as a fraction of its peak."""
         raise NotImplementedError
 
     def state_dict(self) -> Tensors:
@@ -102,8 +92,10 @@ class AdamW(Optimizer):
         )
         self.learning_rate, self.betas, self.weight_decay = learning_rate, betas, weight_decay
 
-    def update(self, lr_factor: float) -> None:
-        """Update every parameter; `lr_factor` is the learning rate as a fraction of its peak."""
+    @torch.no_grad()
+    def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
+        """Update every parameter by its gradient; see Optimizer."""
+        found_inf = None if skip is None else skip.float()  # 1.0 if the kernel must do nothing
         torch._foreach_add_(self.state["steps"], 1)
         torch._fused_adamw_(
             self.parameters,
@@ -119,7 +111,10 @@ class AdamW(Optimizer):
             eps=1e-8,
             amsgrad=False,
             maximize=False,
+            found_inf=found_inf,
         )
+        if found_inf is not None:
+            torch._foreach_sub_(self.state["steps"], [found_inf] * len(self.parameters))
 
 
 class Muon(Optimizer):
@@ -160,45 +155,73 @@ class Muon(Optimizer):
             ],
         )
 
-    def update(self, lr_factor: float) -> None:
-        """Update every parameter; `lr_factor` is the learning rate as a fraction of its peak."""
-        rate, directions = lr_factor * self.learning_rate, list[Tensor]()
-        for p, gradient, momentum in zip(
-            self.parameters, self.gradients, self.state["momentum"], strict=True
-        ):
-            momentum.lerp_(gradient, 1 - self.MOMENTUM)
-            directions.append(gradient.lerp(momentum, self.MOMENTUM))  # Nesterov's
-            p.mul_(1 - rate * self.weight_decay)
-        matrices, steps = self._split(self.parameters), self._split(directions)
+    @torch.no_grad()
+    def step(self, lr_factor: float, skip: Tensor | None = None) -> None:
+        """Update every parameter by its gradient; see Optimizer.
+
+        Operations on lists of tensors (`torch._foreach_`) are one kernel on an accelerator, where
+        the number of kernels limits the speed.
+        """
+        rate, momentum = lr_factor * self.learning_rate, self.state["momentum"]
+        gradients = update_means(momentum, self.gradients, self.MOMENTUM, skip)
+        directions = torch._foreach_lerp(gradients, momentum, self.MOMENTUM)  # Nesterov's
+        decay = 1 - rate * self.weight_decay
+        torch._foreach_mul_(
+            self.parameters, decay if skip is None else torch.where(skip, 1.0, decay)
+        )
+        matrices, steps = self._split(self.parameters), self._split([*directions])
         by_shape: dict[torch.Size, list[int]] = {}  # matrices of one shape share each product
         for i, step in enumerate(steps):
             by_shape.setdefault(step.shape, []).append(i)
-        for same in by_shape.values():
+        for (height, width), same in by_shape.items():
             squares = [self.state["square"][i] for i in same]
-            even = self._equalise(torch.stack([steps[i] for i in same]), squares)
-            for i, step in zip(same, even, strict=True):
-                steps[i] = step
-        for matrix, step in zip(matrices, steps, strict=True):
-            height, width = step.shape
-            matrix.sub_(step, alpha=rate * max(1, height / width) ** 0.5)
+            even = self._equalise(torch.stack([steps[i] for i in same]), squares, skip)
+            if skip is not None:  # contiguous like the matrices, so that one kernel adds them all
+                even = even.masked_fill_(skip, 0.0).contiguous()
+            alpha = -rate * max(1, height / width) ** 0.5
+            torch._foreach_add_([matrices[i] for i in same], [*even], alpha=alpha)
 
     def _split(self, tensors: list[Tensor]) -> list[Tensor]:
         """Split each tensor into views of the matrices that are stacked in it."""
         return [m for t, rows in zip(tensors, self.rows, strict=True) for m in torch.split(t, rows)]
 
-    def _equalise(self, steps: Tensor, squares: list[Tensor]) -> Tensor:
+    def _equalise(self, steps: Tensor, squares: list[Tensor], skip: Tensor | None) -> Tensor:
         """Orthogonalise N matrices `steps` (N, height, width), and make neurons move equally far.
 
         Each neuron's step is divided by its root mean square over time. `squares` has the running
-        mean squares, a tensor for each matrix, and is updated. The norm of each matrix is kept.
+        mean squares, a tensor for each matrix, and is updated unless `skip` is true. The norm of
+        each matrix is kept.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         longer_first = steps.shape[-2] >= steps.shape[-1]
         neurons = orthogonal.square().mean(-1 if longer_first else -2, keepdim=True)
-        torch._foreach_lerp_(squares, [*neurons], 1 - self.BETA2)
+        update_means(squares, [*neurons], self.BETA2, skip)
         even = orthogonal / (torch.stack(squares).sqrt() + 1e-8)
         even *= matrix_norms(orthogonal) / (matrix_norms(even) + 1e-8)
         return even
+
+
+def update_means(
+    means: list[Tensor], new: list[Tensor], weight: float, skip: Tensor | None
+) -> list[Tensor]:
+    """Update running means in place.
+
+    Args:
+        means: the running means.
+        new: for each mean, a tensor of the same shape to average into it.
+        weight: the weight of the past.
+        skip: a bool scalar tensor. If it is true, each mean is averaged with itself, which leaves
+            it as it is. (A weight of zero would not: 0 times NaN is NaN.)
+
+    Returns:
+        The tensors that were averaged into the means.
+    """
+    if skip is not None:  # one vector, so that one kernel replaces all tensors
+        old, added = (torch.cat([t.flatten() for t in tensors]) for tensors in (means, new))
+        parts = torch.split(torch.where(skip, old, added), [t.numel() for t in new])
+        new = [part.view(t.shape) for part, t in zip(parts, new, strict=True)]
+    torch._foreach_lerp_(means, new, 1 - weight)
+    return new
 
 
 def orthogonalise(matrices: Tensor) -> Tensor:

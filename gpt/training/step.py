@@ -81,7 +81,8 @@ class TrainStep:
         """Update the weights once, after `step` earlier steps.
 
         If the loss or the gradient norm is NaN or infinite, no parameter is updated. On an
-        accelerator, the CPU does not wait for this check, except in float16.
+        accelerator, the CPU does not wait for this check, except in float16 and on MPS, where
+        torch's AdamW cannot skip an update.
 
         Returns:
             The batch's mean loss before the update, and the norm of its gradient before clipping.
@@ -103,8 +104,9 @@ class TrainStep:
         # 3. update; Muon's learning rate is in proportion to AdamW's
         lr_factor = self.schedule.lr(step) / train.learning_rate
         skip = ~(loss.isfinite() & norm.isfinite())
+        must_wait = self.device.type in ("cpu", "mps") or self.scaler.is_enabled()
         for optimizer in self.optimizers:
-            if self.is_ahead and not self.scaler.is_enabled():
+            if not must_wait:
                 optimizer.step(lr_factor, skip)
             elif not skip:
                 self.scaler.step(optimizer, lr_factor)
