@@ -16,6 +16,7 @@ from gpt.training.teacher import Teacher
 
 FLOAT_BYTES = 4  # bytes of a float32
 LIBRARY_BYTES = 4e8  # bytes of torch and other libraries that training loads
+MUON_COPIES = 3  # temporary memory of a Muon update, in multiples of that of the weights (measured)
 ADVICE = (
     "use a smaller train.batch_size, model.T, model.C or model.n_layer, or a larger "
     "train.accumulation"
@@ -84,8 +85,9 @@ def training_bytes(
     evaluation = scored * _activation_bytes(model, 1, (2 + K) * V)
     if on_cpu:
         evaluation *= torch.get_num_threads()
-    training = members_at_once * (windows * model.T * each + workers * head)
     parameters = FLOAT_BYTES * parameter_count(model, V)
+    update = MUON_COPIES * parameters / K if train.optimizer == "muon" else 0
+    training = members_at_once * max(windows * model.T * each + workers * head, update)
     return {
         "weights": parameters,
         "gradients": parameters * (1 if workers == 1 else workers + 1),

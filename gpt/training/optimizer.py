@@ -163,8 +163,9 @@ class Muon(Optimizer):
         the number of kernels limits the speed.
         """
         rate, momentum = lr_factor * self.learning_rate, self.state["momentum"]
-        gradients = update_means(momentum, self.gradients, self.MOMENTUM, skip)
-        directions = torch._foreach_lerp(gradients, momentum, self.MOMENTUM)  # Nesterov's
+        directions = torch._foreach_lerp(  # Nesterov's
+            update_means(momentum, self.gradients, self.MOMENTUM, skip), momentum, self.MOMENTUM
+        )
         decay = 1 - rate * self.weight_decay
         torch._foreach_mul_(
             self.parameters, decay if skip is None else torch.where(skip, 1.0, decay)
