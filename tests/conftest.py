@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,17 @@ def no_status_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpt.status.DELAY_S", float(HANGS_S))
 
 
+@pytest.fixture(autouse=True)
+def no_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No run draws its attention, which takes four times as long as all else that it does here.
+
+    Tests marked `pictures` do.
+    """
+    if "pictures" not in request.keywords:
+        drawing = "gpt.training.callbacks.tensorboard.TensorBoard.draw_attention"
+        monkeypatch.setattr(drawing, lambda *arguments: None)
+
+
 @pytest.fixture
 def set_threads() -> Iterator[Callable[[int], None]]:
     """Sets how many threads torch computes with, for this test."""
@@ -123,6 +134,21 @@ def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "pangram.txt"
     path.write_text(PANGRAM * 29, encoding="utf-8")
     return path
+
+
+@contextmanager
+def full_disk(size: int) -> Iterator[None]:
+    """No file of this process grows beyond `size` bytes: writing more raises OSError."""
+    import resource  # Unix only
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
 
 
 def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str] | None = None) -> None:
@@ -174,8 +200,8 @@ def gpt(
     # the minutes of a command count from the start of its process, here that of all tests
     monkeypatch.setattr("psutil.Process.create_time", lambda process: time.time())
 
-    def run(*arguments: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["gpt", *map(str, arguments)])
+    def run(*arguments: object, program: object = "gpt") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", [str(program), *map(str, arguments)])
         with pytest.raises(SystemExit) as exit_info:
             main()
         out, err = capsys.readouterr()

@@ -6,11 +6,12 @@ import math
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import astuple
 from itertools import product
@@ -22,8 +23,10 @@ from gpt import api
 from gpt.config.load import load_config
 from gpt.config.schema import SETTINGS, SampleConfig
 from gpt.config.yaml import to_yaml
+from gpt.text.corpus import load_corpus
 from gpt.text.display import visible
-from tests.conftest import HANGS_S, PANGRAM, metrics_of, rehash, small, wait_until
+from gpt.text.sources import open_source
+from tests.conftest import HANGS_S, PANGRAM, full_disk, metrics_of, rehash, small, wait_until
 
 Gpt = Callable[..., tuple[int, str, str]]
 Start = Callable[..., subprocess.Popen[str]]
@@ -36,10 +39,22 @@ def config_file(text_file: Path) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of the config of `config_file`, whose text is pangram.txt in the working folder."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "pangram.txt").write_text(PANGRAM * 29)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.chdir(folder)
+        api.train(small(data__source="pangram.txt", sample__length=17), run_dir="runs/small")
+    return folder / "runs/small"
+
+
 @pytest.fixture
-def trained(gpt: Gpt, config_file: Path) -> Path:
-    code, _, err = gpt("train", "--config", config_file)
-    assert code == 0, err
+def trained(trained_once: Path, config_file: Path) -> Path:
+    """A copy of that run."""
+    shutil.copytree(trained_once, "runs/small")
     return Path("runs/small")
 
 
@@ -87,22 +102,6 @@ def test_help_and_config_errors_import_no_torch() -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "LIGHT"
     assert "Traceback" not in done.stderr
-
-
-def test_to_train_to_resume_and_to_attend_imports_no_compiler(
-    config_file: Path, text_file: Path
-) -> None:
-    """It took a second of each run: for the shape of a mean on `meta`."""
-    program = (
-        "import sys\n"
-        "from gpt import api\n"
-        f"run = api.train({str(config_file)!r}, text={str(text_file)!r}, run_dir='run').run\n"
-        "api.resume(run, settings={'train.steps': 30})\n"
-        "api.load(run).attention('the quick')\n"
-        "print({'sympy', 'torch._dynamo', 'torch._inductor'} & set(sys.modules))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
-    assert done.stdout == "set()\n", done.stderr
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
@@ -238,7 +237,7 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
 
 @pytest.mark.parametrize("on_path", [True, False])
 def test_the_commands_it_ends_with_exist_in_the_same_shell(
-    config_file: Path, tmp_path: Path, on_path: bool
+    gpt: Gpt, config_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_path: bool
 ) -> None:
     """After `.venv/bin/gpt train`, `gpt sample` was advised, which that shell did not find."""
     program = tmp_path / "my programs" / "gpt"
@@ -246,20 +245,13 @@ def test_the_commands_it_ends_with_exist_in_the_same_shell(
     program.write_text(f"#!{sys.executable}\nfrom gpt.__main__ import main\nmain()\n")
     program.chmod(0o755)
     folders = [str(program.parent)] if on_path else []
-    environment = os.environ | {"PATH": os.pathsep.join([*folders, "/usr/bin", "/bin"])}
-    started = "gpt" if on_path else shlex.quote(str(program))
-
-    def shell(command: str) -> str:
-        done = subprocess.run(
-            command, shell=True, capture_output=True, text=True, env=environment, check=True
-        )
-        return done.stdout
-
-    out = shell(f"{started} train --config {config_file}")
+    monkeypatch.setenv("PATH", os.pathsep.join([*folders, "/usr/bin", "/bin"]))
+    _, out, _ = gpt("train", "--config", config_file, program=program)
     advised = dict(line.split(": ", 1) for line in out.splitlines()[3:5])
-    assert shell(advised["sample"].strip() + " --length 7")
-    assert shell(advised["watch"].strip() + " --help")
+    started = "gpt" if on_path else shlex.quote(str(program))
     assert advised["sample"].strip() == f"{started} sample runs/small"
+    for words in (f"{advised['sample']} --length 7", f"{advised['watch']} --help"):
+        assert subprocess.run(words, shell=True, capture_output=True, check=True).stdout
 
 
 def test_train_json_is_one_object(gpt: Gpt, config_file: Path) -> None:
@@ -330,18 +322,19 @@ def test_resume_goes_on_for_longer(gpt: Gpt, trained: Path) -> None:
     assert (code, "leave out --config, --init-from, --run-dir" in err) == (2, True)
 
 
-@pytest.mark.parametrize("name", ["pangram.txt", "./pangram.txt", "{folder}/pangram.txt"])
 def test_a_text_with_resume_resumes_the_newest_run_of_that_text(
-    gpt: Gpt, config_file: Path, name: str
+    gpt: Gpt, config_file: Path
 ) -> None:
     """Bug: it took the newest run, whatever its text, and refused that."""
     Path("other.txt").write_text("0123456789\n" * 31)
     for text, run in (("pangram.txt", "old"), ("pangram.txt", "new"), ("other.txt", "other")):
-        options = ("--config", config_file, "--run-dir", f"runs/{run}")
+        options = ("--config", config_file, "--run-dir", f"runs/{run}", "--set", "train.steps=2")
         assert gpt("train", text, *options)[0] == 0
-    longer = ("--resume", "--set", "train.steps=13", "--json")
-    code, out, err = gpt("train", name.format(folder=Path.cwd()), *longer)
-    assert (code, json.loads(out)["run"]) == (0, "runs/new"), err
+    longer = ("--resume", "--json")
+    names = ("pangram.txt", "./pangram.txt", Path.cwd() / "pangram.txt")
+    for steps, name in enumerate(names, start=3):
+        code, out, err = gpt("train", name, *longer, "--set", f"train.steps={steps}")
+        assert (code, json.loads(out)["run"]) == (0, "runs/new"), err
     Path("new.txt").write_text("new")
     code, _, err = gpt("train", "new.txt", *longer)
     assert (code, "no run under runs/ was trained on new.txt; train one without" in err) == (
@@ -840,12 +833,12 @@ def test_attend_writes_a_picture_or_a_page_and_says_where(
     assert {path.suffix for path in Path().iterdir()} <= {"", ".txt", ".yaml", Path(name).suffix}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])  # click replaces ascii by utf-8
-def test_attend_draws_blocks_in_a_terminal(trained: Path, encoding: str) -> None:
+def test_attend_draws_blocks_in_a_terminal(trained: Path) -> None:
+    """Also where Python is told that the terminal is ASCII: click replaces that by UTF-8."""
     leader, follower = os.openpty()
     command = [sys.executable, "-m", "gpt", "attend", "--text", "the fox"]
     plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-    settings = {"COLUMNS": "80", "TERM": "xterm", "PYTHONIOENCODING": encoding}
+    settings = {"COLUMNS": "80", "TERM": "xterm", "PYTHONIOENCODING": "ascii"}
     subprocess.run(command, stdout=follower, env=plain | settings, check=True)
     os.close(follower)
     shown = os.read(leader, 10_000).decode()
@@ -1053,21 +1046,13 @@ def test_a_file_name_makes_no_line_of_a_message(gpt: Gpt, config_file: Path) -> 
         assert lines in (None, err.count("\n")), err
 
 
-@pytest.fixture
-def limit_files() -> Iterator[Callable[[int], None]]:
-    """Sets the size in bytes of the largest file that can be written, for this test."""
-    resource = pytest.importorskip("resource")
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_file_that_cannot_be_written_is_named(
-    gpt: Gpt, trained: Path, config_file: Path, limit_files: Callable[[int], None]
+    gpt: Gpt, config_file: Path, text_file: Path
 ) -> None:
     """Bug: `File too large: while reading or writing`, without a file or advice."""
-    limit_files(99)
-    code, _, err = gpt("train", "--config", config_file, "--run-dir", "b")
+    load_corpus(open_source(str(text_file)))  # its ids are in the cache
+    with full_disk(99):
+        code, _, err = gpt("train", "--config", config_file, "--run-dir", "b")
     assert (code, err.splitlines()[-1]) == (
         1,
         "gpt: b/config.yaml: File too large",

@@ -66,6 +66,7 @@ def test_a_wheel_carries_the_configs(tmp_path: Path) -> None:
     assert configs == [load_config(path).model_dump_json() for path in CONFIGS]
 
 
+@pytest.mark.pictures
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_trains(path: Path) -> None:
     text = Path("text.txt")

@@ -405,6 +405,7 @@ def test_weights_of_the_gate_depend_on_the_position() -> None:
     assert len(np.unique(weights[:, 0])) == 17
 
 
+@pytest.mark.pictures
 def test_a_text_of_one_character_is_trained_on_and_sampled(tmp_path: Path) -> None:
     """Bug: without contexts, counts had no shape."""
     text = tmp_path / "a.txt"

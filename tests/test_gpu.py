@@ -23,7 +23,11 @@ from gpt.training.dry_run import estimate
 from gpt.training.start import train
 from tests.conftest import small
 
-pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::UserWarning")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.pictures,
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
 
 
 @pytest.fixture

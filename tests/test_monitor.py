@@ -7,11 +7,8 @@ import logging
 import os
 import pty
 import re
-import resource
 import shutil
-import signal
 import struct
-import subprocess
 import sys
 import termios
 import threading
@@ -26,7 +23,6 @@ from tensorboard.plugins.hparams import metadata
 from tqdm.utils import disp_len
 
 from gpt.config.schema import values
-from gpt.config.yaml import to_yaml
 from gpt.distributed.ranks import SINGLE
 from gpt.evaluation.attention_weights import attend
 from gpt.text.batches import to_torch
@@ -39,7 +35,7 @@ from gpt.training.callbacks.jsonl import MetricsFile
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.run_context import RunContext
 from gpt.training.start import train
-from tests.conftest import PANGRAM, load, metrics_of, small
+from tests.conftest import PANGRAM, full_disk, load, metrics_of, small
 
 
 def events_of(run: Path):  # type: ignore[no-untyped-def]
@@ -166,6 +162,7 @@ def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Pa
     assert shown["final/best_val_loss"] == pytest.approx(outcome.best_val_loss)
 
 
+@pytest.mark.pictures
 def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file: Path) -> None:
     """However short the run is: that of the first member, on the first characters of val."""
     corpus = load_corpus(open_source(str(text_file)))
@@ -243,19 +240,6 @@ def test_a_damaged_event_file_is_no_reason_not_to_resume(tmp_path: Path) -> None
 
 
 # --- a full disk ---
-
-
-@contextmanager
-def full_disk(size: int) -> Iterator[None]:
-    """No file of this process grows beyond `size` bytes: writing more raises OSError."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        signal.signal(signal.SIGXFSZ, ignored)
 
 
 def test_records_that_a_full_disk_refuses_are_written_once_there_is_room(
@@ -384,22 +368,11 @@ def test_the_first_lines_of_a_sample_are_shown(
     assert lines == [r"  \x1b[2Jxxxxxxxxxxx", "  日本語日本語日本語", "  c"]
 
 
-def test_the_bar_shows_step_losses_pace_and_time_left(text_file: Path) -> None:
-    config = small(data__source=str(text_file), train__steps=60, train__eval_every=30)
-    Path("c.yaml").write_text(to_yaml(config))
-    leader, follower = os.openpty()
-    termios.tcsetwinsize(follower, (30, 120))
-    command = [sys.executable, "-m", "gpt", "train", "--config", "c.yaml", "--json"]
-    with subprocess.Popen(command, stderr=follower, stdout=subprocess.DEVNULL) as process:
-        os.close(follower)
-        shown = b""
-        try:
-            while piece := os.read(leader, 4096):
-                shown += piece
-        except OSError:  # Linux's way to say that the other end is closed
-            pass
-        assert process.wait() == 0
-    os.close(leader)
-    last = [line for line in shown.decode().split("\r") if "60/60" in line][-1]
-    for words in ("60/60", "train ", "val ", "chars/s", "<00:00"):
+def test_the_bar_shows_step_losses_pace_and_time_left(
+    text_file: Path, terminal: Callable[[int], Terminal]
+) -> None:
+    screen = terminal(120)
+    train(small(), load_corpus(open_source(str(text_file))), Path("r"))
+    last = [line for line in screen.shown() if "11/11" in line][-1]
+    for words in ("train ", "val ", "chars/s", "<00:00"):
         assert words in last

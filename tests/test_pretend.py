@@ -230,6 +230,7 @@ def test_a_run_writes_what_it_writes_on_a_cpu_and_resumes(
         assert (weights == part[name]).all()
 
 
+@pytest.mark.pictures
 def test_a_run_waits_for_its_device_when_it_logs_and_every_ten_steps(
     corpus: Corpus, pretend: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -91,9 +91,24 @@ class TensorBoard(Callback):
 
     def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
         """Write a picture of attention weights, and settings and scores for the HPARAMS page."""
+        self.draw_attention(outcome.step, model)
+        row = {
+            key: value if isinstance(value, bool | int | float) else str(value or "null")
+            for key, value in values(self.context.config).items()
+        } | {
+            "final/val_loss": outcome.val_loss,
+            "final/best_val_loss": outcome.best_val_loss,
+            "final/bits_per_byte": outcome.bits_per_byte,
+        }
+        hparams = EventFile(self.context.folder, ".hparams")
+        hparams.add(outcome.step, hparams_pb(row, trial_id=self.context.folder.name))
+        hparams.file.close()
+
+    def draw_attention(self, step: int, model: LanguageModel) -> None:
+        """Write a picture of the attention weights on the first characters of the val split."""
         config, corpus = self.context.config, self.context.corpus
         excerpt = to_torch(corpus.val[: min(config.model.attention_window, ATTENTION_CHARACTERS)])
-        title = f"attention weights at step {outcome.step}, on the first characters of val"
+        title = f"attention weights at step {step}, on the first characters of val"
         if (members := config.model.ensemble) > 1:
             title += f"; member 1 of {members}"
         with phase("drawing attention weights"):
@@ -106,18 +121,7 @@ class TensorBoard(Callback):
         height, width = (int.from_bytes(content[at : at + 4], "big") for at in (20, 16))
         image = Summary.Image(encoded_image_string=content, height=height, width=width)
         value = Summary.Value(tag="visualization/attention", image=image)  # sorted last
-        self.events.add(outcome.step, Summary(value=[value]))
-        row = {
-            key: value if isinstance(value, bool | int | float) else str(value or "null")
-            for key, value in values(config).items()
-        } | {
-            "final/val_loss": outcome.val_loss,
-            "final/best_val_loss": outcome.best_val_loss,
-            "final/bits_per_byte": outcome.bits_per_byte,
-        }
-        hparams = EventFile(self.context.folder, ".hparams")
-        hparams.add(outcome.step, hparams_pb(row, trial_id=self.context.folder.name))
-        hparams.file.close()
+        self.events.add(step, Summary(value=[value]))
 
     def close(self) -> None:
         """Close the file."""
