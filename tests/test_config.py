@@ -404,6 +404,8 @@ def test_any_text_after_set_arrives_or_ends_in_one_message(key: str, text: str) 
         assert load(to_yaml(config)) == config
     elif isinstance(value, bool):
         assert text.strip().lower() == str(value).lower()
+    elif key == "model.attention_window":  # documented as at most T
+        assert value == min(float(text.strip()), config.model.T)
     elif isinstance(value, int | float):
         assert float(text.strip()) == value
     else:
