@@ -28,6 +28,7 @@ from law.texts import TEXTS, corpus_of, source_of
 
 from gpt.config.load import load_config
 from gpt.evaluation.baselines import ngram_loss
+from gpt.text.corpus import Corpus
 
 NAMES = (
     *("tinyshakespeare-20kB", "tinyshakespeare-200kB", "tinyshakespeare", "names", "neko"),
@@ -84,10 +85,15 @@ def compare(name: str, folder: Path, minutes: float, nanogpt: Path | None) -> Ro
             last_val_loss=ours["val_loss"],
             shakespeare_cpu=stretched["best_val_loss"],
             shakespeare_cpu_s=stretched["wall_s"],
-            kneser_ney=round(ngram_loss(corpus_of(source), 8), 4),
+            kneser_ney=round(kneser_ney(corpus_of(source)), 4),
             nanogpt=theirs.get("val_loss_by_our_rule"),
             nanogpt_s=theirs.get("wall_s"),
         )
+
+
+def kneser_ney(corpus: Corpus) -> float:
+    """Return the val loss of an n-gram model with 8 characters of context, in nats per id."""
+    return ngram_loss(corpus.train, corpus.val, corpus.vocabulary, 8)
 
 
 def train(source: str, minutes: float, run: Path, *options: str) -> dict[str, Any]:

@@ -220,7 +220,7 @@ def test_the_report_of_a_text_is_that_of_its_corpus() -> None:
     assert report.only_in_val == {
         c: n for c, n in Counter(val).items() if c not in text[: size.train]
     }
-    bits = ngram_loss(corpus, 2) / math.log(2)
+    bits = ngram_loss(corpus.train, corpus.val, corpus.vocabulary, 2) / math.log(2)
     assert report.baselines.trigram_bits_per_character == pytest.approx(bits)
     bits = 8 * len(lzma.compress(text.encode())) / len(text)
     assert report.baselines.xz_bits_per_character == pytest.approx(bits)
@@ -237,7 +237,7 @@ def test_the_loss_of_a_trigram_is_the_mean_over_val_and_an_unknown_character_cos
     unknown = corpus.val[2:] == corpus.vocabulary.unknown_id
     assert unknown.any()
     nats = -np.log(p) + unknown * math.log(corpus.vocabulary.unknown)
-    assert ngram_loss(corpus, 2) == pytest.approx(nats.mean())
+    assert ngram_loss(corpus.train, corpus.val, corpus.vocabulary, 2) == pytest.approx(nats.mean())
 
 
 def test_a_model_of_bytes_is_compared_by_character() -> None:

@@ -11,6 +11,7 @@ Neither importing this module nor sampling on a CPU imports torch. The functions
 any thread, and install no signal handlers.
 """
 
+from gpt.api.evaluation import evaluate
 from gpt.api.model import Model, load
 from gpt.api.sweeps import is_sweep, resume_sweep, sweep
 from gpt.api.text import describe
@@ -20,6 +21,7 @@ __all__ = [
     "Model",
     "describe",
     "estimate",
+    "evaluate",
     "is_sweep",
     "load",
     "resume",

@@ -20,6 +20,7 @@ import typer
 from gpt import __version__, status
 from gpt.cli.attend import attend
 from gpt.cli.data import data
+from gpt.cli.eval import evaluate
 from gpt.cli.explain import explain
 from gpt.cli.options import MAX_COLUMNS, log, terminal_width, wrapped
 from gpt.cli.runs import runs
@@ -41,8 +42,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_COLUMNS},
 )
-for _command in (train, sample, attend, explain, runs, data):
-    app.command()(_command)
+for _command in (train, sample, evaluate, attend, explain, runs, data):
+    app.command("eval" if _command is evaluate else None)(_command)
 
 
 @app.callback(invoke_without_command=True)

@@ -10,11 +10,12 @@ from gpt.counts.kneser_ney import KneserNey
 from gpt.counts.ngram_counts import count_ngrams
 from gpt.evaluation.characters import spread_slices
 from gpt.text.corpus import Corpus
+from gpt.text.vocabulary import Ids, Vocabulary
 
 MAX_COMPRESSED_IDS = 2**21  # largest number of ids to compress, which takes xz a few seconds
 COMPRESSED_PART = 2**16  # number of ids in each compressed part of a larger text
 TRIGRAM_CONTEXT = 2  # ids before the last id of a trigram
-MAX_SCORED_VAL_IDS = 2**22  # largest number of ids of val that n-gram models predict
+MAX_SCORED_IDS = 2**22  # largest number of ids that n-gram models predict
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Baselines:
 def measure_baselines(corpus: Corpus) -> Baselines:
     """Measure the baselines of `corpus`. This takes at most a few seconds."""
     vocabulary = corpus.vocabulary
-    loss = ngram_loss(corpus, TRIGRAM_CONTEXT)  # nats per id
+    loss = ngram_loss(corpus.train, corpus.val, vocabulary, TRIGRAM_CONTEXT)  # nats per id
     bits = loss * len(corpus.val) / max(corpus.val_characters, 1) / math.log(2)
 
     slices = spread_slices(len(corpus.ids), MAX_COMPRESSED_IDS, COMPRESSED_PART)
@@ -41,24 +42,26 @@ def measure_baselines(corpus: Corpus) -> Baselines:
     return Baselines(None if math.isnan(bits) else bits, xz)
 
 
-def ngram_loss(corpus: Corpus, order: int) -> float:
-    """Return the val loss of an n-gram model: Kneser-Ney smoothed counts of the train split.
+def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> float:
+    """Return the loss on `text` of an n-gram model: Kneser-Ney smoothed counts of `train`.
 
     Args:
-        corpus: the text.
+        train: the ids that are counted.
+        text: the ids that are predicted, except for the first `order`. Of a text with more than
+            MAX_SCORED_IDS ids, evenly spread parts are predicted.
+        vocabulary: the vocabulary of both.
         order: the number of ids of context. A value above `longest_context` is reduced to it.
 
     Returns:
-        Nats per id. If train or val has at most `order` ids, return NaN.
+        Nats per id. If one of the texts has at most `order` ids, return NaN.
     """
-    vocabulary, V = corpus.vocabulary, len(corpus.vocabulary)
-    model, total = KneserNey(count_ngrams(corpus.train, V, order)), 0.0
+    model, total = KneserNey(count_ngrams(train, len(vocabulary), order)), 0.0
     order = model.order  # may be lower
-    if min(len(corpus.train), len(corpus.val)) <= order:
+    if min(len(train), len(text)) <= order:
         return math.nan
-    slices = spread_slices(len(corpus.val) - order, MAX_SCORED_VAL_IDS, COMPRESSED_PART)
+    slices = spread_slices(len(text) - order, MAX_SCORED_IDS, COMPRESSED_PART)
     for part in slices:
-        ids = corpus.val[part.start : part.stop + order]
+        ids = text[part.start : part.stop + order]
         total -= np.log(model.probabilities(ids)).sum()
         if vocabulary.unknown_id is not None:  # the characters that share it are equally likely
             unknown = np.count_nonzero(ids[order:] == vocabulary.unknown_id)

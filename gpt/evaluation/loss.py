@@ -4,10 +4,11 @@ Shapes use B windows of T characters, and V distinct characters.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ from gpt.text.vocabulary import Ids, Vocabulary
 # Largest number of logits of a forward pass of one thread: 16 MB. Above 32 MB, malloc requests
 # memory from the system for each forward pass, which is slow.
 EVAL_LOGITS = 2**22
+
+Window = TypeVar("Window")
+Result = TypeVar("Result")
 
 
 class Stopped(Exception):
@@ -112,24 +116,41 @@ def evaluate_each(
         for window in zip(*(torch.split(part, B) for part in batch), strict=True)
     )
     own_windows = islice(windows, ranks.rank, None, ranks.size)
-    threads = torch.get_num_threads()
-    pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
     try:
-        while some := list(islice(own_windows, 4 * threads)):
-            for losses, count in (pool.map if device.type == "cpu" else map)(score, some):
-                totals, scored = totals + losses, scored + count
-                on_progress(ranks.size * count)
+        for losses, count in map_windows(score, own_windows, device):
+            totals, scored = totals + losses, scored + count
+            on_progress(ranks.size * count)
     except Stopped:
         stopped = True
-    except BaseException:  # such as a second Ctrl-C: do not wait for the threads
-        pool.shutdown(wait=False, cancel_futures=True)
-        raise
-    pool.shutdown(cancel_futures=True)  # wait until no thread is setting its number of threads
     numbers = [*totals.tolist(), float(scored), float(stopped)]
     *sums, total_scored, stops = ranks.sum(numbers)
     if stops:
         raise Stopped
     return [each / total_scored for each in sums]
+
+
+def map_windows(
+    function: Callable[[Window], Result], windows: Iterator[Window], device: torch.device
+) -> Iterator[Result]:
+    """Yield `function(window)` for each window, in order; on a CPU, compute several in threads.
+
+    Args:
+        function: the computation, which uses one thread on a CPU.
+        windows: the arguments of `function`. They are read as results are requested.
+        device: the device on which `function` computes.
+    """
+    threads = torch.get_num_threads()
+    pool = ThreadPoolExecutor(threads, initializer=set_threads_here, initargs=(1,))
+    try:
+        while some := list(islice(windows, 4 * threads)):
+            yield from (pool.map if device.type == "cpu" else map)(function, some)
+    except Exception:
+        pool.shutdown(cancel_futures=True)
+        raise
+    except BaseException:  # such as a second Ctrl-C: do not wait for the threads
+        pool.shutdown(wait=False, cancel_futures=True)
+        raise
+    pool.shutdown(cancel_futures=True)  # wait until no thread is setting its number of threads
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:

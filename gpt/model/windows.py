@@ -12,16 +12,19 @@ from gpt.model.ensemble import LanguageModel
 
 
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
-    """Mix the logits of a network with counts; return log-probabilities (B, T, V) in float32.
+    """Mix the logits of a network with counts; return log-probabilities (B, n, V) in float32.
 
     Args:
         mixture: counts of the train split, and the gate that weighs counts and network.
         ids: (B, T) windows. Each window is counted separately.
-        logits: (B, T, V) of any precision and on any device.
+        logits: (B, n, V) after the last n ids of each window, of any precision and on any device.
     """
     network = logits.float().log_softmax(-1).cpu().numpy()
     rows = zip(ids.cpu().numpy(), network, strict=True)
-    windows = [mixture.mix(*mixture.experts.of_window(row), each) for row, each in rows]
+    windows = []
+    for row, each in rows:
+        experts, features = mixture.experts.of_window(row)
+        windows.append(mixture.mix(experts[-len(each) :], features[-len(each) :], each))
     return torch.from_numpy(np.stack(windows)).to(logits.device)
 
 

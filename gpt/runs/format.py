@@ -57,6 +57,7 @@ class CheckpointData:
     weights_sha256: str = ""  # SHA-256 of model.safetensors
     mixture: Mixture | None = None  # with `model.counts`, unless only a summary was read
     bits_per_byte: float | None = None  # `val_loss` in bits per byte of UTF-8, if stored
+    text_sha256: str | None = None  # hash of the run's text; see Corpus
 
 
 @dataclass(frozen=True)

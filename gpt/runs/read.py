@@ -140,7 +140,7 @@ def _read(
         ) from error
     except OSError as error:
         raise layout.unreadable(folder, error) from error
-    bits = counters.numbers.get("bits_per_byte")
+    bits, text_sha256 = (counters.numbers.get(key) for key in ("bits_per_byte", "text_sha256"))
     data = CheckpointData(
         step=counters.step,
         config=config,
@@ -152,6 +152,7 @@ def _read(
         weights_sha256=sha256.get(layout.MODEL, ""),
         mixture=mixture,
         bits_per_byte=bits if isinstance(bits, float) else None,
+        text_sha256=text_sha256 if isinstance(text_sha256, str) else None,
     )
     return data, TrainingState(state, counters.numbers)
 

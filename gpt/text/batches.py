@@ -1,6 +1,7 @@
 """Batches of windows of a text: ids as inputs, and the same ids shifted by one as targets."""
 
 from collections.abc import Iterator
+from itertools import groupby, islice
 
 import numpy as np
 import torch
@@ -107,6 +108,33 @@ def consecutive_windows(ids: Ids, T: int) -> Iterator[Batch]:
         yield to_torch(x).view(-1, T), to_torch(y).view(-1, T)
     if whole < len(ids) - 1:
         yield to_torch(ids[whole:-1]).view(1, -1), to_torch(ids[whole + 1 :]).view(1, -1)
+
+
+def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
+    """Yield batches of windows that overlap, of which only the last ids are targets.
+
+    Each id but the first is a target exactly once. It is predicted from at least `T - stride` ids,
+    or from all ids before it if there are fewer.
+
+    Args:
+        ids: the text.
+        T: the largest number of ids in a window.
+        stride: the number of ids from the end of one window to the end of the next, at most `T`.
+        B: the largest number of windows in a batch.
+
+    Yields:
+        Inputs (B, W) and targets (B, n) with n <= W <= `T`: the ids after the last n inputs.
+    """
+    last = len(ids) - 1
+
+    def shape(end: int) -> tuple[int, int]:
+        return min(end, T, last), min(stride, last - end + stride)
+
+    for (W, n), group in groupby(range(stride, last + stride, stride), shape):
+        while ends := [*islice(group, B)]:
+            starts = np.minimum(ends, last) - W
+            windows = to_torch(ids[starts[:, None] + np.arange(W + 1)])  # (B, W + 1)
+            yield windows[:, :-1], windows[:, -n:]
 
 
 def spread_windows(ids: Ids, T: int, characters: int) -> Iterator[Batch]:

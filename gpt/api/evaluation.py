@@ -1,0 +1,108 @@
+"""Evaluate a model on the val split of its run, or on any text."""
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpt.api.resolve import Text, open_sources, prepared, read_text, resolve
+from gpt.errors import GPTError, UsageError
+from gpt.status import phase
+
+if TYPE_CHECKING:
+    from gpt.api.model import Model
+    from gpt.evaluation.evaluation_report import EvaluationReport
+    from gpt.evaluation.scored_text import ScoredText
+    from gpt.text.corpus import Corpus
+
+log = logging.getLogger(__name__)
+
+
+def evaluate(
+    model: "Model",
+    text: Text | Sequence[Text] | None = None,
+    *,
+    stride: int | None = None,
+    by: str | Sequence[str] = (),
+) -> "EvaluationReport":
+    """Compute the loss of a model on a text, and compare it with simple predictors.
+
+    Counts (`model.counts`) are part of the model: all numbers include them.
+
+    Args:
+        model: the model, from `gpt.load`.
+        text: the names of texts; see `train`. They are read with the settings of the run. By
+            default, the val split of the run.
+        stride: the number of characters from one window to the next, at most
+            `model.attention_window`. Each character is then predicted from at least `model.T` -
+            `stride` characters before it. By default, windows do not overlap, as in training.
+        by: properties by which to break the loss down: position, script, word-length or character.
+
+    Returns:
+        An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
+        simple predictors. On the val split and without `stride`, `loss` is the val loss of
+        training, in nats per id.
+
+    Raises:
+        UsageError: an argument is wrong, or the run's text has changed.
+        TextError: the text cannot be read, or has too few characters of the model's vocabulary.
+    """
+    from gpt.device import default_modes
+
+    scored = _val(model) if text is None else _text(model, text)
+    with phase("loading the model"):
+        from gpt.evaluation.evaluation_report import evaluate_text
+
+        module = model.module
+    with default_modes():
+        return evaluate_text(
+            module,
+            scored,
+            mixture=model.checkpoint.mixture,
+            stride=stride,
+            by=[by] if isinstance(by, str) else by,
+        )
+
+
+def _val(model: "Model") -> "ScoredText":
+    """Return the val split of the run's text."""
+    from gpt.evaluation.scored_text import val_text
+
+    try:
+        corpus = _run_text(model)
+    except GPTError as error:
+        raise UsageError(f"{error}; to evaluate another text, name it after the run") from None
+    return val_text(corpus)
+
+
+def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
+    """Return the text with these names in the vocabulary of the model."""
+    from gpt.evaluation.scored_text import other_text
+
+    vocabulary = "bytes" if model.vocabulary.is_bytes else "characters"
+    changes = {
+        "data.val_source": None,
+        "data.split": "tail",
+        "data.vocabulary": vocabulary,
+        "data.max_vocabulary": None,
+        "train.init_from": None,
+    }
+    config = resolve(model.config, text, changes)
+    corpus = prepared(config, open_sources(config.data))
+    try:
+        train = _run_text(model).train
+    except GPTError as error:
+        log.warning("not compared with simple predictors, which need the run's text: %s", error)
+        train = None
+    return other_text(corpus, model.vocabulary, train)
+
+
+def _run_text(model: "Model") -> "Corpus":
+    """Return the text of the run; raise UsageError if it is not the text that it was trained on."""
+    corpus = read_text(model.config, model.vocabulary, model.run)
+    expected = model.checkpoint.text_sha256
+    if corpus.sha256 != expected:
+        raise UsageError(
+            f"{corpus.name} is not the text that {model.run} was trained on, or it has changed "
+            f"since"
+        )
+    return corpus

@@ -1,0 +1,156 @@
+"""Evaluate a model on a text: its loss with an interval, calibration, groups and references."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt.counts.mixture import Mixture
+from gpt.errors import UsageError, counted
+from gpt.evaluation.bootstrap import BlockSums, Interval
+from gpt.evaluation.breakdown import PROPERTIES, Breakdown, Group
+from gpt.evaluation.calibration import Calibration, CalibrationBin
+from gpt.evaluation.reference_losses import ReferenceLoss, comparison, reference_losses
+from gpt.evaluation.scored_text import ScoredText
+from gpt.evaluation.scores import score_text
+from gpt.model.ensemble import LanguageModel
+from gpt.status import phase
+
+
+@dataclass(frozen=True)
+class EvaluationReport:
+    """The result of an evaluation. Losses are means over all characters but the first.
+
+    Attributes:
+        text: the name of the text.
+        rule: how the text was divided, and from what each character was predicted.
+        unit: what an id stands for: `character` or `byte`.
+        ids, characters, bytes: the sizes of the scored text.
+        outside: the number of characters outside the model's vocabulary.
+        loss: nats per id; on the val split in the windows of training, this is `val_loss`.
+        loss_per_character: nats per character.
+        interval: a confidence interval of `loss_per_character`; None for a short text.
+        bits_per_character, bits_per_byte: the same loss in bits, per character and byte of UTF-8.
+        perplexity: exp(`loss_per_character`).
+        accuracy: the fraction of ids that the model thought most likely.
+        calibration_error: the expected calibration error of the most likely id.
+        calibration: the bins of the reliability diagram.
+        references: losses of simple predictors, the lowest last.
+        comparison: a sentence about the best of them.
+        groups: the loss by a property of the characters, for each requested property.
+    """
+
+    text: str
+    rule: str
+    unit: str
+    ids: int
+    characters: int
+    bytes: int
+    outside: int
+    loss: float
+    loss_per_character: float
+    interval: Interval | None
+    bits_per_character: float
+    bits_per_byte: float
+    perplexity: float
+    accuracy: float
+    calibration_error: float
+    calibration: list[CalibrationBin]
+    references: list[ReferenceLoss]
+    comparison: str
+    groups: dict[str, list[Group]]
+
+
+def evaluate_text(
+    model: LanguageModel,
+    text: ScoredText,
+    *,
+    mixture: Mixture | None = None,
+    stride: int | None = None,
+    by: Sequence[str] = (),
+) -> EvaluationReport:
+    """Score `text`, and report the results. The memory does not depend on the text's length.
+
+    Args:
+        model: the network, which is set to evaluation mode.
+        text: the text.
+        mixture: counts to mix the network's predictions with.
+        stride: see `score_text`.
+        by: the properties by which to break the loss down, keys of PROPERTIES.
+
+    Raises:
+        UsageError: `stride` or an element of `by` is wrong.
+    """
+    T, context = model.config.T if mixture is None else mixture.T, model.config.T
+    if stride is not None and not 1 <= stride <= context:
+        setting = "model.T" if context == T else "model.attention_window"
+        raise UsageError(f"--stride: expected 1 to {setting} = {context}, got {stride}")
+    for property_ in by:
+        if property_ not in PROPERTIES:
+            raise UsageError(f"--by: expected {' | '.join(PROPERTIES)}, got {property_}")
+    n, unit = text.units.ids, text.vocabulary.unit
+    blocks, calibration = BlockSums(n), Calibration()
+    breakdowns = {name: Breakdown(name, text.ids, text.vocabulary) for name in dict.fromkeys(by)}
+    hits = 0
+    with phase(f"scoring {counted(n, unit)}"):
+        for scores in score_text(
+            model,
+            text.ids,
+            text.vocabulary,
+            mixture=mixture,
+            stride=stride,
+        ):
+            blocks.add(scores.start - 1, scores.losses)
+            calibration.add(scores)
+            hits += int(np.count_nonzero(scores.hits))
+            for each in breakdowns.values():
+                each.add(scores)
+    loss = float(blocks.sums.sum()) / n
+    per_character, interval = text.units.per_character(loss), blocks.interval()
+    references = []
+    if text.train is not None:
+        with phase("compressing the text, and counting its n-grams"):
+            references = reference_losses(text.train, text.ids, text.vocabulary, text.units)
+    return EvaluationReport(
+        text=text.name,
+        rule=rule(T, context, stride, unit),
+        unit=unit,
+        ids=n,
+        characters=text.units.characters,
+        bytes=text.units.bytes,
+        outside=text.outside,
+        loss=loss,
+        loss_per_character=per_character,
+        interval=interval and interval.scaled(per_character / loss),
+        bits_per_character=per_character / math.log(2),
+        bits_per_byte=text.units.bits_per_byte(loss),
+        perplexity=math.exp(per_character),
+        accuracy=hits / n,
+        calibration_error=calibration.error,
+        calibration=calibration.bins,
+        references=references,
+        comparison=comparison(per_character, references),
+        groups={name: each.groups() for name, each in breakdowns.items()},
+    )
+
+
+def rule(T: int, context: int, stride: int | None, unit: str) -> str:
+    """Describe what each id is predicted from.
+
+    Args:
+        T: the ids of a window.
+        context: the ids that attention sees at once.
+        stride: see `score_text`.
+        unit: what an id stands for: `character` or `byte`.
+    """
+    attention = "" if context == T else f" (attention sees {context:,} at once)"
+    if stride is None:
+        return (
+            f"windows of {T:,} {unit}s{attention} that do not overlap, as in training; each {unit} "
+            f"but the first is scored once, from those before it in its window"
+        )
+    return (
+        f"windows of {T:,} {unit}s{attention}, one every {stride:,}; each {unit} but the first is "
+        f"scored once, from at least {T - stride:,} {unit}s before it, or all"
+    )

@@ -1,0 +1,88 @@
+"""Losses of simple predictors that are given the train split, to compare a model with."""
+
+import lzma
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpt.evaluation.baselines import ngram_loss
+from gpt.evaluation.loss import Units
+from gpt.text.vocabulary import Ids, Vocabulary
+
+UNIGRAM, KNESER_NEY, XZ, PPMD = "unigram entropy", "Kneser-Ney", "xz -9", "PPMd"
+KNESER_NEY_CONTEXT = 6  # ids of context; longer ones improve neither tinyshakespeare nor wikitext2
+PPMD_ORDER = 8  # characters of context; also the best of 4 to 16 for both texts together
+PPMD_BYTES = 2**28  # memory of PPMd's model
+MAX_TRAIN_IDS = 2**23  # last ids of the train split that a compressor reads before the text
+MAX_TEXT_IDS = 2**20  # first ids of the text that a compressor compresses
+
+
+@dataclass(frozen=True)
+class ReferenceLoss:
+    """The loss of a simple predictor on the text, in nats per character."""
+
+    name: str
+    loss: float
+
+
+def reference_losses(
+    train: Ids, text: Ids, vocabulary: Vocabulary, units: Units
+) -> list[ReferenceLoss]:
+    """Return the losses of all predictors that this machine has, the lowest last.
+
+    A compressor's loss is the size that the text adds to the compressed train split. Of long texts,
+    MAX_TRAIN_IDS and MAX_TEXT_IDS are compressed.
+
+    Args:
+        train: the ids of the train split.
+        text: the ids of the text, in the same vocabulary.
+        vocabulary: the vocabulary of both.
+        units: the sizes of the text.
+    """
+    losses = {
+        UNIGRAM: ngram_loss(train, text, vocabulary, 0),
+        KNESER_NEY: ngram_loss(train, text, vocabulary, KNESER_NEY_CONTEXT),
+    }
+    before = _utf8(train[-MAX_TRAIN_IDS:], vocabulary)
+    part = text[:MAX_TEXT_IDS]
+    both = before + _utf8(part, vocabulary)
+    for name, compressed_size in _compressors().items():
+        added = compressed_size(both) - compressed_size(before)
+        losses[name] = 8 * math.log(2) * added / len(part)
+    found = [
+        ReferenceLoss(name, units.per_character(loss))
+        for name, loss in losses.items()
+        if math.isfinite(loss)
+    ]
+    return sorted(found, key=lambda each: -each.loss)
+
+
+def comparison(loss: float, references: list[ReferenceLoss]) -> str:
+    """Return a sentence that compares `loss`, in nats per character, with the best reference."""
+    if not references:
+        return ""
+    best = min(references, key=lambda each: each.loss)
+    difference = best.loss - loss
+    word = "better" if difference >= 0 else "worse"
+    return f"{abs(difference):.3f} nats per character {word} than {best.name}"
+
+
+def _utf8(ids: Ids, vocabulary: Vocabulary) -> bytes:
+    return ids.tobytes() if vocabulary.is_bytes else vocabulary.decode(ids).encode()
+
+
+def _compressors() -> dict[str, Callable[[bytes], int]]:
+    """Return functions from a content to its compressed size in bytes, by name."""
+    compressors: dict[str, Callable[[bytes], int]] = {
+        XZ: lambda content: len(lzma.compress(content, preset=9))
+    }
+    try:
+        from pyppmd import Ppmd7Encoder
+    except ImportError:  # the extra `compressors` is not installed
+        return compressors
+
+    def ppmd(content: bytes) -> int:
+        encoder = Ppmd7Encoder(PPMD_ORDER, PPMD_BYTES)
+        return len(encoder.encode(content)) + len(encoder.flush())
+
+    return compressors | {PPMD: ppmd}

@@ -1,0 +1,115 @@
+"""A text to evaluate a model on, as ids of the model's vocabulary."""
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpt.errors import TextError
+from gpt.evaluation.characters import SLICE_IDS, spread_slices
+from gpt.evaluation.loss import Units, scored_val, val_units
+from gpt.text.corpus import Corpus
+from gpt.text.vocabulary import Ids, Vocabulary
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A text, of which all characters but the first are scored.
+
+    Attributes:
+        name: the name of the text in messages.
+        ids: the ids that `score_text` needs; it does not score the first of them.
+        vocabulary: the model's vocabulary; `unknown` is the number of distinct characters of this
+            text that share the unknown id.
+        units: the number of scored ids, and of their characters and bytes.
+        outside: the number of characters outside the vocabulary. They share the unknown id or, if
+            the vocabulary has no such id, are left out.
+        train: the ids of the run's train split; None if its text is missing.
+    """
+
+    name: str
+    ids: Ids
+    vocabulary: Vocabulary
+    units: Units
+    outside: int
+    train: Ids | None
+
+
+def val_text(corpus: Corpus) -> ScoredText:
+    """Return the val split of a run's text."""
+    vocabulary, ids = corpus.vocabulary, scored_val(corpus)
+    outside = _count(ids[1:], vocabulary.unknown_id)
+    name = f"val split of {corpus.name}"
+    return ScoredText(name, ids, vocabulary, val_units(corpus), outside, corpus.train)
+
+
+def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> ScoredText:
+    """Return the whole text of `corpus` in another vocabulary.
+
+    Args:
+        corpus: the text, with an id for each of its characters, or of bytes if `vocabulary` is.
+        vocabulary: the model's vocabulary.
+        train: the ids of the run's train split; None if its text is missing.
+
+    Raises:
+        TextError: fewer than two characters of the text are in the vocabulary.
+    """
+    outside = 0
+    if vocabulary.is_bytes:
+        lead = next(i for i, byte in enumerate([*corpus.ids[1:5], 0]) if byte & 0xC0 != 0x80)
+        ids, characters = corpus.ids[lead:], corpus.characters - 1
+        size = len(ids) - 1
+    else:
+        ids, size = _translated(corpus, vocabulary)
+        characters = len(ids) - 1
+        if vocabulary.unknown_id is None:
+            outside = len(corpus.ids) - len(ids)
+        else:
+            outside = _count(ids[1:], vocabulary.unknown_id)
+            others = vocabulary.outside(corpus.vocabulary.characters)
+            vocabulary = Vocabulary(vocabulary.characters, max(len(others), 1))
+    if characters < 1:
+        raise TextError(
+            f"{corpus.name}: expected at least 2 characters of the model's vocabulary, got "
+            f"{characters + 1}; evaluate another text"
+        )
+    units = Units(len(ids) - 1, characters, size)
+    return ScoredText(corpus.name, ids, vocabulary, units, outside, train)
+
+
+def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
+    """Return the ids of `corpus` in `vocabulary`, and the bytes of all their characters but one.
+
+    The first character does not count. Characters outside the vocabulary get its unknown id or, if
+    there is none, are left out. The ids are in a temporary file, as the text may be large.
+    """
+    characters = corpus.vocabulary.characters
+    outside = {*vocabulary.outside(characters)} if vocabulary.unknown_id is None else {*""}
+    kept = np.array([c not in outside for c in characters])
+    sizes = np.array([len(c.encode()) for c in characters])
+    table = np.zeros(len(characters), vocabulary.dtype)
+    table[kept] = vocabulary.encode("".join(c for c in characters if c not in outside))
+    size = first_size = 0
+    with tempfile.TemporaryFile() as file:
+        for part in _parts(corpus.ids):
+            ids = corpus.ids[part]
+            ids = ids[kept[ids]]
+            first_size = first_size or int(sizes[ids[:1]].sum())
+            size += int(sizes[ids].sum())
+            file.write(table[ids].data)
+        file.flush()
+        if not size:
+            return table[:0], 0
+        return np.memmap(file, table.dtype, mode="r"), size - first_size
+
+
+def _parts(ids: Ids) -> Iterator[slice]:
+    yield from spread_slices(len(ids), len(ids), SLICE_IDS)
+
+
+def _count(ids: Ids, id_: int | None) -> int:
+    """Return how often `id_` occurs in `ids`; 0 if it is None."""
+    if id_ is None:
+        return 0
+    return sum(int(np.count_nonzero(ids[part] == id_)) for part in _parts(ids))

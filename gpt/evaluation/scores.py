@@ -1,0 +1,114 @@
+"""Score each character of a text: its loss, and what the model expected instead.
+
+Shapes use B windows of W ids, n scored ids and V distinct ids.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gpt.counts.mixture import Mixture
+from gpt.evaluation.loss import EVAL_LOGITS, map_windows
+from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
+from gpt.model.transformer import GPT
+from gpt.model.windows import mixed, segmented
+from gpt.text.batches import Batch, consecutive_windows, sliding_windows
+from gpt.text.vocabulary import Ids, Vocabulary
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Predictions of n consecutive ids of a text.
+
+    Attributes:
+        start: the index in the text of the first of these ids.
+        losses: (n,) nats of each id.
+        contexts: (n,) number of ids from which each id was predicted.
+        probabilities: (n,) probability of the most likely id.
+        hits: (n,) whether the most likely id is the actual one.
+    """
+
+    start: int
+    losses: NDArray[np.float32]
+    contexts: NDArray[np.int64]
+    probabilities: NDArray[np.float32]
+    hits: NDArray[np.bool_]
+
+
+def score_text(
+    model: LanguageModel,
+    ids: Ids,
+    vocabulary: Vocabulary,
+    *,
+    mixture: Mixture | None = None,
+    stride: int | None = None,
+) -> Iterator[Scores]:
+    """Yield the scores of all `ids` but the first, in order.
+
+    By default, the windows are those of `evaluate_each`, and so are the losses. With `stride`, the
+    windows overlap, as `sliding_windows` explains.
+
+    Args:
+        model: the network, which is set to evaluation mode.
+        ids: the ids of at least two characters or bytes.
+        vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
+            probability p, each of them has probability p / k.
+        mixture: counts to mix the network's predictions with.
+        stride: ids from one window to the next, at most the network's context; None for windows
+            that do not overlap.
+    """
+    device, members = next(model.parameters()).device, members_of(model)
+    V = members[0].head.out_features
+    model.eval()
+
+    @torch.inference_mode()
+    def score(window: Batch) -> list[NDArray[Any]]:
+        x, y = (part.to(device) for part in window)  # (B, W), (B, n)
+        logits = mean_prediction([last_logits(member, x, y.shape[1]) for member in members])
+        if mixture is not None:
+            logits = mixed(mixture, x, logits)
+        logs = logits.float().log_softmax(-1)  # (B, n, V)
+        if vocabulary.unknown_id is not None:
+            logs[..., vocabulary.unknown_id] -= math.log(vocabulary.unknown)
+        top = logs.max(-1)
+        hits = top.indices == y
+        if vocabulary.unknown > 1:
+            hits &= y != vocabulary.unknown_id  # which of them it is stays open
+        contexts = torch.arange(x.shape[1] - y.shape[1], x.shape[1]).expand(y.shape) + 1
+        losses = -logs.gather(-1, y[..., None])[..., 0]
+        parts = (losses, contexts, top.values.exp(), hits)
+        return [part.flatten(0, 1).numpy(force=True) for part in parts]
+
+    T = model.config.T if mixture is None else mixture.T
+    B = EVAL_LOGITS // V // T or 1
+    start = 1
+    for parts in map_windows(score, _windows(ids, T, stride, B), device):
+        yield Scores(start, *parts)
+        start += len(parts[0])
+
+
+def _windows(ids: Ids, T: int, stride: int | None, B: int) -> Iterator[Batch]:
+    """Yield the batches of at most `B` windows for `score_text`."""
+    if stride is not None:
+        yield from sliding_windows(ids, T, stride, B)
+        return
+    for batch in consecutive_windows(ids, T):
+        yield from zip(*(torch.split(part, B) for part in batch), strict=True)
+
+
+def last_logits(member: GPT, x: Tensor, n: int) -> Tensor:
+    """Return the logits (B, n, V) of the network `member` after the last `n` ids of windows `x`.
+
+    If that is all ids (B, W), windows longer than the network's context are divided into segments.
+    Otherwise, the network predicts them from the last ids that fit into its context.
+    """
+    if n == x.shape[1]:
+        return segmented(member, x)
+    logits: Tensor = member.head(member.hidden(x[:, -member.config.T :])[:, -n:])
+    return logits

@@ -1,0 +1,99 @@
+"""Show the report of an evaluation as tables for the terminal."""
+
+import math
+from typing import TYPE_CHECKING
+
+from gpt.evaluation.breakdown import Group
+from gpt.evaluation.evaluation_report import EvaluationReport
+from gpt.inspection.tables import make_table, render
+from gpt.text.display import in_one_line, symbol
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+LABEL_WIDTH = 12  # width of a label in terminal columns
+MAX_GROUPS = 12  # largest number of groups of one property in the terminal
+
+
+def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
+    """Render `report` under `title` as lines of at most `width` columns."""
+    from rich.table import Table
+
+    fields = Table.grid(padding=(0, 2, 0, 0))
+    fields.add_column(width=LABEL_WIDTH)
+    fields.add_column(overflow="fold")
+    for label, text in report_lines(report):
+        fields.add_row(label, in_one_line(text))
+    parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(title)}\n"), (2, fields)]
+    for property_, groups in report.groups.items():
+        rows = group_rows(groups)
+        heading = (property_, "characters", "nats", "accuracy")
+        parts += [(0, ""), (2, make_table(heading, rows[:MAX_GROUPS], "lrrr"))]
+        if len(rows) > MAX_GROUPS:
+            parts.append((2, f"and {len(rows) - MAX_GROUPS:,} more, all in --json"))
+    return render(parts, width)
+
+
+def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
+    """Return a label and a text for each line of the summary of `report`."""
+    unit = report.unit
+    sizes = f"{report.characters:,} characters, {report.bytes:,} bytes"
+    per_byte = f" ({report.loss:.4f} per byte)" if unit == "byte" else ""
+    references = [f"{each.name} {each.loss:.3f}" for each in report.references]
+    lines = [
+        ("text", f"{report.text}: {sizes}"),
+        ("rule", report.rule),
+        ("loss", f"{report.loss_per_character:.4f} nats per character{per_byte}"),
+        ("interval", _interval(report)),
+        (
+            "bits",
+            f"{report.bits_per_character:.3f} per character, {report.bits_per_byte:.3f} per byte",
+        ),
+        ("perplexity", f"{report.perplexity:.3f}"),
+        ("accuracy", f"{100 * report.accuracy:.1f} % of {unit}s are the most likely one"),
+        (
+            "calibration",
+            f"expected error {100 * report.calibration_error:.1f} %: the mean distance of the "
+            f"highest probability from how often it is right",
+        ),
+    ]
+    if report.outside:
+        lines.insert(1, ("outside", _outside(report)))
+    if references:
+        lines.append(("compared", f"{', '.join(references)}: {report.comparison}"))
+    return lines
+
+
+def group_rows(groups: list[Group]) -> list[tuple[str, str, str, str]]:
+    """Return the cells of each group: value, characters, loss and accuracy.
+
+    Groups of single characters are sorted by their share of the loss, the largest first.
+    """
+    if all(len(group.value) == 1 and not group.value.isdigit() for group in groups):
+        groups = sorted(groups, key=lambda group: -group.characters * group.loss)
+    return [
+        (
+            symbol(group.value),
+            f"{group.characters:,}",
+            f"{group.loss:.4f}",
+            f"{100 * group.accuracy:.1f} %",
+        )
+        for group in groups
+    ]
+
+
+def _interval(report: EvaluationReport) -> str:
+    interval = report.interval
+    if interval is None:
+        return "none: the text is too short"
+    half = (interval.high - interval.low) / 2
+    return (
+        f"{interval.low:.4f} to {interval.high:.4f} (± {half:.4f}): {100 * interval.confidence:.0f}"
+        f" %, block bootstrap, blocks of {interval.block:,} {report.unit}s"
+    )
+
+
+def _outside(report: EvaluationReport) -> str:
+    total = report.outside + report.characters
+    share = report.outside / total if math.isfinite(total) else 0.0
+    return f"{report.outside:,} characters ({100 * share:.2f} %) are not in the model's vocabulary"

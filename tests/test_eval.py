@@ -1,0 +1,192 @@
+"""`gpt eval`: losses of a text with an interval, calibration, groups and simple predictors."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gpt import api
+from gpt.evaluation.bootstrap import BlockSums
+from gpt.evaluation.scores import score_text
+from gpt.model.transformer import GPT
+from gpt.text.vocabulary import Vocabulary
+from tests.conftest import PANGRAM, small
+from tests.test_model import TEXTBOOK, config, gpt2_of, shaken
+from tests.test_model import V as GPT2_VOCABULARY
+
+Gpt = Callable[..., tuple[int, str, str]]
+KINDS = {
+    "characters": {},
+    "bytes": {"data.vocabulary": "bytes"},
+    "unknown": {"data.max_vocabulary": 7},
+    "counts": {"model.counts": 3, "model.window_counts": 2, "model.T": 26,
+               "model.attention_window": 13},
+    "ensemble": {"model.ensemble": 2},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("eval")
+    text = folder / "text.txt"
+    text.write_text((PANGRAM + "né à 日本\n") * 31, "utf-8")
+    return {
+        kind: Path(api.train(small(), text=str(text), settings=changes, run_dir=folder / kind).run)
+        for kind, changes in KINDS.items()
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_equals_the_runs_last_evaluation(runs: dict[str, Path], kind: str, gpt: Gpt) -> None:
+    code, out, err = gpt("eval", runs[kind], "--checkpoint", "last", "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    last = json.loads((runs[kind] / "metrics.jsonl").read_text().splitlines()[-1])
+    assert report["loss"] == pytest.approx(last["val_loss"], abs=1e-6)
+    if kind == "bytes":
+        per_character = last["val_loss_per_character"]
+        assert report["loss_per_character"] == pytest.approx(per_character, abs=1e-6)
+    low, high = report["interval"]["low"], report["interval"]["high"]
+    assert low < report["loss_per_character"] < high
+
+
+def uniform_and_random(V: int) -> tuple[GPT, GPT]:
+    shape = small().model
+    return GPT(shape, V), shaken(GPT(shape, V))
+
+
+def test_a_uniform_model_scores_the_logarithm_of_v() -> None:
+    uniform, _ = uniform_and_random(29)
+    ids = np.random.default_rng(1).integers(29, size=211).astype(np.uint8)
+    losses = np.concatenate([s.losses for s in score_text(uniform.eval(), ids, Vocabulary("a"))])
+    assert len(losses) == 210
+    np.testing.assert_allclose(losses, math.log(29), rtol=1e-6)
+
+
+@pytest.mark.parametrize("stride", [1, 5, 13])
+def test_a_sliding_window_equals_an_oracle_of_one_character_at_a_time(stride: int) -> None:
+    _, model = uniform_and_random(29)
+    T, ids = 13, np.random.default_rng(1).integers(29, size=98).astype(np.uint8)
+    scores = list(score_text(model, ids, Vocabulary("a"), stride=stride))
+    losses = np.concatenate([s.losses for s in scores])
+    expected = []
+    for i in range(1, len(ids)):
+        end = min(-(-i // stride) * stride, len(ids) - 1)  # inputs of this window
+        context = torch.from_numpy(ids[max(0, end - T) : i].astype(np.int64))
+        expected.append(-model(context[None])[0, -1].log_softmax(-1)[ids[i]].item())
+        assert len(context) >= min(i, T - stride + 1)
+    np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-5)
+    contexts = np.concatenate([s.contexts for s in scores])
+    assert (contexts >= np.minimum(np.arange(1, 98), T - stride + 1)).all()
+
+
+@torch.no_grad()
+def test_it_equals_the_loss_of_hugging_faces_gpt2() -> None:
+    model = shaken(GPT(config(**TEXTBOOK, C=35, head_size=7, value_size=7), GPT2_VOCABULARY))
+    theirs, T = gpt2_of(model), model.config.T
+    ids = np.random.default_rng(1).integers(GPT2_VOCABULARY, size=5 * T + 1).astype(np.uint8)
+    losses = np.concatenate([s.losses for s in score_text(model, ids, Vocabulary("a"))])
+    text = torch.from_numpy(ids.astype(np.int64))
+    logits = theirs(text[:-1].view(5, T)).logits.flatten(0, 1)
+    expected = torch.nn.functional.cross_entropy(logits, text[1:]).item()
+    assert losses.mean() == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_probabilities_of_all_next_characters_sum_to_1(
+    runs: dict[str, Path], kind: str
+) -> None:
+    model = api.load(runs[kind])
+    vocabulary, total = model.vocabulary, 0.0
+    start = vocabulary.encode(PANGRAM[:11])
+    for id_ in range(len(vocabulary)):
+        ids = np.append(start, id_).astype(vocabulary.dtype)
+        (scores,) = score_text(model.module, ids, vocabulary, mixture=model.checkpoint.mixture)
+        share = vocabulary.unknown if id_ == vocabulary.unknown_id else 1
+        total += share * math.exp(-scores.losses[-1])
+    assert total == pytest.approx(1, abs=1e-4)
+
+
+def test_intervals_of_correlated_losses_contain_the_mean_as_often_as_they_say() -> None:
+    """An interval from deviation / sqrt(n) contains it a third of the times."""
+    source, contained, texts, n = np.random.default_rng(1), 0, 200, 5003
+    for _ in range(texts):
+        noise = source.normal(size=n + 100)
+        losses = np.convolve(noise, 0.9 ** np.arange(100), "valid")[:n]  # correlation 0.9
+        blocks = BlockSums(n)
+        blocks.add(0, losses.astype(np.float32))
+        interval = blocks.interval()
+        assert interval is not None
+        contained += interval.low < 0 < interval.high
+    assert 0.9 <= contained / texts <= 0.99
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_groups_of_each_property_add_up_to_the_loss(runs: dict[str, Path], kind: str) -> None:
+    by = ("position", "script", "word-length", "character")
+    report = api.evaluate(api.load(runs[kind]), by=by)
+    for property_ in by:
+        groups = report.groups[property_]
+        assert sum(group.characters for group in groups) == report.characters
+        nats = sum(group.characters * group.loss for group in groups) / report.characters
+        assert nats == pytest.approx(report.loss_per_character, rel=1e-5)
+
+
+def test_words_and_scripts_are_those_of_the_text(runs: dict[str, Path]) -> None:
+    Path("other.txt").write_text("xthe quick né 日本\n")
+    for kind in ("characters", "bytes"):
+        report = api.evaluate(api.load(runs[kind]), "other.txt", by=["script", "word-length"])
+        scripts = {group.value: group.characters for group in report.groups["script"]}
+        assert scripts == {"space": 3, "control": 1, "Latin": 10, "Cjk": 2} or scripts == {
+            "space": 4, "Latin": 10, "Cjk": 2,
+        }  # fmt: skip
+        words = {group.value: group.characters for group in report.groups["word-length"]}
+        assert words == {"between words": 4, "2": 4, "4": 3, "5": 5}
+
+
+def test_characters_outside_the_vocabulary_are_left_out_and_counted(
+    runs: dict[str, Path], gpt: Gpt
+) -> None:
+    """Windows line ends are read as in training."""
+    Path("known.txt").write_bytes(b"the quick\nfox")
+    Path("more.txt").write_bytes("th§e quÜick\r\nfox".encode())
+    model = api.load(runs["characters"])
+    known, more = (api.evaluate(model, name) for name in ("known.txt", "more.txt"))
+    assert (known.outside, more.outside) == (0, 2)
+    assert (more.loss, more.bytes, more.characters) == (known.loss, 12, 12)
+    code, out, err = gpt("eval", runs["characters"], "more.txt")
+    assert (code, "2 characters (14.29 %) are not in the model's vocabulary" in out) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["--stride", "14"], 2, "--stride: expected 1 to model.T = 13, got 14"),
+        (["--by", "words"], 2, "--by: expected position | script | word-length | character, got"),
+        (["empty.txt"], 1, "empty.txt"),
+        (["one.txt"], 1, "one.txt: expected at least 2 characters of the model's vocabulary, got"),
+        (["missing.txt"], 1, "missing.txt"),
+    ],
+)
+def test_bad_input_of_eval(
+    runs: dict[str, Path], gpt: Gpt, arguments: list[str], code: int, message: str
+) -> None:
+    Path("empty.txt").write_text("")
+    Path("one.txt").write_text("§§a§")
+    got, out, err = gpt("eval", runs["characters"], *arguments)
+    assert (got, out) == (code, "")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> None:
+    Path("a.txt").write_text(PANGRAM * 29)
+    run = api.train(small(), text="a.txt", run_dir="run").run
+    Path("a.txt").write_text(PANGRAM * 30)
+    code, out, err = gpt("eval", run)
+    assert (code, out) == (2, "")
+    assert "a.txt is not the text that" in err
