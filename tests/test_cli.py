@@ -74,6 +74,8 @@ LIGHT = [  # command lines, and their exit codes
     (["train", "--no-such-flag"], 2),
     (["train", "--resume", "nowhere"], 2),
     (["sample", "nowhere"], 2),
+    (["eval", "--help"], 0),
+    (["eval", "nowhere"], 2),
     (["attend", "--help"], 0),
     (["attend", "--out", "a.png"], 2),
     (["attend", "--text", "a", "--out", "a.png", "--layer", "1"], 2),
@@ -105,7 +107,9 @@ def test_help_and_config_errors_import_no_torch() -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
-@pytest.mark.parametrize("command", [[], ["train"], ["sample"], ["attend"], ["explain"], ["data"]])
+@pytest.mark.parametrize(
+    "command", [[], ["train"], ["sample"], ["eval"], ["attend"], ["explain"], ["data"]]
+)
 def test_help_fits_the_terminal_and_cuts_nothing(
     gpt: Gpt, monkeypatch: pytest.MonkeyPatch, command: list[str], columns: int
 ) -> None:

@@ -158,7 +158,7 @@ def test_characters_outside_the_vocabulary_are_left_out_and_counted(
     known, more = (api.evaluate(model, name) for name in ("known.txt", "more.txt"))
     assert (known.outside, more.outside) == (0, 2)
     assert (more.loss, more.bytes, more.characters) == (known.loss, 12, 12)
-    code, out, err = gpt("eval", runs["characters"], "more.txt")
+    code, out, _ = gpt("eval", runs["characters"], "more.txt")
     assert (code, "2 characters (14.29 %) are not in the model's vocabulary" in out) == (0, True)
 
 

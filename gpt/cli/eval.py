@@ -28,14 +28,18 @@ def evaluate(
     ),
     by: list[str] | None = option(
         "WHAT",
-        "Also show the loss by position, script, word-length or character; repeat for more.",
+        "Also show losses by word-length, script, position or character; repeat for more.",
     ),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
     as_json: JsonFlag = False,
     debug: DebugFlag = False,
 ) -> None:
-    """Measure a model's loss on its val split, or on any TEXT, and compare it with compressors."""
+    """Measure how well a model predicts a text.
+
+    The text is the val split of the run, or TEXT. The loss is shown with a confidence interval, and
+    compared with compressors.
+    """
     from gpt import api
 
     with phase("loading the run"):
