@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpt.seeds import uniforms
 
 CONFIDENCE = 0.95  # probability that an interval contains the loss on all text of this kind
-DRAWS = 2000  # number of texts that are drawn from the blocks
+RESAMPLES = 2000  # number of texts that are drawn from the blocks
 MAX_BLOCKS = 4096  # largest number of blocks, which limits the memory of the draws
 
 
@@ -62,7 +62,7 @@ class BlockSums:
         n = len(self.sums)
         if n < 2:
             return None
-        draws = uniforms(0, "bootstrap", 0).multinomial(n, np.full(n, 1 / n), size=DRAWS)
+        draws = uniforms(0, "bootstrap", 0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
         means = (draws @ self.sums) / (draws @ self.sizes)
         tail = expanded_tail((1 - CONFIDENCE) / 2, n)
         low, high = np.quantile(means, [tail, 1 - tail]).tolist()
