@@ -15,7 +15,7 @@ from gpt.text.vocabulary import Ids, Vocabulary
 MAX_COMPRESSED_IDS = 2**21  # largest number of ids to compress, which takes xz a few seconds
 COMPRESSED_PART = 2**16  # number of ids in each compressed part of a larger text
 TRIGRAM_CONTEXT = 2  # ids before the last id of a trigram
-MAX_SCORED_IDS = 2**22  # largest number of ids that n-gram models predict
+MAX_PREDICTED_IDS = 2**22  # largest number of ids that n-gram models predict
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
     Args:
         train: the ids that are counted.
         text: the ids that are predicted, except for the first `order`. Of a text with more than
-            MAX_SCORED_IDS ids, evenly spread parts are predicted.
+            MAX_PREDICTED_IDS ids, evenly spread parts are predicted.
         vocabulary: the vocabulary of both.
         order: the number of ids of context. A value above `longest_context` is reduced to it.
 
@@ -59,7 +59,7 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
     order = model.order  # may be lower
     if min(len(train), len(text)) <= order:
         return math.nan
-    slices = spread_slices(len(text) - order, MAX_SCORED_IDS, COMPRESSED_PART)
+    slices = spread_slices(len(text) - order, MAX_PREDICTED_IDS, COMPRESSED_PART)
     for part in slices:
         ids = text[part.start : part.stop + order]
         total -= np.log(model.probabilities(ids)).sum()
