@@ -158,12 +158,27 @@ def test_each_expert_sums_to_1_and_is_the_same_one_id_at_a_time(
     experts = Experts(count_ngrams(array(ids), V, 3), 3)
     log_p, features = experts.of_window(np.array(window))
     np.testing.assert_allclose(np.exp(log_p).sum(-1), 1, atol=1e-5)
-    state = ExpertState(experts)
-    for i, id_ in enumerate(window):
-        state.append(id_)
-        one_log_p, one_features = state.predict()
-        np.testing.assert_allclose(one_log_p, log_p[i], atol=1e-4)
-        np.testing.assert_allclose(one_features, features[i], atol=1e-5)
+    for others in ([], [np.array(window)]):
+        state = ExpertState(experts, [np.array(window[:1]), *others])
+        for i in range(len(window)):
+            one_log_p, one_features = state.predict()
+            np.testing.assert_allclose(one_log_p[0], log_p[i], atol=1e-4)
+            np.testing.assert_allclose(one_features[0], features[i], atol=1e-5)
+            following = window[i + 1] if i + 1 < len(window) else 0
+            state.window.append(np.array([following, *(0 for _ in others)]))
+
+
+@given(TEXTS, st.lists(TEXTS.filter(bool), min_size=1, max_size=5))
+def test_texts_of_several_lengths_are_counted_separately(
+    ids: list[int], windows: list[list[int]]
+) -> None:
+    experts = Experts(count_ngrams(array(ids), V, 3), 3)
+    state = ExpertState(experts, [np.array(window) for window in windows])
+    log_p, features = state.predict()
+    for row, window in enumerate(windows):
+        alone_log_p, alone_features = experts.of_window(np.array(window))
+        np.testing.assert_allclose(log_p[row], alone_log_p[-1], atol=1e-4)
+        np.testing.assert_allclose(features[row], alone_features[-1], atol=1e-5)
 
 
 @given(TEXTS, TEXTS.filter(bool), TEXTS)
@@ -419,8 +434,8 @@ def test_a_window_of_one_character_keeps_one_character() -> None:
     fit = GateFit(counted(), np.random.default_rng(5).integers(0, V, 211).astype(np.uint8), V)
     texts = CountedTexts(replace(fit.fit(ZeroNetwork(), 0), T=1), [[0]])
     for id_ in (1, 2, 3):
-        texts.append([id_])
-    assert texts.texts[0].ids == [3]
+        texts.append(np.array([id_]))
+    assert texts.state.window.text(0).tolist() == [3]
 
 
 def test_a_train_split_as_long_as_the_attention_window_is_refused() -> None:

@@ -3,12 +3,16 @@
 Shapes use W ids of the window, E experts (predictors by counts), F features and V distinct ids.
 """
 
+from collections.abc import Sequence
+from functools import cached_property
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.ngram_counts import NgramCounts
-from gpt.counts.window import WindowCounts, window_predictions
+from gpt.counts.ngram_index import NgramIndex
+from gpt.counts.window import DISCOUNT, WindowCounts, window_predictions
 
 MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
 
@@ -26,6 +30,11 @@ class Experts:
         self.kneser_ney = KneserNey(counts)
         N = counts.order
         self.orders = sorted({n for n in (N, N - 3, N - 5) if n > 0} or {N})
+
+    @cached_property
+    def index(self) -> NgramIndex:
+        """The counts of the train split, for sampling."""
+        return NgramIndex(self.kneser_ney)
 
     @property
     def size(self) -> int:
@@ -63,28 +72,51 @@ class Experts:
 
 
 class ExpertState:
-    """The experts' predictions for a text to which ids are appended one by one, as in sampling."""
+    """The experts' predictions for B texts, to each of which ids are appended, as in sampling.
 
-    def __init__(self, experts: Experts) -> None:
-        self.experts, self.window = experts, WindowCounts(experts.window_order)
+    The distributions of `KneserNey` and `window_predictions` have the form
 
-    @property
-    def ids(self) -> list[int]:
-        """The ids of the text so far."""
-        return self.window.ids
+        P_n = counts_n / total_n + share_n * P_{n-1}
 
-    def append(self, id_: int) -> None:
-        """Append the next id of the text."""
-        self.window.append(id_)
+    and are computed for all n at once: P_n = factor_n * sum of counts_k / (total_k * factor_k) over
+    k up to n, where factor_n is the product of the first n shares.
+    """
+
+    def __init__(self, experts: Experts, texts: Sequence[NDArray[np.integer]]) -> None:
+        self.experts = experts
+        N, V = experts.kneser_ney.order, experts.counts.V
+        self.window = WindowCounts(texts, V, experts.window_order, max(N, experts.window_order))
+        chosen = [*experts.orders, *range(N + 1, N + 1 + experts.window_order)]
+        self._chosen = np.array(chosen, np.intp)
+        self._sums = np.tri(N + 1 + experts.window_order, dtype=np.float32)[chosen]
 
     def predict(self) -> tuple[Floats, Floats]:
-        """Return the last rows, (E, V) and (F,), of what `Experts.of_window` returns for `ids`."""
-        kneser_ney, ids = self.experts.kneser_ney, self.window.ids
-        by_order, totals = kneser_ney.predict_one(ids[-kneser_ney.order :])
-        by_window, window_totals = self.window.predict(by_order[-1])
-        chosen = [by_order[n] for n in self.experts.orders] + by_window
-        features = np.log1p(np.array([*totals, *window_totals, len(ids)], np.float32))
-        return log_probabilities(np.stack(chosen)), features
+        """Return the last rows, (B, E, V) and (B, F), of `Experts.of_window` for each text."""
+        window, kneser_ney = self.window, self.experts.kneser_ney
+        N, B, V = kneser_ney.order, len(window.rows), kneser_ney.V
+        counts = np.zeros((len(self._sums[0]), B, V), np.float32)
+        totals, freed = np.empty(counts.shape[:2]), np.empty(counts.shape[:2])
+        counts[0], totals[0], freed[0] = kneser_ney.unigrams, 1, 1
+        totals[1 : N + 1], freed[1 : N + 1] = self.experts.index.find(
+            window.last(N), counts[1 : N + 1]
+        )
+        of_window = window.counts()
+        seen = np.minimum(of_window, 1)
+        pairs = np.stack([np.add.reduce(of_window, -1), np.add.reduce(seen, -1)], 1)  # (O, 2, B)
+        seen *= np.float32(DISCOUNT)
+        np.subtract(of_window, seen, out=counts[N + 1 :])
+        totals[N + 1 :], freed[N + 1 :] = pairs[:, 0], DISCOUNT * pairs[:, 1]
+        features = np.concatenate([totals[1 : N + 1], pairs.reshape(-1, B), window.lengths[None]])
+
+        absent = totals == 0
+        totals += absent
+        freed += absent
+        factors = (freed / totals).cumprod(0)
+        totals *= factors
+        counts *= (1 / totals).astype(np.float32)[..., None]
+        p = (self._sums @ counts.reshape(len(counts), -1)).reshape(-1, B, V)
+        p *= factors.take(self._chosen, 0).astype(np.float32)[..., None]
+        return log_probabilities(p).swapaxes(0, 1), np.log1p(features.T.astype(np.float32))
 
 
 def log_probabilities(p: Floats) -> Floats:

@@ -31,13 +31,13 @@ class KneserNey:
         self.V, self.order = counts.V, counts.order
         self.keys = counts.keys
         self.discounted: list[Floats] = []
-        self._totals: list[NDArray[np.int64]] = []  # cumulative, from 0
-        self._freed: list[NDArray[np.float64]] = []  # cumulative, from 0
+        self.totals: list[NDArray[np.int64]] = []  # cumulative, from 0
+        self.freed: list[NDArray[np.float64]] = []  # cumulative, from 0
         for order in counts.counts:
             discounts = np.array(_discounts(order))[np.minimum(order, 3) - 1]
             self.discounted.append((order - discounts).astype(np.float32))
-            self._totals.append(np.concatenate([[0], np.cumsum(order, dtype=np.int64)]))
-            self._freed.append(np.concatenate([[0.0], np.cumsum(discounts)]))
+            self.totals.append(np.concatenate([[0], np.cumsum(order, dtype=np.int64)]))
+            self.freed.append(np.concatenate([[0.0], np.cumsum(discounts)]))
         self.unigrams = self._unigrams()
 
     def predict(self, contexts: NDArray[np.int64]) -> tuple[list[Floats], Floats]:
@@ -60,8 +60,8 @@ class KneserNey:
             keys += np.where(known, ids, 0) * self.V ** (n - 1)
             start, end = self._span(n, keys)
             end = np.where(known, end, start)
-            total = (self._totals[n][end] - self._totals[n][start]).astype(np.float32)
-            freed = (self._freed[n][end] - self._freed[n][start]).astype(np.float32)
+            total = (self.totals[n][end] - self.totals[n][start]).astype(np.float32)
+            freed = (self.freed[n][end] - self.freed[n][start]).astype(np.float32)
             p = p * np.where(total > 0, freed / np.maximum(total, 1), 1).astype(np.float32)[:, None]
             sizes = end - start
             rows = np.repeat(np.arange(M), sizes)
@@ -71,25 +71,6 @@ class KneserNey:
             predictions.append(p)
             totals[:, n - 1] = total
         return predictions, totals
-
-    def predict_one(self, context: list[int]) -> tuple[list[Floats], list[float]]:
-        """Return N + 1 distributions (V,) and N totals, as `predict` does, for one `context`."""
-        V, p, key, power = self.V, self.unigrams, 0, 1
-        predictions, totals = [p], [0.0] * self.order
-        for n in range(1, min(self.order, len(context)) + 1):
-            key += context[-n] * power
-            power *= V
-            keys = self.keys[n]
-            start, end = keys.searchsorted((key * V, key * V + V)).tolist()
-            if start == end:  # nor do longer contexts occur
-                break
-            total = self._totals[n].item(end) - self._totals[n].item(start)
-            freed = self._freed[n].item(end) - self._freed[n].item(start)
-            p = p * np.float32(freed / total)
-            p[keys[start:end] - key * V] += self.discounted[n][start:end] / np.float32(total)
-            predictions.append(p)
-            totals[n - 1] = total
-        return predictions + [p] * (self.order + 1 - len(predictions)), totals
 
     def probabilities(self, ids: Ids) -> NDArray[np.float64]:
         """Return the probability of each id given the `order` ids before it, (len(ids) - order,).
@@ -102,8 +83,8 @@ class KneserNey:
         for n in range(1, self.order + 1):
             keys += ids[self.order - n :][:M].astype(np.int64) * self.V**n
             start, end = self._span(n, keys // self.V)
-            total = self._totals[n][end] - self._totals[n][start]
-            freed = self._freed[n][end] - self._freed[n][start]
+            total = self.totals[n][end] - self.totals[n][start]
+            freed = self.freed[n][end] - self.freed[n][start]
             place = np.minimum(np.searchsorted(self.keys[n], keys), max(len(self.keys[n]) - 1, 0))
             occurs = total > 0
             counted = np.zeros(M)
@@ -122,10 +103,10 @@ class KneserNey:
 
     def _unigrams(self) -> Floats:
         """Return the probability of each id without context, (V,)."""
-        total = self._totals[0][-1]
+        total = self.totals[0][-1]
         if not total:
             return np.full(self.V, 1 / self.V, np.float32)
-        p = np.full(self.V, self._freed[0][-1] / total / self.V)
+        p = np.full(self.V, self.freed[0][-1] / total / self.V)
         p[self.keys[0]] += self.discounted[0] / total
         return p.astype(np.float32)
 

@@ -3,11 +3,14 @@
 W: number of ids in the window, V: number of distinct ids.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.counts.kneser_ney import Floats
+from gpt.counts.kneser_ney import NO_ID, Floats
 
+ROOM = 256  # places to append ids to, before the arrays of the texts must grow
 DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shorter contexts
 
 
@@ -67,35 +70,79 @@ def _counts_so_far(
 
 
 class WindowCounts:
-    """Counts of the ids after each context in the window, updated one id at a time.
+    """Counts of the ids after each context in B texts, to each of which ids are appended.
+
+    An id was counted after the last n ids of its text if the n ids before it equal them. So it is
+    enough to know, for each place of each text, how many ids before it equal the last ids.
 
     Args:
+        texts: the ids of each text.
+        V: number of distinct ids.
         order: the number of ids in the longest context.
+        padding: places before each text that contain `NO_ID`; at least `order`.
     """
 
-    def __init__(self, order: int) -> None:
-        self.order = order
-        self.ids: list[int] = []
-        self._counts: list[dict[tuple[int, ...], dict[int, int]]] = [{} for _ in range(order)]
+    def __init__(
+        self, texts: Sequence[NDArray[np.integer]], V: int, order: int, padding: int
+    ) -> None:
+        self.V, self.order, self.padding = V, order, padding
+        self.rows = np.arange(len(texts))
+        self.ends = padding + np.array([len(text) for text in texts])
+        self.ids = np.full((len(texts), max(self.ends) + ROOM), NO_ID, np.min_scalar_type(-V))
+        for row, text in enumerate(texts):
+            self.ids[row, padding : self.ends[row]] = text
+        self._matches = np.zeros(self.ids.shape, np.int8)  # ids before each place, up to `order`
+        self._match()
 
-    def append(self, id_: int) -> None:
-        """Add the next id of the window."""
-        for n, table in enumerate(self._counts, 1):
-            if n <= len(self.ids):
-                counts = table.setdefault(tuple(self.ids[-n:]), {})
-                counts[id_] = counts.get(id_, 0) + 1
-        self.ids.append(id_)
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of ids in each text, (B,)."""
+        return self.ends - self.padding
 
-    def predict(self, lower: Floats) -> tuple[list[Floats], list[float]]:
-        """Return the last row of each result of `window_predictions`; `lower` is one row, (V,)."""
-        predictions, totals, p = [], [0.0] * (2 * self.order), lower
-        for n, table in enumerate(self._counts, 1):
-            counts = table.get(tuple(self.ids[-n:])) if n <= len(self.ids) else None
-            if not counts:  # nor did longer contexts occur
-                break
-            total = sum(counts.values())
-            p = p * np.float32(DISCOUNT * len(counts) / total)
-            p[[*counts]] += [(count - DISCOUNT) / total for count in counts.values()]
-            totals[2 * n - 2 : 2 * n] = [total, len(counts)]
-            predictions.append(p)
-        return predictions + [p] * (self.order - len(predictions)), totals
+    def text(self, row: int) -> NDArray[np.integer]:
+        """Return the ids of a text."""
+        return self.ids[row, self.padding : self.ends[row]]
+
+    def last(self, count: int) -> NDArray[np.int64]:
+        """Return the last `count` ids of each text, the newest first, (count, B)."""
+        places = self.ends - np.arange(1, count + 1)[:, None]
+        return self.ids[self.rows, places].astype(np.int64)
+
+    def append(self, ids: NDArray[np.int64]) -> None:
+        """Append one id to each text."""
+        end = int(self.ends.max())
+        if end == self.ids.shape[1]:
+            self.ids = np.pad(self.ids, ((0, 0), (0, end)), constant_values=NO_ID)
+            self._matches = np.pad(self._matches, ((0, 0), (0, end)))
+        matches = np.minimum(self._matches[:, :end] + 1, self.order)
+        matches *= self.ids[:, :end] == ids[:, None]
+        self._matches[:, 1 : end + 1] = matches
+        self.ids[self.rows, self.ends] = ids
+        self.ends += 1
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the texts in `rows`."""
+        self.ids, self._matches, self.ends = self.ids[rows], self._matches[rows], self.ends[rows]
+        self.rows = np.arange(len(rows))
+
+    def counts(self) -> NDArray[np.float32]:
+        """Return how often each id followed the last n ids of each text, (order, B, V)."""
+        B, end = len(self.rows), int(self.ends.max())
+        matches, ids = self._matches[:, :end].ravel(), self.ids[:, :end].ravel()
+        places = np.flatnonzero(matches)
+        longest = (self.order - matches.take(places)).astype(np.int64)
+        cells = (longest * B + places // end) * self.V + ids.take(places)
+        found = np.bincount(cells, minlength=self.order * B * self.V).astype(np.float32)
+        counts: Floats = found.reshape(self.order, B, self.V)[::-1]
+        for n in range(self.order - 2, -1, -1):
+            counts[n] += counts[n + 1]
+        return counts
+
+    def _match(self) -> None:
+        """Count at each place how many ids before it equal the last ids of the text."""
+        matched = np.arange(self.ids.shape[1]) < self.ends[:, None]
+        for n, last in enumerate(self.last(self.order), 1):
+            equal = (self.ids == last[:, None]) & (last != NO_ID)[:, None]
+            matched[:, n:] &= equal[:, :-n]
+            matched[:, :n] = False
+            self._matches += matched

@@ -17,28 +17,24 @@ class CountedTexts:
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
         self.mixture = mixture
-        self.texts = [self._count(prompt[-mixture.T :]) for prompt in prompts]
+        texts = [np.array(prompt[-mixture.T :], np.int64) for prompt in prompts]
+        self.state = ExpertState(mixture.experts, texts)
 
     def mix(self, network: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the log-probabilities `network` (B, V), mixed with those of each text's counts."""
-        experts, features = zip(*(text.predict() for text in self.texts), strict=True)
-        mixed = self.mixture.mix(np.stack(experts), np.stack(features), network.astype(np.float32))
+        mixed = self.mixture.mix(*self.state.predict(), network.astype(np.float32))
         return mixed.astype(np.float64)
 
-    def append(self, ids: Sequence[int]) -> None:
+    def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
-        for row, id_ in enumerate(ids):
-            self.texts[row].append(id_)
-            if len(self.texts[row].ids) > self.mixture.T:
-                self.texts[row] = self._count(self.texts[row].ids[-max(self.mixture.T // 2, 1) :])
+        window = self.state.window
+        window.append(ids)
+        if window.lengths.max() > self.mixture.T:
+            texts = [window.text(row) for row in range(len(window.rows))]
+            kept = max(self.mixture.T // 2, 1)
+            texts = [text[-kept:] if len(text) > self.mixture.T else text for text in texts]
+            self.state = ExpertState(self.mixture.experts, texts)
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts in `rows`."""
-        self.texts = [self.texts[row] for row in rows]
-
-    def _count(self, ids: Sequence[int]) -> ExpertState:
-        """Return the n-gram counts of a text with these `ids`."""
-        text = ExpertState(self.mixture.experts)
-        for id_ in ids:
-            text.append(id_)
-        return text
+        self.state.window.select(rows)

@@ -81,7 +81,7 @@ class Generator:
             recent.append(id_)
             del recent[:-PENALTY_CHARACTERS]
         if self.counted is not None:
-            self.counted.append(chosen.tolist())
+            self.counted.append(chosen)
         costs = np.take_along_axis(log_probabilities, chosen[:, None], -1)[:, 0]
         return chosen.tolist(), costs.tolist()
 
