@@ -169,9 +169,16 @@ def ready(
 ) -> tuple["Config", "Corpus"]:
     """Return the config to train with, and the corpus.
 
-    `given` is the argument `config` of `gpt.train`; for `settings`, `clock` and `should_stop`, see
-    there. `settled` is the resolved config. If `is_open(given, settled)`, unset settings are chosen
-    for the text. Otherwise, if the run fine-tunes another, its number of steps is limited.
+    If the user gave no config, unset settings are chosen for the text and the time; `is_open` lists
+    exceptions. If the run fine-tunes another run, its number of steps is limited instead.
+
+    Args:
+        given: the argument `config` of `gpt.train`.
+        settled: the resolved config.
+        settings: see `gpt.train`.
+        clock: see `gpt.train`.
+        should_stop: see `gpt.train`.
+        ranks: the processes that train one model.
     """
     if is_open(given, settled):
         return chosen(settled, clock, should_stop, ranks=ranks)

@@ -40,9 +40,10 @@ class Rotary(nn.Module):
 
 
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two views of keys (..., head_size): channels that `offset_keys` keeps, and the others.
+    """Split keys (..., head_size) into the channels that `offset_keys` keeps and those it replaces.
 
-    Each view has shape (..., 2, number of pairs). Rotary positions rotate the others least.
+    Return two views of `k`, each of shape (..., 2, number of channel pairs). The replaced channels
+    are those that rotary positions rotate least.
     """
     staying = staying_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)

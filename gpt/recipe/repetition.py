@@ -58,10 +58,10 @@ def repeated_part(ids: Ids, T: int, context: int) -> float:
 
 @torch.inference_mode()
 def repeated_loss(model: GPT, ids: Ids, vocabulary: Vocabulary, context: int) -> float:
-    """Return the part of the val loss of `ids` that comes from repeated ids, in nats per id.
+    """Return the contribution of the repeated ids to the mean loss on `ids`, in nats per id.
 
-    It is the sum over the repeated ids, divided by the number of all ids. For `context` see
-    `repeated_part`.
+    The losses of the repeated ids are added, and divided by the number of all scored ids.
+    `context` is the number of ids that must recur before an id for it to count as repeated.
     """
     device = next(model.parameters()).device
     total, scored = 0.0, 0

@@ -78,7 +78,10 @@ def read_parquet(path: Path, data: DataConfig) -> Iterator[Document | Skipped]:
 def _documents(
     records: Iterable[Record], name: str, data: DataConfig
 ) -> Iterator[Document | Skipped]:
-    """Yield a document for each record with text. By `data.bad_records`, skip bad ones or raise."""
+    """Yield a document for each record with text.
+
+    For a bad record, raise TextError if `data.bad_records` is `refuse`; otherwise yield `Skipped`.
+    """
     for number, record in records:
         place = f"{name}:{number}"
         try:

@@ -88,7 +88,10 @@ class EnsembleStep:
             member.follow(schedule)
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
-        """Wait until `results` are computed; return each as [losses, norms], one per member."""
+        """Wait until `results` are computed; return a pair [losses, norms] for each result.
+
+        `losses` and `norms` are lists with one number for each member.
+        """
         self._finish()
         return self.members[0].read(results)
 

@@ -4,9 +4,9 @@ All three depend on the fraction of the run that is done. During training, a new
 number of steps of the run, to use all of `train.minutes`. It does not change the fraction that is
 done, so the learning rate does not jump and batches do not return to short windows.
 
-If a finished run is trained for longer, its new plan starts at the last step of the old one. This
-starts a later phase of the run. The learning rate first rises to the rate that one run with all
-these steps would have.
+If a finished run is trained for longer, its new plan starts at the last step of the old one. The
+steps of the new plan are a later phase of the run. At its start, the learning rate has decayed to
+its minimum. It first rises again, and then decays as in a single run of both phases' steps.
 """
 
 import math

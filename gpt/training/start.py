@@ -131,7 +131,10 @@ def train(
 def _new_state(
     context: RunContext, device: torch.device, teacher: Teacher | None, clock: Callable[[], float]
 ) -> tuple[RunState, dict[str, str | int]]:
-    """Return the state of a new run at step 0, and the provenance dict of `initial_model`."""
+    """Return the state of a new run at step 0, and a dict that identifies fine-tuned weights.
+
+    The dict is the second result of `initial_model`.
+    """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, source = initial_model(config, corpus.vocabulary, device)
     update = build_step(
