@@ -17,17 +17,29 @@ from gpt.seeds import derive_seed
 
 log = logging.getLogger(__name__)
 
+# Earlier versions cannot release cached memory on MPS (github.com/pytorch/pytorch/issues/186430),
+# and compute wrong attention there: in half precision (195910), for strided queries, keys and
+# values (170837, 181133), and if value_size differs from head_size (176767).
+MIN_MPS_TORCH = "2.13"
+
 
 def select_device(name: str) -> torch.device:
     """Return the torch device with this name: `auto`, `cpu`, `cuda`, `cuda:N` or `mps`.
 
-    `auto` is the accelerator of this machine if it has one, else the CPU.
+    `auto` is the accelerator of this machine if it has one, else the CPU. `cuda:N` becomes the
+    current CUDA device of the calling thread, because torch allocates streams, graphs and pinned
+    memory on the current device.
 
     Raises:
-        DeviceError: this machine, or this build of torch, does not have the device.
+        DeviceError: this machine, or this build of torch, does not have the device, or computes
+            wrong attention on it (see MIN_MPS_TORCH).
     """
     if name == "auto":
-        return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        found = torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+        if found.type == "mps" and torch.__version__ < MIN_MPS_TORCH:
+            log.warning("the Apple GPU is not used: it needs torch %s or later", MIN_MPS_TORCH)
+            return torch.device("cpu")
+        return found
     gpus, has_mps = torch.cuda.device_count(), torch.backends.mps.is_available()
     names = ["cpu", *(f"cuda:{i}" for i in range(gpus)), *(["mps"] if has_mps else [])]
     if name not in names and not (name == "cuda" and gpus):
@@ -36,7 +48,15 @@ def select_device(name: str) -> torch.device:
             f"sees {counted(gpus, 'CUDA device')} and {'an' if has_mps else 'no'} Apple GPU here; "
             f"use --device cpu, or install another build of torch"
         )
-    return torch.device(name)
+    if name == "mps" and torch.__version__ < MIN_MPS_TORCH:
+        raise DeviceError(
+            f"device mps: expected torch {MIN_MPS_TORCH} or later, got {torch.__version__}, whose "
+            f"attention is wrong on Apple GPUs; upgrade torch, or use --device cpu"
+        )
+    device = torch.device(name)
+    if device.index is not None and device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
 
 
 def select_precision(name: str, device: torch.device) -> torch.dtype:
@@ -55,7 +75,8 @@ def select_precision(name: str, device: torch.device) -> torch.dtype:
 def has_fast_bf16(device: torch.device) -> bool:
     """Return whether `device` multiplies bfloat16 in hardware, which is faster than float32."""
     if device.type == "cuda":
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+        with torch.cuda.device(-1 if device.index is None else device.index):  # -1: unchanged
+            return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     able = torch.cpu.get_capabilities()
     return device.type == "cpu" and bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
@@ -89,7 +110,7 @@ def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterat
     if isinstance(threads, int):
         set_threads_here(threads)
     try:
-        with default_modes(), _deterministic() if deterministic else nullcontext():
+        with default_modes(), _deterministic_runs() if deterministic else nullcontext():
             yield
     finally:
         set_threads_here(before)
@@ -113,20 +134,32 @@ def default_modes() -> Iterator[None]:
 
 
 @contextmanager
-def _deterministic() -> Iterator[None]:
+def _deterministic_runs() -> Iterator[None]:
     """Restrict torch to deterministic kernels in a `with` block; other operations raise."""
     # torch requires the first variable, which CUDA reads when it starts; torch sets the second one
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
-    enabled = torch.are_deterministic_algorithms_enabled()
-    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
+    try:
+        with deterministic_kernels(required=True):
+            yield
+    finally:
+        for name in not_set:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def deterministic_kernels(*, required: bool) -> Iterator[None]:
+    """Set whether torch has to use deterministic kernels in a `with` block."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    if not (enabled or required):  # setting the mode imports torch's compiler, which is slow
+        yield
+        return
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(required)
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
-        for name in not_set:
-            os.environ.pop(name, None)
 
 
 def free_cached_memory(device: torch.device) -> None:

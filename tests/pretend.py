@@ -205,3 +205,60 @@ def count_syncs() -> Iterator[Callable[[], int]]:
     """Gives a function that counts how often the CPU waited since the context was entered."""
     before = _backend.syncs
     yield lambda: _backend.syncs - before
+
+
+class PretendedCuda:
+    """A CUDA runtime of two GPUs that records on which GPU, the current one, each call is made.
+
+    Attributes:
+        current: the index of the current GPU.
+        calls: (call, index of the current GPU) for each capture, replay and question.
+    """
+
+    def __init__(self) -> None:
+        self.current = 0
+        self.calls: list[tuple[str, int]] = []
+
+    def set_device(self, device: torch.device | int) -> None:
+        self.current = device if isinstance(device, int) else device.index
+
+    @contextmanager
+    def device(self, device: torch.device | int) -> Iterator[None]:
+        before = self.current
+        self.set_device(device)
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def note(self, call: str) -> None:
+        self.calls.append((call, self.current))
+
+    def is_bf16_supported(self, including_emulation: bool) -> bool:
+        self.note("bf16")
+        return True
+
+    @contextmanager
+    def graph(self, graph: object, stream: torch.device | None = None) -> Iterator[None]:
+        """As in torch, graphs without a stream share one on the first GPU of the process."""
+        assert stream is not None
+        self.note(f"capture on a stream of {stream}")
+        yield
+
+
+@contextmanager
+def two_gpus() -> Iterator[PretendedCuda]:
+    """Replace the parts of torch.cuda that depend on the current GPU."""
+    cuda = PretendedCuda()
+    graph = type("CUDAGraph", (), {"replay": lambda self: cuda.note("replay")})
+    with patch.multiple(
+        torch.cuda,
+        device_count=lambda: 2,
+        set_device=cuda.set_device,
+        device=cuda.device,
+        is_bf16_supported=cuda.is_bf16_supported,
+        graph=cuda.graph,
+        CUDAGraph=graph,
+        Stream=lambda device: device,
+    ):
+        yield cuda

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -9,18 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt.config.load import load_config
-from gpt.device import select_device
+from gpt.device import computing_with, select_device, select_precision
 from gpt.distributed.ranks import SINGLE
-from gpt.errors import TrainingError
+from gpt.errors import DeviceError, TrainingError
 from gpt.evaluation.head_analysis import analyze_text
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT
 from gpt.runs.read import read_checkpoint
-from gpt.sampling.torch_engine import TorchEngine
+from gpt.sampling.torch_engine import TorchEngine, replayed
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
@@ -29,7 +31,7 @@ from gpt.training.optimizer import make_optimizers
 from gpt.training.start import train
 from gpt.training.step import TrainStep
 from tests.conftest import metrics_of, small
-from tests.pretend import CPU, PRETEND, count_syncs, plugged_in
+from tests.pretend import CPU, PRETEND, count_syncs, plugged_in, two_gpus
 
 
 @pytest.fixture
@@ -116,7 +118,78 @@ def test_auto_is_the_cpu_without_one() -> None:
         assert select_device("auto") == CPU
 
 
+def test_the_chosen_gpu_is_the_one_that_torch_allocates_on() -> None:
+    """Bug: with `device: cuda:1`, pinned memory and streams were allocated on GPU 0."""
+    with two_gpus() as cuda:
+        assert select_device("cuda:1") == torch.device("cuda:1")
+        assert cuda.current == 1
+
+
+def test_precision_is_that_of_the_chosen_gpu() -> None:
+    """Bug: GPU 0 was asked whether GPU 1 computes in bfloat16."""
+    with two_gpus() as cuda:
+        assert select_precision("auto", torch.device("cuda:1")) == torch.bfloat16
+    assert cuda.calls == [("bf16", 1)]
+
+
+def test_a_graph_is_captured_and_replayed_on_the_models_gpu() -> None:
+    """Bug: it was captured on a stream of GPU 0, whichever GPU the model was on."""
+    with two_gpus() as cuda:
+        step = replayed(lambda: torch.ones(3), torch.device("cuda:1"))
+        for _ in range(5):
+            step()
+    assert cuda.calls == [("capture on a stream of cuda:1", 1), ("replay", 1), ("replay", 1)]
+
+
+def test_an_apple_gpu_is_refused_with_a_torch_that_computes_wrong_attention(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: torch up to 2.12 computes wrong attention on MPS, and cannot release its memory."""
+    mps = torch.device("mps")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: True)
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available: torch.device("mps")
+    )
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.12.1"))
+    with pytest.raises(DeviceError, match=r"expected torch 2\.13 or later, got 2\.12\.1"):
+        select_device("mps")
+    assert select_device("auto") == CPU
+    assert "it needs torch 2.13 or later" in caplog.text
+    monkeypatch.setattr(torch, "__version__", TorchVersion("2.13.0"))
+    assert select_device("mps") == select_device("auto") == mps
+
+
 # --- training ---
+
+
+def test_drawn_batches_are_contiguous(corpus: Corpus) -> None:
+    """Bug: strided batches were copied from pinned memory through pageable memory."""
+    for part in step_on(CPU, corpus).batches(0):
+        assert part.is_contiguous()
+
+
+@pytest.fixture
+def counter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Count the graphs that torch.compile makes; they run uncompiled."""
+    from torch._dynamo.testing import CompileCounter
+
+    counter = CompileCounter()
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
+    torch.compiler.reset()
+    yield counter
+    torch.compiler.reset()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of its compiler
+def test_a_loaded_model_is_compiled_for_training(corpus: Corpus, counter: Any) -> None:
+    """Bug: a resumed run compiled its model in evaluation mode, and again in its first step."""
+    changes: dict[str, Any] = {"train__precision": "fp32", "model__dropout": 0.3}
+    config = small(**changes, train__compile="on")
+    step = build_step(config, model_on(CPU, **changes).eval(), CPU, SINGLE, corpus.train)
+    compiled = counter.frame_count
+    assert compiled > 0
+    step(0)
+    assert counter.frame_count == compiled
 
 
 @pytest.mark.parametrize(
@@ -306,3 +379,25 @@ def test_an_engine_decodes_what_it_does_on_a_cpu_and_waits_once_for_each_charact
             ids = [(3 * step + b) % 31 for b in range(2 if step >= 7 else 3)]
             np.testing.assert_allclose(there.decode(ids), here.decode(ids), rtol=1e-5, atol=1e-5)
             assert syncs() == step + 1
+
+
+def test_a_character_is_decoded_without_deterministic_kernels(pretend: torch.device) -> None:
+    """Bug: CUDA graphs of older torch cannot record the deterministic scatter into the cache."""
+
+    class Scatters(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, operation: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+        ) -> Any:
+            if "scatter" in str(operation):
+                modes.append(torch.are_deterministic_algorithms_enabled())
+            return operation(*args, **kwargs or {})
+
+    modes: list[bool] = []
+    with computing_with("auto", deterministic=True):
+        engine = TorchEngine(model_on(pretend), 2)
+        engine.prefill([0, 1], [[1, 2, 3], [4]])
+        with Scatters():
+            engine.decode([5, 6])
+        assert torch.are_deterministic_algorithms_enabled()
+    assert modes
+    assert not any(modes)

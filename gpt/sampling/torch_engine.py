@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gpt.counts.mixture import Mixture
+from gpt.device import deterministic_kernels
 from gpt.model.ensemble import LanguageModel
 from gpt.model.kv_cache import Cache
 
@@ -41,7 +42,10 @@ class TorchEngine:
         """See `Engine.decode`."""
         lengths = [length + 1 for length in self.cache.lengths]
         self.ids.copy_(torch.tensor(ids)[:, None])
-        logits: NDArray[np.float32] = self._logits().cpu().numpy()
+        # in older torch, a CUDA graph cannot record the deterministic scatter into the cache; the
+        # plain scatter is deterministic, too, because it writes each position once
+        with deterministic_kernels(required=False):
+            logits: NDArray[np.float32] = self._logits().cpu().numpy()
         self.cache.lengths = lengths  # a replayed CUDA graph does not run `Cache.end`
         return logits
 
@@ -73,10 +77,14 @@ def replayed(step: Callable[[], Tensor], device: torch.device) -> Callable[[], T
         calls += 1
         if calls <= EAGER_STEPS:
             return step()
-        if calls == EAGER_STEPS + 1:
-            with torch.cuda.graph(graph):  # records the kernels without running them
-                output = step()
-        graph.replay()
+        with torch.cuda.device(device):
+            if calls == EAGER_STEPS + 1:
+                # records the kernels without running them; torch's default stream for this
+                # belongs to the device of the first graph of the process
+                stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+                with torch.cuda.graph(graph, stream=stream):
+                    output = step()
+            graph.replay()
         return output
 
     return run

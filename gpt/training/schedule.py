@@ -12,6 +12,7 @@ its minimum. It first rises again, and then decays as in a single run of both ph
 import math
 from bisect import bisect_left
 from fractions import Fraction
+from functools import lru_cache
 
 from gpt.config.schema import Config
 
@@ -137,7 +138,7 @@ class Schedule:
         """
         return _done(step, self._phase(step), start)
 
-    def _phase(self, step: int) -> list[Plan]:
+    def _phase(self, step: int) -> tuple[Plan, ...]:
         """Return the plans of the phase that contains `step`, without plans made after `step`."""
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
@@ -146,11 +147,22 @@ class Schedule:
             if plan[0] >= plans[-1][1]:
                 plans.clear()
             plans.append(plan)
-        return plans
+        return tuple(plans)
 
 
-def _done(step: int, plans: list[Plan], start: int = 0) -> Fraction:
+def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
     """Return the fraction of a phase that is done before `step`; see `Schedule.part_done`."""
+    done, since, end = _done_at_last_plan(plans, start)
+    return done + (1 - done) * _part(step - since, end - since)
+
+
+@lru_cache(maxsize=16)  # every step needs it, and with many plans it takes milliseconds
+def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, int, int]:
+    """Return the fraction of a phase done at its last plan, the step of this plan, and its end.
+
+    The fraction is 0 up to step `start`. If the last plan is made before, return `start` instead of
+    its step.
+    """
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)
     for planned_at, planned_end in replans:
@@ -158,7 +170,7 @@ def _done(step: int, plans: list[Plan], start: int = 0) -> Fraction:
             done += (1 - done) * _part(planned_at - since, end - since)
             since = planned_at
         end = planned_end
-    return done + (1 - done) * _part(step - since, end - since)
+    return done, since, end
 
 
 def _part(steps: int, total: int) -> Fraction:

@@ -91,7 +91,6 @@ class TrainStep:
             TrainingError: memory runs out.
         """
         # 1. forward and backward
-        self.model.train()
         loss = self.forward_and_backward(step)
         if self.ranks.size > 1:
             torch.distributed.all_reduce(loss)
@@ -120,6 +119,7 @@ class TrainStep:
         `synchronise` is false.
         """
         x, y = self.batches(step)
+        self.model.train()  # an evaluated or loaded model is in evaluation mode
         self.model.zero_grad(set_to_none=True)
         loss = torch.zeros((), dtype=torch.float32, device=self.device)
         # times the number of ranks, because DDP averages what should be added
@@ -175,7 +175,6 @@ class TrainStep:
 
     def probe(self, step: int) -> None:
         """Compute the gradients of `step` and discard them, to measure the time."""
-        self.model.train()  # a loaded model is in evaluation mode, which is faster
         self.forward_and_backward(step, synchronise=False)
         self.model.zero_grad(set_to_none=True)
         if self.is_ahead:
@@ -229,10 +228,11 @@ def draw_batch(
     """Return this rank's windows of the batch of `step`, on the CPU.
 
     The inputs have token dropout. Inputs and targets are (B, T), with B divided among the ranks.
+    Both are contiguous: CUDA copies strided tensors from pinned memory through pageable memory.
     """
     B, T = schedule.shape(step)
     x, y = batch(ids, B, T, seed=config.seed, step=step)
     if config.model.character_dropout:
         x = token_dropout(x, config.model.character_dropout, seed=config.seed, step=step)
     share = ranks.share(B)
-    return x[share], y[share]
+    return x[share].contiguous(), y[share].contiguous()
