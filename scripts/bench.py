@@ -1,6 +1,6 @@
 """Measure the numbers in the READMEs, on whole processes from start to exit.
 
-    python scripts/bench.py                          all parts
+    python scripts/bench.py                          all parts but gpu
     python scripts/bench.py fast cpu                 some of them
     python scripts/bench.py fast shapes --nanogpt PATH   with a checkout of nanoGPT, and ratios
     python scripts/bench.py shapes --huggingface     with Hugging Face's GPT-2
@@ -350,6 +350,13 @@ def batch_sizes() -> dict[str, Any]:
     return measure()
 
 
+def gpu() -> dict[str, Any]:
+    """Time training, evaluation and sampling on a CUDA GPU: bench_gpu.py."""
+    from bench_gpu import gpu as measure
+
+    return measure()
+
+
 def dryrun() -> dict[str, Any]:
     """Compare the seconds that --dry-run estimates with those that the run takes."""
     table: dict[str, Any] = {}
@@ -398,6 +405,7 @@ OURS = (
     batch_sizes,
 )
 PARTS = {part.__name__: part for part in OURS}
+WITH_GPU = {gpu.__name__: gpu}  # parts that run only if they are named
 WITH_ARGUMENTS = {part.__name__: part for part in (sampling, preparation, vocabularies)}
 
 
@@ -425,13 +433,14 @@ def beside(results: dict[str, Any], peer: NanoGPT | None, with_huggingface: bool
 def main() -> None:
     """Measure the parts that the command line names, by default all."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help=", ".join([*PARTS, *WITH_ARGUMENTS]))
+    parser.add_argument("parts", nargs="*", help=", ".join([*PARTS, *WITH_ARGUMENTS, *WITH_GPU]))
     parser.add_argument("--nanogpt", type=Path, help="a checkout of nanoGPT to run beside")
     parser.add_argument("--huggingface", action="store_true", help="run its GPT-2 beside")
     parser.add_argument("--text", type=Path, help="for preparation, vocabularies")
     arguments = parser.parse_args()
-    known = [*PARTS, *WITH_ARGUMENTS]
-    parts = arguments.parts or known
+    always = [*PARTS, *WITH_ARGUMENTS]
+    known = [*always, *WITH_GPU]
+    parts = arguments.parts or always
     if unknown := set(parts) - set(known):
         parser.error(f"no such part: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as in gpt/__main__.py
@@ -448,7 +457,9 @@ def main() -> None:
     text = locate(TINYSHAKESPEARE) if arguments.nanogpt else Path()
     peer = NanoGPT(arguments.nanogpt, text) if arguments.nanogpt else None
     results = {
-        part: PARTS[part]() if part in PARTS else WITH_ARGUMENTS[part](arguments, peer)
+        part: WITH_ARGUMENTS[part](arguments, peer)
+        if part in WITH_ARGUMENTS
+        else (PARTS | WITH_GPU)[part]()
         for part in parts
     }
     peers = beside(results, peer, arguments.huggingface)
