@@ -165,7 +165,7 @@ def test_each_expert_sums_to_1_and_is_the_same_one_id_at_a_time(
             np.testing.assert_allclose(one_log_p[0], log_p[i], atol=1e-4)
             np.testing.assert_allclose(one_features[0], features[i], atol=1e-5)
             following = window[i + 1] if i + 1 < len(window) else 0
-            state.window.append(np.array([following, *(0 for _ in others)]))
+            state.append(np.array([following, *(0 for _ in others)]))
 
 
 @given(TEXTS, st.lists(TEXTS.filter(bool), min_size=1, max_size=5))

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.ngram_counts import NgramCounts
-from gpt.counts.ngram_index import NgramIndex
-from gpt.counts.window import DISCOUNT, WindowCounts, window_predictions
+from gpt.counts.ngram_tree import NgramTree, TrainCounts
+from gpt.counts.window import WindowCounts, window_predictions
 
 MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
 
@@ -32,9 +32,9 @@ class Experts:
         self.orders = sorted({n for n in (N, N - 3, N - 5) if n > 0} or {N})
 
     @cached_property
-    def index(self) -> NgramIndex:
+    def tree(self) -> NgramTree:
         """The counts of the train split, for sampling."""
-        return NgramIndex(self.kneser_ney)
+        return NgramTree(self.kneser_ney)
 
     @property
     def size(self) -> int:
@@ -76,47 +76,44 @@ class ExpertState:
 
     The distributions of `KneserNey` and `window_predictions` have the form
 
-        P_n = counts_n / total_n + share_n * P_{n-1}
+        P_n = p_n + share_n * P_{n-1}
 
-    and are computed for all n at once: P_n = factor_n * sum of counts_k / (total_k * factor_k) over
-    k up to n, where factor_n is the product of the first n shares.
+    Here they are computed for all n at once, as the sum over k up to n of p_k times the product of
+    the shares after k.
     """
 
     def __init__(self, experts: Experts, texts: Sequence[NDArray[np.integer]]) -> None:
         self.experts = experts
-        N, V = experts.kneser_ney.order, experts.counts.V
-        self.window = WindowCounts(texts, V, experts.window_order, max(N, experts.window_order))
-        chosen = [*experts.orders, *range(N + 1, N + 1 + experts.window_order)]
-        self._chosen = np.array(chosen, np.intp)
-        self._sums = np.tri(N + 1 + experts.window_order, dtype=np.float32)[chosen]
+        N, V, O = experts.counts.order, experts.counts.V, experts.window_order
+        self.window = WindowCounts(texts, V, O, max(N, O))
+        self.train = TrainCounts(experts.tree, self.window.last(N))
+        self._unigrams = experts.kneser_ney.unigrams[None, None]
+        self._chosen = np.array([*experts.orders, *range(N + 1, N + 1 + O)])
+        self._is_summed = np.tri(N + 1 + O, dtype=np.float32)[self._chosen]
+
+    def append(self, ids: NDArray[np.int64]) -> None:
+        """Append one id to each text."""
+        self.window.append(ids)
+        self.train.append(ids)
+
+    def select(self, rows: Sequence[int]) -> None:
+        """Keep only the texts in `rows`."""
+        self.window.select(rows)
+        self.train.select(rows)
 
     def predict(self) -> tuple[Floats, Floats]:
         """Return the last rows, (B, E, V) and (B, F), of `Experts.of_window` for each text."""
-        window, kneser_ney = self.window, self.experts.kneser_ney
-        N, B, V = kneser_ney.order, len(window.rows), kneser_ney.V
-        counts = np.zeros((len(self._sums[0]), B, V), np.float32)
-        totals, freed = np.empty(counts.shape[:2]), np.empty(counts.shape[:2])
-        counts[0], totals[0], freed[0] = kneser_ney.unigrams, 1, 1
-        totals[1 : N + 1], freed[1 : N + 1] = self.experts.index.find(
-            window.last(N), counts[1 : N + 1]
-        )
-        of_window = window.counts()
-        seen = np.minimum(of_window, 1)
-        pairs = np.stack([np.add.reduce(of_window, -1), np.add.reduce(seen, -1)], 1)  # (O, 2, B)
-        seen *= np.float32(DISCOUNT)
-        np.subtract(of_window, seen, out=counts[N + 1 :])
-        totals[N + 1 :], freed[N + 1 :] = pairs[:, 0], DISCOUNT * pairs[:, 1]
-        features = np.concatenate([totals[1 : N + 1], pairs.reshape(-1, B), window.lengths[None]])
-
-        absent = totals == 0
-        totals += absent
-        freed += absent
-        factors = (freed / totals).cumprod(0)
-        totals *= factors
-        counts *= (1 / totals).astype(np.float32)[..., None]
-        p = (self._sums @ counts.reshape(len(counts), -1)).reshape(-1, B, V)
-        p *= factors.take(self._chosen, 0).astype(np.float32)[..., None]
-        return log_probabilities(p).swapaxes(0, 1), np.log1p(features.T.astype(np.float32))
+        lengths = self.window.lengths[None]
+        by_train, train_shares, totals = self.train.predict()
+        by_window, window_shares, window_totals = self.window.predict()
+        unigrams = self._unigrams.repeat(lengths.size, 1)
+        p = np.concatenate([unigrams, by_train, by_window]).swapaxes(0, 1)  # (B, 1 + N + O, V)
+        shares = np.concatenate([np.ones_like(lengths), train_shares, window_shares])
+        products = np.log(shares, dtype=np.float64).cumsum(0).T
+        products = products.take(self._chosen, 1)[..., None] - products[:, None]
+        weights = np.exp(np.minimum(products, 0), dtype=np.float32) * self._is_summed
+        features = np.concatenate([totals, window_totals, lengths]).T
+        return log_probabilities(weights @ p), np.log1p(features, dtype=np.float32)
 
 
 def log_probabilities(p: Floats) -> Floats:

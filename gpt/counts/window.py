@@ -92,6 +92,8 @@ class WindowCounts:
         for row, text in enumerate(texts):
             self.ids[row, padding : self.ends[row]] = text
         self._matches = np.zeros(self.ids.shape, np.int8)  # ids before each place, up to `order`
+        self._at_least = np.tri(order, dtype=np.float32).T
+        self._end = int(self.ends.max())
         self._match()
 
     @property
@@ -110,7 +112,7 @@ class WindowCounts:
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
-        end = int(self.ends.max())
+        end = self._end
         if end == self.ids.shape[1]:
             self.ids = np.pad(self.ids, ((0, 0), (0, end)), constant_values=NO_ID)
             self._matches = np.pad(self._matches, ((0, 0), (0, end)))
@@ -119,24 +121,42 @@ class WindowCounts:
         self._matches[:, 1 : end + 1] = matches
         self.ids[self.rows, self.ends] = ids
         self.ends += 1
+        self._end += 1
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts in `rows`."""
         self.ids, self._matches, self.ends = self.ids[rows], self._matches[rows], self.ends[rows]
-        self.rows = np.arange(len(rows))
+        self.rows, self._end = np.arange(len(rows)), int(self.ends.max())
 
-    def counts(self) -> NDArray[np.float32]:
+    def predict(self) -> tuple[Floats, Floats, Floats]:
+        """Return what the texts so far tell about the next id after their last 1 to `order` ids.
+
+        Returns:
+            (order, B, V) probabilities; (order, B) the share that is left for the context of one id
+            less; and (2 order, B) totals as from `window_predictions`.
+        """
+        counts = self._counts()
+        seen = np.minimum(counts, 1)
+        totals = np.empty((self.order, 2, len(self.rows)), np.float32)
+        total = np.add.reduce(counts, -1, out=totals[:, 0])
+        distinct = np.add.reduce(seen, -1, out=totals[:, 1])
+        divisor = np.maximum(total, 1)
+        counts -= np.float32(DISCOUNT) * seen
+        counts /= divisor[..., None]
+        shares = np.where(total > 0, np.float32(DISCOUNT) * distinct / divisor, 1)
+        return counts, shares, totals.reshape(-1, len(self.rows))
+
+    def _counts(self) -> Floats:
         """Return how often each id followed the last n ids of each text, (order, B, V)."""
-        B, end = len(self.rows), int(self.ends.max())
+        B, end = len(self.rows), self._end
         matches, ids = self._matches[:, :end].ravel(), self.ids[:, :end].ravel()
         places = np.flatnonzero(matches)
-        longest = (self.order - matches.take(places)).astype(np.int64)
+        longest = matches.take(places).astype(np.int64) - 1
         cells = (longest * B + places // end) * self.V + ids.take(places)
-        found = np.bincount(cells, minlength=self.order * B * self.V).astype(np.float32)
-        counts: Floats = found.reshape(self.order, B, self.V)[::-1]
-        for n in range(self.order - 2, -1, -1):
-            counts[n] += counts[n + 1]
-        return counts
+        by_longest = np.bincount(cells, minlength=self.order * B * self.V).astype(np.float32)
+        # a context of n ids was found where n or more ids match
+        counts: Floats = self._at_least @ by_longest.reshape(self.order, B * self.V)
+        return counts.reshape(self.order, B, self.V)
 
     def _match(self) -> None:
         """Count at each place how many ids before it equal the last ids of the text."""

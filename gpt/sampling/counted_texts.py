@@ -27,8 +27,8 @@ class CountedTexts:
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
+        self.state.append(ids)
         window = self.state.window
-        window.append(ids)
         if window.lengths.max() > self.mixture.T:
             texts = [window.text(row) for row in range(len(window.rows))]
             kept = max(self.mixture.T // 2, 1)
@@ -37,4 +37,4 @@ class CountedTexts:
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts in `rows`."""
-        self.state.window.select(rows)
+        self.state.select(rows)
