@@ -181,6 +181,14 @@ def test_texts_of_several_lengths_are_counted_separately(
         np.testing.assert_allclose(features[row], alone_features[-1], atol=1e-5)
 
 
+def test_a_text_that_repeats_one_id_is_counted_as_in_a_window() -> None:
+    """Bug: the probability left for short contexts was too small for float32; all became NaN."""
+    experts = Experts(count_ngrams(array([0, 1, *[2] * 997]), V, 3), 17)
+    window = np.full(211, 2)
+    log_p, _ = ExpertState(experts, [window]).predict()
+    np.testing.assert_allclose(log_p[0], experts.of_window(window)[0][-1], atol=1e-4)
+
+
 @given(TEXTS, TEXTS.filter(bool), TEXTS)
 def test_later_ids_of_a_window_change_no_earlier_prediction(
     ids: list[int], window: list[int], later: list[int]

@@ -27,14 +27,18 @@ class Experts:
 
     def __init__(self, counts: NgramCounts, window_order: int) -> None:
         self.counts, self.window_order = counts, window_order
-        self.kneser_ney = KneserNey(counts)
         N = counts.order
         self.orders = sorted({n for n in (N, N - 3, N - 5) if n > 0} or {N})
 
     @cached_property
+    def kneser_ney(self) -> KneserNey:
+        """The counts of the train split, for whole windows."""
+        return KneserNey(self.counts)
+
+    @cached_property
     def tree(self) -> NgramTree:
         """The counts of the train split, for sampling."""
-        return NgramTree(self.kneser_ney)
+        return NgramTree(self.counts)
 
     @property
     def size(self) -> int:
@@ -50,7 +54,7 @@ class Experts:
     @property
     def features(self) -> int:
         """F, the number of features: the counts of each context, and the position."""
-        return self.kneser_ney.order + 2 * self.window_order + 1
+        return self.counts.order + 2 * self.window_order + 1
 
     def of_window(self, ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Return the predictions of E experts after each prefix of a window of W `ids`.
@@ -58,7 +62,7 @@ class Experts:
         Returns:
             (W, E, V) log-probabilities of V ids; and (W, F) features, log(1 + count or position).
         """
-        N = self.kneser_ney.order
+        N = self.counts.order
         padded = np.concatenate([np.full(N, NO_ID), ids])
         contexts = np.zeros((len(ids), 0), np.int64)
         if N:
@@ -83,13 +87,12 @@ class ExpertState:
     """
 
     def __init__(self, experts: Experts, texts: Sequence[NDArray[np.integer]]) -> None:
-        self.experts = experts
-        N, V, O = experts.counts.order, experts.counts.V, experts.window_order
-        self.window = WindowCounts(texts, V, O, max(N, O))
+        N, window_order = experts.counts.order, experts.window_order
+        self.window = WindowCounts(texts, experts.counts.V, window_order, max(N, window_order))
         self.train = TrainCounts(experts.tree, self.window.last(N))
-        self._unigrams = experts.kneser_ney.unigrams[None, None]
-        self._chosen = np.array([*experts.orders, *range(N + 1, N + 1 + O)])
-        self._is_summed = np.tri(N + 1 + O, dtype=np.float32)[self._chosen]
+        self._unigrams = experts.tree.unigrams[None, None]
+        self._chosen = np.array([*experts.orders, *range(N + 1, N + 1 + window_order)])
+        self._is_summed = np.tri(N + 1 + window_order, dtype=np.float32)[self._chosen]
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
@@ -104,15 +107,16 @@ class ExpertState:
     def predict(self) -> tuple[Floats, Floats]:
         """Return the last rows, (B, E, V) and (B, F), of `Experts.of_window` for each text."""
         lengths = self.window.lengths[None]
-        by_train, train_shares, totals = self.train.predict()
+        by_train, train_shares, train_totals = self.train.predict()
         by_window, window_shares, window_totals = self.window.predict()
         unigrams = self._unigrams.repeat(lengths.size, 1)
-        p = np.concatenate([unigrams, by_train, by_window]).swapaxes(0, 1)  # (B, 1 + N + O, V)
+        p = np.concatenate([unigrams, by_train, by_window]).swapaxes(0, 1)  # (B, orders, V)
         shares = np.concatenate([np.ones_like(lengths), train_shares, window_shares])
-        products = np.log(shares, dtype=np.float64).cumsum(0).T
-        products = products.take(self._chosen, 1)[..., None] - products[:, None]
-        weights = np.exp(np.minimum(products, 0), dtype=np.float32) * self._is_summed
-        features = np.concatenate([totals, window_totals, lengths]).T
+        sums = np.log(shares, dtype=np.float64).cumsum(0).T  # (B, orders)
+        # in logarithms, because the product of many small shares is 0 in float32
+        products = np.minimum(sums.take(self._chosen, 1)[..., None] - sums[:, None], 0)
+        weights = np.exp(products, dtype=np.float32) * self._is_summed  # (B, E, orders)
+        features = np.concatenate([train_totals, window_totals, lengths]).T
         return log_probabilities(weights @ p), np.log1p(features, dtype=np.float32)
 
 

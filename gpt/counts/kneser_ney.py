@@ -31,14 +31,14 @@ class KneserNey:
         self.V, self.order = counts.V, counts.order
         self.keys = counts.keys
         self.discounted: list[Floats] = []
-        self.totals: list[NDArray[np.int64]] = []  # cumulative, from 0
-        self.freed: list[NDArray[np.float64]] = []  # cumulative, from 0
+        self._totals: list[NDArray[np.int64]] = []  # cumulative, from 0
+        self._freed: list[NDArray[np.float64]] = []  # cumulative, from 0
         for order in counts.counts:
-            discounts = np.array(_discounts(order))[np.minimum(order, 3) - 1]
+            discounts = discounts_of(order)
             self.discounted.append((order - discounts).astype(np.float32))
-            self.totals.append(np.concatenate([[0], np.cumsum(order, dtype=np.int64)]))
-            self.freed.append(np.concatenate([[0.0], np.cumsum(discounts)]))
-        self.unigrams = self._unigrams()
+            self._totals.append(np.concatenate([[0], np.cumsum(order, dtype=np.int64)]))
+            self._freed.append(np.concatenate([[0.0], np.cumsum(discounts)]))
+        self.unigrams = unigrams_of(counts)
 
     def predict(self, contexts: NDArray[np.int64]) -> tuple[list[Floats], Floats]:
         """Return the distributions of the next id after each of M contexts, by context length.
@@ -60,8 +60,8 @@ class KneserNey:
             keys += np.where(known, ids, 0) * self.V ** (n - 1)
             start, end = self._span(n, keys)
             end = np.where(known, end, start)
-            total = (self.totals[n][end] - self.totals[n][start]).astype(np.float32)
-            freed = (self.freed[n][end] - self.freed[n][start]).astype(np.float32)
+            total = (self._totals[n][end] - self._totals[n][start]).astype(np.float32)
+            freed = (self._freed[n][end] - self._freed[n][start]).astype(np.float32)
             p = p * np.where(total > 0, freed / np.maximum(total, 1), 1).astype(np.float32)[:, None]
             sizes = end - start
             rows = np.repeat(np.arange(M), sizes)
@@ -83,8 +83,8 @@ class KneserNey:
         for n in range(1, self.order + 1):
             keys += ids[self.order - n :][:M].astype(np.int64) * self.V**n
             start, end = self._span(n, keys // self.V)
-            total = self.totals[n][end] - self.totals[n][start]
-            freed = self.freed[n][end] - self.freed[n][start]
+            total = self._totals[n][end] - self._totals[n][start]
+            freed = self._freed[n][end] - self._freed[n][start]
             place = np.minimum(np.searchsorted(self.keys[n], keys), max(len(self.keys[n]) - 1, 0))
             occurs = total > 0
             counted = np.zeros(M)
@@ -101,14 +101,22 @@ class KneserNey:
             keys, (contexts + 1) * self.V
         )
 
-    def _unigrams(self) -> Floats:
-        """Return the probability of each id without context, (V,)."""
-        total = self.totals[0][-1]
-        if not total:
-            return np.full(self.V, 1 / self.V, np.float32)
-        p = np.full(self.V, self.freed[0][-1] / total / self.V)
-        p[self.keys[0]] += self.discounted[0] / total
-        return p.astype(np.float32)
+
+def unigrams_of(counts: NgramCounts) -> Floats:
+    """Return the probability of each id without context, (V,)."""
+    order, V = counts.counts[0], counts.V
+    total = order.sum(dtype=np.int64)
+    if not total:
+        return np.full(V, 1 / V, np.float32)
+    discounts = discounts_of(order)
+    p = np.full(V, discounts.cumsum()[-1] / total / V)
+    p[counts.keys[0]] += (order - discounts).astype(np.float32) / total
+    return p.astype(np.float32)
+
+
+def discounts_of(counts: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return the discount of each n-gram from its count; all have contexts of the same length."""
+    return np.array([0, *_discounts(counts)]).take(counts, mode="clip")
 
 
 def _discounts(counts: NDArray[np.int32]) -> tuple[float, float, float]:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
+from gpt.counts.kneser_ney import NO_ID, Floats, discounts_of, unigrams_of
+from gpt.counts.ngram_counts import NgramCounts
 
 NONE = 0  # the node of contexts that do not occur; it has no children
 
@@ -23,49 +24,50 @@ class NgramTree:
         roots: (V + 1,) the node of each id alone; `NONE` for ids that do not occur.
         first_children: first child of each node that has up to N ids, and the end of the last.
         totals: sum of the counts of each node's children.
-        shares: share of the probability after each node that goes to the context of one id less.
+        shares: weight of the distribution with one id of context less, after each node's n-gram.
         ids: the last id of each node.
-        probabilities: probability of each node's last id after the ids before it; other ids share
-            what is left.
+        probabilities: discounted count of each node, divided by the total of its siblings and it.
+        unigrams: (V,) probability of each id without context.
     """
 
-    def __init__(self, model: KneserNey) -> None:
-        V, keys, discounted = model.V, model.keys[-1], model.discounted[-1]
-        sums = np.stack([model.totals[-1], model.freed[-1]])  # cumulative, from 0
+    def __init__(self, counts: NgramCounts) -> None:
+        self.V, self.N = counts.V, counts.order
+        keys, times = counts.keys[-1], counts.counts[-1]
         ids, probabilities, children, totals, shares = [], [], [], [], []
-        for n in range(model.order - 1, -1, -1):
-            contexts = keys // V
-            starts = np.flatnonzero(np.diff(contexts, prepend=-1))
+        for n in range(self.N - 1, -1, -1):
+            contexts = keys // self.V
+            starts = np.flatnonzero(contexts != np.concatenate([[-1], contexts[:-1]]))
             sizes = np.diff(starts, append=len(keys))
-            total, freed = np.diff(sums[:, np.append(starts, len(keys))])
-            ids.append(keys - contexts * V)
-            probabilities.append(discounted / np.maximum(total, 1).repeat(sizes))
+            discounts = discounts_of(times).astype(np.float32)
+            total = np.add.reduceat(times, starts, dtype=np.int32)
+            divisor = np.maximum(total, 1).astype(np.float32)
+            freed = np.add.reduceat(discounts, starts)
+            ids.append(keys - contexts * self.V)
+            probabilities.append((times - discounts) / divisor.repeat(sizes))
 
-            # the first ids of a text are no end of a longer n-gram, so their node can be missing
-            contexts = contexts[starts]
-            nodes = model.keys[n].searchsorted(contexts)
-            missing = model.keys[n].take(nodes, mode="clip") != contexts
-            new = nodes[missing]
-            keys = np.insert(model.keys[n], new, contexts[missing])
-            discounted = np.insert(model.discounted[n], new, 0)
-            sums = np.stack([model.totals[n], model.freed[n]])
-            sums = np.insert(sums, new, sums[:, new], 1)
-            nodes += missing.cumsum() - missing
-
+            # the text may begin with a context that occurs nowhere else: it ends no longer n-gram,
+            # from which the shorter ones were counted, so it is missing
+            keys, times, contexts = counts.keys[n], counts.counts[n], contexts[starts]
+            nodes = keys.searchsorted(contexts)
+            missing = keys.take(nodes, mode="clip") != contexts
+            if missing.any():
+                keys = np.insert(keys, nodes[missing], contexts[missing])
+                times = np.insert(times, nodes[missing], 0)
+                nodes += missing.cumsum() - missing
+            share = np.where(total > 0, freed / divisor, 1)
             children.append(_spread(sizes, nodes, len(keys), 0))
             totals.append(_spread(total, nodes, len(keys), 0))
-            share = np.where(total > 0, freed / np.maximum(total, 1), 1)
             shares.append(_spread(share, nodes, len(keys), 1))
-        self.V, self.N = V, model.order
-        self.roots = np.zeros(V + 1, np.int64)
+        self.roots = np.zeros(self.V + 1, np.int64)
         self.roots[keys] = 1 + np.arange(len(keys))
-        sizes = np.concatenate([[0, 0], *children[::-1]])  # before `NONE`, and of `NONE`
+        sizes = np.concatenate([[0, 0], *children[::-1]])  # before `NONE`, of `NONE`, of others
         self.first_children = 1 + len(keys) + sizes.astype(np.int64).cumsum()
-        self.totals = np.concatenate([[0], *totals[::-1]]).astype(np.float32)
-        self.shares = np.concatenate([[1], *shares[::-1]]).astype(np.float32)
+        self.totals = np.concatenate([[0], *totals[::-1]], dtype=np.float32)
+        self.shares = np.concatenate([[1], *shares[::-1]], dtype=np.float32)
         unused = np.zeros(1 + len(keys))  # `NONE` and the roots
-        self.ids = np.concatenate([unused, *ids[::-1]]).astype(np.int32)
-        self.probabilities = np.concatenate([unused, *probabilities[::-1]]).astype(np.float32)
+        self.ids = np.concatenate([unused, *ids[::-1]], dtype=np.int32, casting="unsafe")
+        self.probabilities = np.concatenate([unused, *probabilities[::-1]], dtype=np.float32)
+        self.unigrams = unigrams_of(counts)
 
 
 def _spread(
@@ -106,24 +108,23 @@ class TrainCounts:
         self._find()
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return what `KneserNey` knows of the next id after the last 1 to N ids of each text.
+        """Return the terms of the distributions after the last 1 to N ids of each text.
 
         Returns:
-            (N, B, V) probabilities; (N, B) the share that is left for the context of one id less;
-            and (N, B) the total counts.
+            (N, B, V) the discounted counts divided by their total; (N, B) the weights of the
+            distributions with one id of context less; and (N, B) the totals.
         """
         p = np.zeros((*self._nodes.shape, self.tree.V), np.float32)
         p.reshape(-1)[self._found_cells] = self.tree.probabilities.take(self._found)
         return p, self.tree.shares.take(self._nodes), self.tree.totals.take(self._nodes)
 
     def _find(self) -> None:
-        """Find the next nodes: all children of the nodes."""
+        """Find the children of all nodes, one of which each text will be continued with."""
         first = self.tree.first_children.take(self._nodes)
         sizes = (self.tree.first_children.take(self._nodes + 1) - first).ravel()
         cells = np.arange(0, sizes.size * self.tree.V, self.tree.V)
         self._cells = cells.reshape(first.shape)
-        end = sizes.cumsum()
-        self._found = (first.ravel() + sizes - end).repeat(sizes)
+        self._found = (first.ravel() + sizes - sizes.cumsum()).repeat(sizes)
         self._found += np.arange(len(self._found))
         self._found_cells = cells.repeat(sizes)
         self._found_cells += self.tree.ids.take(self._found)

@@ -129,11 +129,12 @@ class WindowCounts:
         self.rows, self._end = np.arange(len(rows)), int(self.ends.max())
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return what the texts so far tell about the next id after their last 1 to `order` ids.
+        """Return the terms of the distributions after the last 1 to `order` ids of each text.
 
         Returns:
-            (order, B, V) probabilities; (order, B) the share that is left for the context of one id
-            less; and (2 order, B) totals as from `window_predictions`.
+            (order, B, V) the discounted counts divided by their total; (order, B) the weights of
+            the distributions with one id of context less; and (2 order, B) the total and the
+            distinct number of next ids for each length.
         """
         counts = self._counts()
         seen = np.minimum(counts, 1)
