@@ -85,10 +85,11 @@ _setting_threads = Lock()
 
 
 def set_threads_here(count: int) -> None:
-    """Set how many CPU threads torch uses for work of the calling Python thread.
+    """Set how many CPU threads torch uses for work that the calling Python thread requests.
 
-    torch.set_num_threads also changes the default for threads that start later. A second call, in a
-    new thread, restores that default without changing the number of the calling thread.
+    torch.set_num_threads sets this number, but also the default for Python threads that start
+    later. This function keeps the default: a temporary thread, which has the old default, calls
+    torch.set_num_threads again. That call does not change the number of the calling thread.
     """
     if torch.get_num_threads() == count:  # reading the number also fixes it for this thread
         return
@@ -135,7 +136,10 @@ def default_modes() -> Iterator[None]:
 
 @contextmanager
 def _deterministic_runs() -> Iterator[None]:
-    """Restrict torch to deterministic kernels in a `with` block; other operations raise."""
+    """Let torch use only deterministic kernels in a `with` block.
+
+    An operation that has no such kernel raises RuntimeError.
+    """
     # torch requires the first variable, which CUDA reads when it starts; torch sets the second one
     not_set = {"CUBLAS_WORKSPACE_CONFIG", "TORCHINDUCTOR_CACHE_DIR"} - os.environ.keys()
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -213,10 +217,10 @@ def compile_model(
 
 
 class SkipInitialization(TorchFunctionMode):
-    """Context in which new modules skip the functions of torch.nn.init, which draw their weights.
+    """Context in which new modules keep uninitialised weights: torch.nn.init does nothing.
 
-    torch's global generator is therefore not used. On the device `meta`, these functions would
-    also import torch's compiler, which is slow.
+    It is for weights that are set afterwards. torch's global generator is not used. On the device
+    `meta`, torch.nn.init would also import torch's compiler, which is slow.
     """
 
     def __torch_function__(

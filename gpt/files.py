@@ -44,7 +44,7 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Set the file name in the message of any OSError raised in the `with` block to `path`."""
+    """Make any OSError raised in the `with` block cite `path` as its file."""
     try:
         yield
     except OSError as error:

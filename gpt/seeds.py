@@ -11,8 +11,8 @@ def derive_seed(seed: int, purpose: str, step: int) -> int:
     """Return a 64-bit seed that is a pure function of `seed`, `purpose` and `step`.
 
     Checkpoints therefore contain no generator state, and more draws for one purpose do not change
-    those for another. torch's CPU generator uses only 32 bits of the seed: among 100,000 steps,
-    about one pair of steps has the same dropout masks.
+    those for another. torch's CPU generator uses only 32 bits of a seed, so two steps may draw the
+    same dropout masks: about one pair of steps in a run of 100,000 steps.
     """
     digest = hashlib.blake2b(f"{seed}/{purpose}/{step}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
@@ -21,8 +21,8 @@ def derive_seed(seed: int, purpose: str, step: int) -> int:
 def member_seed(seed: int, member: int) -> int:
     """Return the seed of one `member` of an ensemble whose run has the seed `seed`.
 
-    Member 0 has the seed of the run. A run of a single model with the returned seed trains the same
-    model as that member.
+    Member 0 has the seed of the run. A run of a single model, with the returned seed, trains a model
+    equal to that member.
     """
     return derive_seed(seed, "member", member) % LARGEST_SEED if member else seed
 

@@ -15,8 +15,9 @@ DELAY_S = 0.5  # seconds before a phase is logged; shorter phases are not logged
 def phase(doing: str) -> Iterator[None]:
     """Log `doing`, such as "measuring the training speed", if the block takes longer than DELAY_S.
 
-    When such a block ends, a second log record, with the attribute `ended`, gives its duration in
-    seconds. Programs that import gpt see these records only if they enable the logger `gpt.status`.
+    At the end of a block that takes longer, log its duration in seconds, in a record with the
+    attribute `ended`. Programs that import gpt see these records only if they enable the logger
+    `gpt.status`.
     """
     began, is_logged = time.perf_counter(), threading.Event()
 

@@ -19,7 +19,13 @@ SWEEP = "sweep.json"  # the plan of a sweep, in the folder of its runs
 
 
 def run_folders() -> list[Path]:
-    """Return all paths in `runs/` and in its sweeps, even if not runs. May raise Unreadable."""
+    """Return the paths of all files and folders in `runs/` and in the sweeps there.
+
+    Not all of them are runs.
+
+    Raises:
+        Unreadable: `runs/` cannot be listed.
+    """
     if not os.path.lexists(RUNS):
         return []
     try:
@@ -74,7 +80,10 @@ def find_run(name: str | None) -> Path:
 
 
 def _no_such_run(name: str, expected: str) -> UsageError:
-    """Return the error for a `name` that was not found; `expected` says what it should name."""
+    """Return the error for a `name` that was not found.
+
+    `expected` describes what the name should refer to, such as "a run".
+    """
     near: list[str] = []
     with suppress(Unreadable):
         names = [run.name for run in run_folders() if is_run(run) or is_sweep(run)]
@@ -125,6 +134,9 @@ def find_to_delete(name: str) -> Path:
 
 
 def source_runs(config: Config) -> dict[str, str]:
-    """Return the runs in `train.init_from` and `train.distill`, if set, by name of setting."""
+    """Return the settings that name another run, and these runs' names.
+
+    The settings are `train.init_from` and `train.distill`. Those that are not set are left out.
+    """
     runs = {"train.init_from": config.train.init_from, "train.distill": config.train.distill}
     return {key: run for key, run in runs.items() if run is not None}

@@ -14,7 +14,7 @@ RATE_FACTOR = 0.5
 
 
 def settings_to_inherit(data: CheckpointData) -> dict[str, Any]:
-    """Return the defaults, by dotted key, for a run that fine-tunes the model in `data`."""
+    """Return default settings, by dotted key, for a run that fine-tunes the model in `data`."""
     # a run that was fine-tuned itself has low rates already
     factor = RATE_FACTOR if data.config.train.init_from is None else 1.0
     inherited: dict[str, Any] = {"data.vocabulary": _vocabulary_of(data)}

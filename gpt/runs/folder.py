@@ -51,7 +51,8 @@ def check_can_be_made(path: Path) -> None:
 def check_free(run: Path, *, overwrite: bool) -> None:
     """Raise UsageError or GPTError if a new run cannot be written in the folder `run`.
 
-    The folder must be missing or empty. With `overwrite`, it may have a run that no process writes.
+    The folder must be missing or empty. With `overwrite`, it may also contain a run, unless a
+    process is writing that run.
     """
     if not str(run).isprintable():
         raise UsageError(f"{str(run)!a}: expected a folder's name in printable characters")

@@ -103,7 +103,10 @@ def step_folder(checkpoints: Path, step: int) -> Path:
 
 
 def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
-    """Return the steps, ascending, of the checkpoints whose folder names match the regex `name`."""
+    """Return the steps, ascending, of the checkpoints whose folder names match the regex `name`.
+
+    The first group of the regex is the step.
+    """
     try:
         found = [re.fullmatch(name, entry) for entry in os.listdir(checkpoints)]  # noqa: PTH208
     except OSError as error:
@@ -114,7 +117,7 @@ def steps_in(checkpoints: Path, name: str = r"step-(\d+)") -> list[int]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Return whether `folder` is a checkpoint: one of a run, or a copy of one."""
+    """Return whether `folder` is a checkpoint, which may have been copied out of its run."""
     return os.path.isfile(folder / MANIFEST)  # noqa: PTH113 (no errors)
 
 

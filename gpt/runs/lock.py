@@ -125,7 +125,7 @@ def finish_overwrite(run: Path) -> None:
 
 
 def undo_killed_overwrite(run: Path) -> None:
-    """Complete or undo the overwriting of a run if the process that did it was killed."""
+    """If a process was killed while it overwrote the run, complete or undo the overwrite."""
     if _is_folder(run / REPLACED_FOLDER) and not is_running(run):
         with locked(run):  # which calls `finish_overwrite`
             pass

@@ -87,9 +87,10 @@ def _read_current(run: Path, which: str | int, *tensor_files: str) -> Checkpoint
 
 
 def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
-    """Return the folder and the step of a checkpoint.
+    """Return the folder of a checkpoint, and its step.
 
-    If `run` is the folder of a checkpoint and `which` is `best` or `last`, the step is None.
+    The step is None if it is not known before the checkpoint is read: if `run` is itself the folder
+    of a checkpoint, and `which` is `best` or `last`.
     """
     number = re.fullmatch(r"(?:step-)?(\d{1,18})", str(which))
     if number is None and which not in ("best", "last"):
@@ -111,7 +112,10 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify a checkpoint with its `tensor_files`. If `step` is given, it must match."""
+    """Read and verify a checkpoint. Of its tensors, read only those in `tensor_files`.
+
+    Raise CheckpointError if it is damaged, or if `step` is set and the checkpoint has another step.
+    """
     try:
         manifest = _parse(layout.Manifest, folder / layout.MANIFEST)
         if manifest.format != layout.FORMAT:
@@ -176,7 +180,10 @@ def _tensors(
     max_bytes: int,
     shapes: dict[str, tuple[int, ...]] | None = None,
 ) -> Tensors:
-    """Read float32 tensors by name; check the file's hash and size, and the `shapes` if given."""
+    """Return the float32 tensors of a file by name.
+
+    Check the size of the file, its hash against `sha256`, and the tensors' `shapes` if given.
+    """
     tensors = _any_tensors(path, sha256, max_bytes)
     is_usable = all(t.dtype == np.float32 and np.isfinite(t).all() for t in tensors.values())
     found = {key: tensor.shape for key, tensor in tensors.items()}
@@ -186,7 +193,7 @@ def _tensors(
 
 
 def _mixture(path: Path, sha256: dict[str, str], model: ModelConfig, V: int) -> Mixture:
-    """Read n-gram counts, and the gate that mixes them with a network, for a vocabulary of `V`."""
+    """Read n-gram counts of a vocabulary of `V` ids, and the gate that mixes them with a network."""
     max_bytes = COUNT_BYTES * (model.counts + 1) * COUNTED_IDS
     tensors = _any_tensors(path, sha256, max_bytes)
     return mixture_from(tensors, V, model)

@@ -45,7 +45,8 @@ def summary_to_resume(run: Path) -> CheckpointData:
     """Read the newest checkpoint whose JSON files are intact, without its tensors.
 
     Raises:
-        CheckpointError: there is none; the message describes the damage of the newest.
+        CheckpointError: no checkpoint has intact JSON files; the message describes the damage of
+            the newest checkpoint.
         UsageError: another process is writing the run.
     """
     with locked(run):
@@ -55,9 +56,9 @@ def summary_to_resume(run: Path) -> CheckpointData:
 def _newest_intact(
     run: Path, read: Callable[[Path, int], Read]
 ) -> tuple[Read, dict[int, CheckpointError]]:
-    """Return `read(run, step)` of the newest intact checkpoint, and the errors of damaged ones.
+    """Read the newest checkpoint for which `read(run, step)` raises no CheckpointError.
 
-    The errors are those of newer checkpoints, by step.
+    Return the result of `read`, and the errors of the newer, damaged checkpoints by step.
     """
     folder = run / "checkpoints"
     for replaced in folder.glob(".step-*.replaced"):  # left by a kill within `write_checkpoint`

@@ -58,7 +58,10 @@ def write_checkpoint(
 
 
 def write_index(folder: Path, data: CheckpointData) -> None:
-    """Write index.json from the steps in `data`; `best` is null if that checkpoint is missing."""
+    """Write index.json: set `last` to `data.step`, and `best` to `data.best_step`.
+
+    If there is no checkpoint of `data.best_step` in `folder`, set `best` to null.
+    """
     best = data.best_step
     if best is not None and not layout.step_folder(folder, best).exists():
         best = None
