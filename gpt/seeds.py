@@ -21,8 +21,8 @@ def derive_seed(seed: int, purpose: str, step: int) -> int:
 def member_seed(seed: int, member: int) -> int:
     """Return the seed of one `member` of an ensemble whose run has the seed `seed`.
 
-    Member 0 has the seed of the run. A run of a single model, with the returned seed, trains a model
-    equal to that member.
+    Member 0 has the seed of the run. A single model, trained with the returned seed, equals the
+    member.
     """
     return derive_seed(seed, "member", member) % LARGEST_SEED if member else seed
 

@@ -193,7 +193,7 @@ def _tensors(
 
 
 def _mixture(path: Path, sha256: dict[str, str], model: ModelConfig, V: int) -> Mixture:
-    """Read n-gram counts of a vocabulary of `V` ids, and the gate that mixes them with a network."""
+    """Read n-gram counts for `V` ids, and the gate that mixes the counts with a network."""
     max_bytes = COUNT_BYTES * (model.counts + 1) * COUNTED_IDS
     tensors = _any_tensors(path, sha256, max_bytes)
     return mixture_from(tensors, V, model)
