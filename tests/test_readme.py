@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import PANGRAM
+from gpt import api
+from tests.conftest import PANGRAM, small
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -41,6 +42,16 @@ def test_the_lines_of_python_run_in_a_thread(
     thread.start()
     thread.join()
     assert "torch.Size([2, 2, 9, 9])" in capsys.readouterr().out
+
+
+def test_pandas_loads_the_metrics_of_a_run_in_one_line() -> None:
+    pandas = pytest.importorskip("pandas")
+    Path("my.txt").write_text(TEXT, "utf-8")
+    outcome = api.train(small(), text="my.txt", run_dir="runs/my-run")
+    (line,) = re.findall(r"`(pandas\.read_json\(.*\))`", README)
+    table = eval(line, {"pandas": pandas})
+    assert table["val_loss"].dropna().min() == outcome.val_loss
+    assert table["step"].max() == 11
 
 
 def test_it_is_short_and_its_links_lead_somewhere() -> None:
