@@ -45,7 +45,10 @@ Globs = Annotated[  # a list, or a single glob
 
 
 class DataConfig(ConfigSection):
-    """Settings of the text to train on. The text may be moved before a run is resumed."""
+    """Settings of the text to train on.
+
+    When a run is resumed, `source` and `val_source` may change, because the text may have moved.
+    """
 
     source: TextNames = resumable(
         "python-docs",

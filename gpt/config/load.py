@@ -69,9 +69,14 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return `train.muon_learning_rate` of `below`, scaled like `train.learning_rate`, as a dict.
+    """Return the Muon learning rate that follows from a changed learning rate.
 
-    Return {} if `changes` set the Muon rate, if `below` has none, or if the other rate is kept.
+    If `changes` set `train.learning_rate`, multiply `train.muon_learning_rate` by the ratio of the
+    new to the old learning rate. The old values are those in `below`.
+
+    Returns:
+        A dict with the key `train.muon_learning_rate`. It is empty if `changes` set this key or do
+        not set `train.learning_rate`, or if `below` does not have this key.
     """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:

@@ -126,5 +126,8 @@ class ModelConfig(ConfigSection):
         return self
 
     def network(self) -> "ModelConfig":
-        """Return a copy with `T` set to `attention_window`, from which the network is built."""
+        """Return the settings that the network is built from: a copy with T = `attention_window`.
+
+        Windows of more characters are predicted in segments of this length.
+        """
         return self.model_copy(update={"T": self.attention_window})

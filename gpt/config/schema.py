@@ -103,7 +103,10 @@ SETTINGS = {each.key: each for each in _settings(Config)}
 
 
 def flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of a nested `tree` by dotted key (`train.steps`), preceded by `prefix`."""
+    """Flatten a nested `tree`: return its values by dotted key, such as `train.steps`.
+
+    Each key begins with `prefix`.
+    """
     leaves: dict[str, Any] = {}
     for name, value in tree.items():
         is_section = isinstance(value, dict)
@@ -122,7 +125,7 @@ def explicit(config: Config) -> dict[str, Any]:
 
 
 def settled(section: ConfigSection) -> dict[str, Any]:
-    """Return `section` as a nested dict, without defaults that are computed from other settings."""
+    """Return `section` as a nested dict, without values that were computed from other settings."""
     tree = {}
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)

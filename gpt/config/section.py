@@ -28,11 +28,11 @@ class Setting:
             settings.
         group: the heading under which help and config.yaml show the setting.
         resumable: whether a resume of a run may change the setting.
-        fine_tuning: the default in a run that fine-tunes another. `new` is `default` (above),
-            `inherited` is the value of the other run, `scaled` is that value times a factor, and
-            `fixed` is that value, which cannot be changed.
-        affects_choice: for keys in `train`, whether the settings that gpt chooses for a text depend
-            on this one. If so, a sweep over it chooses them anew for each value.
+        fine_tuning: what determines the default in a run that fine-tunes another run. `new`: the
+            attribute `default`. `inherited`: the value of the other run. `scaled`: that value times
+            a factor. `fixed`: that value, which the user cannot change.
+        affects_choice: whether other settings, which gpt chooses for a text, depend on this setting
+            of `train`. If so, a sweep over this setting chooses the others anew for each value.
     """
 
     key: str

@@ -50,7 +50,11 @@ def _check_plans(plans: tuple[tuple[int, int], ...]) -> tuple[tuple[int, int], .
 
 
 def _first_steps(given: dict[str, Any]) -> int:
-    """Return the number of steps of the first plan, or `train.steps` if there are no plans."""
+    """Return the number of steps of the whole run according to its first plan.
+
+    A plan is a pair: the step from which it applies, and the number of steps. Without plans, return
+    `train.steps`.
+    """
     plans: tuple[tuple[int, int], ...] = given["plans"]
     return plans[0][1] if plans else int(given["steps"])
 

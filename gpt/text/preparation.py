@@ -43,8 +43,8 @@ class Part:
     Attributes:
         source: the documents.
         data: the settings by which documents are normalised and joined.
-        chosen: True for each document in this part, where `data.documents` defines what a document
-            is. If `chosen` is None, all documents are in this part.
+        chosen: for each document of `source`, whether it is in this part. `data.documents` defines
+            what a document is. If `chosen` is None, all documents are in this part.
         line_ends: the number of line ends changed to LF, set after all chunks have been read.
     """
 
@@ -194,9 +194,13 @@ def count(
 
 
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
-    """Return `vocabulary`, with its unknown id standing for all counted characters outside it.
+    """Return the given `vocabulary`, adapted to a text with the character counts `counts`.
 
-    If there are such characters, but no unknown id, raise TextError. `name` is the text's name.
+    All characters of the text that are not in `vocabulary` share its unknown id. Their number is
+    set as `unknown`. `name` is the name of the text in messages.
+
+    Raises:
+        TextError: some characters are not in `vocabulary`, and it has no unknown id.
     """
     outside = vocabulary.outside(counts.vocabulary().characters)
     if not outside:

@@ -139,7 +139,7 @@ class _TextFiles:
     def add(self, path: Path, *, named: bool = False) -> None:
         """Add a file, or skip it if it is not text.
 
-        If `named`, the user gave this very path. Then raise TextError instead of skipping it.
+        If the user named this file itself (`named`), raise TextError instead of skipping it.
         """
         entry, (kind, _) = file_entry(path), split_suffixes(path.name)
         reason, is_strict = "", not self._raw and self._data.errors == "strict"

@@ -23,8 +23,8 @@ class Vocabulary:
 
     Args:
         characters: the distinct characters, sorted. The id of a character is its index.
-        unknown: the number of rare characters that share the last id, the unknown id, which is
-            never sampled. If 0, there is no unknown id.
+        unknown: the number of rare characters, which share one id, the unknown id. It is the last
+            id, and is never sampled. If `unknown` is 0, there is no unknown id.
         is_bytes: whether the ids are the 256 byte values. `characters` is then empty.
     """
 
@@ -98,7 +98,11 @@ class Vocabulary:
         return [self.names[i] for i in ids]
 
     def outside(self, text: str) -> str:
-        """Return the distinct characters of `text` that have no id of their own, in text order."""
+        """Return the distinct characters of `text` that have no id of their own.
+
+        They are in the order of their first occurrence. If ids are bytes, they are the lone
+        surrogates, which UTF-8 cannot encode.
+        """
         if self.is_bytes:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
         return "".join(c for c in dict.fromkeys(text) if c not in self._known)
@@ -149,7 +153,8 @@ class Vocabulary:
     def _table(self) -> NDArray[np.uint32]:
         """The id of each code point, in an array of shape (CODE_POINTS,).
 
-        Code points outside the vocabulary get the unknown id or, without one, the vocabulary size.
+        Code points outside the vocabulary have the unknown id. If there is no unknown id, they have
+        the vocabulary size, which is not an id.
         """
         outside = len(self) if self.unknown_id is None else self.unknown_id
         table = np.full(CODE_POINTS, outside, np.uint32)
@@ -186,8 +191,8 @@ class CharacterCounts:
     def vocabulary(self, limit: int | None = None) -> Vocabulary:
         """Return a vocabulary of the counted characters, with at most `limit` ids.
 
-        If there are more characters than `limit`, the rarest ones share the last id. If characters
-        are equally frequent, the ones with the smaller code points keep their own ids.
+        If there are more characters than `limit`, the rarest ones share the last id. Of equally
+        frequent characters, those with larger code points count as rarer.
         """
         found = np.flatnonzero(self.counts)
         unknown = 0
