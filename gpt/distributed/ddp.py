@@ -24,8 +24,8 @@ def data_parallel(module: nn.Module, ranks: Ranks, rehearse: Callable[[Any], obj
         module: the model, or the compiled model.
         ranks: the processes that train it. If there is only one, `module` is returned as it is.
         rehearse: runs one forward and backward pass of its argument, the wrapped module. DDP orders
-            its gradient buckets by its first pass. After this pass, every step adds gradients in
-            the same order, including the first step after a resume.
+            its gradient buckets during its first pass. Because that pass is not a training step,
+            every step adds gradients in the same order, even the first step after a resume.
     """
     if ranks.size == 1:
         return module

@@ -72,6 +72,6 @@ def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
 
 
 def _attempt() -> str:
-    """Return a prefix for keys in torchrun's store. It changes when torchrun restarts processes."""
+    """Return a prefix for keys in torchrun's store. Each restart by torchrun has another prefix."""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"gpt/{restart}/{os.environ['WORLD_SIZE']}"

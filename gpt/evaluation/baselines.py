@@ -47,8 +47,8 @@ def ngram_loss(train: Ids, text: Ids, vocabulary: Vocabulary, order: int) -> flo
 
     Args:
         train: the ids that are counted.
-        text: the ids that are predicted, except for the first `order`. Of a text with more than
-            MAX_PREDICTED_IDS ids, evenly spread parts are predicted.
+        text: the ids that are predicted, except for the first `order`. If there are more than
+            MAX_PREDICTED_IDS, only evenly spread parts of the text are predicted.
         vocabulary: the vocabulary of both.
         order: the number of ids of context. A value above `longest_context` is reduced to it.
 

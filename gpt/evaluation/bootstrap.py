@@ -70,11 +70,12 @@ class BlockSums:
 
 
 def expanded_tail(tail: float, n: int) -> float:
-    """Return the quantile to use in place of `tail`, as `n` blocks show too little variation.
+    """Return the probability, below `tail`, at which to take a bootstrap quantile.
 
-    Percentiles of a bootstrap give an interval that is too narrow for small n. This expansion is
-    that of Hesterberg (arXiv:1411.5279, section 4.3): the normal quantile becomes that of Student's
-    t with n - 1 degrees of freedom (by the expansion of Cornish and Fisher), times sqrt(n/(n - 1)).
+    An interval between the quantiles at `tail` and 1 - `tail` is too narrow if `n`, the number of
+    blocks, is small. This correction is that of Hesterberg (arXiv:1411.5279, section 4.3). Let t be
+    the quantile at `tail` of Student's t distribution with n - 1 degrees of freedom, computed by
+    the expansion of Cornish and Fisher. Return the normal probability of t * sqrt(n/(n - 1)).
     """
     normal, freedom = NormalDist(), n - 1
     z = normal.inv_cdf(tail)

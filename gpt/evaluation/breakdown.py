@@ -35,12 +35,12 @@ class Group:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive scored ids, and MARGIN ids before and after them.
+    """Consecutive scored ids, with up to MARGIN ids before and after them as context.
 
     Attributes:
         points: the code point of each id's character.
         begins: whether each id is the first of its character; True unless ids are bytes.
-        scored: the slice of the scored ids.
+        scored: the slice of `points` and `begins` with the scored ids.
         contexts: (n,) number of ids from which each scored id was predicted.
     """
 
@@ -90,10 +90,10 @@ class Breakdown:
 
 
 def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.bool_]]:
-    """Return the code point of each id's character, and whether the id is its first one.
+    """Return, for each id, the code point of its character, and whether the character begins there.
 
-    If ids are bytes, each byte has the code point of the character that it belongs to. Bytes that
-    are not UTF-8 have any code point.
+    If ids are bytes, each byte has the code point of the character that it belongs to. The code
+    points of bytes that are not UTF-8 have no meaning.
     """
     if not vocabulary.is_bytes:
         return code_points("".join(vocabulary.names))[ids].astype(np.int64), np.ones(len(ids), bool)
@@ -111,7 +111,7 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
 
 
 def _position(stretch: Stretch) -> Values:
-    """Return the exponent of 2 of each id's context length."""
+    """Return the base-2 logarithm, rounded down, of the context length of each scored id."""
     return np.log2(stretch.contexts).astype(np.int64)
 
 

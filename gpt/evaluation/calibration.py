@@ -11,7 +11,7 @@ BINS = 10  # number of ranges of probability of equal width
 
 @dataclass(frozen=True)
 class CalibrationBin:
-    """Predictions whose most likely character has a probability in one range."""
+    """Predictions whose most likely character has a probability from `low` to `high`."""
 
     low: float
     high: float

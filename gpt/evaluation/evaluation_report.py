@@ -24,20 +24,20 @@ class EvaluationReport:
 
     Attributes:
         text: the name of the text.
-        rule: how the text was divided, and from what each character was predicted.
+        rule: how the text was divided into windows, and from which ids each id was predicted.
         unit: what an id stands for: `character` or `byte`.
         ids, characters, bytes: the sizes of the scored text.
         outside: the number of characters outside the model's vocabulary.
         loss: nats per id; on the val split in the windows of training, this is `val_loss`.
         loss_per_character: nats per character.
         interval: a confidence interval of `loss_per_character`; None for a short text.
-        bits_per_character, bits_per_byte: the same loss in bits, per character and byte of UTF-8.
+        bits_per_character, bits_per_byte: the loss in bits, per character and per byte of UTF-8.
         perplexity: exp(`loss_per_character`).
         accuracy: the fraction of ids that the model thought most likely.
         calibration_error: the expected calibration error of the most likely id.
         calibration: the bins of the reliability diagram.
         references: losses of simple predictors, the lowest last.
-        comparison: a sentence about the best of them.
+        comparison: a sentence that compares the model with the best of `references`.
         groups: the loss by a property of the characters, for each requested property.
     """
 

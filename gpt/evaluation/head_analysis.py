@@ -73,7 +73,7 @@ class AttentionAnalysis(Attention):
 
     @property
     def removal_costs(self) -> Tensor:
-        """Increase of the mean loss by ablating only one head, (n_layer, H); NaN if T is 1."""
+        """Increase of the mean loss if only this head is ablated, (n_layer, H); NaN if T is 1."""
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
@@ -150,11 +150,12 @@ def previous_character_score(weights: Tensor) -> Tensor:
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return the mean weight of a repeated character on the successor of its first occurrence.
+    """Return how strongly heads attend to the character that followed an earlier occurrence.
 
-    `weights` (..., 2 n, 2 n) are for a text of n different characters, written twice. Query
-    position n + i repeats the character at position i, so its weight on key position i + 1 counts.
-    The result has shape (...). It is the mean over i from 0 to n - 1.
+    `weights` (..., 2 n, 2 n) are the attention weights for a text of n different characters that is
+    written twice. Position n + i repeats the character of position i, which was followed by the
+    character of position i + 1. The score (...) is the mean, over i from 0 to n - 1, of the weight
+    of query position n + i on key position i + 1.
     """
     n = weights.shape[-1] // 2
     return weights[..., n:, :].diagonal(1, -2, -1)[..., :n].mean(-1)
@@ -181,9 +182,10 @@ def induction_score(model: GPT) -> Tensor:
 
 @torch.no_grad()
 def losses_without_heads(model: GPT, ids: Tensor) -> Tensor:
-    """Return losses (n_layer, H, T - 1) on `ids` (T,), each with only one head ablated.
+    """Return the losses (n_layer, H, T - 1) on `ids` (T,) with one head ablated at a time.
 
-    There is a loss for each character but the first. The method is that of arXiv:1905.10650.
+    Element (l, h, t) is the loss of character t + 1 without head h of layer l. The method is that
+    of arXiv:1905.10650.
     """
     _, streams = run_with_streams(model, ids)
     blocks, losses = blocks_of(model), []

@@ -67,11 +67,10 @@ def evaluate_each(
     on_progress: Callable[[int], object] = lambda characters: None,
     ranks: Ranks = SINGLE,
 ) -> list[float]:
-    """Return mean losses in nats per id: of `model`, then of each member if it is an ensemble.
+    """Compute the mean losses on `ids` of the mixture, of the network, and of each member.
 
-    If `mixture` is set, the list begins with one more loss, that of the mixture. `ids` are cut into
-    consecutive windows of T ids; the last may be shorter. Each id is predicted, in float32, from
-    the ids before it in its window. On a CPU, each thread scores its own windows.
+    `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
+    in float32, from the ids before it in its window. On a CPU, each thread scores its own windows.
 
     Args:
         model: the model, which is set to evaluation mode.
@@ -84,6 +83,10 @@ def evaluate_each(
         should_stop: called before each forward pass, in any thread. True stops the evaluation.
         on_progress: called in the calling thread with the number of ids scored since its last call.
         ranks: the ranks that divide the windows; each of them has to call this function.
+
+    Returns:
+        Losses in nats per id, in this order: of the mixture, if `mixture` is set; of `model`; of
+        each of its members, if it is an ensemble.
 
     Raises:
         Stopped: `should_stop` returned True on any rank.

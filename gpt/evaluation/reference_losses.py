@@ -28,10 +28,10 @@ class ReferenceLoss:
 def reference_losses(
     train: Ids, text: Ids, vocabulary: Vocabulary, units: Units
 ) -> list[ReferenceLoss]:
-    """Return the losses of all predictors that this machine has, the lowest last.
+    """Return the losses of n-gram models and of the installed compressors, the lowest last.
 
-    A compressor's loss is the size that the text adds to the compressed train split. Of long texts,
-    MAX_TRAIN_IDS and MAX_TEXT_IDS are compressed.
+    A compressor's loss is the number of bits by which the compressed train split grows if the text
+    is appended. At most MAX_TRAIN_IDS of the train split and MAX_TEXT_IDS of the text are used.
 
     Args:
         train: the ids of the train split.
@@ -72,7 +72,7 @@ def _utf8(ids: Ids, vocabulary: Vocabulary) -> bytes:
 
 
 def _compressors() -> dict[str, Callable[[bytes], int]]:
-    """Return functions from a content to its compressed size in bytes, by name."""
+    """Return, by name, functions that compress bytes and return the compressed size in bytes."""
     compressors: dict[str, Callable[[bytes], int]] = {
         XZ: lambda content: len(lzma.compress(content, preset=9))
     }

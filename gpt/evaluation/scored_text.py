@@ -45,10 +45,11 @@ def val_text(corpus: Corpus) -> ScoredText:
 
 
 def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> ScoredText:
-    """Return the whole text of `corpus` in another vocabulary.
+    """Return the whole text of `corpus`, encoded by the vocabulary of the model.
 
     Args:
-        corpus: the text, with an id for each of its characters, or of bytes if `vocabulary` is.
+        corpus: the text. Its ids must be bytes if those of `vocabulary` are; otherwise, it must
+            have an id for each distinct character.
         vocabulary: the model's vocabulary.
         train: the ids of the run's train split; None if its text is missing.
 
@@ -79,10 +80,13 @@ def other_text(corpus: Corpus, vocabulary: Vocabulary, train: Ids | None) -> Sco
 
 
 def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
-    """Return the ids of `corpus` in `vocabulary`, and the bytes of all their characters but one.
+    """Encode the characters of `corpus` by another `vocabulary`.
 
-    The first character does not count. Characters outside the vocabulary get its unknown id or, if
-    there is none, are left out. The ids are in a temporary file, as the text may be large.
+    Characters outside `vocabulary` get its unknown id. If it has none, they are left out.
+
+    Returns:
+        The ids, in a temporary file, as the text may be large; and the size in UTF-8 of all
+        characters that have an id, except the first of them.
     """
     characters = corpus.vocabulary.characters
     outside = {*vocabulary.outside(characters)} if vocabulary.unknown_id is None else {*""}

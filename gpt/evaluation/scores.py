@@ -105,8 +105,9 @@ def _windows(ids: Ids, T: int, stride: int | None, B: int) -> Iterator[Batch]:
 def last_logits(member: GPT, x: Tensor, n: int) -> Tensor:
     """Return the logits (B, n, V) of the network `member` after the last `n` ids of windows `x`.
 
-    If that is all ids (B, W), windows longer than the network's context are divided into segments.
-    Otherwise, the network predicts them from the last ids that fit into its context.
+    `x` has the shape (B, W). If `n` is W, windows longer than the network's context are predicted
+    in segments (see `segmented`). Otherwise, the network gets only the last ids of each window, as
+    many as its context has.
     """
     if n == x.shape[1]:
         return segmented(member, x)

@@ -65,7 +65,11 @@ def find_suspicious(text: CountedText) -> list[Suspicion]:
 
 
 def _name(matched: str) -> str:
-    """Return a note on the original text if `matched` is misread UTF-8, else character names."""
+    """Describe the suspicious string `matched`.
+
+    If it is UTF-8 text that was read in a wrong encoding, return a note with the original text.
+    Otherwise return the names of its characters.
+    """
     for encoding in ("cp1252", "latin-1", "cp1251", "gbk"):
         try:
             original = matched.encode(encoding).decode()

@@ -32,7 +32,11 @@ class Cache:
         self.mask: Tensor | None = None  # (B, 1, 1, T): True for characters to attend to
 
     def begin(self, ids: Tensor) -> None:
-        """Store `ids` (B, t); set `positions` and `mask`. If t > 1, all texts must be empty."""
+        """Prepare the cache for a forward pass that appends `ids` (B, t) to the texts.
+
+        Store `ids`, and set the attributes `positions` and `mask`, which the layers use. If t > 1,
+        all texts must be empty.
+        """
         t, longest = ids.shape[1], max(self.lengths)
         if t > 1 or (ids.is_cpu and longest == min(self.lengths)):  # equal lengths need no mask
             self.positions, self.mask = slice(longest, longest + t), None

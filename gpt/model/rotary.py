@@ -42,8 +42,11 @@ class Rotary(nn.Module):
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Split keys (..., head_size) into the channels that `offset_keys` keeps and those it replaces.
 
-    Return two views of `k`, each of shape (..., 2, number of channel pairs). The replaced channels
-    are those that rotary positions rotate least.
+    The replaced channels are those that rotary positions rotate least.
+
+    Returns:
+        Two views of `k`: the kept and the replaced channels. Each has the shape (..., 2, number of
+        channel pairs in it).
     """
     staying = staying_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)
