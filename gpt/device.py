@@ -5,8 +5,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from copy import copy
 from threading import Lock
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -179,15 +180,31 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
     return torch.autocast(device.type, dtype=precision)
 
 
+def compiles(mode: str, device: torch.device) -> bool:
+    """Return whether `train.compile` = `mode` compiles: `on`, or `auto` on CUDA.
+
+    On a CPU, compiling takes longer than it saves in a run of minutes.
+    """
+    return mode == "on" or (mode == "auto" and device.type == "cuda")
+
+
+def forget_compiled_code(mode: str, device: torch.device) -> None:
+    """Delete the code of earlier models, of which torch keeps only 8 variants of each function."""
+    if compiles(mode, device):
+        torch.compiler.reset()
+
+
 def compile_model(
     model: nn.Module, mode: str, device: torch.device, rehearse: Callable[[Any], object]
 ) -> Any:
-    """Return the model, compiled by torch.compile or unchanged, depending on `mode`.
+    """Return the model with blocks compiled by torch.compile, or unchanged, depending on `mode`.
+
+    The compiled model is a copy that shares the parameters of `model`. Layers share the code of one
+    block. Each batch shape gets its own code: code for any shape is slower.
 
     Args:
-        model: the model to compile.
-        mode: `on`, `off`, or `auto`, which compiles on CUDA if that works. On a CPU, compiling
-            takes longer than it saves in a run of minutes.
+        model: the model to compile, whose `blocks` are its layers.
+        mode: see `compiles`.
         device: the device of the model.
         rehearse: function called with the compiled model to run a forward and a backward pass for
             each batch shape. Errors of the compiler appear only in such passes.
@@ -195,10 +212,12 @@ def compile_model(
     Raises:
         DeviceError: `mode` is `on`, and the compiler does not work on this machine.
     """
-    if mode == "off" or (mode == "auto" and device.type != "cuda"):
+    if not compiles(mode, device):
         return model
     try:
-        compiled = torch.compile(model)
+        compiled, layers = copy(model), cast(nn.ModuleList, model.get_submodule("blocks"))
+        blocks = [cast(nn.Module, torch.compile(block, dynamic=False)) for block in layers]
+        compiled._modules = model._modules | {"blocks": nn.ModuleList(blocks)}
         rehearse(compiled)
     except GPTError:  # such as for lack of memory
         raise

@@ -21,6 +21,7 @@ from gpt.evaluation.head_analysis import analyze_text
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import LanguageModel, make_model, members_of
 from gpt.model.transformer import GPT
+from gpt.recipe.speed import measure_paces
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.torch_engine import TorchEngine, replayed
 from gpt.text.corpus import Corpus, load_corpus
@@ -190,6 +191,40 @@ def test_a_loaded_model_is_compiled_for_training(corpus: Corpus, counter: Any) -
     assert compiled > 0
     step(0)
     assert counter.frame_count == compiled
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_model_compiles_one_block_for_each_window_length(
+    corpus: Corpus, counter: Any
+) -> None:
+    """Bug: whole models were compiled, with dynamic shapes, and not at all after 8 shapes."""
+    for C in (12, 18, 24, 30, 36):
+        changes = {"model__C": C, "model__n_layer": 2, "model__T": 12, "train__first_window": 4}
+        counter.clear()
+        step = step_on(CPU, corpus, **changes, train__compile="on")
+        assert counter.frame_count == 2
+        for i in (0, 1, 10):  # short windows, then long ones
+            step(i)
+        assert counter.frame_count == 2
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_compiled_model_trains_the_weights_of_one_that_is_not(
+    corpus: Corpus, counter: Any
+) -> None:
+    """The compiled blocks share their parameters with the model that is evaluated and saved."""
+    eager, compiled = (step_on(CPU, corpus, train__compile=mode) for mode in ("off", "on"))
+    for i in range(3):
+        eager(i), compiled(i)
+    for one, other in zip(tensors_of(eager), tensors_of(compiled), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_the_recipe_compiles_no_model_to_measure_it(corpus: Corpus, counter: Any) -> None:
+    """Bug: five or six models were compiled, which took longer than measuring them."""
+    config = small(train__compile="on", train__precision="fp32", model__n_layer=1)
+    measure_paces([config], corpus)
+    assert counter.frame_count == 0
 
 
 @pytest.mark.parametrize(

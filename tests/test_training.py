@@ -729,7 +729,7 @@ def test_memory_that_runs_out_while_compiling_is_not_the_compilers_failure(
     corpus: Corpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was reported as "torch.compile does not work here", and only step 0's shape was tried."""
-    monkeypatch.setattr(torch, "compile", lambda model: model)
+    monkeypatch.setattr(torch, "compile", lambda model, dynamic: model)
     config = small(train__compile="on", model__T=12, train__first_window=4)
     for windows_of in (4, 12):
         model = GPT(config.model, len(corpus.vocabulary))

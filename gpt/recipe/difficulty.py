@@ -11,6 +11,7 @@ from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model, members_of
 from gpt.recipe.repetition import MAX_SCORED_IDS, context_of, repeated_loss, repeated_part
 from gpt.recipe.settings import Choice, settings_for
+from gpt.recipe.speed import without_compiler
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 from gpt.training.build_step import build_step
@@ -83,7 +84,7 @@ def measure_difficulty(
     most = min(MAX_PILOT_CHARACTERS, PILOT_CHARACTERS_PER_MINUTE * minutes, affordable)
     most = min(most, MAX_PILOT_PASSES * len(corpus.train))
     characters = max(FIRST_PART * T, round(max(MIN_PILOT_CHARACTERS, most)))
-    config = pilot_config(characters, T, repeats=repeats)
+    config = without_compiler(pilot_config(characters, T, repeats=repeats))
     device = select_device(base.device)
     val = corpus.val if val is None else val
     context, V, steps = context_of(corpus, T), len(corpus.vocabulary), config.train.steps

@@ -95,6 +95,12 @@ def with_members(config: Config, members: int) -> Config:
     return config.model_copy(update={"model": model})
 
 
+def without_compiler(config: Config) -> Config:
+    """Return `config` with `train.compile` off, for a model that is trained only for a moment."""
+    train = config.train.model_copy(update={"compile": "off"})
+    return config.model_copy(update={"train": train})
+
+
 def threads_of_members(config: Config) -> int:
     """Return the number of threads that are divided among the members of an ensemble.
 
@@ -126,8 +132,10 @@ def measure_paces(
 
     Each model is trained for a few steps of each window length, and evaluated briefly. The models
     take turns, so that other programs on the machine slow all of them equally. `before_each` is
-    called before each step. It may raise an exception to end the measurement.
+    called before each step. It may raise an exception to end the measurement. No model is compiled,
+    because this would take longer than the measurement.
     """
+    configs = [without_compiler(config) for config in configs]
     device, V = select_device(configs[0].device), len(corpus.vocabulary)
     with computing_with(configs[0].threads):
         models, updates = [], []

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 import torch
 
 from gpt.config.schema import Config
-from gpt.device import computing_with, set_threads_here
+from gpt.device import computing_with, forget_compiled_code, set_threads_here
 from gpt.distributed.ranks import Ranks
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.model.transformer import GPT
@@ -147,6 +147,7 @@ def build_step(
     teacher: Teacher | None = None,
 ) -> Update:
     """Return a TrainStep, or an EnsembleStep for an ensemble; for the arguments see TrainStep."""
+    forget_compiled_code(config.train.compile, device)
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)
     return EnsembleStep(config, model, device, ranks, ids, vocabulary, teacher)
