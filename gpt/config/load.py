@@ -43,8 +43,8 @@ def load_config(
     Args:
         base: the path of a YAML file, the name of a shipped config such as `quickstart`, a Config,
             or None for the defaults.
-        overrides: settings to change. If they change `train.learning_rate`, but not
-            `train.muon_learning_rate`, that is multiplied by the ratio of new to old learning rate.
+        overrides: settings to change. If they change only `train.learning_rate`, then
+            `train.muon_learning_rate` is multiplied by the ratio of the new to the old value.
         inherit: function that takes the name of a run to fine-tune, and returns the settings that
             replace the defaults.
 

@@ -34,7 +34,7 @@ class Interval:
 
 
 def block_length(n: int) -> int:
-    """Return the length of a block for a text of `n` ids: 3 sqrt(n), so 1,000 for 111,000.
+    """Return the length of a block for a text of `n` ids: 3 sqrt(n), or 1,000 for 111,000 ids.
 
     Blocks must be longer than the distance at which losses are correlated, and there must be many.
     """
@@ -42,7 +42,7 @@ def block_length(n: int) -> int:
 
 
 class BlockSums:
-    """Sums of losses over consecutive blocks of a text of `n` ids, to which losses are added."""
+    """Sums of the losses in each of the consecutive blocks of a text of `n` ids."""
 
     def __init__(self, n: int) -> None:
         self.length = block_length(n)

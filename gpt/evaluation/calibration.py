@@ -44,6 +44,9 @@ class Calibration:
 
     @property
     def error(self) -> float:
-        """The mean distance of probability and accuracy over bins, weighted by their ids (ECE)."""
+        """Expected calibration error: the mean of |probability - accuracy| over bins.
+
+        Each bin has the weight of its number of ids.
+        """
         ids, p, hits = self._sums.T
         return float(np.abs(p - hits).sum() / ids.sum())

@@ -51,10 +51,17 @@ def _windows(length: int, T: int) -> int:
 def _starts(
     length: int, T: int, seed: int, epoch: int, positions: NDArray[np.int_]
 ) -> NDArray[np.int_]:
-    """Return the start index in the text of the window at each of `positions` in epoch `epoch`.
+    """Return the indices in the text at which some windows of an epoch start.
 
-    The windows are in random order. The first window of the text begins at a random index. A start
-    that is too close to the end of the text (`length` ids) wraps around to its beginning.
+    An epoch divides the text into consecutive windows, from a random index on. A window that would
+    exceed the end of the text starts near the beginning of the text instead.
+
+    Args:
+        length: the number of ids in the text.
+        T: the number of ids in each window.
+        seed: the seed of the run.
+        epoch: the number of the epoch, counted from 0.
+        positions: which windows: their positions in the random order of the epoch.
     """
     source = uniforms(seed, "batch", epoch)
     offset = int(source.integers(length - T))

@@ -244,9 +244,8 @@ def _read(folder: Path, name: str, fingerprint: str) -> Corpus | None:
 def _progress_bar(title: str, size: int | None = None) -> Iterator[Progress]:
     """Show a progress bar in a terminal or notebook during a `with` block.
 
-    Yield a function that advances the bar by a number of bytes.
-
-    `size` is the total number of bytes, if it is known.
+    Yield a function that advances the bar by a number of bytes. `size` is the total number of
+    bytes, if it is known.
     """
     from tqdm.auto import tqdm
 

@@ -52,7 +52,7 @@ def standard_input(folder: Path | None = None) -> Path:
 
 
 def store_standard_input(text: Path | None, folder: Path) -> Path | None:
-    """Copy `text`, a file with what standard input contained, to the folder of a run or sweep.
+    """Copy the file `text`, the text from standard input, to the folder of a run or sweep.
 
     Return the path of the copy, or None if `text` is None. An existing copy is kept.
     """
