@@ -1,8 +1,10 @@
 """N-gram counts of the train split and of the window: exact, causal, and part of the model."""
 
 import hashlib
+import itertools
 import json
 import math
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -25,13 +27,17 @@ from gpt.counts.experts import Experts, ExpertState
 from gpt.counts.kneser_ney import NO_ID, KneserNey
 from gpt.counts.mixture import Gate, mixture_from, weighted, without_network
 from gpt.counts.ngram_counts import count_ngrams, longest_context
+from gpt.counts.word_and_line import Characters
 from gpt.errors import CheckpointError, ConfigError, Interrupted
 from gpt.runs.read import read_checkpoint
 from gpt.sampling.counted_texts import CountedTexts
+from gpt.text.vocabulary import Vocabulary
 from gpt.training.gate_fit import GateFit, held_out_ids
 from tests.conftest import PANGRAM, small
 
 V = 5
+VOCABULARY = Vocabulary("\n abc")
+CHARACTERS = Characters.of(VOCABULARY.names)
 TEXTS = st.lists(st.integers(0, V - 1), max_size=41)
 COUNTED = {"T": 31, "attention_window": 13, "counts": 3, "window_counts": 2}
 
@@ -155,7 +161,7 @@ def test_a_vocabulary_of_any_size_is_counted_without_a_table() -> None:
 def test_each_expert_sums_to_1_and_is_the_same_one_id_at_a_time(
     ids: list[int], window: list[int]
 ) -> None:
-    experts = Experts(count_ngrams(array(ids), V, 3), 3)
+    experts = Experts(count_ngrams(array(ids), V, 3), 3, CHARACTERS)
     log_p, features = experts.of_window(np.array(window))
     np.testing.assert_allclose(np.exp(log_p).sum(-1), 1, atol=1e-5)
     for others in ([], [np.array(window)]):
@@ -172,7 +178,7 @@ def test_each_expert_sums_to_1_and_is_the_same_one_id_at_a_time(
 def test_texts_of_several_lengths_are_counted_separately(
     ids: list[int], windows: list[list[int]]
 ) -> None:
-    experts = Experts(count_ngrams(array(ids), V, 3), 3)
+    experts = Experts(count_ngrams(array(ids), V, 3), 3, CHARACTERS)
     state = ExpertState(experts, [np.array(window) for window in windows])
     log_p, features = state.predict()
     for row, window in enumerate(windows):
@@ -183,7 +189,7 @@ def test_texts_of_several_lengths_are_counted_separately(
 
 def test_a_text_that_repeats_one_id_is_counted_as_in_a_window() -> None:
     """Bug: the probability left for short contexts was too small for float32; all became NaN."""
-    experts = Experts(count_ngrams(array([0, 1, *[2] * 997]), V, 3), 17)
+    experts = Experts(count_ngrams(array([0, 1, *[2] * 997]), V, 3), 17, CHARACTERS)
     window = np.full(211, 2)
     log_p, _ = ExpertState(experts, [window]).predict()
     np.testing.assert_allclose(log_p[0], experts.of_window(window)[0][-1], atol=1e-4)
@@ -193,19 +199,34 @@ def test_a_text_that_repeats_one_id_is_counted_as_in_a_window() -> None:
 def test_later_ids_of_a_window_change_no_earlier_prediction(
     ids: list[int], window: list[int], later: list[int]
 ) -> None:
-    experts = Experts(count_ngrams(array(ids), V, 3), 3)
+    experts = Experts(count_ngrams(array(ids), V, 3), 3, CHARACTERS)
     log_p, features = experts.of_window(np.array(window))
     longer_log_p, longer_features = experts.of_window(np.array(window + later))
     np.testing.assert_array_equal(longer_log_p[: len(window)], log_p)
     np.testing.assert_array_equal(longer_features[: len(window)], features)
 
 
+@given(TEXTS.filter(bool))
+def test_the_keys_of_words_and_lines_are_equal_where_these_are(window: list[int]) -> None:
+    """The oracle finds the current word, and the character above, in the text itself."""
+    text, words, above = VOCABULARY.decode(window), [], []
+    for end in range(1, len(text) + 1):
+        words.append(re.search(r"(\w+|\W)\Z", text[:end], re.ASCII)[0])
+        *lines, line = text[:end].split("\n")
+        line_above = (lines[-1] + "\n")[len(line) :][:1] if lines else ""
+        above.append((line_above, text[max(end - 2, 0) : end]))
+    for keys, contexts in zip(CHARACTERS.keys(np.array(window)), (words, above), strict=True):
+        for i, j in itertools.combinations(range(len(text)), 2):
+            assert (keys[i] == keys[j]) == (contexts[i] == contexts[j])
+
+
 def test_window_counts_learn_a_repetition_that_the_train_split_lacks() -> None:
-    experts = Experts(count_ngrams(array([0, 1] * 19), V, 2), 3)
+    experts = Experts(count_ngrams(array([0, 1] * 19), V, 2), 3, CHARACTERS)
     log_p, _ = experts.of_window(np.array([2, 3, 4] * 5))
     last = np.exp(log_p[-1])
-    assert (last[-3:, 2] > 0.8).all()  # 2 always followed 4 in this window
-    assert (last[:-3, 2] < 0.3).all()
+    longest = [experts.names.index(f"order {n} of the window") for n in (2, 3, 6)]
+    assert (last[longest, 2] > 0.8).all()  # 2 always followed 4 in this window
+    assert last[0, 2] < 0.3  # by the train split
 
 
 def test_the_gate_is_fitted_on_text_that_neither_counts_nor_network_have_seen(
@@ -214,10 +235,10 @@ def test_the_gate_is_fitted_on_text_that_neither_counts_nor_network_have_seen(
     rng = np.random.default_rng(3)
     ids = rng.integers(0, V, 1009).astype(np.uint8)
     config = counted()
-    fit = GateFit(config, ids, V)
+    fit = GateFit(config, ids, VOCABULARY)
     n = held_out_ids(len(ids), 13, fit.experts.size, V)
     assert 0 < n < len(ids) / 4
-    rest = Experts(count_ngrams(ids[n:], V, 3), 2)
+    rest = Experts(count_ngrams(ids[n:], V, 3), 2, CHARACTERS)
     x = ids[:31].astype(np.int64)
     np.testing.assert_array_equal(fit.log_probabilities[:31], rest.of_window(x)[0])
     assert fit.held_out.tolist() == ids[:n].tolist()
@@ -292,10 +313,11 @@ def test_attend_shows_what_comes_from_counts_and_what_from_the_network(
     assert counts.lens.losses[1].mean().item() == pytest.approx(model.loss(text), abs=1e-5)
     assert (counts.lens.losses[1] != found.losses).any()
     assert counts.names == [
-        *["order 3 of the train split", "order 1 of the window", "order 2 of the window"],
-        "network",
+        "order 3 of the train split",
+        *(f"order {n} of the window" for n in (1, 2, 4, 8)),
+        *["the current word", "the character above and the last 2", "network"],
     ]
-    assert counts.weights.shape == (len(text), 4)
+    assert counts.weights.shape == (len(text), 8)
 
     code, out, _ = gpt("attend", tmp_path / "run", "--checkpoint", "last", "--text", text)
     alone, mixed = counts.lens.losses.mean(-1).tolist()
@@ -344,7 +366,7 @@ def test_stored_counts_are_what_was_trained_with(tmp_path: Path) -> None:
     assert mixture is not None
     again = mixture_from(
         mixture.tensors(),
-        mixture.experts.counts.V,
+        mixture.experts.characters,
         counted().model,
     )
     for name, array_ in mixture.tensors().items():
@@ -369,13 +391,13 @@ def test_stored_counts_are_what_was_trained_with(tmp_path: Path) -> None:
 def test_impossible_counts_in_a_file_are_refused(name: str, change: object) -> None:
     config = counted()
     ids = np.random.default_rng(5).integers(0, V, 211).astype(np.uint8)
-    fit = GateFit(config, ids, V)
+    fit = GateFit(config, ids, VOCABULARY)
     mixture = fit.fit(ZeroNetwork(), 0)
     tensors = mixture.tensors()
-    assert mixture_from(tensors, V, config.model).T == 31
+    assert mixture_from(tensors, CHARACTERS, config.model).T == 31
     assert callable(change)
     with pytest.raises(ValueError, match=name.split(".")[0]):
-        mixture_from(tensors | {name: change(tensors[name])}, V, config.model)
+        mixture_from(tensors | {name: change(tensors[name])}, CHARACTERS, config.model)
 
 
 class ZeroNetwork(torch.nn.Module):
@@ -439,7 +461,9 @@ def test_a_text_of_one_character_is_trained_on_and_sampled(tmp_path: Path) -> No
 
 def test_a_window_of_one_character_keeps_one_character() -> None:
     """Bug: half a window of one was none, which stood for the whole text."""
-    fit = GateFit(counted(), np.random.default_rng(5).integers(0, V, 211).astype(np.uint8), V)
+    fit = GateFit(
+        counted(), np.random.default_rng(5).integers(0, V, 211).astype(np.uint8), VOCABULARY
+    )
     texts = CountedTexts(replace(fit.fit(ZeroNetwork(), 0), T=1), [[0]])
     for id_ in (1, 2, 3):
         texts.append(np.array([id_]))
@@ -449,7 +473,7 @@ def test_a_window_of_one_character_keeps_one_character() -> None:
 def test_a_train_split_as_long_as_the_attention_window_is_refused() -> None:
     """Bug: the network had too few ids for one window."""
     with pytest.raises(ConfigError, match=r"expected fewer than the 13 ids"):
-        GateFit(counted(), np.zeros(15, np.uint8), V)
+        GateFit(counted(), np.zeros(15, np.uint8), VOCABULARY)
 
 
 def test_a_type_that_numpy_lacks_is_a_damaged_file(tmp_path: Path) -> None:

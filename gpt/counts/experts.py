@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.ngram_counts import NgramCounts
 from gpt.counts.ngram_tree import NgramTree, TrainCounts
-from gpt.counts.window import WindowCounts, window_predictions
+from gpt.counts.window import WindowCounts, smoothed_predictions, window_predictions
+from gpt.counts.word_and_line import NAMES, Characters, WordAndLineCounts
 
 MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
 
@@ -22,13 +23,17 @@ class Experts:
 
     Args:
         counts: counts of the train split.
-        window_order: the longest context, in ids, of the window's counts; 0 for no such counts.
+        window_order: the window is counted with contexts of the last 1 to `window_order`, twice and
+            four times as many ids, the current word, and the character above. If 0, it is not.
+        characters: which ids form words and lines.
     """
 
-    def __init__(self, counts: NgramCounts, window_order: int) -> None:
-        self.counts, self.window_order = counts, window_order
-        N = counts.order
+    def __init__(self, counts: NgramCounts, window_order: int, characters: Characters) -> None:
+        self.counts, self.characters = counts, characters
+        N, n = counts.order, window_order
         self.orders = sorted({n for n in (N, N - 3, N - 5) if n > 0} or {N})
+        self.window_orders = (*range(1, n + 1), 2 * n, 4 * n) if n else ()
+        self.other_contexts = NAMES if n else ()
 
     @cached_property
     def kneser_ney(self) -> KneserNey:
@@ -43,18 +48,23 @@ class Experts:
     @property
     def size(self) -> int:
         """E, the number of experts."""
-        return len(self.orders) + self.window_order
+        return len(self.orders) + len(self.window_orders) + len(self.other_contexts)
 
     @property
     def names(self) -> list[str]:
         """The experts' names, such as `order 5 of the train split` (contexts of up to 5 ids)."""
         train = [f"order {n} of the train split" for n in self.orders]
-        return train + [f"order {n} of the window" for n in range(1, self.window_order + 1)]
+        return (
+            train
+            + [f"order {n} of the window" for n in self.window_orders]
+            + [*self.other_contexts]
+        )
 
     @property
     def features(self) -> int:
         """F, the number of features: the counts of each context, and the position."""
-        return self.counts.order + 2 * self.window_order + 1
+        of_window = len(self.window_orders) + len(self.other_contexts)
+        return self.counts.order + 2 * of_window + 1
 
     def of_window(self, ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Return the predictions of E experts after each prefix of a window of W `ids`.
@@ -68,10 +78,16 @@ class Experts:
         if N:
             contexts = np.lib.stride_tricks.sliding_window_view(padded, N)[1:]
         by_order, totals = self.kneser_ney.predict(contexts)
-        by_window, window_totals = window_predictions(ids, by_order[-1], self.window_order)
+        by_window, window_totals = window_predictions(ids, by_order[-1], self.window_orders)
         chosen = [by_order[n] for n in self.orders] + by_window
+        all_totals = [totals, window_totals]
+        for keys in self.characters.keys(ids) if self.other_contexts else ():
+            contexts = np.unique(keys, return_inverse=True)[1]
+            p, counted = smoothed_predictions(contexts, ids, by_order[-1])
+            chosen.append(p)
+            all_totals.append(counted)
         positions = np.arange(1, len(ids) + 1)[:, None]
-        features = np.log1p(np.concatenate([totals, window_totals, positions], 1))
+        features = np.log1p(np.concatenate([*all_totals, positions], 1))
         return log_probabilities(np.stack(chosen, 1)), features.astype(np.float32)
 
 
@@ -83,40 +99,52 @@ class ExpertState:
         P_n = p_n + share_n * P_{n-1}
 
     Here they are computed for all n at once, as the sum over k up to n of p_k times the product of
-    the shares after k.
+    the shares after k. The word and the line above are smoothed by the last order of the train
+    split.
     """
 
     def __init__(self, experts: Experts, texts: Sequence[NDArray[np.integer]]) -> None:
-        N, window_order = experts.counts.order, experts.window_order
-        self.window = WindowCounts(texts, experts.counts.V, window_order, max(N, window_order))
+        N, V, orders = experts.counts.order, experts.counts.V, experts.window_orders
+        self.window = WindowCounts(texts, V, orders, max(N, *orders, 2))
         self.train = TrainCounts(experts.tree, self.window.last(N))
+        self.others = WordAndLineCounts(self.window, experts.characters, experts.other_contexts)
         self._unigrams = experts.tree.unigrams[None, None]
-        self._chosen = np.array([*experts.orders, *range(N + 1, N + 1 + window_order)])
-        self._is_summed = np.tri(N + 1 + window_order, dtype=np.float32)[self._chosen]
+        chain = N + 1 + len(orders)  # distributions each of which smooths the next
+        size = chain + len(experts.other_contexts)
+        self._chosen = np.array([*experts.orders, *range(N + 1, size)])
+        is_summed = np.tri(size, dtype=np.float32)
+        is_summed[chain:, N + 1 :] = np.eye(size, dtype=np.float32)[chain:, N + 1 :]
+        self._is_summed, self._smoothing = is_summed[self._chosen], slice(N, N + 1)
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
         self.window.append(ids)
         self.train.append(ids)
+        self.others.append()
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts in `rows`."""
         self.window.select(rows)
         self.train.select(rows)
+        self.others.select(rows)
 
     def predict(self) -> tuple[Floats, Floats]:
         """Return the last rows, (B, E, V) and (B, F), of `Experts.of_window` for each text."""
         lengths = self.window.lengths[None]
         by_train, train_shares, train_totals = self.train.predict()
         by_window, window_shares, window_totals = self.window.predict()
+        by_others, other_shares, other_totals = self.others.predict()
         unigrams = self._unigrams.repeat(lengths.size, 1)
-        p = np.concatenate([unigrams, by_train, by_window]).swapaxes(0, 1)  # (B, orders, V)
+        terms = np.concatenate([unigrams, by_train, by_window, by_others])
+        p = terms.swapaxes(0, 1)  # (B, distributions, V)
         shares = np.concatenate([np.ones_like(lengths), train_shares, window_shares])
-        sums = np.log(shares, dtype=np.float64).cumsum(0).T  # (B, orders)
+        sums = np.log(shares, dtype=np.float64).cumsum(0)  # (distributions, B)
+        other_sums = sums[self._smoothing] + np.log(other_shares, dtype=np.float64)
+        sums = np.concatenate([sums, other_sums]).T
         # in logarithms, because the product of many small shares is 0 in float32
         products = np.minimum(sums.take(self._chosen, 1)[..., None] - sums[:, None], 0)
-        weights = np.exp(products, dtype=np.float32) * self._is_summed  # (B, E, orders)
-        features = np.concatenate([train_totals, window_totals, lengths]).T
+        weights = np.exp(products, dtype=np.float32) * self._is_summed  # (B, E, distributions)
+        features = np.concatenate([train_totals, window_totals, other_totals, lengths]).T
         return log_probabilities(weights @ p), np.log1p(features, dtype=np.float32)
 
 

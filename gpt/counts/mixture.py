@@ -20,6 +20,7 @@ from gpt.config.schema import ModelConfig
 from gpt.counts.experts import Experts
 from gpt.counts.kneser_ney import Floats
 from gpt.counts.ngram_counts import NgramCounts, longest_context
+from gpt.counts.word_and_line import Characters
 
 HIDDEN = 32  # units of the gate's hidden layer
 MAX_GATE_NUMBER = 1e6  # largest number of a gate in a file; larger ones would overflow
@@ -29,14 +30,14 @@ MIN_EXPERTS_WEIGHT = 0.05  # smallest sum of the experts' weights that is scaled
 
 @dataclass(frozen=True)
 class Gate:
-    """An MLP with one hidden layer, from F + 1 features to weights of E experts and the network.
+    """An MLP with one hidden layer, from F + E + 1 inputs to weights of E experts and the network.
 
-    The features are the F features of the counts, and the network's largest log-probability.
+    The inputs are listed by `gate_inputs`.
 
     Attributes:
-        mean: (F + 1,) mean of each feature on the text that the gate was fitted on.
-        scale: (F + 1,) standard deviation of each feature on that text.
-        hidden_weight: (F + 1, HIDDEN) matrix of the hidden layer.
+        mean: (F + E + 1,) mean of each input on the text that the gate was fitted on.
+        scale: (F + E + 1,) standard deviation of each input on that text.
+        hidden_weight: (F + E + 1, HIDDEN) matrix of the hidden layer.
         hidden_bias: (HIDDEN,) bias of the hidden layer.
         weight: (HIDDEN, E + 1) matrix of the output layer, with the network in the last column.
         bias: (E + 1,) bias of the output layer.
@@ -49,9 +50,9 @@ class Gate:
     weight: Floats
     bias: Floats
 
-    def weights(self, features: Floats) -> Floats:
-        """Map features (..., F + 1) to weights (..., E + 1) of E experts and, last, the network."""
-        inputs = (features - self.mean) / self.scale
+    def weights(self, inputs: Floats) -> Floats:
+        """Map inputs (M, F + E + 1) to weights (M, E + 1) of E experts and, last, the network."""
+        inputs = (inputs - self.mean) / self.scale
         weights: Floats = np.tanh(inputs @ self.hidden_weight + self.hidden_bias) @ self.weight
         return weights + self.bias
 
@@ -75,11 +76,11 @@ class Mixture:
         Returns:
             Normalised log-probabilities (M, V).
         """
-        return weighted(self.weights(features, network), experts, network)
+        return weighted(self.weights(experts, features, network), experts, network)
 
-    def weights(self, features: Floats, network: Floats) -> Floats:
+    def weights(self, experts: Floats, features: Floats, network: Floats) -> Floats:
         """Return the weights (M, E + 1) of E experts and the network. For arguments see `mix`."""
-        return self.gate.weights(with_certainty(features, network))
+        return self.gate.weights(gate_inputs(experts, features, network))
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name, to be stored."""
@@ -92,18 +93,21 @@ class Mixture:
         return tensors
 
 
-def mixture_from(tensors: Mapping[str, NDArray[Any]], V: int, config: ModelConfig) -> Mixture:
+def mixture_from(
+    tensors: Mapping[str, NDArray[Any]], characters: Characters, config: ModelConfig
+) -> Mixture:
     """Build the mixture of a model from its stored arrays.
 
     Args:
         tensors: the arrays from `Mixture.tensors`, read from a file that need not be trusted.
-        V: number of distinct ids.
+        characters: which of the V ids form words and lines.
         config: the settings of the model.
 
     Raises:
         ValueError: an array has a wrong type, shape or value for a model with these settings.
         KeyError: an array is missing.
     """
+    V = len(characters.in_word)
     order = min(config.counts, longest_context(V))
     keys = [tensors[f"keys.{n}"] for n in range(order + 1)]
     counts = [tensors[f"counts.{n}"] for n in range(order + 1)]
@@ -114,8 +118,8 @@ def mixture_from(tensors: Mapping[str, NDArray[Any]], V: int, config: ModelConfi
         in_range = not len(each_keys) or (each_keys[0] >= 0 and each_keys[-1] < V ** (n + 1))
         if not in_range or (each_keys[1:] <= each_keys[:-1]).any() or (each_counts < 1).any():
             raise ValueError(f"keys.{n}: expected ascending n-grams and counts of at least 1")
-    experts = Experts(NgramCounts(V, keys, counts), config.window_counts)
-    F, E = experts.features + 1, experts.size + 1
+    experts = Experts(NgramCounts(V, keys, counts), config.window_counts, characters)
+    F, E = experts.features + experts.size + 1, experts.size + 1
     shapes = {
         "mean": (F,),
         "scale": (F,),
@@ -163,6 +167,13 @@ def without_network(weights: Floats) -> Floats:
     return scaled
 
 
-def with_certainty(features: Floats, network: Floats) -> Floats:
-    """Append a column to `features`: the largest log-probability in each row of `network`."""
-    return np.concatenate([features, network.max(-1, keepdims=True)], -1)
+def gate_inputs(experts: Floats, features: Floats, network: Floats) -> Floats:
+    """Return the inputs of the gate (M, F + E + 1) at M positions. For arguments see `Mixture.mix`.
+
+    They are the F features of the counts, the network's largest log-probability, and the experts'
+    log-probabilities of the id that the network predicts.
+    """
+    predicted = network.argmax(-1, keepdims=True)  # (M, 1)
+    certainty = np.take_along_axis(network, predicted, -1)
+    agreement = np.take_along_axis(experts, predicted[:, None], -1)[..., 0]
+    return np.concatenate([features, certainty, agreement], -1)

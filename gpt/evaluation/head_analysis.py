@@ -215,7 +215,7 @@ def analyze_counts(model: GPT, mixture: Mixture, ids: Tensor) -> CountsAnalysis:
     """Predict the characters of `ids` (T,) by counts alone, and by counts and the network."""
     network = run_with_streams(model, ids)[0][0].float().log_softmax(-1).cpu().numpy()  # (T, V)
     experts, features = mixture.experts.of_window(ids.numpy())
-    weights = mixture.weights(features, network)
+    weights = mixture.weights(experts, features, network)
     rows = [
         torch.from_numpy(weighted(each, experts, network))[None]
         for each in (without_network(weights), weights)

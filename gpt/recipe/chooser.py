@@ -46,7 +46,7 @@ EVALUATION_OVERHEAD_S = 0.4  # seconds for the sample and the checkpoint of each
 # Costs of counts on one thread, measured on an AMD EPYC with AVX-512. Predicting an id takes
 # COUNTS_S + V * COUNTS_VOCABULARY_S, where V is the vocabulary size.
 GATE_S = 2.0  # seconds to fit the gate
-COUNTS_S, COUNTS_VOCABULARY_S = 1e-5, 1.6e-8  # seconds
+COUNTS_S, COUNTS_VOCABULARY_S = 1.4e-5, 2.2e-8  # seconds
 END_S = 3.0  # seconds after training: pictures, and the command's own sample
 MIN_STEPS = 9  # fewest steps of a run; the law was not fitted on shorter runs
 MIN_TRAINING_FRACTION = 0.1  # smallest fraction of the remaining time for training

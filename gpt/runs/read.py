@@ -18,6 +18,7 @@ from gpt.config.mistakes import explain
 from gpt.config.schema import Config, ModelConfig
 from gpt.counts.mixture import Mixture, mixture_from
 from gpt.counts.ngram_counts import COUNTED_IDS
+from gpt.counts.word_and_line import Characters
 from gpt.errors import CheckpointError, UsageError
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_shapes
@@ -135,7 +136,7 @@ def _read(
         if layout.OPTIMIZER in tensor_files:
             state = _tensors(folder / layout.OPTIMIZER, sha256, 4 * size)
         if layout.COUNTS in tensor_files and config.model.counts:
-            mixture = _mixture(folder / layout.COUNTS, sha256, config.model, len(vocabulary))
+            mixture = _mixture(folder / layout.COUNTS, sha256, config.model, vocabulary)
     except DAMAGE as error:
         reason = " ".join(str(error).split())
         raise CheckpointError(
@@ -192,11 +193,13 @@ def _tensors(
     return tensors
 
 
-def _mixture(path: Path, sha256: dict[str, str], model: ModelConfig, V: int) -> Mixture:
-    """Read n-gram counts for `V` ids, and the gate that mixes the counts with a network."""
+def _mixture(
+    path: Path, sha256: dict[str, str], model: ModelConfig, vocabulary: Vocabulary
+) -> Mixture:
+    """Read n-gram counts for `vocabulary`, and the gate that mixes them with a network."""
     max_bytes = COUNT_BYTES * (model.counts + 1) * COUNTED_IDS
     tensors = _any_tensors(path, sha256, max_bytes)
-    return mixture_from(tensors, V, model)
+    return mixture_from(tensors, Characters.of(vocabulary.names), model)
 
 
 def _any_tensors(path: Path, sha256: dict[str, str], max_bytes: int) -> dict[str, NDArray[Any]]:

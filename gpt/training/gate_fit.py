@@ -18,15 +18,16 @@ from torch.nn.functional import cross_entropy
 from gpt.config.schema import Config
 from gpt.counts.experts import Experts
 from gpt.counts.kneser_ney import Floats
-from gpt.counts.mixture import HIDDEN, Gate, Mixture, with_certainty
+from gpt.counts.mixture import HIDDEN, Gate, Mixture, gate_inputs
 from gpt.counts.ngram_counts import count_ngrams
+from gpt.counts.word_and_line import Characters
 from gpt.device import generator
 from gpt.errors import ConfigError
 from gpt.model.ensemble import LanguageModel
 from gpt.model.windows import segmented
 from gpt.status import phase
 from gpt.text.batches import scored_windows
-from gpt.text.vocabulary import Ids
+from gpt.text.vocabulary import Ids, Vocabulary
 from gpt.training.optimizer import AdamW
 
 HELD_OUT_FRACTION = 0.05  # fraction of the train split that the gate is fitted on
@@ -62,10 +63,12 @@ class GateFit:
         network_ids: the other ids, which the network trains on.
     """
 
-    def __init__(self, config: Config, train: Ids, V: int) -> None:
+    def __init__(self, config: Config, train: Ids, vocabulary: Vocabulary) -> None:
+        V, characters = len(vocabulary), Characters.of(vocabulary.names)
         self.seed, self.T, model = config.seed, config.model.T, config.model
         with phase("counting n-grams"):
-            self.experts = Experts(count_ngrams(train, V, model.counts), model.window_counts)
+            counts = count_ngrams(train, V, model.counts)
+            self.experts = Experts(counts, model.window_counts, characters)
             n = held_out_ids(len(train), model.attention_window, self.experts.size, V)
             self.held_out, self.network_ids = train[:n], train[n:]
             if len(self.network_ids) <= model.attention_window:
@@ -75,7 +78,7 @@ class GateFit:
                     f"use a smaller one, or more text"
                 )
             rest = count_ngrams(self.network_ids, V, model.counts)
-            experts = Experts(rest, model.window_counts)
+            experts = Experts(rest, model.window_counts, characters)
             self.windows = [  # (T,) each
                 pair
                 for x, y in scored_windows(self.held_out, model.T)
@@ -95,28 +98,28 @@ class GateFit:
         with torch.inference_mode():
             logits = [segmented(model, x[None].to(device))[0] for x, _ in self.windows]
             network = torch.cat(logits).float().cpu().log_softmax(-1)  # (n, V)
-        features = with_certainty(self.features, network.numpy())
+        inputs = gate_inputs(self.log_probabilities.numpy(), self.features, network.numpy())
         predictions = torch.cat([self.log_probabilities, network[:, None]], 1)  # (n, E + 1, V)
         targets = torch.cat([y for _, y in self.windows])
-        gate = fit_gate(predictions, features, targets, self.seed)
+        gate = fit_gate(predictions, inputs, targets, self.seed)
         mixture = Mixture(self.experts, gate, self.T)
         self._fitted = step, mixture
         return mixture
 
 
-def fit_gate(log_probabilities: Tensor, features: Floats, targets: Tensor, seed: int) -> Gate:
+def fit_gate(log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: int) -> Gate:
     """Return the gate whose mixture of experts and network has the lowest loss on `targets`.
 
     Args:
         log_probabilities: (n, E + 1, V): those of E experts, then those of the network.
-        features: the F inputs of the gate for each target, (n, F).
+        inputs: the F inputs of the gate for each target, (n, F).
         targets: the n ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.
     """
     n, size, _ = log_probabilities.shape
-    F = features.shape[1]
-    mean, scale = features.mean(0), features.std(0) + np.float32(1e-3)
-    inputs = torch.from_numpy((features - mean) / scale)
+    F = inputs.shape[1]
+    mean, scale = inputs.mean(0), inputs.std(0) + np.float32(1e-3)
+    scaled = torch.from_numpy((inputs - mean) / scale)
     source = generator(seed, "gate", 0)
     bias = torch.full((size,), (1 - NETWORK_WEIGHT) / (size - 1))
     bias[-1] = NETWORK_WEIGHT
@@ -136,7 +139,7 @@ def fit_gate(log_probabilities: Tensor, features: Floats, targets: Tensor, seed:
             order = torch.randperm(n, generator=source)
         start = step % batches * BATCH
         rows = order[start : start + BATCH]
-        hidden = torch.tanh(inputs[rows] @ parameters[0] + parameters[1])
+        hidden = torch.tanh(scaled[rows] @ parameters[0] + parameters[1])
         weights = hidden @ parameters[2] + parameters[3]  # (rows, E + 1)
         logits = torch.bmm(weights[:, None], log_probabilities[rows])[:, 0]
         for each in parameters:

@@ -104,7 +104,9 @@ def train(
             teacher = load_teacher(config, corpus.vocabulary, device)
             V = len(corpus.vocabulary)
             check_training_memory(config, V, device, teacher, ranks)
-            gate_fit = GateFit(config, corpus.train, V) if config.model.counts else None
+            gate_fit = None
+            if config.model.counts:
+                gate_fit = GateFit(config, corpus.train, corpus.vocabulary)
             context = replace(context, gate_fit=gate_fit)
             if mode not in ("resume", "extend"):
                 state, source = _new_state(context, device, teacher, clock)
