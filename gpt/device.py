@@ -154,7 +154,7 @@ def _deterministic_runs() -> Iterator[None]:
 
 @contextmanager
 def deterministic_kernels(*, required: bool) -> Iterator[None]:
-    """Set whether torch has to use deterministic kernels in a `with` block."""
+    """Set whether torch may use only deterministic kernels in a `with` block."""
     enabled = torch.are_deterministic_algorithms_enabled()
     if not (enabled or required):  # setting the mode imports torch's compiler, which is slow
         yield
@@ -236,10 +236,11 @@ def compile_model(
 
 
 class SkipInitialization(TorchFunctionMode):
-    """Context in which new modules keep uninitialised weights: torch.nn.init does nothing.
+    """Context in which the functions of torch.nn.init do nothing.
 
-    It is for weights that are set afterwards. torch's global generator is not used. On the device
-    `meta`, torch.nn.init would also import torch's compiler, which is slow.
+    Use it to make a module whose weights are set afterwards. Its initial weights are then not drawn
+    from torch's global generator. On the device `meta`, torch.nn.init would also import torch's
+    compiler, which is slow.
     """
 
     def __torch_function__(

@@ -1,4 +1,4 @@
-"""Losses to compare a trained model with: a trigram model of the train split, and xz."""
+"""Measure losses to compare a trained model with: a trigram model's, and the compressor xz's."""
 
 import lzma
 import math

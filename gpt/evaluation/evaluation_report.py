@@ -70,7 +70,7 @@ def evaluate_text(
     stride: int | None = None,
     by: Sequence[str] = (),
 ) -> EvaluationReport:
-    """Score `text`, and report the results. The memory does not depend on the text's length.
+    """Score `text`, and report the results. Long texts need no more memory than short ones.
 
     Args:
         model: the network, which is set to evaluation mode.

@@ -85,8 +85,8 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
     Characters outside `vocabulary` get its unknown id. If it has none, they are left out.
 
     Returns:
-        The ids, in a temporary file, as the text may be large; and the size in UTF-8 of all
-        characters that have an id, except the first of them.
+        The ids, in a temporary file, as the text may be large.
+        The size in UTF-8 of the encoded characters, without the first of them.
     """
     characters = corpus.vocabulary.characters
     outside = {*vocabulary.outside(characters)} if vocabulary.unknown_id is None else {*""}

@@ -11,9 +11,10 @@
 write.py writes a checkpoint under a temporary name, syncs it and renames it. Then it replaces the
 index. A reader sees the old state or the new one.
 
-read.py verifies what it reads, because the disk may fail, and the files may be untrusted. Each must
-be a regular file, not a link, with the hash in the manifest. As an attacker can compute hashes,
-too, no file may be larger than the config implies. Nothing in a checkpoint can execute code.
+read.py verifies the files of a checkpoint. Each must be a regular file, not a link, and must have
+the SHA-256 in the manifest. A wrong SHA-256 shows a disk error. It does not protect from an
+attacker, who can compute it, too. Therefore, no file may be larger than a model of the config
+needs. Nothing in a checkpoint can execute code.
 """
 
 import errno
