@@ -47,7 +47,8 @@ Globs = Annotated[  # a list, or a single glob
 class DataConfig(ConfigSection):
     """Settings of the text to train on.
 
-    When a run is resumed, `source` and `val_source` may change, because the text may have moved.
+    A resume of a run may change the settings that say where the text is and how its files are read,
+    because the text may have moved.
     """
 
     source: TextNames = resumable(

@@ -113,7 +113,7 @@ def _find(run: Path, which: str | int) -> tuple[Path, int | None]:
 def _read(
     folder: Path, step: int | None, *tensor_files: str
 ) -> tuple[CheckpointData, TrainingState]:
-    """Read and verify a checkpoint. Of its tensors, read only those in `tensor_files`.
+    """Read and verify a checkpoint, with only those of its tensors that are in `tensor_files`.
 
     Raise CheckpointError if it is damaged, or if `step` is set and the checkpoint has another step.
     """

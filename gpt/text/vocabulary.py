@@ -191,8 +191,8 @@ class CharacterCounts:
     def vocabulary(self, limit: int | None = None) -> Vocabulary:
         """Return a vocabulary of the counted characters, with at most `limit` ids.
 
-        If there are more characters than `limit`, the rarest ones share the last id. Of equally
-        frequent characters, those with larger code points count as rarer.
+        If there are more characters than `limit`, the rarest ones share the last id. If characters
+        are equally frequent, those with larger code points count as rarer.
         """
         found = np.flatnonzero(self.counts)
         unknown = 0
