@@ -436,3 +436,23 @@ def test_a_character_is_decoded_without_deterministic_kernels(pretend: torch.dev
         assert torch.are_deterministic_algorithms_enabled()
     assert modes
     assert not any(modes)
+
+
+@pytest.mark.parametrize("make", [model_on, ensemble_on])
+def test_the_cpu_waits_for_an_evaluation_once(
+    pretend: torch.device, make: Callable[[torch.device], LanguageModel]
+) -> None:
+    """Bug: it waited for each model and forward pass, and a pass had only 4,096 characters."""
+    ids = (np.arange(9973) ** 2 % 31).astype(np.uint8)
+    model, passes = make(pretend), 0
+
+    def count(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    members_of(model)[0].register_forward_pre_hook(count)
+    with count_syncs() as syncs:
+        loss = evaluate(model, ids)
+        assert syncs() == 1
+    assert passes == 2  # the windows of T characters, and the last, shorter one
+    assert loss == pytest.approx(evaluate(make(CPU), ids), rel=1e-6)

@@ -20,13 +20,14 @@ from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
 from gpt.model.windows import mixed, segmented
-from gpt.text.batches import scored_windows
+from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
 # Largest number of logits of a forward pass of one thread: 16 MB. Above 32 MB, malloc requests
 # memory from the system for each forward pass, which is slow.
 EVAL_LOGITS = 2**22
+ACCELERATOR_EVAL_LOGITS = 2**24  # the same for a forward pass on an accelerator: 64 MB
 
 Window = TypeVar("Window")
 Result = TypeVar("Result")
@@ -71,6 +72,7 @@ def evaluate_each(
 
     `ids` are cut into consecutive windows of T ids; the last may be shorter. Each id is predicted,
     in float32, from the ids before it in its window. On a CPU, each thread scores its own windows.
+    On an accelerator, the CPU waits only once, at the end.
 
     Args:
         model: the model, which is set to evaluation mode.
@@ -96,35 +98,45 @@ def evaluate_each(
     model.eval()
 
     @torch.inference_mode()
-    def score(window: tuple[Tensor, Tensor]) -> tuple[list[float], int]:
+    def score(window: tuple[Tensor, Tensor]) -> tuple[Tensor, float, int]:
         if should_stop():
             raise Stopped
         x, y = (part.to(device) for part in window)  # (B, T)
-        unknown = unknown_cost(y, vocabulary)
         logits = [segmented(member, x) for member in members]  # each (B, T, V)
         if len(logits) > 1:
             logits.insert(0, mean_prediction(logits))
         if mixture is not None:
             logits.insert(0, mixed(mixture, x, logits[0]))
-        losses = [cross_entropy(each, y, reduction="sum").item() + unknown for each in logits]
-        return losses, y.numel()
+        losses = torch.stack([cross_entropy(each, y, reduction="sum") for each in logits])
+        return losses, unknown_cost(window[1], vocabulary), y.numel()
 
     T = model.config.T if mixture is None else mixture.T
     losses_each = len(members) + (len(members) > 1) + (mixture is not None)
-    totals, scored, stopped = np.zeros(losses_each), 0, False
-    B = EVAL_LOGITS // members[0].head.out_features // T or 1
+    passes: list[Tensor] = []  # (losses_each,) each, on the device
+    unknown_costs_of_passes: list[float] = []  # nats to add to each of these losses
+    scored, stopped, on_cpu = 0, False, device.type == "cpu"
+    logits_at_once = EVAL_LOGITS if on_cpu else ACCELERATOR_EVAL_LOGITS
+    B = logits_at_once // members[0].head.out_features // T or 1
+    at_once = None if on_cpu else ACCELERATOR_EVAL_CHARACTERS
     windows = (
         window
-        for batch in scored_windows(ids, T, characters)
+        for batch in scored_windows(ids, T, characters, at_once)
         for window in zip(*(torch.split(part, B) for part in batch), strict=True)
     )
     own_windows = islice(windows, ranks.rank, None, ranks.size)
     try:
-        for losses, count in map_windows(score, own_windows, device):
-            totals, scored = totals + losses, scored + count
+        for losses, unknown, count in map_windows(score, own_windows, device):
+            passes.append(losses)
+            unknown_costs_of_passes.append(unknown)
+            scored += count
             on_progress(ranks.size * count)
     except Stopped:
         stopped = True
+    totals = np.zeros(losses_each)
+    if passes:
+        sums_of_passes = torch.stack(passes).cpu().double().numpy()  # (passes, losses_each)
+        for losses_of_pass, unknown in zip(sums_of_passes, unknown_costs_of_passes, strict=True):
+            totals += losses_of_pass + unknown
     numbers = [*totals.tolist(), float(scored), float(stopped)]
     *sums, total_scored, stops = ranks.sum(numbers)
     if stops:

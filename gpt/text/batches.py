@@ -11,6 +11,7 @@ from gpt.seeds import uniforms
 from gpt.text.vocabulary import MASKED, Ids
 
 EVAL_CHARACTERS = 4096  # characters in a forward pass of an evaluation thread; limits memory
+ACCELERATOR_EVAL_CHARACTERS = 2**16  # the same on an accelerator, which fewer would not occupy
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs x and targets y, int64, (B, T) each."""
@@ -101,14 +102,15 @@ def token_dropout(ids: torch.Tensor, p: float, *, seed: int, step: int) -> torch
     return torch.from_numpy(np.where(drawn < p, MASKED, ids.numpy()))
 
 
-def consecutive_windows(ids: Ids, T: int) -> Iterator[Batch]:
+def consecutive_windows(ids: Ids, T: int, at_once: int | None = None) -> Iterator[Batch]:
     """Yield batches of consecutive windows of `T` ids that do not overlap.
 
     Each id but the first is a target exactly once. If fewer than `T` targets remain at the end,
-    they form a last batch of one shorter window.
+    they form a last batch of one shorter window. A batch has about `at_once` ids, by default
+    EVAL_CHARACTERS.
     """
     whole = (len(ids) - 1) // T * T
-    B = max(1, EVAL_CHARACTERS // T)
+    B = max(1, (at_once or EVAL_CHARACTERS) // T)
     for start in range(0, whole, B * T):
         end = min(start + B * T, whole)
         x, y = ids[start:end], ids[start + 1 : end + 1]
@@ -144,25 +146,36 @@ def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
             yield windows[:, :-1], windows[:, -n:]
 
 
-def spread_windows(ids: Ids, T: int, characters: int) -> Iterator[Batch]:
+def spread_windows(
+    ids: Ids, T: int, characters: int, at_once: int | None = None
+) -> Iterator[Batch]:
     """Yield batches of evenly spread windows of `T` ids, with about `characters` ids in total.
 
-    At least one window is yielded.
+    At least one window is yielded. A batch has about `at_once` ids, by default EVAL_CHARACTERS.
     """
     windows = (len(ids) - 1) // T
     n = max(1, min(windows, characters // T))
     starts = np.arange(n) * windows // n * T
-    B = max(1, EVAL_CHARACTERS // T)
+    B = max(1, (at_once or EVAL_CHARACTERS) // T)
     for i in range(0, n, B):
         chosen = to_torch(ids[starts[i : i + B, None] + np.arange(T + 1)])  # (B, T + 1)
         yield chosen[:, :-1], chosen[:, 1:]
 
 
-def scored_windows(ids: Ids, T: int, characters: int | None = None) -> Iterator[Batch]:
-    """Yield batches of windows of all `ids`, or of about `characters` of them if that is set."""
+def scored_windows(
+    ids: Ids, T: int, characters: int | None = None, at_once: int | None = None
+) -> Iterator[Batch]:
+    """Yield batches of windows of a text.
+
+    Args:
+        ids: the text.
+        T: the number of ids in each window.
+        characters: if set, yield windows of about this many of the ids, evenly spread, not of all.
+        at_once: the approximate number of ids in a batch, by default EVAL_CHARACTERS.
+    """
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:
-        return consecutive_windows(ids, T)
-    return spread_windows(ids, T, characters)
+        return consecutive_windows(ids, T, at_once)
+    return spread_windows(ids, T, characters, at_once)
 
 
 def to_torch(ids: Ids) -> torch.Tensor:

@@ -5,10 +5,10 @@ import torch
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import select_precision
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.evaluation.loss import EVAL_LOGITS
+from gpt.evaluation.loss import ACCELERATOR_EVAL_LOGITS, EVAL_LOGITS
 from gpt.memory import check_memory
 from gpt.model.shapes import parameter_count
-from gpt.text.batches import EVAL_CHARACTERS
+from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
 from gpt.training.gate_fit import MAX_HELD_OUT_NUMBERS
 from gpt.training.gradients import fuses_head, takes_threads, windows_at_once, worker_count
 from gpt.training.linear_cross_entropy import LOGITS_AT_ONCE
@@ -81,7 +81,10 @@ def training_bytes(
     if teacher is not None:
         each += _activation_bytes(teacher, 1, 4 * V)
     head = 6 * max(LOGITS_AT_ONCE, V) + FLOAT_BYTES * V * model.C if fused else 0
-    scored = max(min(EVAL_CHARACTERS, EVAL_LOGITS // V), model.T)
+    if on_cpu:
+        scored = max(min(EVAL_CHARACTERS, EVAL_LOGITS // V), model.T)
+    else:
+        scored = max(min(ACCELERATOR_EVAL_CHARACTERS, ACCELERATOR_EVAL_LOGITS // V), model.T)
     evaluation = scored * _activation_bytes(model, 1, (2 + K) * V)
     if on_cpu:
         evaluation *= torch.get_num_threads()
