@@ -23,7 +23,7 @@ PLAIN = SampleConfig(temperature=1.0)  # sample from the model's own distributio
 
 
 def sample_sources(seed: int, indices: Iterable[int], step: int = 0) -> list[np.random.Generator]:
-    """Return a generator per sample index, seeded by `seed`, the index and the model's `step`."""
+    """Return a random generator for each of `indices`, seeded by `seed`, the index and `step`."""
     return [uniforms(seed, f"sample/{index}", step) for index in indices]
 
 
@@ -32,8 +32,8 @@ class Generator:
 
     The context of a text begins with the last T ids of its prompt and grows by each id drawn. When
     the context exceeds T ids, only its last T // 2 ids are kept and prefilled again. Later ids are
-    therefore drawn with T // 2 to T ids of context. An id stands for a character, or for a byte in
-    a byte model. If `never` is given, this id is not drawn.
+    therefore drawn with a context of T // 2 to T ids. An id is a character or, in a byte model, a
+    byte. If `never` is given, this id is not drawn.
 
     If `engine.mixture` is set, network and counts together predict the ids: see `CountedTexts`.
     """

@@ -128,7 +128,7 @@ class NumpyEngine:
         chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # no copy
 
         def append(cache: Floats, new: Floats, later: int = 0) -> None:
-            """Write `new` (K, n, t, H, size) into `cache`, at `positions` + `later`."""
+            """Write `new` (K, n, t, H, size) into `cache`, `later` places after `positions`."""
             if even:
                 cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
             else:  # (n, t, K, H, size): numpy puts the dimensions that are indexed first
@@ -216,7 +216,7 @@ class _Linear(NamedTuple):
 
 
 def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Return stacked weights (members, ...), by the parameter's name without member prefix."""
+    """Stack the weights of all members: return tensors (members, ...) by parameter name."""
     if config.ensemble == 1:
         return {name: weight[None] for name, weight in weights.items()}  # no copy
     prefixes = member_prefixes(config)

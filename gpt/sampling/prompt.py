@@ -19,8 +19,9 @@ def check_known(
 ) -> None:
     """Raise UsageError if `text` has characters outside the vocabulary.
 
-    The message begins with `what` and ends with `advice`. If `shared` is True and the vocabulary
-    has an id for unknown characters, raise only for surrogates, which no valid text contains.
+    The message begins with `what` and ends with `advice`. Some vocabularies have one id for all
+    unknown characters. If this vocabulary does and `shared` is True, unknown characters are
+    accepted, except surrogates, which no valid text contains.
     """
     unknown = vocabulary.outside(text)
     if shared and vocabulary.unknown_id is not None:

@@ -24,7 +24,7 @@ class EnsembleStep:
 
     Each member has its own TrainStep and its own seed, which sets its batches and random draws.
     Member m gets, bit for bit, the weights of a run without an ensemble that has the seed
-    `member_seed(seed, m)` and computes with `threads_each` threads.
+    `member_seed(seed, m)` and the number of threads that `threads_each` returns.
 
     On a CPU, if `takes_threads` returns True, the members train in parallel and divide the threads
     among them. If there are more members than threads, members wait for a free thread. No member

@@ -180,7 +180,10 @@ class Evaluator:
         )
 
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
-        """Return val losses on `characters` ids by name; the model's is `name`. See `evaluate`."""
+        """Return the losses on `characters` ids of the val split, in nats per id, by name.
+
+        The model's loss has the key `name`; for the other keys see `evaluate`.
+        """
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         gate_fit = self.context.gate_fit
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
@@ -211,7 +214,10 @@ class Evaluator:
         return dict(zip(names, [loss, *others], strict=True))
 
     def _score_best(self, step: int) -> float:
-        """Load the best checkpoint's weights temporarily, and return their loss on all of val."""
+        """Return the loss of the best checkpoint on the whole val split.
+
+        The checkpoint's weights are loaded into the model temporarily.
+        """
         self.model.zero_grad(set_to_none=True)  # makes room for the copy
         weights = {name: weight.clone() for name, weight in self.model.state_dict().items()}
         try:

@@ -210,12 +210,12 @@ def update_means(
     Args:
         means: the running means.
         new: for each mean, a tensor of the same shape to average into it.
-        weight: the weight of the past.
-        skip: a bool scalar tensor. If it is true, each mean is averaged with itself, which leaves
-            it as it is. (A weight of zero would not: 0 times NaN is NaN.)
+        weight: the weight of the old mean; the new tensor has the weight 1 - `weight`.
+        skip: a bool scalar tensor. If it is true, the means do not change: each is averaged with
+            itself. (A weight of zero for `new` would not do: 0 times NaN is NaN.)
 
     Returns:
-        The tensors that were averaged into the means.
+        The tensors that were averaged into the means: `new`, or the old means if `skip` is true.
     """
     if skip is not None:  # one vector, so that one kernel replaces all tensors
         old, added = (torch.cat([t.flatten() for t in tensors]) for tensors in (means, new))

@@ -20,7 +20,7 @@ class RunContext:
 
     Attributes:
         folder: the absolute path of the run's folder.
-        should_stop: returns whether training should stop. It is called from any thread.
+        should_stop: returns whether training should stop. Any thread may call it.
         gate_fit: fits the gate between n-gram counts and network; None without `model.counts`.
     """
 
@@ -33,7 +33,10 @@ class RunContext:
 
     @property
     def network_ids(self) -> Ids:
-        """Ids that the network trains on: the train split without its held-out start, if any."""
+        """Ids of the train split that the network trains on.
+
+        With `model.counts`, the start of the split is left out: the gate is fitted on it.
+        """
         return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
 
     def mixture(self, model: LanguageModel, step: int) -> Mixture | None:

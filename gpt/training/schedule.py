@@ -49,7 +49,7 @@ class Schedule:
     def replan(self, step: int, steps: int) -> None:
         """Change the number of steps of the whole run to `steps`, from step `step` on.
 
-        Plans that start at `step` or later, which exist after a rollback, are replaced.
+        After a rollback, there can be plans that start at `step` or later. They are discarded.
         """
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
@@ -82,7 +82,7 @@ class Schedule:
         return self.floor + (1 - float(part)) * (peak - self.floor)
 
     def rise_steps(self, begin: int, end: int) -> int:
-        """Return the number of warmup steps of a later phase of steps `begin` to `end`."""
+        """Return the number of warmup steps of a later phase, from step `begin` to step `end`."""
         return max(1, min(self.warmup_steps, (end - begin) // 10))
 
     def shape(self, step: int) -> tuple[int, int]:
@@ -158,10 +158,11 @@ def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
 
 @lru_cache(maxsize=16)  # every step needs it, and with many plans it takes milliseconds
 def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, int, int]:
-    """Return the fraction of a phase done at its last plan, the step of this plan, and its end.
+    """Return (fraction, step, end) of the last of a phase's `plans`.
 
-    The fraction is 0 up to step `start`. If the last plan is made before, return `start` instead of
-    its step.
+    `step` is where the last plan begins, and `end` is where the phase ends by this plan. `fraction`
+    is the fraction of the phase that is done before `step`. The phase counts as 0 until `start`: if
+    the last plan begins before `start`, `step` is `start` and `fraction` is 0.
     """
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)

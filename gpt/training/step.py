@@ -155,7 +155,7 @@ class TrainStep:
 
     @property
     def members(self) -> list["TrainStep"]:
-        """A list of this step only; an EnsembleStep has one step for each member."""
+        """List that contains only this TrainStep; that of an EnsembleStep has one per member."""
         return [self]
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:

@@ -32,9 +32,9 @@ class Teacher:
     def targets(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the target distributions (B, T, V) for inputs `x` and targets `y`, (B, T).
 
-        They are a weighted mean of the teacher's predictions and the ids in `y`. The teacher reads
-        the text without token dropout: `y` shifted by one. Only the first id of each window is
-        taken from `x`, because `y` does not contain it.
+        Each is a weighted mean of the teacher's prediction and of the true id in `y`, as a one-hot
+        distribution. Token dropout has changed ids in `x`, so the teacher gets the original text:
+        the first id of each window of `x`, followed by all ids of `y` but the last.
         """
         text = torch.cat([x[:, :1], y[:, :-1]], dim=1)
         targets: Tensor = TEACHER_WEIGHT * self.model(text).float().softmax(-1)

@@ -87,7 +87,10 @@ class Stopwatch:
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
     def time(self, work: Callable[[], object], ranks: Ranks) -> float:
-        """Return the mean seconds of calls of `work`. Skip the first unless it is the only one."""
+        """Call `work` a few times, and return the mean seconds per call.
+
+        The first call, which is often slower, is ignored unless it is the only one.
+        """
         times: list[float] = []
         while len(times) < MAX_PROBES and not ranks.any(sum(times) >= PROBE_S):
             self.start()

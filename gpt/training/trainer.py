@@ -97,7 +97,7 @@ class Trainer:
     def start(self, notice: str) -> None:
         """Evaluate and save step 0 of a new run, or repeat an evaluation that was interrupted.
 
-        First save settings that have changed, and learning rates that a rollback has halved.
+        Before that, save a checkpoint if a resume or a rollback changed the settings or schedule.
         """
         self.stopwatch.start()
         if notice:

@@ -82,7 +82,7 @@ class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
 
 
 def make_bar(**options: Any) -> "tqdm[Any]":
-    """Return a tqdm bar of `options`. In a notebook, it is a widget; without a console, hidden."""
+    """Return a tqdm bar with `options`: a widget in a notebook, invisible without a console."""
     options["bar_format"] = BAR_FORMAT
     if "ipykernel" in sys.modules:
         from tqdm.auto import tqdm as notebook_bar
