@@ -75,7 +75,7 @@ def _val(model: "Model") -> "ScoredText":
 
 
 def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
-    """Return the text with these names in the vocabulary of the model."""
+    """Read the named texts, and encode them with the model's vocabulary."""
     from gpt.evaluation.scored_text import other_text
 
     vocabulary = "bytes" if model.vocabulary.is_bytes else "characters"
@@ -97,7 +97,7 @@ def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
 
 
 def _run_text(model: "Model") -> "Corpus":
-    """Return the text of the run; raise UsageError if it is not the text that it was trained on."""
+    """Read the run's text; raise UsageError if the text has changed since the training."""
     corpus = read_text(model.config, model.vocabulary, model.run)
     expected = model.checkpoint.text_sha256
     if corpus.sha256 != expected:

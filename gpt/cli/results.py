@@ -45,7 +45,7 @@ def print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Format two lines: the end of training with its best val loss, then bits per character."""
+    """Format two lines about a run: why it ended and its best val loss; bits per character."""
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"

@@ -39,9 +39,10 @@ def pre_norm_block(x: Tensor, block: Block) -> Tensor:
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
     """Return the standard deviation of x after each of the `layers`, then the norm of a gradient.
 
-    The gradient is that of the output's first channel by x. Each of the `layers` is a matrix W.
-    A layer maps x to y = GELU(x W), or to x + y if `residual`. If `norm` is "before", LayerNorm is
-    applied before W; if it is "after", after the layer; if it is "none", nowhere.
+    The gradient is the derivative of the last layer's first output channel, summed over all
+    positions, by the input x. Each of the `layers` is a matrix W. A layer maps
+    x to y = GELU(x W), or to x + y if `residual`. If `norm` is "before", LayerNorm is applied
+    before W; if it is "after", after the layer; if it is "none", nowhere.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []

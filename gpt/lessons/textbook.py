@@ -1,6 +1,6 @@
 """The textbook GPT: earlier lessons' code in one function, with the same logits as class `GPT`.
 
-`configs/classic.yaml` trains this architecture, that of GPT-2 (Radford et al. 2019, section 2.3).
+`configs/classic.yaml` trains this architecture. It is GPT-2's (Radford et al. 2019, section 2.3).
 """
 
 import torch

@@ -115,7 +115,10 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return the config of `choice`, but with the layers and channels of the nearest shape."""
+        """Return the config of `choice`, with layers and channels that may be chosen.
+
+        These are the allowed numbers of layers and channels that are nearest to those of `choice`.
+        """
         nearest = min(
             (shape for _, shape in self.shapes),
             key=lambda shape: (abs(shape.n_layer - choice.n_layer), abs(shape.C - choice.C)),
@@ -125,7 +128,8 @@ class Chooser:
     def val_fraction(self, seconds: float, config: Config) -> float | None:
         """Return a smaller `data.val_fraction` if the last evaluation takes too long, else None.
 
-        The evaluation of `config` may take a small part of `seconds`, the time that remains.
+        The last evaluation of a run with `config` takes too long if it takes more than a small part
+        of the remaining time, `seconds`.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self.speed.predict(config).evaluation_s + self.counts_s
@@ -229,7 +233,10 @@ class Chooser:
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
-        """Yield, per `character_dropout`, the run whose length has the lowest loss; see `best`."""
+        """Yield the best run of a `shape` for each possible value of `character_dropout`.
+
+        The best run has the length, within `seconds`, with the lowest predicted val loss.
+        """
         pace = self.speed.predict(config)
         each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
         fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s)

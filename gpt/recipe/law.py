@@ -137,7 +137,7 @@ def _excess(
 
 
 def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return the predicted loss of repeated ids, as a part of the val loss, in nats per id.
+    """Return how much repeated ids contribute to the predicted val loss, in nats per id.
 
     Attention heads learn to copy repeated ids in a long run, or with a wide model. The loss of each
     repeated id then falls to `fitted.copied`.

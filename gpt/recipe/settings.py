@@ -51,7 +51,9 @@ def context_length(shortest_split: int) -> int:
 
 
 def with_counts(config: Config, shortest_split: int, V: int) -> Config:
-    """Return `config` with n-gram counts. They use a window `T` of at least the attention window.
+    """Return `config` with n-gram counts.
+
+    The counts see a window of `model.T` ids, which can be longer than the attention window.
 
     Args:
         config: a config without counts.
@@ -97,9 +99,9 @@ def settings_for(
 ) -> Config:
     """Return the config of a run with context length `T`.
 
-    If `batch_size` is None, it is computed. If the text `repeats` itself, heads should learn to
-    copy: there are at least two heads, half of each key is offset by one character, and the windows
-    at the start of the run are longer than otherwise.
+    If `batch_size` is None, it is computed. `repeats` is True for a text that repeats itself, so
+    that heads should learn to copy. Then there are at least two heads, half of each key is
+    offset by one character, and the windows at the start of the run are longer than otherwise.
     """
     in_step = step_characters(choice.characters, T, batch_size)
     steps = steps_in(choice.characters, T, batch_size)

@@ -32,7 +32,8 @@ def train_by_command(
 ) -> None:
     """Train or resume a run by a `gpt train` command, and wait for it.
 
-    If this process is killed, the command notices it in `sweep_has_ended`, saves and ends, too.
+    If this process is killed, the command detects this by `sweep_has_ended`, saves the run and
+    ends, too.
 
     Args:
         config: the settings of a new run.
@@ -78,7 +79,7 @@ def train_by_command(
 
 
 def sweep_has_ended() -> bool:
-    """Return whether a sweep started this process, and the process of that sweep has ended."""
+    """Return whether this process was started by a sweep whose own process has ended."""
     sweep = os.environ.get(SWEEP_PROCESS)
     if sweep is None:
         return False
