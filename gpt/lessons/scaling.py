@@ -48,7 +48,7 @@ def max_entropy(T: int) -> float:
 
 
 def jacobian(scores: Tensor) -> Tensor:
-    """Return derivatives (T, T) of softmax(`scores`): weight i (row i) by score j (column j)."""
+    """Return a matrix (T, T): entry i, j is the derivative of softmax weight i by score j."""
     weights = scores.softmax(dim=-1)
     return torch.diag(weights) - torch.outer(weights, weights)
 

@@ -35,7 +35,8 @@ class Difficulty:
         train_ids: number of ids of the train split.
         V: size of the vocabulary.
         pilot_loss: loss at the end of training.
-        pilot_gain: decrease of `pilot_loss` - `pilot_repeated` in the last 3/4 of the steps.
+        pilot_gain: decrease of the loss in the last 3/4 of the steps, without the part that comes
+            from repeated ids.
         pilot_gap: `pilot_loss` minus the train loss.
         pilot_characters: number of characters that the pilot was trained on.
         repeated_part: fraction of val ids that repeat earlier ones (repetition.py), or 0.

@@ -141,7 +141,7 @@ class PlannedRun(BaseModel):
 
     @field_serializer("asked")
     def _asked(self, config: Config) -> dict[str, Any]:
-        """Serialise only the settings that are set; others may be chosen for the text and time."""
+        """Serialise only the explicit settings; the others may be chosen for the text and time."""
         return config.model_dump(exclude_unset=True)
 
     @field_serializer("config")
