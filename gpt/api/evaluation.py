@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpt.api.resolve import Text, open_sources, prepared, read_text, resolve
@@ -11,6 +12,7 @@ from gpt.status import phase
 if TYPE_CHECKING:
     from gpt.api.model import Model
     from gpt.evaluation.evaluation_report import EvaluationReport
+    from gpt.evaluation.memorisation import MemorisationReport
     from gpt.evaluation.scored_text import ScoredText
     from gpt.text.corpus import Corpus
 
@@ -23,6 +25,7 @@ def evaluate(
     *,
     stride: int | None = None,
     by: str | Sequence[str] = (),
+    memorisation: bool = False,
 ) -> "EvaluationReport":
     """Compute the loss of a model on a text, and compare it with simple predictors.
 
@@ -36,6 +39,8 @@ def evaluate(
             `model.attention_window`. Each character is then predicted from at least `model.T` -
             `stride` characters before it. By default, windows do not overlap, as in training.
         by: properties by which to break the loss down: position, script, word-length or character.
+        memorisation: whether to search samples of the model for copies of the train split, and to
+            compare how well it continues prefixes of the train split and of the text.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
@@ -49,18 +54,42 @@ def evaluate(
     from gpt.device import default_modes
 
     scored = _val(model) if text is None else _text(model, text)
+    if memorisation and scored.train is None:
+        raise UsageError(
+            "--memorisation needs the text that the run was trained on; put it back, or leave out "
+            "--memorisation"
+        )
     with phase("loading the model"):
         from gpt.evaluation.evaluation_report import evaluate_text
 
         module = model.module
     with default_modes():
-        return evaluate_text(
+        report = evaluate_text(
             module,
             scored,
             mixture=model.checkpoint.mixture,
             stride=stride,
             by=[by] if isinstance(by, str) else by,
         )
+    if memorisation:
+        return replace(report, memorisation=_memorisation(model, scored))
+    return report
+
+
+def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
+    """Compare samples of the model and its continuations with its train split."""
+    from gpt.device import default_modes
+    from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
+    from gpt.sampling.stopping import collect
+
+    with phase("sampling"):
+        chunks = model.sample("", num_samples=SAMPLES, length=SEARCHED_CHARACTERS)
+        samples = collect(chunks, [""] * SAMPLES)
+    ids = [text.vocabulary.encode(sample.text) for sample in samples]
+    train, mixture = text.train, model.checkpoint.mixture
+    assert train is not None
+    with phase("searching the train split"), default_modes():
+        return measure_memorisation(model.module, text, train, ids, mixture)
 
 
 def _val(model: "Model") -> "ScoredText":

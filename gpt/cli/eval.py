@@ -10,6 +10,7 @@ from gpt.cli.options import (
     RunName,
     TextNames,
     WhichCheckpoint,
+    flag,
     option,
     show,
     terminal_width,
@@ -30,6 +31,10 @@ def evaluate(
         "WHAT",
         "Also show losses by word-length, script, position or character; repeat for more.",
     ),
+    memorisation: bool = flag(
+        "--memorisation",
+        "Also show how much of its train split the model repeats, compared with the text.",
+    ),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
     as_json: JsonFlag = False,
@@ -44,7 +49,7 @@ def evaluate(
 
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
-    report = api.evaluate(model, text, stride=stride, by=by or ())
+    report = api.evaluate(model, text, stride=stride, by=by or (), memorisation=memorisation)
     if as_json:
         result = {"run": str(model.run), "step": model.step} | asdict(report)
         show(json.dumps(result) + "\n")

@@ -11,6 +11,7 @@ from gpt.errors import UsageError, counted
 from gpt.evaluation.bootstrap import BlockSums, Interval
 from gpt.evaluation.breakdown import PROPERTIES, Breakdown, Group
 from gpt.evaluation.calibration import Calibration, CalibrationBin
+from gpt.evaluation.memorisation import MemorisationReport
 from gpt.evaluation.reference_losses import ReferenceLoss, comparison, reference_losses
 from gpt.evaluation.scored_text import ScoredText
 from gpt.evaluation.scores import score_text
@@ -39,6 +40,7 @@ class EvaluationReport:
         references: losses of simple predictors, the lowest last.
         comparison: a sentence that compares the model with the best of `references`.
         groups: the loss by a property of the characters, for each requested property.
+        memorisation: how much of the train split the model repeats; None if not requested.
     """
 
     text: str
@@ -60,6 +62,7 @@ class EvaluationReport:
     references: list[ReferenceLoss]
     comparison: str
     groups: dict[str, list[Group]]
+    memorisation: MemorisationReport | None = None
 
 
 def evaluate_text(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from gpt.evaluation.breakdown import Group
 from gpt.evaluation.evaluation_report import EvaluationReport
+from gpt.evaluation.memorisation import MemorisationReport
 from gpt.inspection.tables import make_table, render
 from gpt.text.display import in_one_line, symbol
 
@@ -25,13 +26,50 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
     for label, text in report_lines(report):
         fields.add_row(label, in_one_line(text))
     parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(title)}\n"), (2, fields)]
+    if report.memorisation is not None:
+        parts += _memorisation_parts(report.memorisation, report.unit)
     for property_, groups in report.groups.items():
         rows = group_rows(groups)
         heading = (property_, "characters", "nats", "accuracy")
-        parts += [(0, ""), (2, make_table(heading, rows[:MAX_GROUPS], "lrrr"))]
+        parts += [(0, " "), (2, make_table(heading, rows[:MAX_GROUPS], "lrrr"))]
         if len(rows) > MAX_GROUPS:
             parts.append((2, f"and {len(rows) - MAX_GROUPS:,} more, all in --json"))
     return render(parts, width)
+
+
+def _memorisation_parts(
+    report: MemorisationReport, unit: str
+) -> list[tuple[int, "RenderableType"]]:
+    """Return the indented parts that show `report`; ids are of the kind `unit`."""
+    rows = [
+        (f"{n} {unit}s", f"{100 * share:.1f} %", f"{100 * report.human.shares[n]:.1f} %")
+        for n, share in report.samples.shares.items()
+        if n in report.human.shares
+    ]
+    rows.append(("longest", f"{report.samples.longest:,}", f"{report.human.longest:,}"))
+    recalled = [
+        (
+            f"{report.prefix} then {report.continuation}",
+            f"{recall.loss:.3f}",
+            f"{100 * recall.exact:.1f} %",
+            f"{recall.probability:.2g}",
+            name,
+        )
+        for name, recall in (("train split", report.train), ("text", report.unseen))
+    ]
+    longest = in_one_line(report.samples.longest_text)
+    return [
+        (0, " "),
+        (2, make_table(("in the train split", "samples", "text"), rows, "lrr")),
+        (2, f"longest copy in the samples: {longest}"),
+        (0, " "),
+        (
+            2,
+            make_table(("continued", "nats", "exact", "sampled", "prefixes of"), recalled, "lrrrl"),
+        ),
+        (0, " "),
+        (2, report.verdict),
+    ]
 
 
 def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:

@@ -1,0 +1,142 @@
+"""Find which substrings of some pieces also occur in a long text, exactly and in bounded memory.
+
+Equal substrings of the pieces get the same number. A substring of more than n ids is a pair of
+overlapping substrings of n ids, so the number of a pair is found by a lookup in a sorted array.
+
+M: ids of the joined pieces, K: distinct substrings of one length, N: ids of a part of the text.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.text.vocabulary import Ids
+
+COPY_LENGTHS = (8, 16, 32, 64, 128)  # ids of the substrings that are counted; powers of 2
+SEARCHED_IDS = 2**20  # ids of the text that are searched at once
+ABSENT = -1  # number of a substring that does not occur in the pieces
+SEPARATOR = -2  # id between two pieces, which no text has
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Substrings of some pieces that occur in a text.
+
+    Attributes:
+        shares: the fraction of the pieces' substrings of n ids that occur in the text, for each n
+            of COPY_LENGTHS that is not longer than all pieces.
+        longest: the ids of the longest substring that occurs in the text.
+    """
+
+    shares: dict[int, float]
+    longest: Ids
+
+
+@dataclass(frozen=True)
+class _Table:
+    """The distinct substrings of `n` ids of the pieces.
+
+    Attributes:
+        n: the number of ids of a substring.
+        keys: (K,) ascending; a substring's number is the index of its key.
+        numbers: (M - n + 1,) number of the substring that begins at each position.
+    """
+
+    n: int
+    keys: Numbers
+    numbers: Numbers
+
+    def extended(self, n: int) -> "_Table":
+        """Return the table of the substrings of `n` ids, `self.n` < `n` <= 2 `self.n`."""
+        return _Table(n, *np.unique(self.pairs(self.numbers, n), return_inverse=True))
+
+    def pairs(self, numbers: Numbers, n: int) -> Numbers:
+        """Return keys of substrings of `n` ids from `numbers` of substrings of `self.n` ids."""
+        shift = n - self.n
+        first, second = numbers[: max(len(numbers) - shift, 0)], numbers[shift:]
+        present = (first != ABSENT) & (second != ABSENT)
+        return np.where(present, first * len(self.keys) + second, ABSENT)
+
+    def lookup(self, keys: Numbers) -> Numbers:
+        """Return the number of the substring with each of `keys`, or ABSENT."""
+        numbers = np.full(len(keys), ABSENT, np.int64)
+        at = np.flatnonzero(keys != ABSENT)
+        index = np.searchsorted(self.keys, keys[at]).clip(max=len(self.keys) - 1)
+        numbers[at] = np.where(self.keys[index] == keys[at], index, ABSENT)
+        return numbers
+
+
+def find_copies(text: Ids, pieces: Sequence[Ids]) -> Copies:
+    """Find the substrings of `pieces` that occur in `text`.
+
+    Args:
+        text: any number of ids, which may be memory-mapped.
+        pieces: texts of a few thousand ids in total, each with at least one id.
+    """
+    separator = np.array([SEPARATOR])
+    joined = np.concatenate(
+        [ids for piece in pieces for ids in (piece.astype(np.int64), separator)]
+    )
+    most = max(map(len, pieces))
+    tables = [_Table(1, *np.unique(joined, return_inverse=True))]
+    while 2 * tables[-1].n <= most:
+        tables.append(tables[-1].extended(2 * tables[-1].n))
+    found = {table.n: np.zeros(len(table.keys), bool) for table in tables}
+    longest = text[:0]
+    for start in range(0, len(text), SEARCHED_IDS):
+        part = text[start : start + SEARCHED_IDS + most - 1]
+        numbers = tables[0].lookup(part.astype(np.int64))
+        matching = 0  # index of the table of the longest substrings that `part` has
+        found[1][numbers[numbers != ABSENT]] = True
+        while matching + 1 < len(tables):
+            table = tables[matching + 1]
+            extended = table.lookup(tables[matching].pairs(numbers, table.n))
+            matched = extended[extended != ABSENT]
+            if not len(matched):
+                break
+            found[table.n][matched] = True
+            numbers, matching = extended, matching + 1
+        longest = _longest(part, tables[matching], numbers, longest)
+    shares = {
+        table.n: float(found[table.n][table.numbers[inside]].mean())
+        for table in tables
+        if table.n in COPY_LENGTHS and (inside := _inside(joined, table.n)).any()
+    }
+    return Copies(shares, longest)
+
+
+def _longest(part: Ids, table: _Table, numbers: Numbers, longest: Ids) -> Ids:
+    """Return the longest copy in `part`, or `longest` if `part` has no longer one.
+
+    Args:
+        part: (N,) ids of a part of the text.
+        table: the pieces' substrings of n ids.
+        numbers: (N - n + 1,) numbers in `table` of the substrings of `part`. No substring of 2 n
+            ids occurs in both.
+        longest: the longest copy that is known.
+    """
+    all_ids = len(table.numbers) + table.n - 1  # of the joined pieces
+    low, high = max(table.n - 1, len(longest)), min(2 * table.n, all_ids + 1)
+    while low + 1 < high:  # a copy of `low` ids may exist, and none of `high` ids does
+        n = (low + high) // 2
+        at = numbers
+        if n > table.n:
+            longer = table.extended(n)
+            at = longer.lookup(table.pairs(numbers, n))
+        positions = np.flatnonzero(at != ABSENT)
+        if len(positions):
+            low, longest = n, part[positions[0] : positions[0] + n]
+        else:
+            high = n
+    return longest
+
+
+def _inside(joined: Numbers, n: int) -> NDArray[np.bool_]:
+    """Return whether each substring of `n` ids of the joined pieces is inside one piece."""
+    before = np.concatenate([[0], np.cumsum(joined == SEPARATOR)])
+    inside: NDArray[np.bool_] = before[n:] == before[:-n]
+    return inside
