@@ -15,6 +15,7 @@ from gpt.counts.ngram_tree import NgramTree, TrainCounts
 from gpt.counts.window import WindowCounts, smoothed_predictions, window_predictions
 from gpt.counts.word_and_line import NAMES, Characters, WordAndLineCounts
 
+MANY_IDS = 1000  # V from which the window is counted with fewer contexts: each takes time V
 MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
 
 
@@ -24,7 +25,8 @@ class Experts:
     Args:
         counts: counts of the train split.
         window_order: the window is counted with contexts of the last 1 to `window_order`, twice and
-            four times as many ids, the current word, and the character above. If 0, it is not.
+            four times as many ids, the current word, and the character above. From `MANY_IDS` on,
+            it is counted with 1 to `window_order` ids only. If 0, it is not counted.
         characters: which ids form words and lines.
     """
 
@@ -32,8 +34,9 @@ class Experts:
         self.counts, self.characters = counts, characters
         N, n = counts.order, window_order
         self.orders = sorted({n for n in (N, N - 3, N - 5) if n > 0} or {N})
-        self.window_orders = (*range(1, n + 1), 2 * n, 4 * n) if n else ()
-        self.other_contexts = NAMES if n else ()
+        has_more = n > 0 and counts.V < MANY_IDS
+        self.window_orders = (*range(1, n + 1), *((2 * n, 4 * n) if has_more else ()))
+        self.other_contexts = NAMES if has_more else ()
 
     @cached_property
     def kneser_ney(self) -> KneserNey:

@@ -1,13 +1,15 @@
 """Fit the gate that mixes counts with the network, on text that neither has seen.
 
-The network trains on all of the train split but its start. For the fit, that start is predicted by
-the network and by counts of the rest. (The end of the split is often about the same things as val:
-a network that lacks it predicts val far worse.) On text that the network has trained on, its
-predictions are too good: a gate fitted there would trust it too much. Fitting takes seconds, so it
-is repeated at every evaluation, from the same initial gate: its result is a function of the network
-alone.
+The network trains on all of the train split but a part in its middle. For the fit, that part is
+predicted by the network and by counts of the rest. On text that the network has trained on, its
+predictions are too good: a gate fitted there would trust it too much. The part is not at the end,
+which is often about the same things as val: a network that lacks it predicts val far worse. It is
+not at the start, which can be of another kind than val, in a sorted list for example.
 
-n: ids of the start, E: experts, F: features, V: number of distinct ids.
+Fitting takes seconds, so it is repeated at every evaluation, from the same initial gate: its result
+is a function of the network alone.
+
+n: ids of the held-out part, E: experts, F: features, V: number of distinct ids.
 """
 
 import numpy as np
@@ -33,6 +35,7 @@ from gpt.training.optimizer import AdamW
 HELD_OUT_FRACTION = 0.05  # fraction of the train split that the gate is fitted on
 MIN_HELD_OUT_IDS = 8192  # fewest ids to fit the gate on, if a fifth of the train split has them
 MAX_HELD_OUT_NUMBERS = 2**26  # log-probabilities of experts that are kept in memory
+MAX_COPIED_IDS = 2**26  # longest train split to cut in the middle, which copies the other ids
 BATCH = 1024  # ids of a step of the fit
 EPOCHS = 12
 GATE_LEARNING_RATE = 5e-3  # peak
@@ -41,7 +44,7 @@ NETWORK_WEIGHT = 0.4  # initial weight of the network's log-probabilities; the e
 
 
 def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
-    """Return the number of ids at the start of the train split that the gate is fitted on.
+    """Return the number of ids of the train split that the gate is fitted on.
 
     Args:
         train_ids: number of ids of the train split.
@@ -54,12 +57,24 @@ def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
     return max(2, min(wanted, most))
 
 
+def hold_out(train: Ids, count: int) -> tuple[Ids, Ids]:
+    """Return `count` ids from the middle of `train`, and all others.
+
+    From a `train` that is longer than `MAX_COPIED_IDS`, the first ids are held out, so that the
+    others need not be copied.
+    """
+    start = (len(train) - count) // 2 if len(train) <= MAX_COPIED_IDS else 0
+    end = start + count
+    others = np.concatenate([train[:start], train[end:]]) if start else train[end:]
+    return train[start:end], others
+
+
 class GateFit:
-    """Fits the gate between n-gram counts and network on the held-out start of the train split.
+    """Fits the gate between n-gram counts and network on the held-out part of the train split.
 
     Attributes:
         experts: counts of the whole train split, for the mixture with the trained model.
-        held_out: the ids at the start of the train split.
+        held_out: the ids that only the gate is fitted on.
         network_ids: the other ids, which the network trains on.
     """
 
@@ -70,7 +85,7 @@ class GateFit:
             counts = count_ngrams(train, V, model.counts)
             self.experts = Experts(counts, model.window_counts, characters)
             n = held_out_ids(len(train), model.attention_window, self.experts.size, V)
-            self.held_out, self.network_ids = train[:n], train[n:]
+            self.held_out, self.network_ids = hold_out(train, n)
             if len(self.network_ids) <= model.attention_window:
                 raise ConfigError(
                     f"model.attention_window: expected fewer than the {len(train) - n:,} ids of "
