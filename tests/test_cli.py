@@ -838,7 +838,7 @@ def test_attend_writes_a_picture_or_a_page_and_says_where(
 
 
 def test_attend_draws_blocks_in_a_terminal(trained: Path) -> None:
-    """Also where Python is told that the terminal is ASCII: click replaces that by UTF-8."""
+    """Blocks are drawn even if the environment declares an ASCII terminal: click uses UTF-8."""
     leader, follower = os.openpty()
     command = [sys.executable, "-m", "gpt", "attend", "--text", "the fox"]
     plain = {name: value for name, value in os.environ.items() if name != "NO_COLOR"}

@@ -305,7 +305,9 @@ class KernelCount(TorchDispatchMode):
 def test_an_update_takes_few_kernels(pretend: torch.device, dtype: torch.dtype) -> None:
     """It took 748, of which 560 copied tensors in case the update would be skipped."""
     path = Path(__file__).parents[1] / "configs" / "shakespeare_gpu.yaml"
-    config = load_config(path, ["model.C=48", "model.head_size=8"])  # as many tensors, but small
+    config = load_config(
+        path, ["model.C=48", "model.head_size=8"]
+    )  # small; the number of tensors is unchanged
     model = GPT(config.model, 65).to(pretend)
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)

@@ -57,15 +57,12 @@ class Experts:
     def names(self) -> list[str]:
         """The experts' names, such as `order 5 of the train split` (contexts of up to 5 ids)."""
         train = [f"order {n} of the train split" for n in self.orders]
-        return (
-            train
-            + [f"order {n} of the window" for n in self.window_orders]
-            + [*self.other_contexts]
-        )
+        window = [f"order {n} of the window" for n in self.window_orders]
+        return [*train, *window, *self.other_contexts]
 
     @property
     def features(self) -> int:
-        """F, the number of features: the counts of each context, and the position."""
+        """F, the number of features: the counts after each context, and the position."""
         of_window = len(self.window_orders) + len(self.other_contexts)
         return self.counts.order + 2 * of_window + 1
 
@@ -117,7 +114,7 @@ class ExpertState:
         self._chosen = np.array([*experts.orders, *range(N + 1, size)])
         is_summed = np.tri(size, dtype=np.float32)
         is_summed[chain:, N + 1 :] = np.eye(size, dtype=np.float32)[chain:, N + 1 :]
-        self._is_summed, self._smoothing = is_summed[self._chosen], slice(N, N + 1)
+        self._is_summed, self._N = is_summed[self._chosen], N
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
@@ -142,7 +139,7 @@ class ExpertState:
         p = terms.swapaxes(0, 1)  # (B, distributions, V)
         shares = np.concatenate([np.ones_like(lengths), train_shares, window_shares])
         sums = np.log(shares, dtype=np.float64).cumsum(0)  # (distributions, B)
-        other_sums = sums[self._smoothing] + np.log(other_shares, dtype=np.float64)
+        other_sums = sums[self._N] + np.log(other_shares, dtype=np.float64)
         sums = np.concatenate([sums, other_sums]).T
         # in logarithms, because the product of many small shares is 0 in float32
         products = np.minimum(sums.take(self._chosen, 1)[..., None] - sums[:, None], 0)

@@ -89,7 +89,7 @@ class TrainCounts:
 
     def __init__(self, tree: NgramTree, ids: NDArray[np.int64]) -> None:
         self.tree = tree
-        self._nodes = np.full(ids.shape, NONE)  # of the last 1 to N ids of each text
+        self._nodes = np.full(ids.shape, NONE)  # row n: the node of each text's last n + 1 ids
         self._find()
         for each in ids[::-1]:
             self.append(np.maximum(each, 0))

@@ -112,11 +112,10 @@ class WindowCounts:
         self.ids = np.full((len(texts), max(self.ends) + ROOM), NO_ID, np.min_scalar_type(-V))
         for row, text in enumerate(texts):
             self.ids[row, padding : self.ends[row]] = text
-        self._matches = np.zeros(
-            self.ids.shape, np.int16
-        )  # ids before each place, up to `_longest`
+        # how many ids before each place equal the last ids of the text, at most `_longest`
+        self._matches = np.zeros(self.ids.shape, np.int16)
         self._at_least = np.tri(len(orders), dtype=np.float32).T
-        self._end = int(self.ends.max())
+        self.end = int(self.ends.max())  # end of the longest text
         self._match()
 
     @property
@@ -135,7 +134,7 @@ class WindowCounts:
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
-        end = self._end
+        end = self.end
         if end == self.ids.shape[1]:
             self.ids = np.pad(self.ids, ((0, 0), (0, end)), constant_values=NO_ID)
             self._matches = np.pad(self._matches, ((0, 0), (0, end)))
@@ -144,12 +143,12 @@ class WindowCounts:
         self._matches[:, 1 : end + 1] = matches
         self.ids[self.rows, self.ends] = ids
         self.ends += 1
-        self._end += 1
+        self.end += 1
 
     def select(self, rows: Sequence[int]) -> None:
         """Keep only the texts in `rows`."""
         self.ids, self._matches, self.ends = self.ids[rows], self._matches[rows], self.ends[rows]
-        self.rows, self._end = np.arange(len(rows)), int(self.ends.max())
+        self.rows, self.end = np.arange(len(rows)), int(self.ends.max())
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
         """Return `terms_of` the counts after the last ids of each text, by order."""
@@ -157,7 +156,7 @@ class WindowCounts:
 
     def _counts(self) -> Floats:
         """Return how often each id followed the last ids of each text, (len(orders), B, V)."""
-        B, end, orders = len(self.rows), self._end, len(self._at_least)
+        B, end, orders = len(self.rows), self.end, len(self._at_least)
         matches, ids = self._matches[:, :end].ravel(), self.ids[:, :end].ravel()
         places = np.flatnonzero(matches)
         longest = self._levels.take(matches.take(places)) - 1

@@ -154,7 +154,7 @@ class WordAndLineCounts:
 
     def _counts(self) -> Floats:
         """Return how often each id followed the contexts of each text, (contexts, B, V)."""
-        window, end = self.window, int(self.window.ends.max())
+        window, end = self.window, self.window.end
         shape = (len(self.keys), len(window.rows), window.V)
         current = self.keys[:, window.rows, window.ends - 1][..., None]
         # the place before the last one is the last context that an id follows

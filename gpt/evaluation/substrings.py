@@ -119,8 +119,8 @@ def _longest(part: Ids, table: _Table, numbers: Numbers, longest: Ids) -> Ids:
             ids occurs in both.
         longest: the longest copy that is known.
     """
-    all_ids = len(table.numbers) + table.n - 1  # of the joined pieces
-    low, high = max(table.n - 1, len(longest)), min(2 * table.n, all_ids + 1)
+    M = len(table.numbers) + table.n - 1
+    low, high = max(table.n - 1, len(longest)), min(2 * table.n, M + 1)
     while low + 1 < high:  # a copy of `low` ids may exist, and none of `high` ids does
         n = (low + high) // 2
         at = numbers
