@@ -1,5 +1,6 @@
 """What the README shows works as typed."""
 
+import json
 import re
 import subprocess
 import sys
@@ -45,12 +46,18 @@ def test_the_lines_of_python_run_in_a_thread(
 
 
 def test_pandas_loads_the_metrics_of_a_run_in_one_line() -> None:
+    """The line once lacked `precise_float`, and most losses differed in their last digit."""
     pandas = pytest.importorskip("pandas")
     Path("my.txt").write_text(TEXT, "utf-8")
     outcome = api.train(small(), text="my.txt", run_dir="runs/my-run")
-    (line,) = re.findall(r"`(pandas\.read_json\(.*\))`", README)
-    table = eval(line, {"pandas": pandas})
-    assert table["val_loss"].dropna().min() == outcome.val_loss
+    (command,) = re.findall(r"`(pandas\.read_json\(.*\))`", README)
+    table = eval(command, {"pandas": pandas})
+    lines = Path("runs/my-run/metrics.jsonl").read_text("utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    for name in ["val_loss", "train_loss"]:
+        expected = [record[name] for record in records if record.get(name) is not None]
+        assert table[name].dropna().tolist() == expected
+    assert table["val_loss"].min() == outcome.val_loss
     assert table["step"].max() == 11
 
 
