@@ -23,9 +23,9 @@ import gpt
 from gpt import load
 from gpt.config.schema import Config
 from gpt.counts import ngram_counts
-from gpt.counts.experts import Experts, ExpertState
+from gpt.counts.experts import MANY_IDS, Experts, ExpertState
 from gpt.counts.kneser_ney import NO_ID, KneserNey
-from gpt.counts.mixture import Gate, mixture_from, weighted, without_network
+from gpt.counts.mixture import Gate, Mixture, mixture_from, weighted, without_network
 from gpt.counts.ngram_counts import count_ngrams, longest_context
 from gpt.counts.word_and_line import Characters
 from gpt.errors import CheckpointError, ConfigError, Interrupted
@@ -57,6 +57,12 @@ def counted(**model: object) -> Config:
     """A small config with counts, and these settings of the model."""
     sizes = small().model.model_dump(exclude={"T", "attention_window"})
     return small(model=sizes | COUNTED | model)
+
+
+def fitted() -> Mixture:
+    """The mixture of a network that predicts nothing and the counts of a random text."""
+    ids = np.random.default_rng(5).integers(0, V, 211).astype(np.uint8)
+    return GateFit(counted(), ids, VOCABULARY).fit(ZeroNetwork(), 0)
 
 
 def train(tmp_path: Path, name: str, **settings: object) -> Path:
@@ -462,12 +468,33 @@ def test_a_text_of_one_character_is_trained_on_and_sampled(tmp_path: Path) -> No
     assert "".join(gpt.load(run).generate("a", length=17)) == "a" * 17
 
 
+def test_counts_of_the_window_weigh_less_in_samples() -> None:
+    """Bug: 97 % of a sample at temperature 0.5 repeated its own earlier lines."""
+    mixture = fitted()
+    E, trains = mixture.experts.size, len(mixture.experts.orders)
+    inputs = np.random.default_rng(11).normal(size=(17, len(mixture.gate.mean)))
+    written = mixture.gate.weights(inputs.astype(np.float32))
+    sampled = mixture.for_sampling().gate.weights(inputs.astype(np.float32))
+    np.testing.assert_allclose(sampled[:, :trains], written[:, :trains], atol=1e-5)
+    np.testing.assert_allclose(sampled[:, trains:E], written[:, trains:E] / 4, atol=1e-5)
+    np.testing.assert_allclose(sampled.sum(1), written.sum(1), atol=1e-4)
+
+
+def test_a_long_text_of_many_ids_is_sampled() -> None:
+    """Bug: with 1000 ids or more, a sample of more than 256 characters ended in an IndexError."""
+    ids = np.arange(MANY_IDS)
+    experts = Experts(count_ngrams(ids, MANY_IDS, 1), 2, Characters(ids > 9, 0))
+    state = ExpertState(experts, [ids[:1]])
+    text = np.arange(1, 523) % 31
+    for each in text:
+        state.append(np.array([each]))
+    log_p, _ = experts.of_window(np.array([0, *text]))
+    np.testing.assert_allclose(state.predict()[0][0], log_p[-1], atol=1e-4)
+
+
 def test_a_window_of_one_character_keeps_one_character() -> None:
     """Bug: half a window of one was none, which stood for the whole text."""
-    fit = GateFit(
-        counted(), np.random.default_rng(5).integers(0, V, 211).astype(np.uint8), VOCABULARY
-    )
-    texts = CountedTexts(replace(fit.fit(ZeroNetwork(), 0), T=1), [[0]])
+    texts = CountedTexts(replace(fitted(), T=1), [[0]])
     for id_ in (1, 2, 3):
         texts.append(np.array([id_]))
     assert texts.state.window.text(0).tolist() == [3]

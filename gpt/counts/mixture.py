@@ -10,7 +10,7 @@ M: positions, E: experts, F: features, V: number of distinct ids.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from gpt.counts.word_and_line import Characters
 HIDDEN = 32  # units of the gate's hidden layer
 MAX_GATE_NUMBER = 1e6  # largest number of a gate in a file; larger ones would overflow
 MIN_SCALE = 1e-4  # smallest deviation of a feature in a file
+SAMPLED_WINDOW_FACTOR = 0.25  # times the weights of the window's experts, to sample
 MIN_EXPERTS_WEIGHT = 0.05  # smallest sum of the experts' weights that is scaled to the whole weight
 
 
@@ -81,6 +82,19 @@ class Mixture:
     def weights(self, experts: Floats, features: Floats, network: Floats) -> Floats:
         """Return the weights (M, E + 1) of E experts and the network. For arguments see `mix`."""
         return self.gate.weights(gate_inputs(experts, features, network))
+
+    def for_sampling(self) -> "Mixture":
+        """Return a mixture in which most of the weight of the window's counts goes to the network.
+
+        The gate was fitted on written text. In a sampled text, each repetition makes the next one
+        more likely: with the full weights, samples at low temperatures end in loops.
+        """
+        moved = np.eye(self.experts.size + 1, dtype=np.float32)  # maps weights to weights
+        for expert in range(len(self.experts.orders), self.experts.size):
+            moved[expert, expert] = SAMPLED_WINDOW_FACTOR
+            moved[expert, -1] = 1 - SAMPLED_WINDOW_FACTOR
+        gate = replace(self.gate, weight=self.gate.weight @ moved, bias=self.gate.bias @ moved)
+        return replace(self, gate=gate)
 
     def tensors(self) -> dict[str, NDArray[Any]]:
         """Return all arrays by name, to be stored."""

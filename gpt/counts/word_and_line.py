@@ -119,11 +119,11 @@ class WordAndLineCounts:
     def append(self) -> None:
         """Compute the keys of the contexts that end with the newest id of each text."""
         window, P = self.window, np.uint64(MULTIPLIER)
-        if not len(self.keys):
-            return
         if self.keys.shape[2] < window.ids.shape[1]:
             added = window.ids.shape[1] - self.keys.shape[2]
             self.keys = np.pad(self.keys, ((0, 0), (0, 0), (0, added)))
+        if not len(self.keys):
+            return
         before, last = window.last(2)[::-1]
         rows, ends, lengths = window.rows, window.ends, window.lengths
         values = (last + 1).astype(np.uint64)

@@ -12,11 +12,12 @@ from gpt.counts.mixture import Mixture
 class CountedTexts:
     """N-gram counts of B texts, to each of which `append` adds one id at a time.
 
-    If a text exceeds T ids, its counts start anew from its last T // 2 ids.
+    If a text exceeds T ids, its counts start anew from its last T // 2 ids. The weights of the
+    window's counts are those of `Mixture.for_sampling`.
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:
-        self.mixture = mixture
+        self.mixture = mixture.for_sampling()
         texts = [np.array(prompt[-mixture.T :], np.int64) for prompt in prompts]
         self.state = ExpertState(mixture.experts, texts)
 
