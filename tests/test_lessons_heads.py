@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons import masks
+from gpt.lessons import heads, masks
 from gpt.lessons.build import build_page
 from gpt.lessons.head import Head, attend
 from gpt.lessons.heads import FusedHeads
@@ -49,6 +49,12 @@ def test_a_mask_made_for_T_is_cropped_to_what_came_in(t: int) -> None:
     fused = shaken(FusedHeads(3, 5, 7, 11, 13))
     x = torch.randn(2, 13, 3, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(fused(x[:, :t]), fused(x)[:, :t], rtol=1e-4, atol=1e-5)
+
+
+def test_total_variation_worked_out_by_hand() -> None:
+    weights = torch.tensor([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.0, 0.0, 1.0]])
+    distances = [heads.total_variation(weights[0], row).item() for row in weights]
+    assert distances == [0, 0.5, 1]
 
 
 def test_a_mask_is_a_buffer_that_is_neither_trained_nor_saved() -> None:

@@ -85,15 +85,16 @@ def explain(page: Page, seed: int) -> None:
         smooth between. The block, its MLP, and GELU:""")
     page.source(pre_norm_block, feed_forward, gelu)
     page.check("the lesson's block = the production model's", pre_norm_block(x, block), block(x))
-    page.paragraph("""Why are outputs added? Through many random layers with weights of this size
-        activations vanish, and gradients with them; with twice the weights both explode. A
-        **residual connection** adds each output to the stream instead of replacing it (ResNet,
+    page.paragraph("""Why are outputs added? Through many random layers activations vanish or
+        explode, and gradients with them, depending on the size of the weights. A **residual
+        connection** adds each output to the stream instead of replacing it (ResNet,
         arXiv:1512.03385). LayerNorm before each layer (**pre-LN**, arXiv:2002.04745) keeps the size
         of what each layer adds the same. The table shows twelve new layers:""")
     page.source(deep)
     shown = [0, 2, 5, 8, 11, 12]
     rows = {
         "plain layers": deep(x, layers, residual=False),
+        "twice the weights": deep(x, [2 * weight for weight in layers], residual=False),
         "residual": deep(x, layers, residual=True),
         "residual, pre-LN": deep(x, layers, residual=True, norm="before"),
     }
@@ -102,12 +103,13 @@ def explain(page: Page, seed: int) -> None:
         {name: [row[i] for i in shown] for name, row in rows.items()},
         columns=[*(f"layer {i + 1}" for i in shown[:-1]), "gradient"],
     )
-    page.paragraph("""With plain layers both vanish. With residual connections alone both grow
+    page.paragraph("""With plain layers both vanish, and with twice the weights both explode: only
+        weights of the right size keep them. With residual connections alone both grow
         exponentially, because each layer adds in proportion to its input. With LayerNorm, each
         layer adds about the same amount.""")
     pre, post = (deep(x, layers, residual=True, norm=norm) for norm in ("before", "after"))
     page.exercise(
-        """In `explain` (gpt/lessons/block.py) the third call of deep has norm="before". Write
+        """In `explain` (gpt/lessons/block.py) the last call of deep has norm="before". Write
         "after": LayerNorm after each addition, as in the transformer of 2017 (post-LN). What is
         then the standard deviation after 12 layers?""",
         f"""{post[-2]:.4f}, as after every layer: the stream itself is normalised. Every path from

@@ -9,10 +9,13 @@ from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
 from gpt.lessons import masks
-from gpt.lessons.head import Head
-from gpt.lessons.lesson_page import Page
+from gpt.lessons.head import Head, attend
+from gpt.lessons.lesson_page import Page, names
 from gpt.lessons.trained import Trained
 from gpt.model.attention import CausalSelfAttention
+from gpt.text.display import symbol
+
+SHOWN_KEYS = 8  # keys in a table of a trained model's attention weights
 
 
 class ListOfHeads(nn.Module):
@@ -84,6 +87,11 @@ def take_apart(fused: FusedHeads) -> ListOfHeads:
     return ListOfHeads(heads, fused.projection)
 
 
+def total_variation(weights: Tensor, others: Tensor) -> Tensor:
+    """Return half the sum of |weights - others| (..., T): 0 if equal, 1 if no key has both."""
+    return (weights - others).abs().sum(dim=-1) / 2
+
+
 def example(seed: int, **settings: float) -> tuple[Tensor, CausalSelfAttention]:
     """Return random x (2, 16, 16), and attention with 8 heads; `settings` override its config."""
     torch.manual_seed(seed)
@@ -113,6 +121,17 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""Here 8 heads have keys of size 32 and values of size 24, from 16 channels.
         Neither need be C / H, the usual choice and the only one that torch's own layer,
         nn.MultiheadAttention, allows.""")
+    weights = fused.weigh(*fused.split(x[:1, :8])[:2])[0, :, -1]  # (H, T) of the last query
+    page.table(
+        "attention weights of the query t=7 in two heads",
+        weights[:2],
+        ["head 1", "head 2"],
+        names("t", 8),
+    )
+    page.paragraph(f"""How different are they? The **total variation** of two rows is half the sum
+        of the absolute differences: 0 if the rows are equal, 1 if no key has weight in both. Here
+        it is {total_variation(weights[0], weights[1]):.4f}: these heads are new. Training makes
+        heads differ more.""")
     page.check("a list of 8 heads = one fused product", apart(x), fused(x))
     page.check("one fused product = the production model's attention", fused(x), attention(x))
     masks.explain_masks(page, fused, x)
@@ -128,9 +147,29 @@ def explain(page: Page, seed: int) -> None:
 
 
 def explain_trained(page: Page, trained: Trained) -> None:
-    """Check that the trained model is causal."""
+    """Check that the trained model is causal; show how much the heads of layer 1 differ."""
     changed = trained.ids.clone()
     changed[:, -1] = (changed[:, -1] + 1) % len(trained.vocabulary)
     before, after = trained.model(trained.ids), trained.model(changed)
     after[:, -1] = before[:, -1]  # these logits may change
     page.check("causality: with another last character, all logits before it", after, before)
+    _, q, k, v = next(trained.heads())
+    weights = attend(q, k, v, causal=True)[1][0]  # (H, T, T)
+    if len(weights) == 1:
+        return
+    distances = torch.stack([total_variation(one, weights).mean(-1) for one in weights])  # (H, H)
+    page.table(
+        "layer 1: total variation of the attention weights of two heads, the mean of all queries",
+        distances,
+        trained.columns,
+        trained.columns,
+    )
+    pair = torch.tensor(divmod(int(distances.argmax()), len(weights)))
+    rows = weights[pair, -1]  # (2, T)
+    keys = rows.sum(0).topk(min(SHOWN_KEYS, rows.shape[1])).indices.tolist()
+    page.table(
+        "the last query's weights in the two heads that differ most, on the keys with most weight",
+        rows[:, keys],
+        [trained.columns[head] for head in pair.tolist()],
+        [f"t={t} {symbol(trained.characters[t])}" for t in keys],
+    )

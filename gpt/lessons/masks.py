@@ -111,10 +111,16 @@ def _explain_inversion(page: Page, one: Head, fused: nn.Module, x: Tensor) -> No
     page.paragraph("""A common mistake is the **inverted mask**. In torch's nn.MultiheadAttention a
         boolean mask is True where a query may NOT attend. In its scaled_dot_product_attention it is
         True where it may. If the mask is the wrong way round, each position attends to those after
-        it. The table shows the additive form. The last query may attend to nothing, and gets equal
-        weights (with -inf, softmax would give it NaN).""")
+        it. The last query may attend to nothing. In the additive form, which the table shows, it
+        gets equal weights. nn.MultiheadAttention returns NaN for it if it also returns the weights
+        (`need_weights=True`, the default); scaled_dot_product_attention returns zeros.""")
     weights = inverted(x)[1][0]
     page.by_position("attention weights with the inverted mask", weights, weights == 0)
+    future, layer = ~causal(x.shape[1]), nn.MultiheadAttention(x.shape[-1], 2, batch_first=True)
+    last, _ = layer(x, x, x, attn_mask=~future, need_weights=True)
+    page.check("nn.MultiheadAttention: NaN", last[:, -1].isnan().float(), torch.ones(2, 16))
+    last = F.scaled_dot_product_attention(x, x, x, attn_mask=future)
+    page.check("scaled_dot_product_attention: zeros", last[:, -1], torch.zeros(2, 16))
     page.paragraph("""In this form no shape is wrong, each row sums to 1, and the training loss
         falls faster than ever, since the character to predict is part of the input. Only the
         generated text is nonsense. The test of causality detects it: if the input changes at one

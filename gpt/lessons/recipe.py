@@ -143,12 +143,14 @@ def _explain_attention(page: Page, q: Tensor, k: Tensor) -> None:
     page.paragraph("""1. **Rotary positions** (RoPE; arXiv:2104.09864, section 3.2.2;
         model.positions). Nothing is added to the embedding. Instead, each pair of channels of a
         query or key is rotated by an angle proportional to the position. The dot product of a given
-        query and key then depends only on how far apart they are, and on which comes first.""")
+        query and key then depends only on their offset: how far apart they are, and which comes
+        first.""")
     page.source(rotate)
     one, other = torch.randn(2, 1, 1, 6).expand(2, 1, 8, 6)  # a query and a key at 8 positions
     scores = (rotate(one) @ rotate(other).transpose(-2, -1))[0]  # (T, T)
     page.by_position("scores of one query with one key, at every pair of positions", scores)
-    page.check("equal scores at equal distance", scores[1:, 1:], scores[:-1, :-1])
+    page.check("equal scores at equal offsets", scores[1:, 1:], scores[:-1, :-1])
+    page.check_differ("the scores at offsets -1 and 1", scores[0, 1], scores[1, 0])
     rotary = Rotary(ModelConfig(T=8, C=6, n_head=1))
     page.check("these lines = the production model's rotary positions", rotate(one), rotary(one))
     page.paragraph("""2. **QK norm** (arXiv:2302.05442, section 2; model.qk_norm). Queries and keys
