@@ -15,7 +15,7 @@ from gpt.counts.ngram_tree import NgramTree, TrainCounts
 from gpt.counts.window import WindowCounts, smoothed_predictions, window_predictions
 from gpt.counts.word_and_line import NAMES, Characters, WordAndLineCounts
 
-MANY_IDS = 1000  # V from which the window is counted with fewer contexts: each takes time V
+MANY_IDS = 1000  # V from which fewer contexts are counted in the window: each takes O(V) time
 MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
 
 
@@ -24,9 +24,9 @@ class Experts:
 
     Args:
         counts: counts of the train split.
-        window_order: the window is counted with contexts of the last 1 to `window_order`, twice and
-            four times as many ids, the current word, and the character above. From `MANY_IDS` on,
-            it is counted with 1 to `window_order` ids only. If 0, it is not counted.
+        window_order: n, for counting the window with contexts of the last 1 to n, 2 n and 4 n ids,
+            and those of `WordAndLineCounts`. If V is `MANY_IDS` or more, only contexts of 1 to n
+            ids are used. If n is 0, the window is not counted.
         characters: which ids form words and lines.
     """
 
@@ -40,12 +40,12 @@ class Experts:
 
     @cached_property
     def kneser_ney(self) -> KneserNey:
-        """The counts of the train split, for whole windows."""
+        """The counts of the train split in the form that predicts a whole window at once."""
         return KneserNey(self.counts)
 
     @cached_property
     def tree(self) -> NgramTree:
-        """The counts of the train split, for sampling."""
+        """The counts of the train split in the form that predicts one id at a time."""
         return NgramTree(self.counts)
 
     @property
@@ -62,7 +62,7 @@ class Experts:
 
     @property
     def features(self) -> int:
-        """F, the number of features: the counts after each context, and the position."""
+        """F, the number of features of each prefix; see `of_window`."""
         of_window = len(self.window_orders) + len(self.other_contexts)
         return self.counts.order + 2 * of_window + 1
 
@@ -70,7 +70,8 @@ class Experts:
         """Return the predictions of E experts after each prefix of a window of W `ids`.
 
         Returns:
-            (W, E, V) log-probabilities of V ids; and (W, F) features, log(1 + count or position).
+            (W, E, V) log-probabilities of V ids; and (W, F) features: log(1 + x), where x is the
+            number of ids counted after a context or, in the last feature, the prefix's length.
         """
         N = self.counts.order
         padded = np.concatenate([np.full(N, NO_ID), ids])
@@ -98,9 +99,10 @@ class ExpertState:
 
         P_n = p_n + share_n * P_{n-1}
 
-    Here they are computed for all n at once, as the sum over k up to n of p_k times the product of
-    the shares after k. The word and the line above are smoothed by the last order of the train
-    split.
+    P_0 is the distribution without context. The next P_n are for the train split's contexts, from
+    short to long, then for the window's. All are computed at once: P_n is the sum of
+    p_k * share_{k+1} * ... * share_n over k from 0 to n. For the contexts of `WordAndLineCounts`,
+    P_{n-1} is the distribution after the longest context in the train split.
     """
 
     def __init__(self, experts: Experts, texts: Sequence[NDArray[np.integer]]) -> None:

@@ -20,11 +20,12 @@ class KneserNey:
     Chen and Goodman 1998, "An empirical study of smoothing techniques for language modeling"
     (TR-10-98), section 3. Each count is reduced by a discount D, which depends on whether the
     n-gram was counted once, twice or more often. The freed probability goes to the distribution
-    after one id of context less. Below the unigrams, each of V ids has the probability 1 / V.
+    after the context without its first id:
 
         P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
 
     where total and freed are the sums of counts and of discounts of all n-grams with this context.
+    For n = 0, the context is empty, and P_{n-1} is 1 / V for each id.
     """
 
     def __init__(self, counts: NgramCounts) -> None:
@@ -115,7 +116,7 @@ def unigrams_of(counts: NgramCounts) -> Floats:
 
 
 def discounts_of(counts: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return the discount of each n-gram from its count; all have contexts of the same length."""
+    """Return the discount D of each n-gram, given the counts of all n-grams of one length."""
     return np.array([0, *_discounts(counts)]).take(counts, mode="clip")
 
 

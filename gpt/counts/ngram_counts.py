@@ -78,7 +78,7 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield evenly spread slices of at most COUNTED_IDS ids in total, each extended by `order`."""
+    """Yield evenly spread slices with at most COUNTED_IDS n-grams of `order` + 1 ids in total."""
     parts = -(-length // SORTED_IDS)
     for part in range(parts):
         start, end = part * length // parts, (part + 1) * length // parts

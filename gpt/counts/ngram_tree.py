@@ -1,6 +1,7 @@
-"""Counts of the train split as a tree, in which texts are followed id by id while they grow.
+"""Counts of the train split as a tree, which updates predictions quickly as ids are appended.
 
-B: number of texts, N: number of ids in the longest context, V: number of distinct ids.
+B: number of texts, N: number of ids in the longest context, V: number of distinct ids. `KneserNey`
+defines count, D, total and freed.
 """
 
 from collections.abc import Sequence
@@ -15,18 +16,19 @@ NONE = 0  # the node of contexts that do not occur; it has no children
 
 
 class NgramTree:
-    """All n-grams of 1 to N + 1 ids. The children of a node continue its n-gram by one id.
+    """A node for each n-gram of 1 to N + 1 ids; its children are the n-grams with one id appended.
 
-    Nodes are numbered by the length of the n-gram, then in ascending order. The children of a node
-    are therefore adjacent, and follow the children of the node before it.
+    Nodes are numbered from 1 by the length of their n-grams, then in ascending order. The children
+    of node i are therefore the nodes from `first_children[i]` to `first_children[i + 1]` - 1.
 
     Attributes:
-        roots: (V + 1,) the node of each id alone; `NONE` for ids that do not occur.
-        first_children: first child of each node that has up to N ids, and the end of the last.
-        totals: sum of the counts of each node's children.
-        shares: weight of the distribution with one id of context less, after each node's n-gram.
-        ids: the last id of each node.
-        probabilities: discounted count of each node, divided by the total of its siblings and it.
+        roots: (V + 1,) the node of each id, an n-gram of one id; `NONE` if it does not occur.
+        first_children: first child of each node; only for nodes whose n-gram is a context, so has
+            at most N ids. A last element is the end of the last node's children.
+        totals: total of each context.
+        shares: freed / total of each context, the weight of the context without its first id.
+        ids: the last id of each node's n-gram.
+        probabilities: (count - D) / total of each node's n-gram.
         unigrams: (V,) probability of each id without context.
     """
 
@@ -45,8 +47,8 @@ class NgramTree:
             ids.append(keys - contexts * self.V)
             probabilities.append((times - discounts) / divisor.repeat(sizes))
 
-            # the text may begin with a context that occurs nowhere else: it ends no longer n-gram,
-            # from which the shorter ones were counted, so it is missing
+            # Shorter n-grams were counted as the ends of longer ones. The first context of the text
+            # ends no longer n-gram, so it is missing if it occurs nowhere else.
             keys, times, contexts = counts.keys[n], counts.counts[n], contexts[starts]
             nodes = keys.searchsorted(contexts)
             missing = keys.take(nodes, mode="clip") != contexts
@@ -60,7 +62,7 @@ class NgramTree:
             shares.append(_spread(share, nodes, len(keys), 1))
         self.roots = np.zeros(self.V + 1, np.int64)
         self.roots[keys] = 1 + np.arange(len(keys))
-        sizes = np.concatenate([[0, 0], *children[::-1]])  # before `NONE`, of `NONE`, of others
+        sizes = np.concatenate([[0, 0], *children[::-1]])  # the second is that of `NONE`
         self.first_children = 1 + len(keys) + sizes.astype(np.int64).cumsum()
         self.totals = np.concatenate([[0], *totals[::-1]], dtype=np.float32)
         self.shares = np.concatenate([[1], *shares[::-1]], dtype=np.float32)
@@ -84,7 +86,8 @@ class TrainCounts:
 
     Args:
         tree: the counts of the train split.
-        ids: (N, B) the last ids of each text, the newest first. `NO_ID` marks places before it.
+        ids: (N, B) the last ids of each text, the newest first. Texts of fewer than N ids are
+            padded with `NO_ID`.
     """
 
     def __init__(self, tree: NgramTree, ids: NDArray[np.int64]) -> None:
@@ -108,18 +111,17 @@ class TrainCounts:
         self._find()
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return the terms of the distributions after the last 1 to N ids of each text.
+        """Return the terms of `KneserNey` distributions after the last 1 to N ids of each text.
 
         Returns:
-            (N, B, V) the discounted counts divided by their total; (N, B) the weights of the
-            distributions with one id of context less; and (N, B) the totals.
+            (count - D) / total of each next id, (N, B, V); freed / total, (N, B); total, (N, B).
         """
         p = np.zeros((*self._nodes.shape, self.tree.V), np.float32)
         p.reshape(-1)[self._found_cells] = self.tree.probabilities.take(self._found)
         return p, self.tree.shares.take(self._nodes), self.tree.totals.take(self._nodes)
 
     def _find(self) -> None:
-        """Find the children of all nodes, one of which each text will be continued with."""
+        """Find the children of each text's nodes: the n-grams that end with a possible next id."""
         first = self.tree.first_children.take(self._nodes)
         sizes = (self.tree.first_children.take(self._nodes + 1) - first).ravel()
         cells = np.arange(0, sizes.size * self.tree.V, self.tree.V)

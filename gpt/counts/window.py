@@ -1,4 +1,8 @@
-"""Counts of the window so far: what followed the same context earlier in this window.
+"""Counts of the window so far: which ids followed the same context earlier in this window.
+
+After a context, the distribution of the next id is P = p + share * lower. Here p is
+(count - DISCOUNT) / total for each id that followed the context before, share is the probability
+that the discounts free, and `lower` is the distribution after a shorter context.
 
 W: number of ids in the window, V: number of distinct ids.
 """
@@ -17,23 +21,24 @@ DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shor
 def window_predictions(
     ids: NDArray[np.int64], lower: Floats, orders: Sequence[int]
 ) -> tuple[list[Floats], Floats]:
-    """Return distributions of the next id by the counts of the window so far.
+    """Return distributions of the next id after each prefix of a window, by counts of the prefix.
 
     Args:
         ids: (W,) the window.
-        lower: (W, V) for each prefix, the distribution that smooths the first of `orders`. Each
-            other order is smoothed by the one before.
+        lower: (W, V) the `lower` distributions of the first of `orders`. Each other order uses the
+            distributions of the order before.
         orders: the numbers of ids in the contexts, from 1. Each is at most twice the one before.
 
     Returns:
-        A list with distributions (W, V) after each prefix, for each of the `orders`; and an array
-        (W, 2 len(orders)) with the total and the distinct number of next ids for each.
+        A list with distributions (W, V) for each of `orders`; and an array (W, 2 len(orders)) that
+        has, for each order, the number of ids that followed the context, with and without repeats.
     """
     W = len(ids)
     predictions, totals = [], [np.zeros((W, 0), np.float32)]
     contexts, length, p = np.unique(ids, return_inverse=True)[1], 1, lower
     for n in orders:
-        # number the contexts of n ids: by their first and their last `length` ids
+        # Give each distinct context of n ids a number. A context is determined by the numbers of
+        # its first and its last `length` ids, which together cover it.
         shift = n - length
         earlier = np.concatenate([np.zeros(min(shift, W), np.int64), contexts[: max(W - shift, 0)]])
         keys = earlier * W + contexts
@@ -48,15 +53,17 @@ def window_predictions(
 def smoothed_predictions(
     contexts: NDArray[np.integer], ids: NDArray[np.int64], lower: Floats
 ) -> tuple[Floats, Floats]:
-    """Return distributions (W, V) of the next id, by what followed equal contexts before.
+    """Return distributions of the next id at each place, by the ids that followed its context.
 
     Args:
-        contexts: (W,) a number for the context that ends at each place.
+        contexts: (W,) a number for the context that ends at each place; equal contexts have equal
+            numbers.
         ids: (W,) the window.
-        lower: (W, V) distributions that get the probability freed by `DISCOUNT`.
+        lower: (W, V) the `lower` distribution at each place.
 
     Returns:
-        The distributions, and an array (W, 2): the total and the distinct number of next ids.
+        The distributions (W, V); and an array (W, 2) with the number of ids that followed the
+        context, with and without repeats.
     """
     counts = _counts_so_far(contexts, ids, lower.shape[1])
     total = counts.sum(1, keepdims=True)
@@ -70,9 +77,9 @@ def smoothed_predictions(
 def _counts_so_far(
     contexts: NDArray[np.integer], ids: NDArray[np.int64], V: int
 ) -> NDArray[np.float32]:
-    """Return counts (W, V): in row i, how often each id follows `contexts[i]` in `ids[:i + 1]`.
+    """Return counts (W, V): how often each id has followed the context at each place before.
 
-    `contexts[j]` is a number for the context that ends at `ids[j]`; `ids[j + 1]` follows it.
+    Element (i, v) is the number of j < i with contexts[j] == contexts[i] and ids[j + 1] == v.
     """
     W = len(ids)
     order = np.argsort(contexts, kind="stable")  # places by context, then in order
@@ -89,16 +96,18 @@ def _counts_so_far(
 
 
 class WindowCounts:
-    """Counts of the ids after each context in B texts, to each of which ids are appended.
+    """Counts of the ids that followed the last ids of B texts, to each of which ids are appended.
 
-    An id was counted after the last n ids of its text if the n ids before it equal them. So it is
-    enough to know, for each place of each text, how many ids before it equal the last ids.
+    `_matches` has, for each place of a text, the number of ids before the place that equal the last
+    ids of the text: 2 for the `c` of `abcab`. If that number is n or more, the id at the place
+    followed the last n ids. Appending an id takes one pass over `_matches`.
 
     Args:
         texts: the ids of each text.
         V: number of distinct ids.
         orders: the ascending numbers of ids in the contexts.
-        padding: places before each text that contain `NO_ID`; at least 2, and the last order.
+        padding: the number of places, filled with `NO_ID`, before each text; at least 2, and at
+            least the largest of `orders`.
     """
 
     def __init__(
@@ -112,7 +121,6 @@ class WindowCounts:
         self.ids = np.full((len(texts), max(self.ends) + ROOM), NO_ID, np.min_scalar_type(-V))
         for row, text in enumerate(texts):
             self.ids[row, padding : self.ends[row]] = text
-        # how many ids before each place equal the last ids of the text, at most `_longest`
         self._matches = np.zeros(self.ids.shape, np.int16)
         self._at_least = np.tri(len(orders), dtype=np.float32).T
         self.end = int(self.ends.max())  # end of the longest text
@@ -151,11 +159,11 @@ class WindowCounts:
         self.rows, self.end = np.arange(len(rows)), int(self.ends.max())
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return `terms_of` the counts after the last ids of each text, by order."""
+        """Return p, shares and numbers of ids (see `terms_of`) for each order and text."""
         return terms_of(self._counts())
 
     def _counts(self) -> Floats:
-        """Return how often each id followed the last ids of each text, (len(orders), B, V)."""
+        """Return how often each id followed the last n ids of each text, (len(orders), B, V)."""
         B, end, orders = len(self.rows), self.end, len(self._at_least)
         matches, ids = self._matches[:, :end].ravel(), self.ids[:, :end].ravel()
         places = np.flatnonzero(matches)
@@ -167,7 +175,7 @@ class WindowCounts:
         return counts.reshape(orders, B, self.V)
 
     def _match(self) -> None:
-        """Count at each place how many ids before it equal the last ids of the text."""
+        """Compute `_matches`, with values of at most `_longest`, from the ids."""
         matched = np.arange(self.ids.shape[1]) < self.ends[:, None]
         for n, last in enumerate(self.last(self._longest), 1):
             equal = (self.ids == last[:, None]) & (last != NO_ID)[:, None]
@@ -177,11 +185,13 @@ class WindowCounts:
 
 
 def terms_of(counts: Floats) -> tuple[Floats, Floats, Floats]:
-    """Return the terms of the distributions by `counts` (K, B, V) of ids after K contexts.
+    """Return p and share of the distributions P = p + share * lower, by counts after K contexts.
+
+    `counts` (K, B, V) has how often each of V ids followed each of K contexts in each of B texts.
 
     Returns:
-        (K, B, V) the discounted counts divided by their total; (K, B) the weights of the
-        distributions that smooth them; and (2 K, B) the total and the distinct number of next ids.
+        p (K, B, V); shares (K, B); and an array (2 K, B) that has, for each context, the number of
+        ids that followed it, with and without repeats.
     """
     K, B, _ = counts.shape
     seen = np.minimum(counts, 1)

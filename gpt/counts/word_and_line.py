@@ -1,7 +1,9 @@
-"""Contexts other than the last ids: the current word, and the character above in the last line.
+"""Two more contexts of the next character: the current word, and the character above it.
 
-The context model of the PAQ compressors (Mahoney 2005, "Adaptive weighing of context models for
-lossless data compression") has both. The first predicts prose, the second tables and code.
+The current word is its characters so far. The character above is the one at the same column of the
+previous line; its context includes the last two characters. The current word helps in prose, the
+character above in tables and code. Both are contexts of the PAQ compressors (Mahoney 2005,
+"Adaptive weighing of context models for lossless data compression").
 
 A context is represented by a key of 64 bits. Different contexts can share a key, but hardly ever
 do: with T = 16,384 the probability is below 1e-10 for a window.
@@ -20,7 +22,7 @@ from gpt.counts.window import WindowCounts, terms_of
 
 Keys64 = NDArray[np.uint64]
 NAMES = ("the current word", "the character above and the last 2")
-MULTIPLIER = 0x9E3779B97F4A7C15  # odd: it has an inverse modulo 2**64
+MULTIPLIER = 0x9E3779B97F4A7C15  # odd, so that it has an inverse modulo 2**64
 INVERSE = pow(MULTIPLIER, -1, 2**64)
 NO_KEY = 0  # in an array of keys: a place without a context
 MISSING = -1  # instead of an id or a place that does not exist
@@ -45,7 +47,7 @@ class Characters:
         return cls(np.array(in_word), names.index("\n") if "\n" in names else MISSING)
 
     def keys(self, ids: NDArray[np.int64]) -> Keys64:
-        """Return the keys of both contexts after each id of a window of W `ids`, (2, W)."""
+        """Return keys (2, W) of the two contexts after each id of a window `ids` (W,)."""
         places, P = np.arange(len(ids)), np.uint64(MULTIPLIER)
         # 1. the current word: sum of (id + 1) * MULTIPLIER**place, with places from its start
         starts = self.word_starts(ids)
@@ -63,14 +65,17 @@ class Characters:
         return np.stack([words, self.above_key(above_ids, before, ids)])
 
     def word_starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the place where the word of each id begins, (W,). Other ids are words alone."""
+        """Return, for each id, the index at which its word begins, (W,).
+
+        An id that is not part of a word counts as a word of one id.
+        """
         in_word = self.in_word[ids]
         begins = ~(in_word & np.concatenate([[False], in_word[:-1]]))
         starts: NDArray[np.int64] = np.maximum.accumulate(np.where(begins, np.arange(len(ids)), 0))
         return starts
 
     def line_starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the place where the line of the next id begins, for each id, (W,)."""
+        """Return, for each id, the index at which the line of the following id begins, (W,)."""
         after = np.where(ids == self.newline, np.arange(1, len(ids) + 1), 0)
         starts: NDArray[np.int64] = np.maximum.accumulate(after)
         return starts
@@ -78,18 +83,21 @@ class Characters:
     def above_key(
         self, above: NDArray[np.int64], before: NDArray[np.int64], last: NDArray[np.int64]
     ) -> Keys64:
-        """Return a key for the id above the next one, and the last two ids; any may be MISSING."""
+        """Return keys of the ids `above` the next ones with the last two ids, `before` and `last`.
+
+        Any of these ids may be MISSING.
+        """
         base = len(self.in_word) + 1
         return (((above + 1) * base + before + 1) * base + last + 1).astype(np.uint64)
 
 
 class WordAndLineCounts:
-    """Counts of the ids after the two contexts in B texts, to each of which ids are appended.
+    """Counts of the ids that followed the two contexts in B texts, to each of which ids are added.
 
     Args:
-        window: the texts. Call `append` after each id that is appended to them.
+        window: the texts. Call its `append` and `select` before those of this object.
         characters: the properties of the ids.
-        contexts: the names of both contexts, or none to count nothing.
+        contexts: `NAMES`, or an empty sequence to count nothing.
     """
 
     def __init__(
@@ -99,7 +107,7 @@ class WordAndLineCounts:
         B, places = window.ids.shape
         self.keys = np.full((len(contexts), B, places), NO_KEY, np.uint64)
         self._in_word = np.zeros(B, bool)  # whether the last id is part of a word
-        self._power = np.full(B, MULTIPLIER, np.uint64)  # to the number of ids of the current word
+        self._power = np.full(B, MULTIPLIER, np.uint64)  # MULTIPLIER ** (ids of current word)
         self._line = np.zeros(B, np.int64)  # where the current line begins
         self._above_line = np.full(B, MISSING)  # where the line above begins
         for row in range(B):
@@ -143,13 +151,13 @@ class WordAndLineCounts:
         self.keys[1, rows, ends - 1] = self.characters.above_key(above_ids, before, last)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep only the texts in `rows`; `window` has selected them already."""
+        """Keep only the texts in `rows`."""
         self.keys = self.keys[:, rows]
         self._in_word, self._power = self._in_word[rows], self._power[rows]
         self._line, self._above_line = self._line[rows], self._above_line[rows]
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return `terms_of` the counts after the contexts at the end of each text."""
+        """Return p, shares and numbers of ids (see `terms_of`) for each context and text."""
         return terms_of(self._counts())
 
     def _counts(self) -> Floats:

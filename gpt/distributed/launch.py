@@ -42,7 +42,11 @@ def is_first_to_fail() -> bool:
 
 
 def begin_training() -> str | None:
-    """Begin a training. If torchrun restarted it, return the run folder to resume, else None."""
+    """Count a training that begins in this process, and look up its run.
+
+    Return the folder of the run to resume if torchrun restarted this process during this training;
+    otherwise None.
+    """
     global _trainings
     _trainings += 1
     if not is_launched() or not (store := _connect()).check([f"gpt/training/{_trainings}"]):

@@ -70,14 +70,15 @@ class BlockSums:
 
 
 def expanded_tail(tail: float, n: int) -> float:
-    """Return the probability, below `tail`, at which to take a bootstrap quantile.
+    """Return a smaller tail probability, which widens a bootstrap interval of few blocks.
 
-    An interval between the quantiles at `tail` and 1 - `tail` is too narrow if `n`, the number of
-    blocks, is small. This correction is that of Hesterberg (arXiv:1411.5279, section 4.3). Let t be
-    the quantile at `tail` of Student's t distribution with n - 1 degrees of freedom, computed by
-    the expansion of Cornish and Fisher. Return the normal probability of t * sqrt(n/(n - 1)).
+    If `n`, the number of blocks, is small, the interval between the quantiles at `tail` and
+    1 - `tail` is too narrow. Hesterberg (arXiv:1411.5279, section 4.3) replaces `tail` by
+    Phi(t * sqrt(n / (n - 1))). Phi is the standard normal distribution function, and t is the
+    quantile at `tail` of Student's t distribution with n - 1 degrees of freedom.
     """
     normal, freedom = NormalDist(), n - 1
     z = normal.inv_cdf(tail)
+    # quantile of Student's t distribution, by the expansion of Cornish and Fisher
     t = z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
     return normal.cdf(t * math.sqrt(n / freedom))

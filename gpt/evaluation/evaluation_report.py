@@ -139,11 +139,11 @@ def evaluate_text(
 
 
 def rule(T: int, context: int, stride: int | None, unit: str) -> str:
-    """Describe what each id is predicted from.
+    """Return a phrase that describes the windows, and from which ids each id is predicted.
 
     Args:
-        T: the ids of a window.
-        context: the ids that attention sees at once.
+        T: the length of a window, in ids.
+        context: the number of ids that attention sees at once, at most `T`.
         stride: see `score_text`.
         unit: what an id stands for: `character` or `byte`.
     """

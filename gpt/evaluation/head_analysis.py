@@ -44,11 +44,10 @@ class LogitLens:
 
 @dataclass(frozen=True)
 class CountsAnalysis:
-    """Predictions of a model that mixes counts with its network, and the weights of both.
+    """Predictions of a model that mixes n-gram counts with its network, and the mixture's weights.
 
-    `lens` has two rows, which are shown after those of the network's logit lens. Row 0 is the
-    prediction by counts alone, with the weights from `without_network`. Row 1 is the prediction of
-    the whole model.
+    Row 0 of `lens` is the prediction by counts alone (see `without_network`). Row 1 is that of the
+    whole model. Pages show these rows below those of the network's logit lens.
     """
 
     lens: LogitLens  # two rows

@@ -204,7 +204,8 @@ class Units:
 def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
     """Return the ids of `text` that `evaluate` needs to score all characters but the first.
 
-    The id that `evaluate` skips is the first character or, if ids are bytes, its last byte.
+    The first id is only context. It is the first character or, if ids are bytes, the last byte of
+    the first character.
     """
     return vocabulary.encode(text)[len(vocabulary.encode(text[:1])) - 1 :]
 

@@ -32,9 +32,10 @@ class Copying:
     """Copies of the train split in a text.
 
     Attributes:
-        shares: the fraction of all substrings of n ids that occur in the train split, by n.
-        longest: the ids of the longest of these substrings.
-        longest_text: this substring.
+        shares: for each length n, the fraction of the text's substrings of n ids that occur in the
+            train split.
+        longest: the number of ids of the longest substring that occurs in the train split.
+        longest_text: this longest substring.
     """
 
     shares: dict[int, float]
@@ -44,13 +45,14 @@ class Copying:
 
 @dataclass(frozen=True)
 class Recall:
-    """How well a model continues prefixes of a text as the text itself does.
+    """How well a model predicts the continuations of excerpts of a text from their first ids.
 
     Attributes:
-        excerpts: the number of prefixes.
-        loss: nats per id of the true continuations.
-        exact: the fraction of prefixes whose true continuation consists of the most likely ids.
-        probability: the mean probability of sampling the whole true continuation.
+        excerpts: the number of excerpts. Each is a prefix and its continuation in the text.
+        loss: nats per id of the continuations.
+        exact: the fraction of continuations of which each id is the most likely one, so that
+            greedy decoding would write them exactly.
+        probability: the mean probability that sampling writes the continuation exactly.
     """
 
     excerpts: int
@@ -61,17 +63,17 @@ class Recall:
 
 @dataclass(frozen=True)
 class MemorisationReport:
-    """Comparison of the train split with unseen text that people wrote.
+    """How much a model repeats its train split, compared with unseen text that people wrote.
 
     Attributes:
-        prefix: ids of each prefix in `train` and `unseen`.
-        continuation: ids of each continuation.
+        prefix: number of ids of each prefix in `train` and `unseen`.
+        continuation: number of ids of each continuation.
         samples: copies of the train split in samples of the model.
         human: copies of the train split in the evaluated text.
         train: recall of the train split.
         unseen: recall of the evaluated text.
-        memorised: whether the samples copy more than the evaluated text, or the train split is
-            recalled exactly more often, by at least EXCESS.
+        memorised: True if the share of COPY_IDS in `samples` exceeds that in `human` by at least
+            EXCESS, or `train.exact` exceeds `unseen.exact` by at least EXCESS.
         verdict: the conclusion in words.
     """
 
@@ -92,7 +94,7 @@ def measure_memorisation(
     samples: Sequence[Ids],
     mixture: Mixture | None = None,
 ) -> MemorisationReport:
-    """Compare samples and recall of a model with the unseen `text`.
+    """Search samples of a model for copies, measure its recall, and compare both with `text`.
 
     Args:
         model: the network, which is set to evaluation mode.

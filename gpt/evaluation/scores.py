@@ -51,17 +51,18 @@ def score_text(
 ) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
-    By default, the windows are those of `evaluate_each`, and so are the losses. With `stride`, the
-    windows overlap, as `sliding_windows` explains.
+    Each id is predicted from the ids before it in its window. By default, windows do not overlap:
+    the losses are those that `evaluate_each` averages. With `stride`, windows overlap (see
+    `sliding_windows`), so that ids are predicted from more context.
 
     Args:
         model: the network, which is set to evaluation mode.
-        ids: the ids of at least two characters or bytes.
+        ids: the text, at least two ids.
         vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
             probability p, each of them has probability p / k.
         mixture: counts to mix the network's predictions with.
-        stride: ids from one window to the next, at most the network's context; None for windows
-            that do not overlap.
+        stride: the number of ids by which the window moves, at most the network's context; None
+            for windows that do not overlap.
     """
     device, members = next(model.parameters()).device, members_of(model)
     V = members[0].head.out_features
@@ -79,7 +80,7 @@ def score_text(
         top = logs.max(-1)
         hits = top.indices == y
         if vocabulary.unknown > 1:
-            hits &= y != vocabulary.unknown_id  # which of them it is stays open
+            hits &= y != vocabulary.unknown_id  # does not say which of the characters it is
         contexts = torch.arange(x.shape[1] - y.shape[1], x.shape[1]).expand(y.shape) + 1
         losses = -logs.gather(-1, y[..., None])[..., 0]
         parts = (losses, contexts, top.values.exp(), hits)
@@ -103,11 +104,11 @@ def _windows(ids: Ids, T: int, stride: int | None, B: int) -> Iterator[Batch]:
 
 
 def last_logits(member: GPT, x: Tensor, n: int) -> Tensor:
-    """Return the logits (B, n, V) of the network `member` after the last `n` ids of windows `x`.
+    """Return the logits (B, n, V) of `member` after each of the last `n` ids of windows `x` (B, W).
 
-    `x` has the shape (B, W). If `n` is W, windows longer than the network's context are predicted
-    in segments (see `segmented`). Otherwise, the network gets only the last ids of each window, as
-    many as its context has.
+    The windows can be longer than the context of the network `member`. If `n` is W, they are
+    divided into segments (see `segmented`). Otherwise, only the last ids that fit into the context
+    are used.
     """
     if n == x.shape[1]:
         return segmented(member, x)

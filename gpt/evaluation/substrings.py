@@ -1,7 +1,9 @@
-"""Find which substrings of some pieces also occur in a long text, exactly and in bounded memory.
+"""Find which substrings of some short texts also occur in a long text, in bounded memory.
 
-Equal substrings of the pieces get the same number. A substring of more than n ids is a pair of
-overlapping substrings of n ids, so the number of a pair is found by a lookup in a sorted array.
+The short texts are called pieces. Each distinct substring of n ids of the pieces has a number. A
+longer substring, of up to 2 n ids, is determined by the numbers of its first and its last n ids.
+This pair of numbers is its key. A lookup in the sorted keys of the pieces gives its own number.
+Numbers of 2, 4, 8, ... ids are computed in turn.
 
 M: ids of the joined pieces, K: distinct substrings of one length, N: ids of a part of the text.
 """
@@ -55,7 +57,11 @@ class _Table:
         return _Table(n, *np.unique(self.pairs(self.numbers, n), return_inverse=True))
 
     def pairs(self, numbers: Numbers, n: int) -> Numbers:
-        """Return keys of substrings of `n` ids from `numbers` of substrings of `self.n` ids."""
+        """Return the keys of the substrings of `n` ids that begin at each place of a text.
+
+        `numbers` are those of the text's substrings of `self.n` ids. The key is ABSENT if one of
+        its two numbers is.
+        """
         shift = n - self.n
         first, second = numbers[: max(len(numbers) - shift, 0)], numbers[shift:]
         present = (first != ABSENT) & (second != ABSENT)
@@ -74,7 +80,7 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> Copies:
     """Find the substrings of `pieces` that occur in `text`.
 
     Args:
-        text: any number of ids, which may be memory-mapped.
+        text: the ids to search, which may be memory-mapped.
         pieces: texts of a few thousand ids in total, each with at least one id.
     """
     separator = np.array([SEPARATOR])
@@ -110,14 +116,13 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> Copies:
 
 
 def _longest(part: Ids, table: _Table, numbers: Numbers, longest: Ids) -> Ids:
-    """Return the longest copy in `part`, or `longest` if `part` has no longer one.
+    """Return the longest substring of the pieces in `part`, or `longest` if it is at least as long.
 
     Args:
-        part: (N,) ids of a part of the text.
+        part: (N,) ids of a part of the text. It has no substring of 2 n ids of the pieces.
         table: the pieces' substrings of n ids.
-        numbers: (N - n + 1,) numbers in `table` of the substrings of `part`. No substring of 2 n
-            ids occurs in both.
-        longest: the longest copy that is known.
+        numbers: (N - n + 1,) number in `table` of each substring of n ids of `part`, or ABSENT.
+        longest: the longest substring of the pieces in earlier parts.
     """
     M = len(table.numbers) + table.n - 1
     low, high = max(table.n - 1, len(longest)), min(2 * table.n, M + 1)

@@ -40,7 +40,10 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
 def _memorisation_parts(
     report: MemorisationReport, unit: str
 ) -> list[tuple[int, "RenderableType"]]:
-    """Return the indented parts that show `report`; ids are of the kind `unit`."""
+    """Return parts for `render`: a table of copies, a table of recall, and the verdict of `report`.
+
+    `unit` is the noun for what an id stands for: `character` or `byte`.
+    """
     rows = [
         (f"{n} {unit}s", f"{100 * share:.1f} %", f"{100 * report.human.shares[n]:.1f} %")
         for n, share in report.samples.shares.items()

@@ -96,8 +96,8 @@ def report_fields(report: TextReport) -> list[tuple[str, str]]:
 def finding_tables(report: TextReport) -> Sequence[tuple[str, int, Sequence[tuple[str, ...]]]]:
     """Return a table for the rare characters, and one for each kind of suspicious characters.
 
-    A table is a tuple: a caption, the number of distinct characters or strings that were found, and
-    rows of cells, each for one of them. Not all of them have a row.
+    A table is a tuple: a caption; the number of distinct characters or strings that were found; and
+    a row of cells for each of them, or for the first MAX_FINDINGS if there are more.
     """
     kinds = [(f"rare: each occurs fewer than {RARE_COUNT} times", report.rare, report.rarest)]
     for each in report.suspicious:

@@ -19,9 +19,13 @@ def check_known(
 ) -> None:
     """Raise UsageError if `text` has characters outside the vocabulary.
 
-    The message begins with `what` and ends with `advice`. Some vocabularies have one id for all
-    unknown characters. If this vocabulary does and `shared` is True, unknown characters are
-    accepted, except surrogates, which no valid text contains.
+    Args:
+        text: the text to check.
+        vocabulary: the characters that are known.
+        advice: the end of the message: what to do.
+        what: the beginning of the message: what the text is.
+        shared: whether to accept unknown characters if `vocabulary` has an id that they share.
+            Surrogates, which no valid text contains, are refused even then.
     """
     unknown = vocabulary.outside(text)
     if shared and vocabulary.unknown_id is not None:

@@ -27,7 +27,10 @@ class Detokenizer:
                 self.push(byte, 0.0)
 
     def push(self, id_: int, log_probability: float) -> list[tuple[str, float]]:
-        """Add an id; return the 0 to 2 characters that it completes, with log-probabilities."""
+        """Add an id; return the characters that it completes, with log-probabilities.
+
+        There can be two: U+FFFD for an earlier, incomplete character, and that of the id.
+        """
         if self.utf8 is None:
             return [(self.names[id_], log_probability)]
         self.waiting.append(log_probability)
@@ -49,7 +52,7 @@ class Chunk:
     text: str
     log_probabilities: list[float]
     ended: bool = False  # True in the sample's last chunk
-    stop: str | None = None  # the stop string that ended the sample; None: its length did
+    stop: str | None = None  # the stop string that ended the sample; None if its length did
 
 
 @dataclass

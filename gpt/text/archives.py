@@ -69,7 +69,7 @@ def _read_tar(path: Path) -> Iterator[tuple[str, Entry]]:
 
 
 class _TarHeader(tarfile.TarInfo):
-    """Header of a file in a .tar. A damaged header raises an error; tarfile would ignore it."""
+    """Header of a file in a .tar. A damaged header raises an error; tarfile would skip it."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:

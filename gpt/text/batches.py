@@ -11,7 +11,7 @@ from gpt.seeds import uniforms
 from gpt.text.vocabulary import MASKED, Ids
 
 EVAL_CHARACTERS = 4096  # characters in a forward pass of an evaluation thread; limits memory
-ACCELERATOR_EVAL_CHARACTERS = 2**16  # the same on an accelerator, which fewer would not occupy
+ACCELERATOR_EVAL_CHARACTERS = 2**16  # on an accelerator, where fewer would leave it partly idle
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 """Inputs x and targets y, int64, (B, T) each."""
@@ -20,10 +20,10 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 def batch(ids: Ids, B: int, T: int, *, seed: int, step: int) -> Batch:
     """Draw `B` random windows of `T` ids as inputs, and the id after each input as its target.
 
-    The result depends only on the arguments. Windows are drawn in epochs. Each epoch divides the
-    text into consecutive windows, from a random offset on, and returns them in random order. With
-    constant `B` and `T`, an epoch contains no character twice, and omits fewer than 2 `T`
-    characters. Windows drawn with replacement would repeat some characters and omit many.
+    The result depends only on the arguments. Windows are drawn in epochs: an epoch cuts the text
+    into consecutive windows, which begin at a random offset, and draws each window once, in random
+    order. With constant `B` and `T`, an epoch contains no character twice, and omits fewer than
+    2 `T` characters. Windows drawn with replacement would repeat some characters and omit many.
 
     Args:
         ids: the text.
@@ -52,17 +52,17 @@ def _windows(length: int, T: int) -> int:
 def _starts(
     length: int, T: int, seed: int, epoch: int, positions: NDArray[np.int_]
 ) -> NDArray[np.int_]:
-    """Return the indices in the text at which some windows of an epoch start.
+    """Return the indices in the text at which the windows at `positions` of an epoch start.
 
-    An epoch divides the text into consecutive windows, from a random index on. A window that would
-    exceed the end of the text starts near the beginning of the text instead.
+    The windows of an epoch are consecutive. They begin at a random index, and continue near the
+    beginning of the text after its end is reached.
 
     Args:
         length: the number of ids in the text.
         T: the number of ids in each window.
         seed: the seed of the run.
         epoch: the number of the epoch, counted from 0.
-        positions: which windows: their positions in the random order of the epoch.
+        positions: the places of the wanted windows in the random order of the epoch.
     """
     source = uniforms(seed, "batch", epoch)
     offset = int(source.integers(length - T))
@@ -120,10 +120,11 @@ def consecutive_windows(ids: Ids, T: int, at_once: int | None = None) -> Iterato
 
 
 def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
-    """Yield batches of windows that overlap, of which only the last ids are targets.
+    """Yield batches of overlapping windows; only the ids after the overlap are targets.
 
     Each id but the first is a target exactly once. It is predicted from at least `T - stride` ids,
-    or from all ids before it if there are fewer.
+    or from all ids before it if there are fewer. For example, with T = 4 and stride = 2, the inputs
+    2 3 4 5 have the targets 5 6, and the next inputs, 4 5 6 7, have the targets 7 8.
 
     Args:
         ids: the text.
@@ -132,7 +133,8 @@ def sliding_windows(ids: Ids, T: int, stride: int, B: int) -> Iterator[Batch]:
         B: the largest number of windows in a batch.
 
     Yields:
-        Inputs (B, W) and targets (B, n) with n <= W <= `T`: the ids after the last n inputs.
+        Inputs (B, W) with W <= `T`, and targets (B, n) with n <= `stride`: the ids that follow each
+        of the last n inputs.
     """
     last = len(ids) - 1
 
@@ -165,12 +167,13 @@ def spread_windows(
 def scored_windows(
     ids: Ids, T: int, characters: int | None = None, at_once: int | None = None
 ) -> Iterator[Batch]:
-    """Yield batches of windows of a text.
+    """Yield batches of the windows that an evaluation scores.
 
     Args:
         ids: the text.
         T: the number of ids in each window.
-        characters: if set, yield windows of about this many of the ids, evenly spread, not of all.
+        characters: the approximate number of ids to score, in evenly spread windows; None to score
+            the whole text in consecutive windows.
         at_once: the approximate number of ids in a batch, by default EVAL_CHARACTERS.
     """
     if characters is None or characters >= len(ids) - 1 or len(ids) <= T:

@@ -1,9 +1,9 @@
-"""Select texts from a record or a row of a table by `data.column`.
+"""Select the texts in a record, or in a row of a table, by the setting `data.column`.
 
-`data.column` contains the name of a column, several names separated by commas, or a path into
-nested objects (`post.text`). In a list, the path is followed in each element (`messages.content`).
-Several values are joined by line ends, numbers are read as text, and nulls are skipped. If a column
-has exactly the name `data.column`, commas and dots in it have no meaning.
+The setting is the name of a column, several names separated by commas, or a path into nested
+objects (`post.text`). In a list, the path is followed in each element (`messages.content`). The
+selected values of a record are joined by line ends; numbers become text, and nulls are skipped. If
+the whole setting is the name of a column, it is not split at its commas and dots.
 """
 
 from collections.abc import Iterable, Sequence
@@ -69,7 +69,7 @@ def split_column(column: str, names: Iterable[str]) -> list[str]:
 def check_columns(name: str, column: str, wanted: list[str], names: Sequence[str]) -> None:
     """Raise TextError unless each column in `wanted` occurs exactly once in `names`.
 
-    The message cites `name` (of the file) and `column` (the setting `data.column`).
+    The message quotes `name`, the name of the file, and `column`, the setting `data.column`.
     """
     if any(names.count(each) != 1 for each in wanted):
         raise TextError(

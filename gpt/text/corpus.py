@@ -49,7 +49,7 @@ class Corpus:
         characters: the number of characters of both splits.
         val_characters: the number of characters of the val split.
         val_bytes: the size of the val split in UTF-8.
-        val_first_bytes: the size of the first character of val in UTF-8.
+        val_first_bytes: the size in UTF-8 of the first character of val, which is not scored.
         standard_input: the file with the text from standard input; None if there is no such text.
     """
 

@@ -17,9 +17,10 @@ class Document:
     Attributes:
         name: the name of the document in messages.
         chunks: returns an iterator over the content, in chunks of bounded size. Each chunk is whole
-            characters in UTF-8, without a byte-order mark. Call `chunks` before the next document
-            is requested.
-        raw: whether the document is binary. If so, its chunks are any bytes, and not normalised.
+            characters in UTF-8, without a byte-order mark. Read the chunks before requesting the
+            next document, because archives are read in one pass.
+        raw: whether the document is binary. If so, its chunks are any bytes, and must not be
+            normalised.
     """
 
     name: str
@@ -102,5 +103,5 @@ class Source:
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The files and records that are not read. The first access reads archives and tables."""
+        """The files and records that are skipped, found by reading all archives and tables once."""
         return tuple(part for part in self.parts() if isinstance(part, Skipped))

@@ -60,7 +60,10 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield the documents of this part. Put separators between them, except between lines."""
+        """Yield the documents of this part, with separators between them.
+
+        Lines get no separators, because a line includes its line end.
+        """
         separator, documents = separator_bytes(self.data), self.data.documents
         index, is_first = 0, True
         for file in self.source.documents():
@@ -196,8 +199,8 @@ def count(
 def _given(vocabulary: Vocabulary, counts: CharacterCounts, name: str) -> Vocabulary:
     """Return the given `vocabulary`, adapted to a text with the character counts `counts`.
 
-    All characters of the text that are not in `vocabulary` share its unknown id. Their number is
-    set as `unknown`. `name` is the name of the text in messages.
+    All characters of the text that are not in `vocabulary` share its unknown id. Their number
+    becomes the attribute `unknown` of the result. `name` is the name of the text in messages.
 
     Raises:
         TextError: some characters are not in `vocabulary`, and it has no unknown id.
@@ -223,10 +226,11 @@ def write(
     `counts` is the result of `count`. `progress` is called with the number of bytes of each chunk.
 
     Returns:
-        sha256: the hash of the text in UTF-8, and of `train_ids` if there are two parts.
+        sha256: the hash of the text in UTF-8. If there are two parts, the hash also covers
+            `train_ids`, because an equal text can be split at another place.
         train_ids: the number of ids before the val split.
         val_bytes: the size of the val split in UTF-8.
-        val_first_bytes: the size of the first character of val in UTF-8.
+        val_first_bytes: the size in UTF-8 of the first character of val, which is not scored.
 
     Raises:
         KeyError, ValueError: the text has changed since it was counted.

@@ -25,7 +25,7 @@ class Entry:
 
     Attributes:
         name: the name of the file in messages.
-        open: returns a binary stream of the content. If `start` is set, the stream begins after it.
+        open: returns a binary stream of the content, or of the content after `start`.
         start: the first bytes of a file in a .tar, which can be read only once; otherwise None.
     """
 

@@ -187,7 +187,7 @@ class Evaluator:
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         gate_fit = self.context.gate_fit
         is_untrained = not step and not any(m.head.weight.any() for m in members_of(self.model))
-        # every id is equally likely
+        # the head is zero, so every id is equally likely
         if is_untrained and vocabulary.unknown_id is None and gate_fit is None:
             return {name: math.log(len(vocabulary))}
         self.stopwatch.lap(EVALUATION, 0)

@@ -1,13 +1,14 @@
 """Fit the gate that mixes counts with the network, on text that neither has seen.
 
-The network trains on all of the train split but a part in its middle. For the fit, that part is
-predicted by the network and by counts of the rest. On text that the network has trained on, its
-predictions are too good: a gate fitted there would trust it too much. The part is not at the end,
-which is often about the same things as val: a network that lacks it predicts val far worse. It is
-not at the start, which can be of another kind than val, in a sorted list for example.
+A part in the middle of the train split is held out: the network does not train on it. The gate is
+fitted to predictions of this part by the network and by counts of the rest. On text that the
+network has trained on, its predictions are too good, so the gate would trust the network too much.
 
-Fitting takes seconds, so it is repeated at every evaluation, from the same initial gate: its result
-is a function of the network alone.
+Why the middle? The end is often about the same things as val, so a network that does not train on
+the end predicts val far worse. The start can differ from val, for example in a sorted list.
+
+The gate is fitted again at every evaluation, which takes seconds. Each fit starts from the same
+initial gate, so the result depends on the network alone.
 
 n: ids of the held-out part, E: experts, F: features, V: number of distinct ids.
 """
@@ -48,8 +49,9 @@ def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
 
     Args:
         train_ids: number of ids of the train split.
-        context: the network's context length. More than `context` ids are left to train it on.
-        experts: number of experts, each of which predicts every id from n-gram counts.
+        context: the network's context length. The network keeps at least `context` + 1 ids.
+        experts: number of experts. Memory limits the result, because `experts` * `V`
+            log-probabilities are stored for each held-out id.
         V: size of the vocabulary.
     """
     wanted = max(int(HELD_OUT_FRACTION * train_ids), min(MIN_HELD_OUT_IDS, train_ids // 5))
@@ -58,10 +60,10 @@ def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
 
 
 def hold_out(train: Ids, count: int) -> tuple[Ids, Ids]:
-    """Return `count` ids from the middle of `train`, and all others.
+    """Return `count` ids from the middle of `train`, and all other ids.
 
-    From a `train` that is longer than `MAX_COPIED_IDS`, the first ids are held out, so that the
-    others need not be copied.
+    If `train` has more than `MAX_COPIED_IDS` ids, the first `count` ids are held out instead, so
+    that the other ids are one slice of `train` and need not be copied.
     """
     start = (len(train) - count) // 2 if len(train) <= MAX_COPIED_IDS else 0
     end = start + count
@@ -105,7 +107,10 @@ class GateFit:
         self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture then
 
     def fit(self, model: LanguageModel, step: int) -> Mixture:
-        """Return the mixture of the counts and `model`, whose weights are those of `step`."""
+        """Return the mixture of the counts and `model`.
+
+        The gate is fitted by the first call for each `step`, and kept for further calls.
+        """
         if self._fitted is not None and self._fitted[0] == step:
             return self._fitted[1]
         device = next(model.parameters()).device
@@ -127,19 +132,19 @@ def fit_gate(log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: i
 
     Args:
         log_probabilities: (n, E + 1, V): those of E experts, then those of the network.
-        inputs: the F inputs of the gate for each target, (n, F).
+        inputs: the inputs of the gate for each target, (n, F + E + 1).
         targets: the n ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.
     """
     n, size, _ = log_probabilities.shape
-    F = inputs.shape[1]
+    width = inputs.shape[1]
     mean, scale = inputs.mean(0), inputs.std(0) + np.float32(1e-3)
     scaled = torch.from_numpy((inputs - mean) / scale)
     source = generator(seed, "gate", 0)
     bias = torch.full((size,), (1 - NETWORK_WEIGHT) / (size - 1))
     bias[-1] = NETWORK_WEIGHT
     parameters = [
-        torch.randn(F, HIDDEN, generator=source) / F**0.5,
+        torch.randn(width, HIDDEN, generator=source) / width**0.5,
         torch.zeros(HIDDEN),
         torch.zeros(HIDDEN, size),
         bias,

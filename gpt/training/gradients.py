@@ -163,5 +163,5 @@ def chunk_count(B: int, T: int, C: int, workers: int) -> int:
 
 
 def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
-    """Return how many of `B` windows are processed at a time, by all workers; see `chunk_count`."""
+    """Return how many of `B` windows all workers together process at a time; see `chunk_count`."""
     return min(B, workers * -(-B // chunk_count(B, T, C, workers)))

@@ -78,7 +78,10 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
 
 
 def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
-    """Return, for each id in `new`, the id in `old` of the same character; if none, OLD_MEAN."""
+    """Return which row of an old embedding table each id of `new` gets.
+
+    This is the row of the same character in `old`, or OLD_MEAN for a new character.
+    """
     if new.is_bytes:
         return list(range(len(new)))
     ids = {c: i for i, c in enumerate(old.characters)}

@@ -15,8 +15,9 @@ LOGITS_AT_ONCE = 2**21  # logits in memory at a time; 8 MB of float32 fit into t
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
     """Return cross_entropy(x @ weight.T, targets, reduction="sum") without (N, V) logits.
 
-    Logits, loss and gradients are computed together, for a few rows at a time. These fit into the
-    cache, so memory access limits the speed less (Liger Kernel, arXiv:2410.10989, section 3.2).
+    Logits, loss and gradients are computed together, for a few rows of `x` at a time. The logits of
+    these rows fit into the processor's cache, which is faster than writing all logits to memory
+    (Liger Kernel, arXiv:2410.10989, section 3.2).
 
     Args:
         x: the input of the head for N characters, (N, C).

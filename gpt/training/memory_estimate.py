@@ -104,7 +104,7 @@ def training_bytes(
 
 
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
-    """Return the bytes of n-gram predictions for the held-out ids and one window per thread."""
+    """Return the bytes of the counts' predictions: for the gate's text, and a window per thread."""
     if not model.counts:
         return 0.0
     of_window = 3 * model.T * V * (model.window_counts + 8)

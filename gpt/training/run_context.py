@@ -35,7 +35,7 @@ class RunContext:
     def network_ids(self) -> Ids:
         """Ids of the train split that the network trains on.
 
-        With `model.counts`, the start of the split is left out: the gate is fitted on it.
+        With `model.counts`, the ids that the gate is fitted on are left out; see `hold_out`.
         """
         return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
 

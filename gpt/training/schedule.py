@@ -4,9 +4,9 @@ All three depend on the fraction of the run that is done. During training, a new
 number of steps of the run, to use all of `train.minutes`. It does not change the fraction that is
 done, so the learning rate does not jump and batches do not return to short windows.
 
-If a finished run is trained for longer, its new plan starts at the last step of the old one. The
-steps of the new plan are a later phase of the run. At its start, the learning rate has decayed to
-its minimum. It first rises again, and then decays as in a single run of both phases' steps.
+A finished run can be trained for longer. The added steps are a new phase of the run. The last phase
+ended with the minimal learning rate, so the rate first rises again. It then decays as if there had
+been only one decay, from the warmup of the run to the end of the new phase.
 """
 
 import math
@@ -134,12 +134,16 @@ class Schedule:
         """Return the fraction of the current phase that is done before `step`, from 0 to 1.
 
         The fraction is 0 up to step `start`, and then grows linearly to 1 at the end of the phase.
-        If a new plan moves the end, the fraction grows from its current value to 1 at the new end.
+        If a new plan moves the end, the fraction does not jump: it grows from its current value to
+        1 at the new end.
         """
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> tuple[Plan, ...]:
-        """Return the plans of the phase that contains `step`, without plans made after `step`."""
+        """Return the plans of the phase at `step` that were made until `step`, the oldest first.
+
+        A phase begins with a plan that was made when the previous plan had reached its end.
+        """
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
             if plan[0] > step:
@@ -158,11 +162,17 @@ def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
 
 @lru_cache(maxsize=16)  # every step needs it, and with many plans it takes milliseconds
 def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, int, int]:
-    """Return (fraction, step, end) of the last of a phase's `plans`.
+    """Return how much of a phase was done when the last of its `plans` was made.
 
-    `step` is where the last plan begins, and `end` is where the phase ends by this plan. `fraction`
-    is the fraction of the phase that is done before `step`. The phase counts as 0 until `start`: if
-    the last plan begins before `start`, `step` is `start` and `fraction` is 0.
+    For example, a run of 100 steps gets a new plan of 80 steps at step 40, when 2/5 is done:
+
+    >>> _done_at_last_plan(((0, 100), (40, 80)), start=0)
+    (Fraction(2, 5), 40, 80)
+
+    Returns:
+        The fraction done; the step at which the last plan was made; and the step at which the phase
+        ends by this plan. The fraction is 0 up to step `start` (see `Schedule.part_done`). If the
+        last plan was made before `start`, the second number is `start`.
     """
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)

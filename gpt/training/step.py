@@ -33,10 +33,10 @@ Result = tuple[Tensor, Tensor]
 class TrainStep:
     """Updates the weights of one model: each call trains on the batch of one step.
 
-    The batch, its token dropout and the dropout masks depend only on the seed and the step, so a
-    step can be repeated exactly. `state_dict` returns everything else that a step passes to the
-    next. The next batch is drawn while the current one is computed. Each rank computes its share of
-    the windows.
+    The batch, its token dropout and the dropout masks depend only on the seed and the step. The
+    weights and the values in `state_dict` are all that a step uses from earlier steps, so a step
+    can be repeated exactly. The next batch is drawn while the current one is computed. Each rank
+    computes its share of the windows.
 
     Args:
         config: the settings of the run.
@@ -122,7 +122,7 @@ class TrainStep:
         self.model.train()  # an evaluated or loaded model is in evaluation mode
         self.model.zero_grad(set_to_none=True)
         loss = torch.zeros((), dtype=torch.float32, device=self.device)
-        # times the number of ranks, because DDP averages what should be added
+        # DDP averages the ranks' gradients, but they must be added: multiply by the number of ranks
         ranks = torch.full((), self.ranks.size, dtype=torch.float32, device=self.device)
         scale = self.scaler.scale(ranks)
         if self.masks is not None:
@@ -148,14 +148,14 @@ class TrainStep:
         return loss + unknown_cost(y, self.vocabulary) / math.prod(self.schedule.shape(step))
 
     def follow(self, schedule: Schedule) -> None:
-        """Use `schedule` from the next step on. Call this method after each change of its plans."""
+        """Use `schedule` from the next step on. Call this method whenever its plans change."""
         self.schedule = schedule
         draw = partial(draw_batch, self.config, self.ids, self.ranks, schedule)
         self.batches = Prefetch(draw, schedule.steps)  # the next batch may have another shape
 
     @property
     def members(self) -> list["TrainStep"]:
-        """List that contains only this TrainStep; that of an EnsembleStep has one per member."""
+        """The TrainStep of each member of the model: only this one, as it is not an ensemble."""
         return [self]
 
     def read(self, results: list[Result]) -> list[list[list[float]]]:
@@ -181,7 +181,11 @@ class TrainStep:
             torch.accelerator.synchronize(self.device)
 
     def _rehearse(self, forward: Any) -> None:
-        """Run `forward` and its backward pass on one batch of each shape in the schedule."""
+        """Run `forward` and its backward pass on one batch of each shape in the schedule.
+
+        Before the first step, this lets torch.compile compile for each shape, and DDP choose the
+        order in which it adds gradients.
+        """
         self.backward.forward = forward
         first_of = {self.schedule.shape(step): step for step in (self.schedule.steps, 0)}
         for step in first_of.values():

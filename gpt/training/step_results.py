@@ -1,4 +1,4 @@
-"""Results of steps: their mean over the members, and steps that were skipped."""
+"""Read the losses and gradient norms of training steps, and count steps that were skipped."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -22,7 +22,8 @@ TEACHER_WEIGHT = 0.7  # weight of the teacher's predictions in the targets; the 
 class Teacher:
     """A trained model whose probabilities are training targets (arXiv:1503.02531, section 2).
 
-    The probabilities are not softened (temperature 1): they are spread out enough in text.
+    Unlike in that paper, the probabilities are not softened by a temperature, because the next
+    character is rarely certain.
     """
 
     model: LanguageModel

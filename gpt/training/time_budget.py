@@ -34,7 +34,7 @@ class Stopwatch:
     """Running means of the seconds that each kind of work takes.
 
     The kinds are a training step (its key is the window length T), CHARACTER (scoring one
-    character of val), and EVALUATION (the sample and the checkpoint of an evaluation).
+    character of val), and EVALUATION (everything else in an evaluation: sample and checkpoint).
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -144,7 +144,7 @@ class TimeBudget:
         return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return the last step that fits into the time, for a command that starts at `step`.
+        """Return the number of steps of the run that fit into the time, if `step` are done already.
 
         Raises:
             UsageError: there is not enough time for one step.
@@ -163,8 +163,8 @@ class TimeBudget:
     def new_end(self, schedule: Schedule, step: int, whole_splits: int) -> int | None:
         """Return a new number of steps for the run, planned at `step`; None to keep the old plan.
 
-        Time is reserved to score the whole val split `whole_splits` times at the end of training.
-        If every evaluation scores the whole split, `whole_splits` is not used.
+        If evaluations score only a part of the val split, time is reserved to score the whole split
+        `whole_splits` times at the end of training.
         """
         if math.isinf(self.limit_s) or step >= schedule.steps or self.used_s < self.next_check_s:
             return None
@@ -175,7 +175,7 @@ class TimeBudget:
         return end if error > TOLERANCE * (schedule.steps - step) else None
 
     def _end(self, schedule: Schedule, step: int, whole_splits: int) -> int:
-        """Return the last step that fits into the time, at least `step` + 1; see `new_end`."""
+        """Return the number of steps that fit into the time, at least `step` + 1; see `new_end`."""
         every, part = self.train.eval_every, self.train.eval_characters
         whole_s = self.evaluation_s(self.val_characters)
         evaluation_s = self.evaluation_s(part) if part else whole_s
@@ -190,7 +190,7 @@ class TimeBudget:
         return max(step + 1, min(step + steps, self.train.max_steps or MAX_COUNT))
 
     def step_s(self, schedule: Schedule, step: int) -> float:
-        """Return the mean seconds of the steps from `step` on."""
+        """Return the expected seconds of a step, averaged from `step` to the end of the run."""
         short = schedule.short_part_after(step)
         short_s, long_s = map(self.stopwatch.step_s, (schedule.short_T, schedule.T))
         return short * short_s + (1 - short) * long_s

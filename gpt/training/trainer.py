@@ -54,7 +54,7 @@ class Trainer:
         self.callbacks: list[Callback] = []  # open while `fit` runs
         self.unread: list[Result] = []  # results of the last steps
         self.metrics: dict[str, float] = {}  # metrics of this step
-        self.furthest_step = self.step  # no new plans up to here: a rollback repeats old ones
+        self.furthest_step = self.step  # after a rollback, keep the old plans up to here
         self.timed_characters, self.timed_s = 0, 0.0  # since the pace was last recorded
 
     @property
@@ -196,7 +196,7 @@ class Trainer:
                 # at the end the best checkpoint is scored, too, unless it is the last
                 whole_splits = 1 if self.evaluator.progress.since_best == 0 else 2
                 end = self.budget.new_end(self.schedule, self.step, whole_splits) or 0
-        # only rank 0 has `due` and `end`
+        # the sums of `due` and `end` are the values of rank 0: they are 0 on other ranks
         stops, dues, end = map(int, self.context.ranks.sum([stop, due, end]))
         self.furthest_step = max(self.furthest_step, self.step)
         if end:

@@ -76,13 +76,13 @@ class ProgressBar(Callback):
 
 
 class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
-    """A tqdm bar without tqdm's monitor thread, which is not needed with miniters=1."""
+    """A tqdm bar without tqdm's monitor thread, which would only lower `miniters` to 1."""
 
     monitor_interval = 0
 
 
 def make_bar(**options: Any) -> "tqdm[Any]":
-    """Return a tqdm bar with `options`: a widget in a notebook, invisible without a console."""
+    """Return a tqdm bar with `options`: a widget in a notebook; hidden if stderr is no terminal."""
     options["bar_format"] = BAR_FORMAT
     if "ipykernel" in sys.modules:
         from tqdm.auto import tqdm as notebook_bar
