@@ -108,7 +108,8 @@ def test_help_and_config_errors_import_no_torch() -> None:
 
 @pytest.mark.parametrize("columns", [80, 100, 120])
 @pytest.mark.parametrize(
-    "command", [[], ["train"], ["sample"], ["eval"], ["attend"], ["explain"], ["data"]]
+    "command",
+    [[], ["train"], ["sample"], ["eval"], ["compare"], ["attend"], ["explain"], ["data"]],
 )
 def test_help_fits_the_terminal_and_cuts_nothing(
     gpt: Gpt, monkeypatch: pytest.MonkeyPatch, command: list[str], columns: int

@@ -118,7 +118,7 @@ def test_intervals_of_correlated_losses_contain_the_mean_as_often_as_they_say() 
         noise = source.normal(size=n + 100)
         losses = np.convolve(noise, 0.9 ** np.arange(100), "valid")[:n]  # correlation 0.9
         blocks = BlockSums(n)
-        blocks.add(0, losses.astype(np.float32))
+        blocks.add(np.arange(n), losses.astype(np.float32))
         interval = blocks.interval()
         assert interval is not None
         contained += interval.low < 0 < interval.high

@@ -13,12 +13,14 @@ any thread, and install no signal handlers.
 
 from gpt.api.evaluation import evaluate
 from gpt.api.model import Model, load
+from gpt.api.run_comparison import compare
 from gpt.api.sweeps import is_sweep, resume_sweep, sweep
 from gpt.api.text import describe
 from gpt.api.training import estimate, resume, train
 
 __all__ = [
     "Model",
+    "compare",
     "describe",
     "estimate",
     "evaluate",

@@ -97,7 +97,7 @@ def _val(model: "Model") -> "ScoredText":
     from gpt.evaluation.scored_text import val_text
 
     try:
-        corpus = _run_text(model)
+        corpus = run_text(model)
     except GPTError as error:
         raise UsageError(f"{error}; to evaluate another text, name it after the run") from None
     return val_text(corpus)
@@ -118,14 +118,14 @@ def _text(model: "Model", text: Text | Sequence[Text]) -> "ScoredText":
     config = resolve(model.config, text, changes)
     corpus = prepared(config, open_sources(config.data))
     try:
-        train = _run_text(model).train
+        train = run_text(model).train
     except GPTError as error:
         log.warning("not compared with simple predictors, which need the run's text: %s", error)
         train = None
     return other_text(corpus, model.vocabulary, train)
 
 
-def _run_text(model: "Model") -> "Corpus":
+def run_text(model: "Model") -> "Corpus":
     """Read the run's text; raise UsageError if the text has changed since the training."""
     corpus = read_text(model.config, model.vocabulary, model.run)
     expected = model.checkpoint.text_sha256

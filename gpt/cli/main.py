@@ -19,6 +19,7 @@ import typer
 
 from gpt import __version__, status
 from gpt.cli.attend import attend
+from gpt.cli.compare import compare
 from gpt.cli.data import data
 from gpt.cli.eval import evaluate
 from gpt.cli.explain import explain
@@ -42,7 +43,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_COLUMNS},
 )
-for _command in (train, sample, evaluate, attend, explain, runs, data):
+for _command in (train, sample, evaluate, compare, attend, explain, runs, data):
     app.command("eval" if _command is evaluate else None)(_command)
 
 

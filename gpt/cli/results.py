@@ -70,6 +70,7 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
         for run in sweep.failed:
             typer.echo(f"failed:  {run.run}: {run.error}")
         typer.echo(f"watch:   {tensorboard(sweep.sweep)}")
+        typer.echo(f"compare: {command('compare', sweep.sweep)}")
         scored = [run for run in sweep.combinations[0].runs if run.val_loss is not None]
         if best := min(scored, key=lambda run: run.val_loss or 0.0, default=None):
             typer.echo(f"sample:  {command('sample', best.run)}")

@@ -42,7 +42,7 @@ def block_length(n: int) -> int:
 
 
 class BlockSums:
-    """Sums of the losses in each of the consecutive blocks of a text of `n` ids."""
+    """Sums of the losses in each of the consecutive blocks of a text of `n` ids or characters."""
 
     def __init__(self, n: int) -> None:
         self.length = block_length(n)
@@ -50,12 +50,17 @@ class BlockSums:
         self.sizes[-1] -= len(self.sizes) * self.length - n
         self.sums = np.zeros(len(self.sizes))
 
-    def add(self, position: int, losses: NDArray[np.float32]) -> None:
-        """Add the losses of consecutive ids, of which the first is at `position`, from 0."""
-        blocks = (position + np.arange(len(losses))) // self.length
+    def add(self, positions: NDArray[np.int64], losses: NDArray[np.float32]) -> None:
+        """Add losses at ascending `positions` of the text, from 0."""
+        blocks = positions // self.length
         first = blocks[0]
         sums = np.bincount(blocks - first, losses)
         self.sums[first : first + len(sums)] += sums
+
+    def whole_means(self) -> list[float]:
+        """Return the mean loss of each block; leave out a shorter block at the end."""
+        means: list[float] = (self.sums[self.sizes == self.length] / self.length).tolist()
+        return means
 
     def interval(self) -> Interval | None:
         """Return the interval of the mean loss; None for fewer than two blocks."""

@@ -104,7 +104,7 @@ def evaluate_text(
             mixture=mixture,
             stride=stride,
         ):
-            blocks.add(scores.start - 1, scores.losses)
+            blocks.add(scores.start - 1 + np.arange(len(scores.losses)), scores.losses)
             calibration.add(scores)
             hits += int(np.count_nonzero(scores.hits))
             for each in breakdowns.values():

@@ -43,9 +43,9 @@ def reference_losses(
         UNIGRAM: ngram_loss(train, text, vocabulary, 0),
         KNESER_NEY: ngram_loss(train, text, vocabulary, KNESER_NEY_CONTEXT),
     }
-    before = _utf8(train[-MAX_TRAIN_IDS:], vocabulary)
+    before = utf8_of(train[-MAX_TRAIN_IDS:], vocabulary)
     part = text[:MAX_TEXT_IDS]
-    both = before + _utf8(part, vocabulary)
+    both = before + utf8_of(part, vocabulary)
     for name, compressed_size in _compressors().items():
         added = compressed_size(both) - compressed_size(before)
         losses[name] = 8 * math.log(2) * added / len(part)
@@ -67,7 +67,8 @@ def comparison(loss: float, references: list[ReferenceLoss]) -> str:
     return f"{abs(difference):.3f} nats per character {word} than {best.name}"
 
 
-def _utf8(ids: Ids, vocabulary: Vocabulary) -> bytes:
+def utf8_of(ids: Ids, vocabulary: Vocabulary) -> bytes:
+    """Return the UTF-8 of `ids`, with U+FFFD for the unknown id."""
     return ids.tobytes() if vocabulary.is_bytes else vocabulary.decode(ids).encode()
 
 

@@ -9,7 +9,6 @@ can be killed at any moment and resumed.
 
 import json
 import logging
-import statistics
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -26,6 +25,7 @@ from gpt.device import select_device
 from gpt.distributed.launch import check_alone
 from gpt.errors import ConfigError, GPTError, Interrupted, UsageError, command
 from gpt.evaluation.loss import evaluate, scored_val, val_units
+from gpt.evaluation.student import seed_mean
 from gpt.files import from_here, write_atomically
 from gpt.recipe.sweep_plan import PlannedRun, SweepPlan, check_same, read_plan
 from gpt.recipe.train_command import train_by_command
@@ -323,8 +323,8 @@ def _compared(plan: SweepPlan, ended: Sequence[SweepRun]) -> list[SweepResult]:
         groups.setdefault(str(values), SweepResult(values, None, None, [])).runs.append(run)
     results = []
     for group in groups.values():
-        losses = [run.val_loss for run in group.runs if run.val_loss is not None]
-        mean = statistics.fmean(losses) if losses else None
-        error = statistics.stdev(losses) / len(losses) ** 0.5 if len(losses) > 1 else None
-        results.append(replace(group, mean=mean, standard_error=error))
+        mean = seed_mean([run.val_loss for run in group.runs if run.val_loss is not None])
+        if mean is not None:
+            group = replace(group, mean=mean.mean, standard_error=mean.standard_error)
+        results.append(group)
     return sorted(results, key=lambda result: (result.mean is None, result.mean))

@@ -1,0 +1,203 @@
+"""Compare runs by their settings, their curves and their losses on the same val split."""
+
+import logging
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt.api.evaluation import run_text
+from gpt.api.model import load
+from gpt.errors import DeviceError, GPTError, UsageError, counted
+from gpt.files import from_here
+from gpt.status import phase
+
+if TYPE_CHECKING:
+    from gpt.api.model import Model
+    from gpt.evaluation.comparison import ComparedRun, Comparison
+    from gpt.text.corpus import Corpus
+
+log = logging.getLogger(__name__)
+
+
+def compare(runs: Sequence[str | Path], *, losses: Sequence[float] = ()) -> "Comparison":
+    """Compare runs; those that differ only by seed form a row.
+
+    The best checkpoint of each run is scored on the val split. If the text of a run is missing, its
+    val losses are those of training, and there is no interval over blocks of the text.
+
+    Args:
+        runs: runs or sweeps, by folder or by name under `runs/`, and files with nanoGPT's log.
+        losses: the val losses, in nats per character, to which to show the training time. By
+            default, the lowest that all runs reach, rounded up to two decimals.
+
+    Returns:
+        A Comparison: the rows, and the difference of each other row from the first. All losses are
+        in nats per character, so runs of different vocabularies can be compared.
+
+    Raises:
+        UsageError: there is no such run, the val texts of two runs differ, or there is nothing to
+            compare.
+        CheckpointError: a run is damaged.
+    """
+    from gpt.evaluation.comparison import compare_runs
+
+    paths = [path for name in runs for path in _runs_of(str(name))]
+    distinct = [*{path.resolve(): path for path in paths}.values()]
+    if len(distinct) < 2:
+        raise UsageError(
+            f"expected two or more runs, or a sweep, got {counted(len(distinct), 'run')}; "
+            f"`gpt runs` lists all"
+        )
+    compared: list[ComparedRun] = []
+    texts: dict[str, frozenset[str]] = {}
+    for path in distinct:
+        if path.is_file():
+            compared.append(_log(path))
+            continue
+        run, text = _measured(path)
+        compared.append(run)
+        if text:
+            texts[run.name] = text
+    _check_same_text(texts)
+    return compare_runs(compared, losses)
+
+
+def _runs_of(name: str) -> list[Path]:
+    """Return the path of a run or log, or those of the runs of a sweep that have a checkpoint."""
+    from gpt.runs.find import find_run, find_sweep
+    from gpt.runs.format import has_checkpoint
+
+    if Path(name).is_file():
+        return [Path(name)]
+    if (sweep := find_sweep(name)) is None:
+        return [find_run(name)]
+    from gpt.recipe.sweep_plan import read_plan
+
+    folders = [sweep / run.name for run in read_plan(sweep).runs]
+    trained = [folder for folder in folders if has_checkpoint(folder)]
+    if missing := len(folders) - len(trained):
+        log.warning("%s: left out %s without a checkpoint", sweep, counted(missing, "run"))
+    return trained
+
+
+def _log(path: Path) -> "ComparedRun":
+    """Read nanoGPT's log. Its losses are estimates on random windows of an unknown text."""
+    from gpt.evaluation.comparison import ComparedRun
+    from gpt.runs.curves import read_nanogpt_log
+
+    curve, parameters = read_nanogpt_log(path)
+    log.warning(
+        "%s: its losses are as printed, in nats per token, on a text that is not checked", path
+    )
+    return ComparedRun(
+        name=str(path),
+        seed=None,
+        settings={},
+        text_sha256=None,
+        curve=curve,
+        loss=min(curve.losses),
+        parameters=parameters,
+    )
+
+
+def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
+    """Read a run and score its val split; also return two hashes of val, empty without its text.
+
+    Two runs have the same val text if they have one of these hashes in common: that of the scored
+    text, in which rare characters may be unknown, or that of the whole text and the split.
+    """
+    with phase("loading the model"):
+        from gpt.evaluation.comparison import ComparedRun
+        from gpt.runs.curves import read_curve
+
+        model = load(folder)
+    config, vocabulary = model.config, model.vocabulary
+    characters = config.train.batch_size * config.model.attention_window
+    run = ComparedRun(
+        name=str(from_here(folder)),
+        seed=config.seed,
+        settings=_settings(folder, model),
+        text_sha256=model.checkpoint.text_sha256,
+        curve=read_curve(folder, characters),
+        loss=math.nan,
+        bits_per_byte=model.checkpoint.bits_per_byte,
+        **_sizes(model),
+    )
+    try:
+        corpus = run_text(model)
+    except GPTError as error:
+        loss = model.checkpoint.val_loss
+        if loss is None or vocabulary.is_bytes:  # of a part of val, or per byte
+            raise UsageError(f"{run.name}: its text is needed to compare it: {error}") from None
+        log.warning("%s: its val loss is that of training: %s", run.name, error)
+        return replace(run, loss=loss), frozenset()
+    return _scored(run, model, corpus)
+
+
+def _scored(
+    run: "ComparedRun", model: "Model", corpus: "Corpus"
+) -> "tuple[ComparedRun, frozenset[str]]":
+    """Return `run` with the losses of `model` on the val split of `corpus`, and hashes of val."""
+    from gpt.device import default_modes
+    from gpt.evaluation.block_losses import block_losses, text_sha256
+    from gpt.evaluation.scored_text import val_text
+
+    text = val_text(corpus)
+    with phase(f"scoring {run.name}"), default_modes():
+        blocks, loss = block_losses(model.module, text, model.checkpoint.mixture)
+    per_id = loss * text.units.characters / text.units.ids
+    scored = replace(
+        run,
+        curve=run.curve.scaled(text.units.ids / text.units.characters),
+        loss=loss,
+        bits_per_byte=text.units.bits_per_byte(per_id),
+        block=blocks.length,
+        blocks=blocks.whole_means(),
+    )
+    return scored, frozenset({text_sha256(text), f"{corpus.sha256} {corpus.val_characters}"})
+
+
+def _settings(folder: Path, model: "Model") -> dict[str, Any]:
+    """Return the settings of a run.
+
+    Those of a run of a sweep with `train.minutes` are the planned ones: its number of steps follows
+    from the clock, and differs between runs that differ only by seed.
+    """
+    from gpt.config.schema import values
+    from gpt.recipe.sweep_plan import read_plan
+    from gpt.runs.find import is_sweep
+
+    config, sweep = model.config, folder.resolve().parent
+    if is_sweep(sweep):
+        planned = {run.name: run.config for run in read_plan(sweep).runs}
+        config = planned.get(folder.resolve().name, config)
+        config = config if config.train.minutes is not None else model.config
+    return values(config)
+
+
+def _sizes(model: "Model") -> dict[str, Any]:
+    """Return the number of parameters and, if its device is here, the memory of training."""
+    from gpt.device import computing_with, select_device
+    from gpt.model.shapes import parameter_count
+    from gpt.training.memory_estimate import LIBRARY_BYTES, training_bytes
+
+    config, V = model.config, len(model.vocabulary)
+    sizes: dict[str, Any] = {"parameters": parameter_count(config.model, V)}
+    with suppress(DeviceError), computing_with(config.threads):
+        parts = training_bytes(config, V, select_device(config.device))
+        sizes["memory_bytes"] = sum(parts.values()) + LIBRARY_BYTES
+    return sizes
+
+
+def _check_same_text(texts: dict[str, frozenset[str]]) -> None:
+    """Raise UsageError if the val texts of two runs, by name, have no hash in common."""
+    for name, text in texts.items():
+        first = next(iter(texts))
+        if text.isdisjoint(texts[first]):
+            raise UsageError(
+                f"the val texts of {first} and {name} differ, so their losses do not compare; "
+                f"expected runs of one val text. `gpt eval RUN TEXT` evaluates each on another text"
+            )

@@ -1,0 +1,59 @@
+"""The command `gpt compare`: compare runs, and print tables or draw their curves."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, terminal_width
+from gpt.errors import UsageError
+
+ComparedNames = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN",
+        help="Runs or sweeps: folders, or names under runs/; also files with nanoGPT's log. Those "
+        "that differ only by seed form one row; rows are compared with the first.",
+    ),
+]
+
+
+def compare(
+    runs: ComparedNames,
+    to: list[float] | None = option(
+        "LOSS", "Also show the seconds until this val loss; default the lowest that all reach."
+    ),
+    markdown: bool = flag("--markdown", "Print tables in Markdown."),
+    as_csv: bool = flag("--csv", "Print one table in CSV."),
+    as_json: JsonFlag = False,
+    debug: DebugFlag = False,
+) -> None:
+    """Compare runs: settings, losses, time, size.
+
+    The difference between two rows has two intervals: one over blocks of the val text, and one over
+    seeds.
+    """
+    formats = {"--markdown": markdown, "--csv": as_csv, "--json": as_json}
+    given = [name for name, is_given in formats.items() if is_given]
+    if len(given) > 1:
+        raise UsageError(f"expected one format, got {' and '.join(given)}; leave out one")
+
+    from gpt import api
+
+    comparison = api.compare(runs, losses=to or ())
+    if as_json:
+        show(json.dumps(asdict(comparison)) + "\n")
+        return
+    from gpt.inspection.comparison_table import (
+        comparison_csv,
+        comparison_markdown,
+        comparison_text,
+    )
+
+    if as_csv:
+        show(comparison_csv(comparison))
+    elif markdown:
+        show(comparison_markdown(comparison) + "\n")
+    else:
+        show(comparison_text(comparison, terminal_width()) + "\n")

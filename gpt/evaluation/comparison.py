@@ -1,0 +1,268 @@
+"""Compare runs: rows of runs that differ only by seed, and the differences between rows.
+
+A difference of mean losses has two uncertainties. Other text of the same kind would give other
+losses: the interval over blocks of the text shows how much. Other seeds would give other models:
+Welch's interval over seeds shows how much, and needs two or more seeds in each row.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, variance
+from typing import Any, Literal
+
+from gpt.errors import counted
+from gpt.evaluation.student import (
+    SeedMean,
+    StudentInterval,
+    paired_interval,
+    seed_mean,
+    seeds_needed,
+    welch_interval,
+)
+from gpt.runs.curves import Curve
+
+NOT_COMPARED = {"seed", "threads"}  # settings in which the runs of a row may differ
+MAX_SEEDS_NEEDED = 1000  # number of seeds above which a difference counts as negligible
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """A run, as it is compared with others. Losses are in nats per character.
+
+    Attributes:
+        name: the folder of the run, or the name of a log.
+        seed: the seed; None for a log.
+        settings: the settings by dotted key; empty for a log.
+        text_sha256: the hash of the run's text; None if unknown.
+        curve: the evaluations during training.
+        loss: the val loss of the best checkpoint.
+        bits_per_byte: the same in bits per byte of UTF-8; None if unknown.
+        parameters: the number of parameters; None if unknown.
+        memory_bytes: the memory that training takes on this machine by the estimate of
+            `gpt train --dry-run`, in bytes; None if unknown.
+        block: the characters of a block of the val split; 0 without `blocks`.
+        blocks: the mean loss of the best checkpoint on each whole block; empty if not measured.
+    """
+
+    name: str
+    seed: int | None
+    settings: dict[str, Any]
+    text_sha256: str | None
+    curve: Curve
+    loss: float
+    bits_per_byte: float | None = None
+    parameters: int | None = None
+    memory_bytes: float | None = None
+    block: int = 0
+    blocks: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Row:
+    """Runs that differ only by seed. Losses are in nats per character.
+
+    Attributes:
+        number: the number of the row, from 1.
+        runs: the runs.
+        settings: the settings that differ between rows, by dotted key.
+        loss: the val loss of the best checkpoints.
+        bits_per_byte: the same in bits per byte of UTF-8.
+        final_loss: the val loss at the end of training.
+        steps, seconds: the mean number of steps, and seconds of training, at the last evaluation.
+        seconds_to: the mean seconds until an evaluation gave at most a loss, by loss; None if a run
+            did not reach that loss.
+        parameters, memory_bytes: as for a ComparedRun.
+    """
+
+    number: int
+    runs: list[ComparedRun]
+    settings: dict[str, Any]
+    loss: SeedMean
+    bits_per_byte: SeedMean | None
+    final_loss: SeedMean | None
+    steps: float | None
+    seconds: float | None
+    seconds_to: dict[float, float | None]
+    parameters: int | None
+    memory_bytes: float | None
+
+
+@dataclass(frozen=True)
+class RowDifference:
+    """The mean loss of a row minus that of the first row, in nats per character.
+
+    Attributes:
+        row: the number of the row.
+        difference: the difference of the mean losses; negative if `row` is better.
+        text: the interval over blocks of the text, for the models as they are; None if the losses
+            of blocks are unknown.
+        seeds: the interval over seeds, for the text as it is; None if a row has only one seed.
+        rests_on: the interval that decides the conclusion.
+        is_different: whether both intervals show that the settings differ in their loss.
+        seeds_needed: the seeds of each row that would show a difference of this size with
+            probability 0.8; None if it is shown already, or if its deviation is unknown.
+        conclusion: all of this in words.
+    """
+
+    row: int
+    difference: float
+    text: StudentInterval | None
+    seeds: StudentInterval | None
+    rests_on: Literal["seeds", "text", "nothing"]
+    is_different: bool
+    seeds_needed: int | None
+    conclusion: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows of runs, and the difference of each other row from the first.
+
+    Attributes:
+        rows: the rows, in the order of their first runs.
+        differences: the difference of each row but the first.
+        blocks: the number of blocks of the text; 0 if the losses of blocks are unknown.
+        block: the characters of a block.
+    """
+
+    rows: list[Row]
+    differences: list[RowDifference]
+    blocks: int
+    block: int
+
+
+def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> Comparison:
+    """Group `runs` into rows, and compare each row with the first.
+
+    Args:
+        runs: one or more runs. Those that differ only by seed form a row. A run with the settings
+            and the seed of an earlier one is in another row.
+        losses: the losses to which to show the time. By default, the lowest loss that all runs
+            reach, rounded up to two decimals.
+    """
+    if not losses:
+        lowest = [min(run.curve.losses) for run in runs if run.curve.losses]
+        losses = [math.ceil(100 * max(lowest)) / 100] if lowest else []
+    groups, seen = dict[tuple[str, int], list[ComparedRun]](), Counter[tuple[str, int | None]]()
+    for run in runs:
+        compared = {
+            k: v for k, v in run.settings.items() if k not in {*NOT_COMPARED, "data.source"}
+        }
+        identity = json.dumps([compared, run.text_sha256], sort_keys=True)
+        groups.setdefault((identity, seen[identity, run.seed]), []).append(run)
+        seen[identity, run.seed] += 1
+    differing = _differing([group[0] for group in groups.values()])
+    rows = [_row(i, group, differing, losses) for i, group in enumerate(groups.values(), 1)]
+    return Comparison(
+        rows,
+        [_difference(rows[0], row) for row in rows[1:]],
+        max(len(run.blocks) for run in runs),
+        max(run.block for run in runs),
+    )
+
+
+def _differing(runs: Sequence[ComparedRun]) -> list[str]:
+    """Return the keys of the settings that differ between `runs`. Logs have no settings."""
+    settings = [run.settings for run in runs if run.settings]
+    ignored = {*NOT_COMPARED}
+    if len({run.text_sha256 for run in runs}) == 1:  # the same text, perhaps by another path
+        ignored.add("data.source")
+    keys = dict.fromkeys(key for each in settings for key in each if key not in ignored)
+    return [key for key in keys if len({json.dumps(each.get(key)) for each in settings}) > 1]
+
+
+def _row(
+    number: int, runs: list[ComparedRun], differing: Sequence[str], losses: Sequence[float]
+) -> Row:
+    first, curves = runs[0], [run.curve for run in runs]
+    loss = seed_mean([run.loss for run in runs])
+    assert loss is not None
+    reached = {each: [curve.seconds_to(each) for curve in curves] for each in losses}
+    return Row(
+        number=number,
+        runs=runs,
+        settings={key: first.settings[key] for key in differing if key in first.settings},
+        loss=loss,
+        bits_per_byte=seed_mean([r.bits_per_byte for r in runs if r.bits_per_byte is not None]),
+        final_loss=seed_mean([c.final_loss for c in curves if c.final_loss is not None]),
+        steps=_mean([curve.steps[-1] for curve in curves if curve.steps]),
+        seconds=_mean([curve.seconds[-1] for curve in curves if curve.seconds]),
+        seconds_to={
+            each: None if None in times else _mean([s for s in times if s is not None])
+            for each, times in reached.items()
+        },
+        parameters=first.parameters,
+        memory_bytes=first.memory_bytes,
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def _difference(first: Row, row: Row) -> RowDifference:
+    """Compare `row` with the `first` row."""
+    losses = [[run.loss for run in each.runs] for each in (first, row)]
+    blocks = [[run.blocks for run in each.runs] for each in (first, row)]
+    difference = row.loss.mean - first.loss.mean
+    text = seeds = None
+    if all(len(each) > 1 for each in (*blocks[0], *blocks[1])):
+        means = [[fmean(each) for each in zip(*row_blocks, strict=True)] for row_blocks in blocks]
+        text = paired_interval(*means)
+    if all(len(each) > 1 for each in losses):
+        seeds = welch_interval(*losses)
+    needed = None
+    variances = [variance(each) for each in losses if len(each) > 1]
+    if variances and difference and not (seeds and seeds.excludes_zero):
+        needed = seeds_needed(difference, 2 * fmean(variances))
+    is_shown = seeds is not None and seeds.excludes_zero
+    return RowDifference(
+        row=row.number,
+        difference=difference,
+        text=text,
+        seeds=seeds,
+        rests_on="seeds" if seeds else "text" if text else "nothing",
+        is_different=is_shown and (text is None or text.excludes_zero),
+        seeds_needed=needed,
+        conclusion=_conclusion(row.number, difference, text, seeds, needed),
+    )
+
+
+def _conclusion(
+    row: int,
+    difference: float,
+    text: StudentInterval | None,
+    seeds: StudentInterval | None,
+    needed: int | None,
+) -> str:
+    """Say what the intervals show. For the arguments see `RowDifference`."""
+    word = "better" if difference < 0 else "worse"
+    if seeds is None:
+        models = "no losses of blocks to compare"
+        if text is not None:
+            found = f"these models are {word} than those of row 1"
+            if not text.excludes_zero:
+                found = "these models cannot be told apart by this text"
+            models = f"{found} (rests on the text)"
+        return f"{models}; whether the settings are is open: {_advice(needed)}"
+    if not seeds.excludes_zero:
+        return (
+            f"open: other seeds may reverse the difference (rests on the seeds); {_advice(needed)}"
+        )
+    if text is None:
+        return f"{word} than row 1 (rests on the seeds); on other text this is open"
+    if text.excludes_zero:
+        return f"{word} than row 1, also on other text of this kind (rests on the seeds)"
+    return f"{word} than row 1 on this text (rests on the seeds); on other text this is open"
+
+
+def _advice(needed: int | None) -> str:
+    """Say how many seeds would settle an open question."""
+    if needed is None:
+        return "train two or more seeds of each row"
+    if needed > MAX_SEEDS_NEEDED:
+        return f"a difference this small needs more than {MAX_SEEDS_NEEDED:,} seeds of each row"
+    return f"about {counted(needed, 'seed')} of each row would settle it"

@@ -1,0 +1,108 @@
+"""The val losses of a run while it was trained: from metrics.jsonl, or from nanoGPT's log."""
+
+import json
+import re
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpt.errors import UsageError
+
+NANOGPT_LINE = re.compile(  # `val` groups of an evaluation, or `ms` of an iteration
+    r"step (?P<step>\d+): train loss \S+, val loss (?P<val>[\d.]+)"
+    r"|iter (?P<iter>\d+): loss \S+, time (?P<ms>[\d.]+)ms"
+    r"|tokens per iteration will be: (?P<tokens>[\d,]+)"
+    r"|number of parameters: (?P<millions>[\d.]+)M"
+)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The evaluations of a run.
+
+    Attributes:
+        steps: the steps after which val was evaluated, ascending.
+        characters: the characters (or tokens) that were trained on by then.
+        seconds: the seconds of training by then.
+        losses: the val losses, or those of the part of val that each evaluation scores.
+        final_loss: the val loss of the last evaluation, on all of val; None without evaluations.
+    """
+
+    steps: list[int]
+    characters: list[int]
+    seconds: list[float]
+    losses: list[float]
+    final_loss: float | None
+
+    def scaled(self, factor: float) -> "Curve":
+        """Return the curve with losses in other units: times `factor`."""
+        final = None if self.final_loss is None else factor * self.final_loss
+        return replace(self, losses=[factor * loss for loss in self.losses], final_loss=final)
+
+    def seconds_to(self, loss: float) -> float | None:
+        """Return the seconds to the first evaluation of `loss` or less; None if there is none."""
+        reached = (s for s, each in zip(self.seconds, self.losses, strict=True) if each <= loss)
+        return next(reached, None)
+
+
+def read_curve(run: Path, characters: int) -> Curve:
+    """Read the curve of a run, in nats per id, from its metrics.jsonl.
+
+    Evaluations before the first step are left out. A run whose file is missing has an empty curve.
+
+    Args:
+        run: the folder of the run.
+        characters: the number of characters in a step.
+    """
+    points, final_loss = [], None
+    with suppress(FileNotFoundError), (run / "metrics.jsonl").open(encoding="utf-8") as file:
+        for line in file:
+            with suppress(ValueError, KeyError):  # a damaged line, or one without an evaluation
+                record = json.loads(line)
+                final_loss = record.get("val_loss", final_loss)
+                loss = record.get("val_loss_part") or record["val_loss"]
+                if step := record["step"]:
+                    points.append((step, characters * step, record["elapsed_s"], loss))
+    steps, seen, seconds, losses = map(list, zip(*points, strict=True)) if points else ([],) * 4
+    return Curve(steps, seen, seconds, losses, final_loss)
+
+
+def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
+    """Read what nanoGPT's train.py printed.
+
+    An iteration that evaluates is not typical: its time counts once. The time of any other
+    iteration counts for the iterations since the line before, which were not printed.
+
+    Returns:
+        The curve, in nats per token, and the number of parameters; None if it was not printed.
+
+    Raises:
+        UsageError: the file has no line of an evaluation.
+    """
+    points, tokens, parameters = [], 0, None
+    seconds, last_iteration, typical_s, evaluated = 0.0, -1, 0.0, -1
+    for match in NANOGPT_LINE.finditer(path.read_text("utf-8", errors="replace")):
+        found = match.groupdict()
+        if found["tokens"]:
+            tokens = int(found["tokens"].replace(",", ""))
+        elif found["millions"]:
+            parameters = round(1e6 * float(found["millions"]))
+        elif found["val"]:
+            evaluated = int(found["step"])
+            skipped = max(evaluated - last_iteration - 1, 0)  # iterations without a line
+            seconds, last_iteration = seconds + skipped * typical_s, evaluated - 1
+            points.append((evaluated, tokens * evaluated, seconds, float(found["val"])))
+        else:
+            iteration, iteration_s = int(found["iter"]), float(found["ms"]) / 1000
+            if iteration != evaluated:
+                typical_s = iteration_s
+            seconds += iteration_s + (iteration - last_iteration - 1) * typical_s
+            last_iteration = iteration
+    points = [point for point in points if point[0]]
+    if not points:
+        raise UsageError(
+            f"{path}: expected a run, a sweep or the log of nanoGPT, with lines such as "
+            f"`step 250: train loss 1.97, val loss 2.05`; found none after step 0"
+        )
+    steps, seen, times, losses = map(list, zip(*points, strict=True))
+    return Curve(steps, seen, times, losses, losses[-1]), parameters

@@ -1,0 +1,288 @@
+"""`gpt compare`: rows of runs, intervals of their differences, and which runs do not compare."""
+
+import csv
+import io
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from gpt import api
+from gpt.errors import UsageError
+from gpt.evaluation.bootstrap import BlockSums
+from gpt.evaluation.scores import score_text
+from gpt.evaluation.student import (
+    POWER,
+    StudentInterval,
+    paired_interval,
+    seeds_needed,
+    welch_interval,
+)
+from gpt.runs.curves import read_nanogpt_log
+from gpt.runs.read import read_summary
+from tests.conftest import PANGRAM, metrics_of, small
+
+Gpt = Callable[..., tuple[int, str, str]]
+TEXT = (PANGRAM + "né à 日本\n") * 31
+RATES = [1e-3, 4e-3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of two learning rates and three seeds, and runs of other texts and vocabularies."""
+    folder = tmp_path_factory.mktemp("compare")
+    (folder / "text.txt").write_text(TEXT, "utf-8")
+    (folder / "other.txt").write_text(TEXT.replace("quick", "slow"), "utf-8")
+    text, config = str(folder / "text.txt"), small(threads=1)
+    settings = {"train.learning_rate": RATES}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+        patch.setattr("gpt.training.callbacks.tensorboard.TensorBoard.draw_attention", ignore)
+        api.sweep(config, text=text, settings=settings, seeds=3, run_dir=folder / "sweep")
+        for name, changes in (
+            ("bytes", {"data.vocabulary": "bytes"}),
+            ("rare", {"data.max_vocabulary": 17}),
+            ("other", {"data.source": str(folder / "other.txt")}),
+        ):
+            settings = {"data.source": text} | changes
+            api.train(config, settings=settings, run_dir=folder / name)
+    return folder
+
+
+def ignore(*arguments: object) -> None:
+    """Draw nothing."""
+
+
+# --- intervals ---
+
+
+def assert_equal(interval: StudentInterval, expected: object) -> None:
+    assert (interval.low, interval.high) == pytest.approx(tuple(expected), rel=1e-9)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 2), (5, 7), (3, 113)])
+def test_welch_intervals_equal_scipys(n: int, m: int) -> None:
+    source = np.random.default_rng(n)
+    a, b = source.normal(2.0, 0.03, n).tolist(), source.normal(1.9, 0.11, m).tolist()
+    expected = stats.ttest_ind(b, a, equal_var=False).confidence_interval()
+    assert_equal(welch_interval(a, b), expected)
+
+
+@pytest.mark.parametrize("n", [2, 7, 113, 1009])
+def test_paired_intervals_equal_scipys(n: int) -> None:
+    source = np.random.default_rng(n)
+    a = source.normal(2.0, 0.3, n)
+    b = a + source.normal(0.01, 0.05, n)
+    expected = stats.ttest_rel(b, a).confidence_interval()
+    assert_equal(paired_interval(a.tolist(), b.tolist()), expected)
+
+
+def test_equal_losses_differ_by_nothing() -> None:
+    interval = welch_interval([1.5, 1.5], [1.5, 1.5, 1.5])
+    assert (interval.low, interval.high) == (0, 0)
+    assert not interval.excludes_zero
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0, 2.0])
+def test_the_seeds_needed_show_the_difference_as_often_as_promised(ratio: float) -> None:
+    """`ratio` is the difference in deviations of a loss; the power is scipy's noncentral t's."""
+
+    def power(n: int) -> float:
+        freedom, shift = 2 * n - 2, ratio * (n / 2) ** 0.5
+        limit = stats.t.ppf(0.975, freedom)
+        return float(stats.nct.sf(limit, freedom, shift))
+
+    n = seeds_needed(0.01 * ratio, 2 * 0.01**2)
+    assert power(n) > POWER - 0.02
+    assert power(n - 1) < POWER
+
+
+def test_intervals_over_blocks_contain_the_difference_as_often_as_they_say() -> None:
+    """Neighbouring differences are correlated. Each of two models has the same mean loss."""
+    source, contained, texts, n = np.random.default_rng(1), 0, 200, 5003
+    for _ in range(texts):
+        losses = []
+        for _ in range(2):
+            noise = np.convolve(source.normal(size=n + 100), 0.9 ** np.arange(100), "valid")[:n]
+            sums = BlockSums(n)
+            sums.add(np.arange(n), noise.astype(np.float32))
+            losses.append(sums.whole_means())
+        contained += not paired_interval(*losses).excludes_zero
+    assert 0.9 <= contained / texts <= 0.99
+
+
+# --- rows ---
+
+
+def test_runs_that_differ_only_by_seed_are_a_row_with_the_sweeps_mean_and_error(
+    folder: Path,
+) -> None:
+    comparison = api.compare([folder / "sweep"])
+    expected = {
+        result.values["train.learning_rate"]: result
+        for result in api.resume_sweep(folder / "sweep").combinations
+    }
+    assert [len(row.runs) for row in comparison.rows] == [3, 3]
+    for row, rate in zip(comparison.rows, RATES, strict=True):
+        assert row.settings["train.learning_rate"] == rate
+        combination = expected[f"{rate:g}" if f"{rate:g}" in expected else str(rate)]
+        assert row.loss.mean == pytest.approx(combination.mean, abs=1e-6)
+        assert row.loss.standard_error == pytest.approx(combination.standard_error, abs=1e-6)
+        for run in row.runs:
+            recorded = [r for r in metrics_of(Path(run.name)) if "val_loss" in r and r["step"]]
+            assert run.curve.losses == [r["val_loss"] for r in recorded]
+            assert run.curve.characters[-1] == 11 * 6 * 13
+
+
+def oracle_blocks(run: Path, length: int) -> list[float]:
+    """The mean loss of each whole block of `length` characters, one character at a time."""
+    model = api.load(run)
+    corpus = api.evaluation.run_text(model)
+    from gpt.evaluation.scored_text import val_text
+
+    text = val_text(corpus)
+    losses = np.concatenate([s.losses for s in score_text(model.module, text.ids, text.vocabulary)])
+    if text.vocabulary.is_bytes:
+        characters: list[float] = []
+        for loss, id_ in zip(losses.tolist(), text.ids[1:].tolist(), strict=True):
+            if id_ & 0xC0 != 0x80:
+                characters.append(0.0)
+            characters[-1] += loss
+        losses = np.array(characters)
+    return [
+        float(losses[i : i + length].mean()) for i in range(0, len(losses) - length + 1, length)
+    ]
+
+
+def test_the_difference_has_scipys_intervals_over_blocks_and_over_seeds(folder: Path) -> None:
+    comparison = api.compare([folder / "sweep"])
+    (difference,) = comparison.differences
+    blocks = [
+        np.mean([oracle_blocks(Path(run.name), comparison.block) for run in row.runs], 0)
+        for row in comparison.rows
+    ]
+    assert difference.text is not None and difference.seeds is not None
+    expected = stats.ttest_rel(blocks[1], blocks[0]).confidence_interval()
+    assert (difference.text.low, difference.text.high) == pytest.approx(tuple(expected), abs=1e-6)
+    losses = [[run.loss for run in row.runs] for row in comparison.rows]
+    expected = stats.ttest_ind(losses[1], losses[0], equal_var=False).confidence_interval()
+    assert_equal(difference.seeds, expected)
+    assert difference.rests_on == "seeds"
+
+
+def test_models_of_bytes_and_of_characters_are_compared_on_the_same_characters(
+    folder: Path,
+) -> None:
+    runs = [folder / "sweep" / "learning_rate-0.001,seed-1337", folder / "bytes", folder / "rare"]
+    comparison = api.compare(runs)
+    for row in comparison.rows:
+        (run,) = row.runs
+        expected = oracle_blocks(Path(run.name), comparison.block)
+        assert run.blocks == pytest.approx(expected, abs=1e-6)
+    assert len({len(row.runs[0].blocks) for row in comparison.rows}) == 1
+    last = metrics_of(folder / "bytes")[-1]["val_loss_per_character"]
+    assert comparison.rows[1].runs[0].curve.losses[-1] == pytest.approx(last)
+
+
+def test_one_seed_shows_nothing_of_settings(folder: Path) -> None:
+    first, second = (folder / "sweep" / f"learning_rate-{r},seed-1337" for r in ("0.001", "0.004"))
+    (difference,) = api.compare([first, second]).differences
+    assert (difference.seeds, difference.rests_on, difference.is_different) == (None, "text", False)
+    assert "two or more seeds" in difference.conclusion
+
+
+def test_runs_with_the_same_settings_and_seed_are_rows_of_their_own(folder: Path) -> None:
+    """Such as those of two versions of the program: they are not seeds of one another."""
+    run = folder / "sweep" / "learning_rate-0.001,seed-1337"
+    shutil.copytree(run, "again")
+    comparison = api.compare([run, "again", run])
+    assert [len(row.runs) for row in comparison.rows] == [1, 1]
+    assert comparison.differences[0].difference == 0
+
+
+def test_without_its_text_a_run_has_the_val_loss_of_training(folder: Path, gpt: Gpt) -> None:
+    moved = Path("moved.txt")
+    moved.write_text(TEXT, "utf-8")
+    for seed in (1, 2):
+        api.train(small(seed=seed, train__steps=7), text=str(moved), run_dir=f"run-{seed}")
+    moved.unlink()
+    code, out, err = gpt("compare", "run-1", "run-2", folder / "sweep", "--json")
+    assert code == 0
+    assert "run-1: its val loss is that of training" in err
+    row = json.loads(out)["rows"][0]
+    best = [read_summary(Path(f"run-{seed}"), "best").val_loss for seed in (1, 2)]
+    assert row["loss"]["mean"] == pytest.approx(np.mean(best))
+
+
+# --- logs of nanoGPT ---
+
+LOG = """tokens per iteration will be: 16,384
+number of parameters: 0.80M
+step 0: train loss 4.2874, val loss 4.2823
+iter 0: loss 4.2654, time 4000.00ms, mfu -100.00%
+iter 10: loss 3.1462, time 50.00ms, mfu -100.00%
+step 15: train loss 2.7, val loss 2.60
+iter 20: loss 2.6, time 60.00ms, mfu 7.0%
+step 30: train loss 1.97, val loss 2.05
+iter 30: loss 2.0, time 3000.00ms, mfu 7.0%
+"""
+
+
+def test_nanogpts_log_is_a_run(folder: Path, gpt: Gpt) -> None:
+    Path("log.txt").write_text(LOG)
+    curve, parameters = read_nanogpt_log(Path("log.txt"))
+    assert (curve.steps, curve.losses, parameters) == ([15, 30], [2.6, 2.05], 800_000)
+    assert curve.characters == [15 * 16_384, 30 * 16_384]
+    # iteration 0, and 14 of 50 ms; then 6 to iteration 20 and 9 to iteration 29 of 60 ms
+    assert curve.seconds == pytest.approx([4.7, 5.6])
+    code, out, err = gpt("compare", folder / "sweep", "log.txt", "--csv", "--to", "2.5")
+    assert code == 0
+    assert "a text that is not checked" in err
+    lines = [*csv.DictReader(io.StringIO(out))]
+    assert (lines[2]["runs"], lines[2]["loss"], lines[2]["text_low"]) == ("log.txt", "2.05", "")
+    assert float(lines[2]["seconds_to_2.5"]) == pytest.approx(5.6)
+    assert lines[0]["seconds_to_2.5"] == ""
+
+
+# --- the command ---
+
+
+def test_tables_fit_the_terminal_and_name_what_a_conclusion_rests_on(
+    folder: Path, gpt: Gpt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = gpt("compare", folder / "sweep", folder / "bytes")
+    assert code == 0, err
+    tables = out[out.index("\n\n") :]  # without the names of runs
+    assert max(map(len, tables.splitlines())) <= 80
+    assert "rests on the" in out and "characters, models as they are" in out
+    code, out, err = gpt("compare", folder / "sweep", "--markdown")
+    assert "| train.learning_rate | 0.001 | 0.004 |" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sweep", "other"], "the val texts of"),
+        (["rare"], "expected two or more runs, or a sweep, got 1 run"),
+        (["sweep", "text.txt"], "expected a run, a sweep or the log of nanoGPT"),
+        (["sweep", "nowhere"], "nowhere: expected the folder of a run"),
+        (["sweep", "--csv", "--json"], "expected one format, got --csv and --json"),
+    ],
+)
+def test_what_does_not_compare_is_refused(
+    folder: Path, gpt: Gpt, arguments: list[str], message: str
+) -> None:
+    names = [a if a.startswith("--") else str(folder / a) for a in arguments]
+    code, out, err = gpt("compare", *names)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_no_run_at_all_is_refused() -> None:
+    with pytest.raises(UsageError, match="expected two or more runs"):
+        api.compare([])
