@@ -89,7 +89,9 @@ class Mixture:
         The gate was fitted on written text. In a sampled text, each repetition makes the next one
         more likely: with the full weights, samples at low temperatures end in loops.
         """
-        moved = np.eye(self.experts.size + 1, dtype=np.float32)  # maps weights to weights
+        moved = np.eye(
+            self.experts.size + 1, dtype=np.float32
+        )  # weights @ moved are the new weights
         for expert in range(len(self.experts.orders), self.experts.size):
             moved[expert, expert] = SAMPLED_WINDOW_FACTOR
             moved[expert, -1] = 1 - SAMPLED_WINDOW_FACTOR

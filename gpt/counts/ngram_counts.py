@@ -95,7 +95,7 @@ def _ngrams(ids: Ids, V: int, order: int) -> Keys:
 
 
 def _distinct(keys: Keys) -> tuple[Keys, NDArray[np.int64]]:
-    """Return the distinct `keys` in ascending order, and how often each occurs; sort in place."""
+    """Sort `keys` in place; return the distinct ones in ascending order, and their counts."""
     keys.sort()
     starts = np.flatnonzero(np.diff(keys, prepend=-1))
     return keys[starts], np.diff(starts, append=len(keys))

@@ -23,8 +23,8 @@ class NgramTree:
 
     Attributes:
         roots: (V + 1,) the node of each id, an n-gram of one id; `NONE` if it does not occur.
-        first_children: first child of each node; only for nodes whose n-gram is a context, so has
-            at most N ids. A last element is the end of the last node's children.
+        first_children: first child of each node that has at most N ids (longer ones have no
+            children). One more element ends the children of the last of these nodes.
         totals: total of each context.
         shares: freed / total of each context, the weight of the context without its first id.
         ids: the last id of each node's n-gram.
@@ -82,7 +82,7 @@ def _spread(
 
 
 class TrainCounts:
-    """Counts of the train split after the last 1 to N ids of B texts, to which ids are appended.
+    """Counts, in the train split, of the ids that follow the last 1 to N ids of B growing texts.
 
     Args:
         tree: the counts of the train split.
@@ -111,7 +111,7 @@ class TrainCounts:
         self._find()
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return the terms of `KneserNey` distributions after the last 1 to N ids of each text.
+        """Return the terms of the formula in `KneserNey` for the last 1 to N ids of each text.
 
         Returns:
             (count - D) / total of each next id, (N, B, V); freed / total, (N, B); total, (N, B).

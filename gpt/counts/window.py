@@ -31,7 +31,7 @@ def window_predictions(
 
     Returns:
         A list with distributions (W, V) for each of `orders`; and an array (W, 2 len(orders)) that
-        has, for each order, the number of ids that followed the context, with and without repeats.
+        has, for each order, the number of ids that followed the context, and of distinct ones.
     """
     W = len(ids)
     predictions, totals = [], [np.zeros((W, 0), np.float32)]
@@ -42,7 +42,7 @@ def window_predictions(
         shift = n - length
         earlier = np.concatenate([np.zeros(min(shift, W), np.int64), contexts[: max(W - shift, 0)]])
         keys = earlier * W + contexts
-        keys[: n - 1] = -1 - np.arange(min(n - 1, W))  # too short: unlike all others
+        keys[: n - 1] = -1 - np.arange(min(n - 1, W))  # contexts shorter than n equal no other
         contexts, length = np.unique(keys, return_inverse=True)[1], n
         p, counted = smoothed_predictions(contexts, ids, p)
         predictions.append(p)
@@ -63,7 +63,7 @@ def smoothed_predictions(
 
     Returns:
         The distributions (W, V); and an array (W, 2) with the number of ids that followed the
-        context, with and without repeats.
+        context, and the number of distinct ones among these ids.
     """
     counts = _counts_so_far(contexts, ids, lower.shape[1])
     total = counts.sum(1, keepdims=True)
@@ -77,7 +77,7 @@ def smoothed_predictions(
 def _counts_so_far(
     contexts: NDArray[np.integer], ids: NDArray[np.int64], V: int
 ) -> NDArray[np.float32]:
-    """Return counts (W, V): how often each id has followed the context at each place before.
+    """Return counts (W, V): how often each id followed earlier occurrences of a place's context.
 
     Element (i, v) is the number of j < i with contexts[j] == contexts[i] and ids[j + 1] == v.
     """
@@ -132,7 +132,7 @@ class WindowCounts:
         return self.ends - self.padding
 
     def text(self, row: int) -> NDArray[np.integer]:
-        """Return the ids of a text."""
+        """Return the ids of the text in `row`."""
         return self.ids[row, self.padding : self.ends[row]]
 
     def last(self, count: int) -> NDArray[np.int64]:
@@ -191,7 +191,7 @@ def terms_of(counts: Floats) -> tuple[Floats, Floats, Floats]:
 
     Returns:
         p (K, B, V); shares (K, B); and an array (2 K, B) that has, for each context, the number of
-        ids that followed it, with and without repeats.
+        ids that followed the context, and the number of distinct ones among these ids.
     """
     K, B, _ = counts.shape
     seen = np.minimum(counts, 1)

@@ -83,9 +83,9 @@ class Characters:
     def above_key(
         self, above: NDArray[np.int64], before: NDArray[np.int64], last: NDArray[np.int64]
     ) -> Keys64:
-        """Return keys of the ids `above` the next ones with the last two ids, `before` and `last`.
+        """Return keys of contexts of three ids, any of which may be MISSING.
 
-        Any of these ids may be MISSING.
+        They are the id `above` the next one, and the last two ids, `before` and `last`.
         """
         base = len(self.in_word) + 1
         return (((above + 1) * base + before + 1) * base + last + 1).astype(np.uint64)

@@ -34,7 +34,10 @@ def check_alone(work: str) -> None:
 
 
 def is_first_to_fail() -> bool:
-    """Record that this rank failed. Return whether no other rank has failed since the (re)start."""
+    """Record that this rank failed; return whether it is the first since torchrun's last restart.
+
+    Only the first rank that fails prints its error. The others fail as a consequence.
+    """
     try:
         return not is_launched() or bool(_connect().add(f"{_attempt()}/failed", 1) == 1)
     except RuntimeError:  # torchrun has ended
@@ -76,6 +79,6 @@ def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
 
 
 def _attempt() -> str:
-    """Return a prefix for keys in torchrun's store. Each restart by torchrun has another prefix."""
+    """Return a prefix for keys in torchrun's store, which each restart by torchrun changes."""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"gpt/{restart}/{os.environ['WORLD_SIZE']}"

@@ -34,7 +34,7 @@ class Interval:
 
 
 def block_length(n: int) -> int:
-    """Return the length of a block for a text of `n` ids: 3 sqrt(n), or 1,000 for 111,000 ids.
+    """Return the length of a block for a text of `n` ids: 3 sqrt(n), so 1,000 for 111,000 ids.
 
     Blocks must be longer than the distance at which losses are correlated, and there must be many.
     """
@@ -51,7 +51,7 @@ class BlockSums:
         self.sums = np.zeros(len(self.sizes))
 
     def add(self, positions: NDArray[np.int64], losses: NDArray[np.float32]) -> None:
-        """Add losses at ascending `positions` of the text, from 0."""
+        """Add the losses of ids at ascending `positions`, the indices of these ids in the text."""
         blocks = positions // self.length
         first = blocks[0]
         sums = np.bincount(blocks - first, losses)

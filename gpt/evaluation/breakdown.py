@@ -30,7 +30,7 @@ class Group:
     value: str
     characters: int
     loss: float  # nats per character
-    accuracy: float  # fraction of ids that the model thought most likely
+    accuracy: float  # fraction of ids with the highest probability
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Breakdown:
             self._sums[value] = self._sums.get(value, NOTHING) + row
 
     def groups(self) -> list[Group]:
-        """Return the groups in the order of their values; groups of equal labels are merged."""
+        """Return the groups, sorted by the property's value. Values with one label are a group."""
         merged: dict[str, Sums] = {}
         for value in sorted(self._sums):
             label = self._label(value)

@@ -21,7 +21,7 @@ class CalibrationBin:
 
 
 class Calibration:
-    """Sums for a reliability diagram and for the expected calibration error (arXiv:1706.04599)."""
+    """Reliability diagram and expected calibration error (arXiv:1706.04599) of predictions."""
 
     def __init__(self) -> None:
         self._sums = np.zeros((BINS, 3))  # ids, probability, hits

@@ -95,7 +95,8 @@ class CountedText:
     def unusual_parts(self, overlap: int) -> Iterator[tuple[int, str]]:
         """Yield the start and the text of each part that has control or non-ASCII characters.
 
-        The text is cut every PART_IDS characters. Each part includes `overlap` further characters.
+        A part is PART_IDS characters and the `overlap` characters after them, so that a search also
+        finds strings that are cut by the end of a part.
         """
         usual = np.array([" " <= c <= "~" or c in "\t\n" for c in self.characters])
         for start in range(0, len(self.ids), PART_IDS):

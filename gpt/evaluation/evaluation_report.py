@@ -1,4 +1,4 @@
-"""Evaluate a model on a text: its loss with an interval, calibration, groups and references."""
+"""Evaluate a model on a text, and report its loss, calibration and losses to compare with."""
 
 import math
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class EvaluationReport:
         interval: a confidence interval of `loss_per_character`; None for a short text.
         bits_per_character, bits_per_byte: the loss in bits, per character and per byte of UTF-8.
         perplexity: exp(`loss_per_character`).
-        accuracy: the fraction of ids that the model thought most likely.
+        accuracy: the fraction of ids to which the model gave the highest probability.
         calibration_error: the expected calibration error of the most likely id.
         calibration: the bins of the reliability diagram.
         references: losses of simple predictors, the lowest last.

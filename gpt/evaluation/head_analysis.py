@@ -72,7 +72,7 @@ class AttentionAnalysis(Attention):
 
     @property
     def removal_costs(self) -> Tensor:
-        """Increase of the mean loss if only this head is ablated, (n_layer, H); NaN if T is 1."""
+        """Increase of the mean loss if each head alone is ablated, (n_layer, H); NaN if T is 1."""
         return (self.losses_without - self.losses).mean(-1)
 
     def costliest_head(self, layer: int | None = None, head: int | None = None) -> tuple[int, int]:
@@ -149,7 +149,7 @@ def previous_character_score(weights: Tensor) -> Tensor:
 
 
 def prefix_matching_score(weights: Tensor) -> Tensor:
-    """Return how strongly heads attend to the character that followed an earlier occurrence.
+    """Return how strongly heads attend to what followed the current character before.
 
     `weights` (..., 2 n, 2 n) are the attention weights for a text of n different characters that is
     written twice. Position n + i repeats the character of position i, which was followed by the

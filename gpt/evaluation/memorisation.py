@@ -45,7 +45,7 @@ class Copying:
 
 @dataclass(frozen=True)
 class Recall:
-    """How well a model predicts the continuations of excerpts of a text from their first ids.
+    """How well a model predicts the last ids of excerpts of a text, given the first ids.
 
     Attributes:
         excerpts: the number of excerpts. Each is a prefix and its continuation in the text.
@@ -72,8 +72,8 @@ class MemorisationReport:
         human: copies of the train split in the evaluated text.
         train: recall of the train split.
         unseen: recall of the evaluated text.
-        memorised: True if the share of COPY_IDS in `samples` exceeds that in `human` by at least
-            EXCESS, or `train.exact` exceeds `unseen.exact` by at least EXCESS.
+        memorised: whether `samples.shares[COPY_IDS]` exceeds `human.shares[COPY_IDS]`, or
+            `train.exact` exceeds `unseen.exact`, by at least EXCESS.
         verdict: the conclusion in words.
     """
 

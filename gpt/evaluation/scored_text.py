@@ -19,7 +19,7 @@ class ScoredText:
 
     Attributes:
         name: the name of the text in messages.
-        ids: the ids that `score_text` needs; it does not score the first of them.
+        ids: the ids for `score_text`. The first of them is only context and is not scored.
         vocabulary: the model's vocabulary; `unknown` is the number of distinct characters of this
             text that share the unknown id.
         units: the number of scored ids, and of their characters and bytes.

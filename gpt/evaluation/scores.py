@@ -1,4 +1,4 @@
-"""Score each character of a text: its loss, and what the model expected instead.
+"""Score each character of a text: its loss, and the probability of the most likely character.
 
 Shapes use B windows of W ids, n scored ids and V distinct ids.
 """

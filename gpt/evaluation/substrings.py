@@ -29,8 +29,8 @@ class Copies:
     """Substrings of some pieces that occur in a text.
 
     Attributes:
-        shares: the fraction of the pieces' substrings of n ids that occur in the text, for each n
-            of COPY_LENGTHS that is not longer than all pieces.
+        shares: for each length n in COPY_LENGTHS, the fraction of the pieces' substrings of n ids
+            that occur in the text. Lengths above that of the longest piece are left out.
         longest: the ids of the longest substring that occurs in the text.
     """
 
@@ -53,7 +53,7 @@ class _Table:
     numbers: Numbers
 
     def extended(self, n: int) -> "_Table":
-        """Return the table of the substrings of `n` ids, `self.n` < `n` <= 2 `self.n`."""
+        """Return the table of the substrings of `n` ids; `n` is at most 2 `self.n`."""
         return _Table(n, *np.unique(self.pairs(self.numbers, n), return_inverse=True))
 
     def pairs(self, numbers: Numbers, n: int) -> Numbers:
@@ -68,7 +68,7 @@ class _Table:
         return np.where(present, first * len(self.keys) + second, ABSENT)
 
     def lookup(self, keys: Numbers) -> Numbers:
-        """Return the number of the substring with each of `keys`, or ABSENT."""
+        """Return, for each of `keys`, the number of its substring; ABSENT if the pieces lack it."""
         numbers = np.full(len(keys), ABSENT, np.int64)
         at = np.flatnonzero(keys != ABSENT)
         index = np.searchsorted(self.keys, keys[at]).clip(max=len(self.keys) - 1)
@@ -141,7 +141,7 @@ def _longest(part: Ids, table: _Table, numbers: Numbers, longest: Ids) -> Ids:
 
 
 def _inside(joined: Numbers, n: int) -> NDArray[np.bool_]:
-    """Return whether each substring of `n` ids of the joined pieces is inside one piece."""
+    """Return, for each substring of `n` ids of the joined pieces, whether it is inside a piece."""
     before = np.concatenate([[0], np.cumsum(joined == SEPARATOR)])
     inside: NDArray[np.bool_] = before[n:] == before[:-n]
     return inside

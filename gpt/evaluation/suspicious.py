@@ -37,7 +37,7 @@ DETECTORS = {  # kind: (regular expression, what to do)
 
 @dataclass(frozen=True)
 class Suspicion:
-    """Matches of one detector: how many, how many distinct ones, and which are most frequent."""
+    """The strings in a text that one of DETECTORS matches, such as control characters."""
 
     kind: str
     count: int

@@ -26,7 +26,7 @@ def check_out(
 
 
 def write_out(path: Path, content: bytes, option: str = "--out") -> None:
-    """Write `content` to `path` atomically. If that fails, raise GPTError, which cites `option`."""
+    """Write `content` to `path` atomically. On failure, raise GPTError, which quotes `option`."""
     try:
         write_atomically(path, [content])
     except OSError as error:

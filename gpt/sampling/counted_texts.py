@@ -12,8 +12,8 @@ from gpt.counts.mixture import Mixture
 class CountedTexts:
     """N-gram counts of B texts, to each of which `append` adds one id at a time.
 
-    If a text exceeds T ids, its counts start anew from its last T // 2 ids. The weights of the
-    window's counts are those of `Mixture.for_sampling`.
+    If a text exceeds T ids, its counts start anew from its last T // 2 ids. Counts of the text so
+    far have smaller weights than in evaluations; `Mixture.for_sampling` explains why.
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:

@@ -62,7 +62,7 @@ def _values(value: Any, key: str) -> list[Any] | None:
 
 
 def split_column(column: str, names: Iterable[str]) -> list[str]:
-    """Split `column` at commas into keys. If `column` is one of `names`, do not split it."""
+    """Split the setting `column` at its commas, unless all of it is one of the column `names`."""
     return [column] if column in names else [key.strip() for key in column.split(",")]
 
 

@@ -86,7 +86,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Counts:
-    """Result of counting a text: the total sizes of its parts, and its vocabulary."""
+    """Result of the first pass over a text: the text's sizes and its vocabulary."""
 
     characters: int
     bytes: int

@@ -23,7 +23,7 @@ class Vocabulary:
 
     Args:
         characters: the distinct characters, sorted. The id of a character is its index.
-        unknown: the number of rare characters, which share one id, the unknown id. It is the last
+        unknown: the number of rare characters that share the unknown id. The unknown id is the last
             id, and is never sampled. If `unknown` is 0, there is no unknown id.
         is_bytes: whether the ids are the 256 byte values. `characters` is then empty.
     """
@@ -100,8 +100,8 @@ class Vocabulary:
     def outside(self, text: str) -> str:
         """Return the distinct characters of `text` that have no id of their own.
 
-        They are in the order of their first occurrence. If ids are bytes, they are the lone
-        surrogates, which UTF-8 cannot encode.
+        The characters are in the order of their first occurrence. If ids are bytes, only lone
+        surrogates have no id, because UTF-8 cannot encode them.
         """
         if self.is_bytes:
             return "".join(c for c in dict.fromkeys(text) if "\ud800" <= c <= "\udfff")
@@ -153,8 +153,8 @@ class Vocabulary:
     def _table(self) -> NDArray[np.uint32]:
         """The id of each code point, in an array of shape (CODE_POINTS,).
 
-        Code points outside the vocabulary have the unknown id. If there is no unknown id, they have
-        the vocabulary size, which is not an id.
+        Code points outside the vocabulary are mapped to the unknown id or, if there is none, to the
+        vocabulary size, which is not an id.
         """
         outside = len(self) if self.unknown_id is None else self.unknown_id
         table = np.full(CODE_POINTS, outside, np.uint32)

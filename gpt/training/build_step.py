@@ -96,7 +96,7 @@ class EnsembleStep:
         return self.members[0].read(results)
 
     def _for_each_member(self, work: Callable[[int], None]) -> None:
-        """Call `work(m)` for each member m. Parallel calls may continue after the return."""
+        """Call `work(m)` for each member m. Calls in threads can outlast this method."""
         members = range(len(self.members))
         if not self.side_by_side:
             for m in members:

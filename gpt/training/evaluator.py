@@ -34,8 +34,8 @@ class Diverged(Exception):
 class Progress:
     """Losses and counters of a run so far, saved with each checkpoint.
 
-    `loss` and `best_loss` are in nats per id. They are of the val split or, if
-    `train.eval_characters` is set, of a part of it.
+    `loss` and `best_loss` are in nats per id, on the val split or, if `train.eval_characters` is
+    set, on a part of the split.
     """
 
     loss: float = math.inf  # loss of the newest evaluation after step 0

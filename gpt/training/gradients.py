@@ -61,7 +61,7 @@ class Backward:
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the part of the batch's mean loss that windows `x` and `y` (B, T) contribute."""
+        """Return the sum of the losses of windows `x` and `y`, divided by the size of the batch."""
         with autocast(self.device, self.precision):
             out = self.model.hidden(x) if self.fused else self.forward(x)  # (B, T, C) or (B, T, V)
             targets = y if self.teacher is None else self.teacher.targets(x, y)
@@ -79,7 +79,8 @@ class Backward:
         """
         B, T = x.shape
         count = chunk_count(B, T, self.C, self.workers) if self.device.type == "cpu" else 1
-        chunks = [*zip(x.chunk(count), y.chunk(count), strict=True)]  # 3 of 4 windows are 2 and 2
+        # there can be fewer than `count` chunks: `chunk(3)` divides 4 windows into 2 and 2
+        chunks = [*zip(x.chunk(count), y.chunk(count), strict=True)]
         total = torch.zeros((), dtype=torch.float32, device=x.device)
         if self.workers == 1:
             for i, chunk in enumerate(chunks, start=1):
@@ -122,7 +123,8 @@ def fuses_head(config: Config, V: int, device: torch.device, ranks: Ranks = SING
     """Return whether to compute the head and the loss in one operation (`linear_cross_entropy`).
 
     Return True on a CPU if the vocabulary size `V` is large. Return False with torch.compile or
-    DDP, which need the whole forward pass. The caller must also check that no teacher is used.
+    DDP: they wrap the whole forward pass, which includes the head. The caller must also check that
+    no teacher is used.
     """
     large, compiled = V >= LARGE_VOCABULARY, config.train.compile == "on"
     return large and device.type == "cpu" and not compiled and ranks.size == 1

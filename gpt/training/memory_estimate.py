@@ -95,16 +95,20 @@ def training_bytes(
         "weights": parameters,
         "gradients": parameters * (1 if workers == 1 else workers + 1),
         "optimizer": 2 * parameters,
-        # ids and token dropout of two batches
         "counts": _counts_bytes(config.model, V, torch.get_num_threads() if on_cpu else 1),
+        # ids and token dropout of two batches
         "batch": 60 * K * train.batch_size * model.T,
-        # malloc keeps what training's threads freed; other threads evaluate
+        # evaluations run in other threads, which cannot reuse the memory that malloc keeps for the
+        # training threads
         "activations": training + evaluation if on_cpu else max(training, evaluation),
     }
 
 
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
-    """Return the bytes of the counts' predictions: for the gate's text, and a window per thread."""
+    """Return the bytes of predictions by n-gram counts.
+
+    They are stored for the ids that the gate is fitted on, and for one window per thread.
+    """
     if not model.counts:
         return 0.0
     of_window = 3 * model.T * V * (model.window_counts + 8)

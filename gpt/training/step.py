@@ -232,7 +232,7 @@ def draw_batch(
     """Return this rank's windows of the batch of `step`, on the CPU.
 
     The inputs have token dropout. Inputs and targets are (B, T), with B divided among the ranks.
-    Both are contiguous: CUDA copies strided tensors from pinned memory through pageable memory.
+    Both are contiguous, because CUDA copies other tensors through slower, pageable memory.
     """
     B, T = schedule.shape(step)
     x, y = batch(ids, B, T, seed=config.seed, step=step)

@@ -55,7 +55,7 @@ class Stopwatch:
         self._recent[work] = seconds + self._since - before, count + times
 
     def settle(self) -> None:
-        """Update the running means by the laps since the last call of this method."""
+        """Include the laps since the last call of this method in the running means."""
         for work, (seconds, times) in self._recent.items():
             if times:
                 mean = seconds / times
@@ -64,7 +64,10 @@ class Stopwatch:
         self._recent.clear()
 
     def step_s(self, T: int) -> float:
-        """Return the seconds of a step with windows of `T` ids. If none was timed, estimate it."""
+        """Return the mean seconds of a step with windows of `T` ids.
+
+        If training has had no such step yet, estimate the mean from the step timed by `probe`.
+        """
         ratios = [self.seconds[made] / s for made, s in self.probed.items() if made in self.seconds]
         return self.seconds.get(T, self.probed.get(T, 0.0) * (ratios or [1.0])[-1])
 

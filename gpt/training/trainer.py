@@ -139,7 +139,7 @@ class Trainer:
             self.timed_characters, self.timed_s = 0, 0.0
 
     def is_due(self, every: int | str) -> bool:
-        """Return whether an event with period `every` is due now; False for a period in minutes."""
+        """Return whether an event with period `every` is due; False for minutes (see `agree`)."""
         return "min" not in str(every) and self.schedule.is_due(self.step, every)
 
     def evaluate(self) -> None:
