@@ -40,7 +40,10 @@ def block_losses(
 
 
 def text_sha256(text: ScoredText) -> str:
-    """Return a hash of the scored text that is the same in each vocabulary without unknown ids."""
+    """Return a hash of the scored text, which is the same for ids of characters and of bytes.
+
+    Only a vocabulary with an unknown id has another hash, because it lacks some characters.
+    """
     digest = hashlib.sha256()
     for part in spread_slices(len(text.ids) - 1, len(text.ids)):
         digest.update(utf8_of(text.ids[1:][part], text.vocabulary))

@@ -1,8 +1,9 @@
 """Compare runs: rows of runs that differ only by seed, and the differences between rows.
 
-A difference of mean losses has two uncertainties. Other text of the same kind would give other
-losses: the interval over blocks of the text shows how much. Other seeds would give other models:
-Welch's interval over seeds shows how much, and needs two or more seeds in each row.
+Each row is a configuration, trained with one or more seeds. A difference of the mean losses of two
+rows is uncertain for two reasons, each with its own interval. On other text of the same kind, the
+losses would differ: this is estimated from blocks of the text. With other seeds, the models would
+differ: this is estimated by Welch's method, which needs two or more seeds in each row.
 """
 
 import json
@@ -30,7 +31,7 @@ MAX_SEEDS_NEEDED = 1000  # number of seeds above which a difference counts as ne
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run, as it is compared with others. Losses are in nats per character.
+    """The settings and results of a run that a comparison uses. Losses: nats per character.
 
     Attributes:
         name: the folder of the run, or the name of a log.
@@ -43,7 +44,7 @@ class ComparedRun:
         parameters: the number of parameters; None if unknown.
         memory_bytes: the memory that training takes on this machine by the estimate of
             `gpt train --dry-run`, in bytes; None if unknown.
-        block: the characters of a block of the val split; 0 without `blocks`.
+        block: the number of characters of each block of the val split; 0 without `blocks`.
         blocks: the mean loss of the best checkpoint on each whole block; empty if not measured.
     """
 
@@ -72,8 +73,8 @@ class Row:
         bits_per_byte: the same in bits per byte of UTF-8.
         final_loss: the val loss at the end of training.
         steps, seconds: the mean number of steps, and seconds of training, at the last evaluation.
-        seconds_to: the mean seconds until an evaluation gave at most a loss, by loss; None if a run
-            did not reach that loss.
+        seconds_to: for each of some losses, the mean seconds of training until an evaluation
+            reached that loss; None if a run did not reach it.
         parameters, memory_bytes: as for a ComparedRun.
     """
 
@@ -97,13 +98,14 @@ class RowDifference:
     Attributes:
         row: the number of the row.
         difference: the difference of the mean losses; negative if `row` is better.
-        text: the interval over blocks of the text, for the models as they are; None if the losses
-            of blocks are unknown.
-        seeds: the interval over seeds, for the text as it is; None if a row has only one seed.
-        rests_on: the interval that decides the conclusion.
+        text: the interval of the difference of these models on other text, from the losses of
+            blocks; None if these losses are unknown.
+        seeds: the interval of the difference on this text with other seeds; None if a row has only
+            one seed.
+        rests_on: the interval from which the conclusion is drawn.
         is_different: whether both intervals show that the settings differ in their loss.
-        seeds_needed: the seeds of each row that would show a difference of this size with
-            probability 0.8; None if it is shown already, or if its deviation is unknown.
+        seeds_needed: the number of seeds of each row with which `seeds` would exclude zero with
+            probability 0.8; None if it does already, or if the variance over seeds is unknown.
         conclusion: all of this in words.
     """
 
@@ -125,7 +127,7 @@ class Comparison:
         rows: the rows, in the order of their first runs.
         differences: the difference of each row but the first.
         blocks: the number of blocks of the text; 0 if the losses of blocks are unknown.
-        block: the characters of a block.
+        block: the number of characters of each block.
     """
 
     rows: list[Row]
@@ -140,8 +142,8 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
     Args:
         runs: one or more runs. Those that differ only by seed form a row. A run with the settings
             and the seed of an earlier one is in another row.
-        losses: the losses to which to show the time. By default, the lowest loss that all runs
-            reach, rounded up to two decimals.
+        losses: the losses for which `seconds_to` is computed. By default, the lowest loss that all
+            runs reach, rounded up to two decimals.
     """
     if not losses:
         lowest = [min(run.curve.losses) for run in runs if run.curve.losses]
@@ -238,7 +240,7 @@ def _conclusion(
     seeds: StudentInterval | None,
     needed: int | None,
 ) -> str:
-    """Say what the intervals show. For the arguments see `RowDifference`."""
+    """Return in words what the intervals show. For the arguments see `RowDifference`."""
     word = "better" if difference < 0 else "worse"
     if seeds is None:
         models = "no losses of blocks to compare"
@@ -260,7 +262,7 @@ def _conclusion(
 
 
 def _advice(needed: int | None) -> str:
-    """Say how many seeds would settle an open question."""
+    """Return a phrase about the number of seeds to train; for `needed` see `RowDifference`."""
     if needed is None:
         return "train two or more seeds of each row"
     if needed > MAX_SEEDS_NEEDED:

@@ -1,4 +1,4 @@
-"""Confidence intervals of a difference by Student's t distribution, and the seeds that it needs.
+"""Confidence intervals of a difference, and the number of seeds that show it, by Student's t.
 
 The results equal those of scipy's `ttest_rel` and `ttest_ind(equal_var=False)`.
 """
@@ -47,7 +47,7 @@ def seed_mean(values: Sequence[float]) -> SeedMean | None:
 
 
 def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
-    """Return the interval of the mean of b - a, of which each pair is one block of a text."""
+    """Return the interval of mean(b - a); each block of a text has one value in `a` and in `b`."""
     differences = [y - x for x, y in zip(a, b, strict=True)]
     n = len(differences)
     return _interval(fmean(differences), stdev(differences) / math.sqrt(n), n - 1)
@@ -62,11 +62,13 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
 
 
 def seeds_needed(difference: float, variances: float) -> int:
-    """Return how many seeds of each of two configurations show a difference with POWER.
+    """Return how many seeds of each of two configurations show their difference.
+
+    "Show" means that `welch_interval` excludes zero, with the probability POWER.
 
     Args:
-        difference: the difference of their mean losses.
-        variances: the sum of the variances of both losses over seeds.
+        difference: the difference of the two mean losses.
+        variances: the variance of the loss over seeds, summed over both configurations.
 
     Returns:
         The number of seeds of each, by the normal approximation with Guenther's correction for a

@@ -20,7 +20,7 @@ MAX_VALUE_CHARACTERS = 24  # characters of a setting's value above which its mid
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text; `align` has "l" or "r" for each column, `drop` see `render_table`."""
+    """A table of text. For the attributes see the arguments of `render_table`."""
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -152,7 +152,7 @@ def _names(comparison: Comparison) -> list[str]:
 
 
 def _sentences(comparison: Comparison) -> list[str]:
-    """Return the conclusions, and what the numbers of the tables are."""
+    """Return the conclusions, and sentences that explain the numbers in the tables."""
     sentences = [f"row {each.row}: {each.conclusion}" for each in comparison.differences]
     sentences.append("losses: nats per character of val; val loss: best checkpoint; s.e.: by seeds")
     if comparison.differences:

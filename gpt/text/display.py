@@ -9,9 +9,10 @@ BLUE, RED = 33, 160  # ANSI colours (0 to 255) that are readable on white and on
 
 
 def visible(text: str) -> str:
-    r"""Return the text with control and direction characters escaped, so that it is safe to print.
+    r"""Return `text` with all characters escaped that are not safe to print.
 
-    For example, the ESC character becomes `\x1b`. Line ends and tabs are kept.
+    These are control characters, such as ESC, which becomes `\x1b`, and characters that change the
+    direction of writing. Line ends and tabs are kept.
     """
     return "".join(map(_visible, text))
 

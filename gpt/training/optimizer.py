@@ -189,9 +189,9 @@ class Muon(Optimizer):
     def _equalise(self, steps: Tensor, squares: list[Tensor], skip: Tensor | None) -> Tensor:
         """Orthogonalise N matrices `steps` (N, height, width), and make neurons move equally far.
 
-        Each neuron's step is divided by its root mean square over time. `squares` has the running
-        mean squares, a tensor for each matrix, and is updated unless `skip` is true. The norm of
-        each matrix is kept.
+        Each neuron's step is divided by its root mean square over time. Each matrix is then scaled
+        to the norm that it had before this division. `squares` has the running mean squares, a
+        tensor for each matrix, and is updated unless `skip` is true.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         longer_first = steps.shape[-2] >= steps.shape[-1]

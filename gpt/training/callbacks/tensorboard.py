@@ -129,7 +129,10 @@ class TensorBoard(Callback):
 
 
 class EventFile:
-    """A new event file in a folder. TensorBoard reads a run's files in the order of their names."""
+    """A new event file in a folder.
+
+    Its name begins with the time, because TensorBoard reads a run's files in the order of names.
+    """
 
     def __init__(self, folder: Path, suffix: str = "") -> None:
         name = f"events.out.tfevents.{time.time():017.6f}.{platform.node()}.{os.getpid()}{suffix}"
