@@ -22,6 +22,7 @@ from gpt.evaluation.student import (
     seeds_needed,
     welch_interval,
 )
+from gpt.inspection.curves_picture import draw_curves
 from gpt.runs.curves import read_nanogpt_log
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small
@@ -192,7 +193,7 @@ def test_one_seed_shows_nothing_of_settings(folder: Path) -> None:
     first, second = (folder / "sweep" / f"learning_rate-{r},seed-1337" for r in ("0.001", "0.004"))
     (difference,) = api.compare([first, second]).differences
     assert (difference.seeds, difference.rests_on, difference.is_different) == (None, "text", False)
-    assert "two or more seeds" in difference.conclusion
+    assert "the effect of the settings is open" in difference.conclusion
 
 
 def test_runs_with_the_same_settings_and_seed_are_rows_of_their_own(folder: Path) -> None:
@@ -259,14 +260,34 @@ def test_tables_fit_the_terminal_and_name_what_a_conclusion_rests_on(
     assert code == 0, err
     tables = out[out.index("\n\n") :]  # without the names of runs
     assert max(map(len, tables.splitlines())) <= 80
-    assert "rests on the" in out and "characters, models as they are" in out
+    assert "rests on the" in out and "characters, for these models" in out
     code, out, err = gpt("compare", folder / "sweep", "--markdown")
     assert "| train.learning_rate | 0.001 | 0.004 |" in out
+
+
+def test_the_picture_shows_the_mean_over_seeds_and_the_lowest_and_highest(folder: Path) -> None:
+    comparison = api.compare([folder / "sweep"])
+    axes = draw_curves(comparison).axes[0]
+    for row, line, band in zip(comparison.rows, axes.lines, axes.collections, strict=True):
+        losses = np.array([run.curve.losses for run in row.runs])
+        steps, means = line.get_data()
+        assert [*steps] == row.runs[0].curve.steps
+        assert means == pytest.approx(losses.mean(0))
+        (corners,) = (path.vertices for path in band.get_paths())
+        assert corners[:, 1].min() == pytest.approx(losses.min())
+        assert corners[:, 1].max() == pytest.approx(losses.max())
+
+
+def test_out_writes_a_picture(folder: Path, gpt: Gpt) -> None:
+    code, _, err = gpt("compare", folder / "sweep", "--out", "curves.png")
+    assert code == 0, err
+    assert Path("curves.png").read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["sweep", "--out=curves.pdf"], "expected a name that ends in .png"),
         (["sweep", "other"], "the val texts of"),
         (["rare"], "expected two or more runs, or a sweep, got 1 run"),
         (["sweep", "text.txt"], "expected a run, a sweep or the log of nanoGPT"),

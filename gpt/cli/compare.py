@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gpt.cli.options import DebugFlag, JsonFlag, flag, option, show, terminal_width
 from gpt.errors import UsageError
+from gpt.status import phase
 
 ComparedNames = Annotated[
     list[str],
@@ -24,6 +26,9 @@ def compare(
     to: list[float] | None = option(
         "LOSS", "Also show the seconds until this val loss; default the lowest that all reach."
     ),
+    out: Path | None = option(
+        "FILE", "Also draw the losses by steps, characters and seconds: .png."
+    ),
     markdown: bool = flag("--markdown", "Print tables in Markdown."),
     as_csv: bool = flag("--csv", "Print one table in CSV."),
     as_json: JsonFlag = False,
@@ -39,9 +44,20 @@ def compare(
     if len(given) > 1:
         raise UsageError(f"expected one format, got {' and '.join(given)}; leave out one")
 
+    if out is not None:
+        from gpt.inspection.output import check_out, write_out
+
+        check_out(out, endings=(".png",))
+
     from gpt import api
 
     comparison = api.compare(runs, losses=to or ())
+    if out is not None:
+        with phase("drawing"):
+            from gpt.inspection.attention_picture import png
+            from gpt.inspection.curves_picture import draw_curves
+
+            write_out(out, png(draw_curves(comparison)))
     if as_json:
         show(json.dumps(asdict(comparison)) + "\n")
         return

@@ -243,13 +243,12 @@ def _conclusion(
     """Return in words what the intervals show. For the arguments see `RowDifference`."""
     word = "better" if difference < 0 else "worse"
     if seeds is None:
-        models = "no losses of blocks to compare"
-        if text is not None:
-            found = f"these models are {word} than those of row 1"
-            if not text.excludes_zero:
-                found = "these models cannot be told apart by this text"
-            models = f"{found} (rests on the text)"
-        return f"{models}; whether the settings are is open: {_advice(needed)}"
+        models = "the uncertainty is unknown"
+        if text is not None and text.excludes_zero:
+            models = f"this model is {word} than that of row 1 (rests on the text)"
+        elif text is not None:
+            models = "the text cannot tell the models apart (rests on the text)"
+        return f"{models}; the effect of the settings is open: {_advice(needed)}"
     if not seeds.excludes_zero:
         return (
             f"open: other seeds may reverse the difference (rests on the seeds); {_advice(needed)}"

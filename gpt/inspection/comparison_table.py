@@ -154,17 +154,22 @@ def _names(comparison: Comparison) -> list[str]:
 def _sentences(comparison: Comparison) -> list[str]:
     """Return the conclusions, and sentences that explain the numbers in the tables."""
     sentences = [f"row {each.row}: {each.conclusion}" for each in comparison.differences]
-    sentences.append("losses: nats per character of val; val loss: best checkpoint; s.e.: by seeds")
+    sentences += [
+        "losses: nats per character of val; val loss: best checkpoint",
+        "s.e.: standard error over seeds; MiB: estimated memory of training on this machine",
+    ]
     if comparison.differences:
         blocks = "none, as the losses of blocks are unknown"
         if comparison.blocks > 1:
             blocks = (
                 f"paired over {counted(comparison.blocks, 'block')} of {comparison.block:,} "
-                f"characters, models as they are"
+                f"characters, for these models"
             )
-        sentences += [f"by text: {blocks}", "by seeds: Welch, text as it is"]
+        sentences += [f"by text: {blocks}", "by seeds: Welch's interval, for this text"]
     if (m := len(comparison.differences)) > 1:
-        sentences.append(f"{m} comparisons: each interval misses the difference in 1 of 20 cases")
+        sentences.append(
+            f"{m} comparisons: each interval misses the true difference in 1 of 20 cases"
+        )
     return sentences
 
 

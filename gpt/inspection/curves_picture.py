@@ -1,0 +1,75 @@
+"""Draw the val losses of compared runs by steps, characters and seconds of training."""
+
+import numpy as np
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+from numpy.typing import NDArray
+
+from gpt.errors import shown
+from gpt.evaluation.comparison import Comparison, Row
+
+CURVE_INCHES = (10.5, 3.8)  # width and height of the picture without its legend
+LEGEND_LINE_INCHES = 0.22  # height of a line of the legend
+MAX_LABEL_CHARACTERS = 110  # characters of a line of the legend
+CURVE_DPI = 150  # dots per inch
+# the colours of Okabe and Ito, which colour-blind readers can tell apart
+ROW_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+
+
+def draw_curves(comparison: Comparison) -> Figure:
+    """Draw a line for each row, the mean over its runs, in a band from the lowest to the highest.
+
+    Each run is interpolated linearly between its evaluations.
+    """
+    width, height = CURVE_INCHES
+    rows = [row for row in comparison.rows if any(run.curve.steps for run in row.runs)]
+    figure = Figure(
+        (width, height + LEGEND_LINE_INCHES * (len(rows) + 1)), CURVE_DPI, layout="constrained"
+    )
+    panels = figure.subplots(1, 3, sharey=True)
+    for axes, name in zip(panels, ("steps", "characters", "seconds"), strict=True):
+        axes.set_prop_cycle(cycler(linestyle=["-", "--", ":"]) * cycler(color=ROW_COLOURS))
+        for row in rows:
+            _draw_row(axes, row, name)
+        axes.set_xlabel(f"{name} of training")
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+        axes.set_xlim(0)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("val loss, nats per character")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(),
+        loc="outside lower left",
+        frameon=False,
+        fontsize=9,
+        title="line: mean over seeds; band: from the lowest to the highest",
+        title_fontsize=9,
+        alignment="left",
+    )
+    return figure
+
+
+def _draw_row(axes: Axes, row: Row, name: str) -> None:
+    """Draw the losses of `row` by the attribute `name` of its curves."""
+    curves = [run.curve for run in row.runs if run.curve.steps]
+    places = [np.array(getattr(curve, name), float) for curve in curves]
+    start, end = max(x[0] for x in places), min(x[-1] for x in places)
+    grid: NDArray[np.float64] = np.unique(np.concatenate(places))
+    grid = grid[(grid >= start) & (grid <= end)]
+    if not len(grid):  # no place lies between the evaluations of all runs
+        return
+    losses = np.array([np.interp(grid, x, c.losses) for x, c in zip(places, curves, strict=True)])
+    marker = "o" if len(grid) == 1 else None
+    (line,) = axes.plot(grid, losses.mean(0), marker=marker, label=_label(row), linewidth=1.5)
+    if len(curves) > 1:
+        band = (losses.min(0), losses.max(0))
+        axes.fill_between(grid, *band, color=line.get_color(), alpha=0.2, linewidth=0)
+
+
+def _label(row: Row) -> str:
+    """Return the legend of a row: its number, and its settings or the name of its run."""
+    settings = [f"{key.rpartition('.')[2]} {value}" for key, value in row.settings.items()]
+    text = f"row {row.number}: {', '.join(settings) or row.runs[0].name} (n = {len(row.runs)})"
+    return shown(text, MAX_LABEL_CHARACTERS).replace("$", r"\$")  # no formulas
