@@ -22,13 +22,14 @@ from gpt.lessons import (
     dropout_by_hand,
     head,
     heads,
+    masks,
     normalization,
     positions,
     recipe,
     scaling,
     six_words,
+    small_models,
     textbook,
-    three_models,
 )
 from gpt.lessons.build import build_page
 from gpt.lessons.head import attend
@@ -71,7 +72,7 @@ def trained(run: Path) -> Trained:
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lesson `training` trains for moments; test_lessons_model.py has it train in full."""
-    monkeypatch.setattr(three_models, "STEPS", 3)
+    monkeypatch.setattr(small_models, "STEPS", 3)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 708, SEED])  # 708 once shuffled into the same order
@@ -97,9 +98,9 @@ def test_a_page_fits_the_terminal_and_loses_nothing(
 
 
 def test_a_wide_table_is_split_between_columns() -> None:
-    page = Page("a", "b", "c", None)
+    page = Page("a", "b", "c", None, [])
     page.table("caption", torch.arange(10.0).view(2, 5), ["x", "y"], ["p", "q", "r", "s", "t"])
-    assert render(page, 27).split("\n\n", 1)[1].split("\n\nsource")[0].splitlines() == [
+    assert render(page, 27).split("\n\n", 1)[1].split("\n\ncode")[0].splitlines() == [
         "caption",
         "          p       q       r",
         "x    0.0000  1.0000  2.0000",
@@ -160,7 +161,7 @@ def change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Mod
 
 
 def explained(module: ModuleType) -> Page:
-    page = Page("a", "b", "c", None)
+    page = Page("a", "b", "c", None, [])
     with torch.no_grad():
         module.explain(page, SEED)
     return page
@@ -191,7 +192,7 @@ def test_the_exercise_of_head(
     monkeypatch.setattr(head, "six_words", changed)
     assert failing(explained(head)) == [
         "these lines = torch's scaled_dot_product_attention",
-        "with copied weights: three matrices = linear layers",
+        "with copied matrices: Head = SelfAttention",
     ]
 
 
@@ -203,9 +204,18 @@ def test_the_exercise_of_heads(change: Callable[..., ModuleType]) -> None:
         "a list of 8 heads = one fused product",
         "one fused product = the production model's attention",
         "5 characters alone = the first 5 of 16",
-        "nor in the 8 heads",
     ]
-    assert "All four checks" in answer_of("heads")
+    assert "All three checks" in answer_of("heads")
+
+
+def test_the_exercise_of_masks(change: Callable[..., ModuleType]) -> None:
+    changed = change(masks, "dtype=torch.bool).tril()", "dtype=torch.bool).tril(-1)")
+    assert failing(explained(changed)) == [
+        "a boolean mask = an additive mask",
+        "nn.MultiheadAttention: NaN",
+        "scaled_dot_product_attention: zeros",
+    ]
+    assert changed.causal(5).any(1).tolist() == [False, True, True, True, True]
 
 
 def test_the_exercise_of_dropout(change: Callable[..., ModuleType]) -> None:
@@ -223,7 +233,7 @@ def test_the_exercise_of_dropout(change: Callable[..., ModuleType]) -> None:
 
 
 def test_the_exercise_of_normalization(change: Callable[..., ModuleType]) -> None:
-    old = "(self, channels: int, *, eps: float = 1e-5, correction: int = 1)"
+    old = "(self, channels: int, eps: float = 1e-5, correction: int = 1)"
     changed = change(normalization, old, old.replace("= 1)", "= 0)"))
     table = next(p["values"] for p in explained(changed).parts if "table" in p)
     assert answer_of("normalization").startswith(f"{table[-1][-1]:.4f} = sqrt(100 / 99)")
@@ -256,28 +266,25 @@ def test_the_exercise_of_block(change: Callable[..., ModuleType]) -> None:
 
 
 def test_the_exercise_of_model(change: Callable[..., ModuleType]) -> None:
-    changed = change(
-        textbook, "    for block in blocks_of(model):\n        x = pre_norm_block(x, block)\n", ""
-    )
+    changed = change(textbook, "self.norm(self.blocks(x))  #", "self.norm(x)  #")
     ids, gpt = textbook.example(SEED)
     other = torch.cat([(ids[:, :1] + 1) % 11, ids[:, 1:]], dim=1)
-    assert changed.textbook(gpt, ids)[:, -1].equal(changed.textbook(gpt, other)[:, -1])
+    book = changed.with_weights_of(gpt)
+    assert book(ids)[:, -1].equal(book(other)[:, -1])
     moved = (gpt(ids) - gpt(other))[:, -1].abs().max()
     assert f"by 0 without blocks, and by {moved:.4f} with them" in answer_of("model")
     assert failing(explained(changed)) == [
-        "the textbook's logits = those of the production model that classic trains"
+        "with copied weights: these logits = the production model's"
     ]
 
 
-def test_the_exercise_of_training(
-    change: Callable[..., ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_exercise_of_training(change: Callable[..., ModuleType]) -> None:
     """The answer gave the bigram's loss for one that is a little larger."""
-    changed = change(three_models, "        x = x + self.head(x)[0]\n", "")  # its STEPS are all
-    monkeypatch.setattr(three_models, "STEPS", changed.STEPS)
-    losses = next(p["values"] for p in explained(changed).parts if "nats" in p.get("table", ""))
-    bigram, without_head = losses[0][1], losses[1][1]
-    assert f"To the bigram's, {bigram:.4f}" in answer_of("training")
+    changed = change(small_models, "        x = x + self.head(x)[0]  # (B, T, C)\n", "")
+    parts = explained(changed).parts  # the changed module trains for all its STEPS
+    losses = next(p["values"] for p in parts if "nats" in p.get("table", ""))
+    bigram, without_head = losses[0][1], losses[2][1]
+    assert f"To the bigram's, {bigram:.4f}" in parts[-1]["answer"]
     assert bigram < without_head < bigram + 0.05
 
 
@@ -317,7 +324,8 @@ def test_the_tables_of_a_trained_model_hold_what_their_captions_name(trained: Tr
     torch.testing.assert_close(table("block", "mean norm")[0, :2], torch.stack(lengths))
     last_layer, gradient = table("block", "standard deviation of the stream")[:, -2:].T.tolist()
     for plain, doubled, residual, normal in (last_layer, gradient):
-        assert plain < 0.1 < normal < min(doubled, residual)
+        assert plain < 0.1 < 10 < doubled
+        assert normal < residual
 
 
 def test_a_check_that_fails_is_shown_as_failed() -> None:
@@ -325,45 +333,46 @@ def test_a_check_that_fails_is_shown_as_failed() -> None:
     page.check("one = two", torch.tensor(1.0), torch.tensor(2.0))
     assert not page.holds
     page.check_differ("one differs from one", torch.tensor(1.0), torch.tensor(1.0))
-    assert "one = two (NOT equal: max |difference| 1)" in render(page, 80)
+    assert "one = two (NOT equal: differ by 1)" in render(page, 80)
     assert "one differs from one (do NOT differ: only by 0)" in render(page, 80)
 
 
 def test_a_check_says_how_close() -> None:
-    page = Page("a", "b", "c", None)
+    page = Page("a", "b", "c", None, [])
     page.check("x = y", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0 + 3e-6]))
     page.check("x = x", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 2.0]))
     page.check_differ("x differs from z", torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.2]))
     assert page.holds
     assert "\n".join(render(page, 80).split("\n\n")[1:-1]).splitlines() == [
-        "x = y (equal: max |difference| 3e-6)",
-        "x = x (equal: max |difference| 0)",
+        "x = y (equal within 3e-6)",
+        "x = x (equal)",
         "x differs from z (differ by 2.2)",
     ]
 
 
 def test_another_gelu_is_not_equal_up_to_rounding() -> None:
     """The tolerance was 1e-4 to 1e-3: with erf in place of tanh every check of `block` passed."""
-    page, x = Page("a", "b", "c", None), torch.linspace(-3, 3, 101)
+    page, x = Page("a", "b", "c", None, []), torch.linspace(-3, 3, 101)
     gelu = torch.nn.functional.gelu
     page.check("erf = tanh", gelu(x), gelu(x, approximate="tanh"))
     assert not page.holds
 
 
-def test_a_table_leaves_the_future_blank_and_has_no_minus_zero() -> None:
-    page = Page("a", "b", "c", None)
+def test_a_table_leaves_the_future_blank_and_shows_small_numbers_as_such() -> None:
+    """A column mean of 7e-9, which is rounding, was printed as 0.0000."""
+    page = Page("a", "b", "c", None, [])
     values = torch.tensor([[-1e-9, 3.0], [float("-inf"), -0.5]])
     page.table("caption", values, mask=torch.ones(2, 2).triu(1) == 1)
     assert render(page, 80).split("\n\n")[1].splitlines() == [
         "caption",
-        "    0.0000",
+        "     -1e-9",
         "      -inf -0.5000",
     ]
     assert json.loads(json.dumps(page.to_dict(), allow_nan=False)) == page.to_dict()
 
 
 def test_a_step_is_shown_from_its_source_without_its_docstring() -> None:
-    page = Page("a", "b", "c", None)
+    page = Page("a", "b", "c", None, [])
     page.source(averaging.by_matmul)
     code = render(page, 100).split("\n\n")[1]
     scope: dict[str, object] = {"torch": torch, "Tensor": Tensor}
@@ -374,19 +383,22 @@ def test_a_step_is_shown_from_its_source_without_its_docstring() -> None:
     assert max(map(len, render(page, 60).splitlines())) <= 60
 
 
-@pytest.mark.parametrize("width", [80, 100])
 @pytest.mark.parametrize("name", LESSONS)
-def test_the_code_that_is_shown_is_python(name: str, width: int) -> None:
+def test_the_code_that_is_shown_is_python_in_lines_that_fit(name: str) -> None:
     """`def attend(...) ->` broke after the arrow at 80 columns."""
     parts = build_page(name, SEED).parts
-    for code in (part for part in parts if "source" in part):
-        page = Page("a", "b", "c", None, [code])
-        shown = render(page, width).partition("\n\n")[2].rpartition("\n\nsource:")[0]
-        compile(textwrap.dedent(shown), name, "exec")
+    for code in (part["code"] for part in parts if "source" in part):
+        compile(code, name, "exec")
+        assert max(map(len, code.splitlines())) <= 72  # indented by 4
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_a_lesson_has_at_most_160_lines_at_80_columns(name: str) -> None:
+    assert len(render(build_page(name, SEED), 80).splitlines()) <= 160
 
 
 def test_terms_are_bold_and_cells_shaded_only_where_the_terminal_has_colours() -> None:
-    page = Page("a", "b", "c", None)
+    page = Page("a", "b", "c", None, [])
     page.paragraph("A **causal mask** hides the future; a causal mask is *not* everything.")
     page.verbatim("def f(**kwargs, **more)  # \x1b[31m")
     page.formula("attention", "softmax(Q K^T / sqrt(d_k)) V")
@@ -404,7 +416,7 @@ def test_terms_are_bold_and_cells_shaded_only_where_the_terminal_has_colours() -
 
 
 def test_the_answer_of_an_exercise_is_shown_when_asked_for() -> None:
-    page = Page("a", "b", "c", None)
+    page = Page("a", "b", "c", None, [])
     page.exercise("What is 6 x 7?", "It is 42.")
     assert "What is 6 x 7?" in render(page, 80)
     assert "42" not in render(page, 80)

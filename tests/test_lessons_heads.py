@@ -1,4 +1,4 @@
-"""The lesson `heads`: many heads, masks and cross-attention against torch's and Hugging Face's."""
+"""The lessons `heads` and `masks`: against torch's layers and Hugging Face's."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gpt.config.schema import ModelConfig
-from gpt.lessons import heads, masks
+from gpt.lessons import heads, masks, small_models
 from gpt.lessons.build import build_page
 from gpt.lessons.head import Head, attend
 from gpt.lessons.heads import FusedHeads
@@ -16,6 +16,12 @@ from gpt.model.attention import CausalSelfAttention
 from tests.test_model import shaken
 
 SEED = 1337
+
+
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lesson `masks` trains for moments; test_lessons_model.py has it train in full."""
+    monkeypatch.setattr(small_models, "STEPS", 3)
 
 
 def tables(lesson: str) -> dict[str, list[list[float | None]]]:
@@ -96,14 +102,8 @@ def test_the_causality_test_catches_an_inverted_mask_and_passes_what_is_causal()
     one = Head(5, 3)
     x = torch.randn(2, 11, 5)
 
-    def with_mask(allowed: Tensor) -> Tensor:
-        def step(x: Tensor) -> Tensor:
-            q, k, v = one.query(x), one.key(x), one.value(x)
-            return masks.attend_added(q, k, v, masks.additive(allowed))[0]
-
-        return masks.influence(step, x)
-
-    right, inverted = with_mask(masks.causal(11)), with_mask(~masks.causal(11))
+    wrong = masks.InvertedHead(5, 3)
+    right, inverted = (masks.influence(lambda x, h=h: h(x)[0], x) for h in (one, wrong))
     assert right.triu(1).eq(0).all()
     assert right.tril()[torch.ones(11, 11).tril() == 1].gt(0).all()
     assert inverted.triu(1)[:-1].amax(1).gt(0).all()  # every row but the last sees its future
@@ -120,10 +120,10 @@ def test_influence_worked_out_by_hand() -> None:
 
 def test_cross_attention_attends_to_a_second_text_of_another_length() -> None:
     """Its table was once the first rows of the encoder's self-attention: one text for both."""
-    weights = torch.tensor(table("heads", "weights of cross-attention"))
+    weights = torch.tensor(table("masks", "weights of cross-attention"))
     assert weights.shape == (3, 5)
     torch.testing.assert_close(weights.sum(1), torch.ones(3))
-    checks = {p["check"]: p for p in build_page("heads", SEED).parts if "check" in p}
+    checks = {p["check"]: p for p in build_page("masks", SEED).parts if "check" in p}
     assert checks["the output, attending to the second text or to x"]["relation"] == "differ"
     one = Head(7, 7, causal=False)
     x, context = torch.randn(3, 11, 7), torch.randn(3, 13, 7)
@@ -148,10 +148,10 @@ def test_a_query_that_may_attend_to_nothing_gets_equal_weights_or_nan() -> None:
     ("lesson", "words"),
     [
         ("head", "a directed graph"),
-        ("heads", "An encoder (BERT) has no mask"),
-        ("heads", "A decoder (GPT, the model of this program) has the causal mask"),
-        ("heads", "An encoder-decoder"),
-        ("heads", "generates text in an autoregressive way"),
+        ("masks", "An encoder (BERT) has no mask"),
+        ("masks", "A decoder (GPT, the model of this program) has the causal mask"),
+        ("masks", "An encoder-decoder"),
+        ("masks", "generates text in an autoregressive way"),
     ],
 )
 def test_what_the_notebooks_say_in_words_is_on_the_page(lesson: str, words: str) -> None:

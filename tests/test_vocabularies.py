@@ -24,7 +24,7 @@ from gpt.config.schema import SampleConfig
 from gpt.config.yaml import to_yaml
 from gpt.errors import UsageError
 from gpt.evaluation.loss import evaluate
-from gpt.lessons import LESSONS, three_models
+from gpt.lessons import LESSONS, small_models
 from gpt.lessons.build import build_page
 from gpt.lessons.trained import trained_model
 from gpt.model.transformer import GPT
@@ -399,7 +399,7 @@ def test_train_prints_what_runs_of_other_vocabularies_can_be_compared_by(
 def test_every_lesson_holds_in_a_model_of_any_vocabulary(
     folder: Path, kind: str, text: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(three_models, "STEPS", 3)
+    monkeypatch.setattr(small_models, "STEPS", 3)
     model = load(folder, kind)
     trained = trained_model("run", model.module, model.vocabulary, 3, text)
     count = 13 if text is None else 5 if kind == "bytes" else 3

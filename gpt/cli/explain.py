@@ -13,6 +13,7 @@ from gpt.cli.options import (
     flag,
     one_run,
     option,
+    show_in_pager,
     terminal_colour,
     terminal_width,
 )
@@ -79,7 +80,7 @@ def explain(
     if as_json:
         typer.echo(json.dumps(page.to_dict()))
     else:
-        typer.echo(render(page, width, colour=colour, answer=answer), color=colour)
+        show_in_pager(render(page, width, colour=colour, answer=answer))
     if not page.holds:
         raise GPTError(f"{lesson}: a check fails; see the page")
 

@@ -102,6 +102,20 @@ def terminal_colour() -> bool:
     return sys.stdout.isatty() and not plain
 
 
+def show_in_pager(text: str) -> None:
+    """Print `text`; on a terminal, in a pager if it is longer than the screen.
+
+    The pager is the command in the environment variable PAGER, or less.
+    """
+    if not sys.stdout.isatty():
+        typer.echo(text)
+        return
+    import pydoc
+
+    os.environ.setdefault("LESS", "FRX")  # as git does: exit if it fits, keep colours and screen
+    pydoc.pager(f"{text}\n")
+
+
 def tensorboard(folder: str) -> str:
     """Return the shell command that shows the runs in `folder` in TensorBoard."""
     program = as_typed(Path(sys.executable).with_name("tensorboard"))

@@ -10,14 +10,33 @@ LESSONS = {  # in the order in which they build on each other
     "averaging": "the past averaged: loop, triangular matrix, masked softmax",
     "head": "one head: queries, keys and values",
     "scaling": "why scores are divided by the square root of head_size",
-    "heads": "many heads in one matrix product; masks, and cross-attention",
-    "dropout": "numbers set to zero at random in training, so that none is relied on",
-    "normalization": "BatchNorm and LayerNorm: over which numbers to take the mean",
+    "heads": "many heads in one matrix product",
+    "masks": "encoder, decoder and cross-attention; the inverted mask",
     "positions": "attention ignores order until positions are added",
+    "normalization": "BatchNorm and LayerNorm: over which numbers to take the mean",
     "block": "residual stream, LayerNorm, attention, MLP",
     "model": "the textbook GPT: embeddings, blocks, logits, loss",
-    "training": "bigram, one head, one block: trained here, in seconds",
+    "training": "bigram, average, one head, one block: trained here, in seconds",
+    "dropout": "numbers set to zero at random in training, so that none is relied on",
     "recipe": "what this project adds to the textbook, and what it brings",
 }
+KARPATHY = 'Karpathy, "Let\'s build GPT"'
+RASCHKA = 'Raschka, "Build a Large Language Model (From Scratch)", chapter 3'
+THREE_BLUE_ONE_BROWN = '3Blue1Brown, "Attention in transformers"'
+VASWANI = '"Attention Is All You Need" (arXiv:1706.03762)'
+SOURCES = {  # where the ideas and examples of each lesson are from
+    "averaging": [KARPATHY],
+    "head": [KARPATHY, RASCHKA, THREE_BLUE_ONE_BROWN],
+    "scaling": [KARPATHY, f"{VASWANI}, section 3.2.1"],
+    "heads": [RASCHKA, f"{VASWANI}, section 3.2.2"],
+    "masks": [KARPATHY, RASCHKA, f"{VASWANI}, section 3.2.3"],
+    "positions": [KARPATHY, f"{VASWANI}, section 3.5"],
+    "normalization": [KARPATHY, "BatchNorm (arXiv:1502.03167), LayerNorm (arXiv:1607.06450)"],
+    "block": [KARPATHY, "ResNet (arXiv:1512.03385), pre-LN (arXiv:2002.04745)"],
+    "model": [KARPATHY, "GPT-2 (Radford et al. 2019), section 2.3"],
+    "training": [KARPATHY, "Adam (arXiv:1412.6980)"],
+    "dropout": [RASCHKA, "Srivastava et al., JMLR 15 (2014)"],
+    "recipe": ["the papers named in each part"],
+}
 # modules of the lessons whose own name is already used by a module in another package
-MODULES = {"dropout": "dropout_by_hand", "model": "textbook", "training": "three_models"}
+MODULES = {"dropout": "dropout_by_hand", "model": "textbook", "training": "small_models"}

@@ -49,6 +49,7 @@ def explain(page: Page, seed: int) -> None:
     """Write the lesson on `page`; draw its random tensors with `seed`."""
     x = example(seed)
     B, T, C = x.shape
+    page.section("A loop")
     page.paragraph(f"""A text is a **sequence** of **tokens**; here a token is a character. To
         predict the next token, each position may use the tokens up to it, and none after it: the
         model is **causal**. The simplest way is to average the past. Here is a **batch** of B = {B}
@@ -59,26 +60,46 @@ def explain(page: Page, seed: int) -> None:
         "each position's vector x, and the mean of the vectors up to it",
         torch.cat([x[0], by_loop(x)[0]], dim=1),
         names("t", T),
-        ["x", "x", "mean", "mean"],
+        ["x0", "x1", "mean0", "mean1"],
     )
+    page.paragraph("""An average ignores order: it is a **bag of words** (of characters, here).
+        The last average stays the same if the positions change places:""")
+    page.check(
+        "the last average, in order = reversed", by_loop(x)[:, -1], by_loop(x.flip(1))[:, -1]
+    )
+    page.section("One matrix product")
     page.paragraph("""A loop over positions is slow. One matrix product does the same. A lower
         triangular matrix of ones adds up the past. With each row divided by its sum, the matrix
         averages the past.""")
     page.source(by_matmul)
-    page.by_position("torch.tril(torch.ones(T, T))", torch.ones(T, T).tril().long())
+    triangle = torch.ones(T, T).tril()
+    weights = triangle / triangle.sum(dim=1, keepdim=True)
+    page.by_position("torch.tril(torch.ones(T, T))", triangle.long())
     page.check("loop = triangular matrix product", by_loop(x), by_matmul(x))
+    page.paragraph(f"""`@` multiplies the last two dimensions: here (T, T) @ (T, C). x has one
+        dimension more, the batch, and the weights have none. So they are **broadcast**: used for
+        each of the {B} sequences.""")
+    shapes = " -> ".join(str(tuple(shape)) for shape in (x.shape, (weights @ x).shape))
+    page.formula("shapes", f"{tuple(weights.shape)} @ {shapes}")
+    each = torch.stack([weights @ sequence for sequence in x])
+    page.check("broadcast = a product for each sequence", weights @ x, each)
+    page.section("Masked softmax")
     page.paragraph("""The third way begins with **scores**. A score says how relevant a key position
         (column) is to a query position (row); here all scores are zero. The **causal mask** sets
         the scores of the future to -inf. **Softmax** takes exp(score) divided by the sum of its
         row, so no weight is negative and each row sums to 1. The future has weight
         exp(-inf) = 0.""")
     page.source(causal_softmax, by_softmax)
-    scores, future = torch.zeros(T, T), torch.ones(T, T).triu(1) == 1
-    masked = scores.masked_fill(future, float("-inf"))
+    future = triangle == 0
+    masked = torch.zeros(T, T).masked_fill(future, float("-inf"))
     page.by_position("the masked scores: query position (row), key position (column)", masked)
-    weights = causal_softmax(scores)
+    weights = causal_softmax(torch.zeros(T, T))
     page.by_position("the attention weights: softmax of each row", weights, future)
     page.check("loop = masked softmax", by_loop(x), by_softmax(x))
+    page.paragraph("""`dim=-1` is the last dimension, the keys, so that the weights of each query
+        sum to 1. With `dim=-2` each column would sum to 1, and the weights of a query would change
+        with the queries after it.""")
+    page.check("each row sums to 1", weights.sum(dim=-1), torch.ones(T))
     page.paragraph("""These **attention weights** are equal because the scores are equal. If the
         scores depend on the tokens, each position attends to some of the past more than to the
         rest. That is **attention**, the next lesson.""")

@@ -7,13 +7,14 @@ stream, and add their output to the stream.
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpt.config.schema import ModelConfig
 from gpt.lessons import normalization
+from gpt.lessons.heads import FusedHeads
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
-from gpt.model.transformer import MLP, Block
+from gpt.model.transformer import Block
 
 
 def gelu(x: Tensor) -> Tensor:
@@ -22,18 +23,37 @@ def gelu(x: Tensor) -> Tensor:
     return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * cubic))
 
 
-def feed_forward(x: Tensor, mlp: MLP) -> Tensor:
-    """Map x (B, T, C) to (B, T, C) by the linear layers of `mlp`, with GELU between them."""
-    hidden = gelu(mlp.expand(x))  # (B, T, 4 C)
-    out: Tensor = mlp.projection(hidden)  # (B, T, C)
-    return out
+class FeedForward(nn.Module):
+    """Two linear layers with GELU between them, applied to each position separately."""
+
+    def __init__(self, C: int) -> None:
+        super().__init__()
+        self.expand = nn.Linear(C, 4 * C)
+        self.projection = nn.Linear(4 * C, C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, T, C) to (B, T, C)."""
+        hidden = gelu(self.expand(x))  # (B, T, 4 C)
+        out: Tensor = self.projection(hidden)  # (B, T, C)
+        return out
 
 
-def pre_norm_block(x: Tensor, block: Block) -> Tensor:
-    """Apply `block` to x (B, T, C): x = x + attention(norm(x)), then x = x + mlp(norm(x))."""
-    x = x + block.attention(block.attention_norm(x))
-    x = x + feed_forward(block.mlp_norm(x), block.mlp)
-    return x
+class PreNormBlock(nn.Module):
+    """Attention and MLP, each of which reads a normalised stream and adds to the stream."""
+
+    def __init__(self, T: int, C: int, n_head: int) -> None:
+        super().__init__()
+        size = C // n_head
+        self.attention_norm = nn.LayerNorm(C)
+        self.attention = FusedHeads(C, n_head, size, size, T)
+        self.mlp_norm = nn.LayerNorm(C)
+        self.mlp = FeedForward(C)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map x (B, t, C), for any t up to T, to (B, t, C)."""
+        x = x + self.attention(self.attention_norm(x))
+        x = x + self.mlp(self.mlp_norm(x))
+        return x
 
 
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
@@ -57,17 +77,20 @@ def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") ->
     return [*deviations, float(gradient.norm())]
 
 
-def textbook_block(T: int, C: int) -> Block:
-    """Return a new block of the textbook GPT, with 4 heads, for T characters of C channels."""
+def production_block(T: int, C: int, n_head: int) -> Block:
+    """Return a new block of config `classic` with other sizes, in evaluation mode."""
     form = {"positions": "learned", "qk_norm": False, "activation": "gelu", "ngram": 1}
-    return Block(ModelConfig.model_validate({"T": T, "C": C, "n_head": 4} | form))
+    return Block(ModelConfig.model_validate({"T": T, "C": C, "n_head": n_head} | form)).eval()
 
 
 def explain(page: Page, seed: int) -> None:
     """Write the lesson on `page`; draw its random tensors with `seed`."""
     torch.manual_seed(seed)
-    x, block = torch.randn(2, 8, 16), textbook_block(T=8, C=16).eval()
+    x, production = torch.randn(2, 8, 16), production_block(T=8, C=16, n_head=4)
     layers = [torch.randn(16, 16) / 4 for _ in range(12)]
+    block = PreNormBlock(T=8, C=16, n_head=4)
+    block.load_state_dict(production.state_dict())
+    page.section("Attention and MLP")
     page.paragraph("""Attention moves information between positions. A **multilayer perceptron**
         (MLP, or feed-forward network) then computes on each position separately: up to 4 C
         channels, an **activation**, and back to C. Together they are a **block**; blocks are
@@ -83,8 +106,9 @@ def explain(page: Page, seed: int) -> None:
     page.paragraph("""Without an activation the MLP's two linear layers would equal a single one.
         **GELU** (arXiv:1606.08415) is 0 for very negative numbers, x for very positive ones, and
         smooth between. The block, its MLP, and GELU:""")
-    page.source(pre_norm_block, feed_forward, gelu)
-    page.check("the lesson's block = the production model's", pre_norm_block(x, block), block(x))
+    page.source(gelu, FeedForward, PreNormBlock)
+    page.check("with copied weights: this block = the production model's", block(x), production(x))
+    page.section("Why add, and why normalise?")
     page.paragraph("""Why are outputs added? Through many random layers activations vanish or
         explode, and gradients with them, depending on the size of the weights. A **residual
         connection** adds each output to the stream instead of replacing it (ResNet,
@@ -109,7 +133,7 @@ def explain(page: Page, seed: int) -> None:
         layer adds about the same amount.""")
     pre, post = (deep(x, layers, residual=True, norm=norm) for norm in ("before", "after"))
     page.exercise(
-        """In `explain` (gpt/lessons/block.py) the last call of deep has norm="before". Write
+        """In `explain` the last call of deep has norm="before". Write
         "after": LayerNorm after each addition, as in the transformer of 2017 (post-LN). What is
         then the standard deviation after 12 layers?""",
         f"""{post[-2]:.4f}, as after every layer: the stream itself is normalised. Every path from

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import torch
 
-from gpt.lessons import LESSONS, MODULES
+from gpt.lessons import LESSONS, MODULES, SOURCES
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 
@@ -21,7 +21,7 @@ def build_page(name: str, seed: int, trained: Trained | None = None) -> Page:
     """
     module = import_module(f"gpt.lessons.{MODULES.get(name, name)}")
     file = f"{module.__name__.replace('.', '/')}.py"
-    page = Page(name, LESSONS[name], file, dict(pairwise(LESSONS)).get(name))
+    page = Page(name, LESSONS[name], file, dict(pairwise(LESSONS)).get(name), SOURCES[name])
     module.explain(page, seed)
     if trained is not None:
         exercise = page.parts.pop()

@@ -15,10 +15,27 @@ from gpt.text.display import symbol
 LARGEST = 8  # number of attention weights in a table
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return outputs (..., T, vs), weights (..., T, S). If `causal`, later keys get weight 0."""
-    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5  # (..., T, S)
-    weights = causal_softmax(scores) if causal else scores.softmax(dim=-1)
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    causal: bool,
+) -> tuple[Tensor, Tensor]:
+    """Compute scaled dot-product attention.
+
+    Args:
+        q: queries (..., T, hs).
+        k: keys (..., S, hs).
+        v: values (..., S, vs).
+        causal: whether later keys get weight 0; then S must be T.
+
+    Returns:
+        Outputs (..., T, vs) and attention weights (..., T, S).
+    """
+    scores = q @ k.transpose(-2, -1)  # (..., T, hs) @ (..., hs, S)
+    scores = scores * q.shape[-1] ** -0.5  # (..., T, S)
+    softmax = causal_softmax if causal else nn.Softmax(dim=-1)
+    weights: Tensor = softmax(scores)
     return weights @ v, weights  # (..., T, vs), (..., T, S)
 
 
@@ -30,7 +47,13 @@ class Head(nn.Module):
     """
 
     def __init__(
-        self, d_in: int, hs: int, vs: int | None = None, *, bias: bool = False, causal: bool = True
+        self,
+        d_in: int,
+        hs: int,
+        vs: int | None = None,
+        *,
+        bias: bool = False,
+        causal: bool = True,
     ) -> None:
         super().__init__()
         self.query = nn.Linear(d_in, hs, bias=bias)
@@ -38,13 +61,20 @@ class Head(nn.Module):
         self.value = nn.Linear(d_in, vs or hs, bias=bias)
         self.causal = causal
 
-    def forward(self, x: Tensor, context: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
         """Compute queries from x (B, T, d_in), and keys and values from `context` (B, S, d_in).
 
         If `context` is None, use x. Return outputs (B, T, value_size) and weights (B, T, S).
         """
-        context = x if context is None else context
-        q, k, v = self.query(x), self.key(context), self.value(context)
+        if context is None:
+            context = x
+        q = self.query(x)  # (B, T, d_in) -> (B, T, hs)
+        k = self.key(context)  # (B, S, d_in) -> (B, S, hs)
+        v = self.value(context)  # (B, S, d_in) -> (B, S, vs)
         return attend(q, k, v, causal=self.causal)
 
 
@@ -60,7 +90,7 @@ def by_layers() -> Head:
     return Head(3, 2, causal=False)
 
 
-def copy_matrices(source: six_words.ParameterHead, head: Head) -> Head:
+def copy_matrices(source: six_words.SelfAttention, head: Head) -> Head:
     """Copy the matrices of `source` to `head`, transposed as `nn.Linear` stores them."""
     for name in ("query", "key", "value"):
         getattr(head, name).weight.data.copy_(getattr(source, name).T)
@@ -69,41 +99,46 @@ def copy_matrices(source: six_words.ParameterHead, head: Head) -> Head:
 
 def explain(page: Page, seed: int) -> None:
     """Write the lesson on `page`; draw its random tensors with `seed`."""
+    page.section("Queries, keys and values")
     page.paragraph("""Averaging weighs all of the past equally. In a **head** of attention each
         position computes three vectors: a **query** (what it looks for), a **key** (what it
         contains) and a **value** (what it passes on). The **score** of a query and a key is their
         dot product, which is large if they match. Softmax turns the scores of a query into
-        **attention weights**. The output of the query is the sum of the values, each times its
-        weight. Q, K and V have the queries, keys and values as rows, and a key has d_k numbers (the
-        next lesson says why the scores are divided by sqrt(d_k)):""")
+        **attention weights**. The output is the weighted sum of the values. With queries, keys and
+        values as rows of Q, K and V:""")
     page.formula("scaled dot-product attention", "softmax(Q K^T / sqrt(d_k)) V")
     page.source(attend)
+    page.paragraph("""K is **transposed**: each query (a row of Q) meets each key (a column of K^T).
+        So queries and keys must have one size, d_k (the next lesson explains sqrt(d_k)); values may
+        have another. 3Blue1Brown draws all of this transposed: a column for each query. In
+        **self-attention** all three come from one text, in **cross-attention** (lesson masks) keys
+        and values come from another.""")
     by_hand, linear, X = six_words.by_parameters(), by_layers(), six_words.X
     six_words.explain(page, by_hand)
-    page.paragraph(f"""Usually the three matrices are linear layers, `nn.Linear(d_in, d_out,
-        bias=False)`. With seed {six_words.LINEAR_SEED} their context vectors differ from those
-        above, because the weights are drawn differently. `torch.rand` draws from 0 to 1.
-        `nn.Linear` draws from -1/sqrt(d_in) to 1/sqrt(d_in), here .5774, so that outputs are about
-        as large as inputs, however many inputs there are. It also stores the matrix transposed,
-        (d_out, d_in). If the matrices above are transposed and copied to the layers, both forms
-        agree. (`context`, a second text, is for cross-attention in the lesson `heads`.)""")
-    page.source(Head.forward)
-    page.table("context vectors of the linear layers", linear(X)[0], six_words.WORDS)
-    page.check_differ("matrices drawn with 0 to 1, or by nn.Linear", by_hand(X)[0], linear(X)[0])
+    page.section("Linear layers")
+    page.paragraph("""Usually the three matrices are linear layers. `nn.Linear(d_in, d_out)` maps
+        tensors of any shape (*, d_in) to (*, d_out). It stores its matrix transposed, (d_out,
+        d_in), and draws it from -1/sqrt(d_in) to 1/sqrt(d_in), so that outputs are about as large
+        as inputs. A **bias**, an option, adds a constant to each query, key and value. GPT-2 has
+        biases; most models since have none.""")
+    page.source(Head)
+    context = linear(X)[0]
+    page.table(
+        f"context vectors of linear layers (seed {six_words.LINEAR_SEED})",
+        context.T,
+        ["c0", "c1"],
+        six_words.WORDS,
+    )
     copied = copy_matrices(by_hand, linear)(X)[0]
-    page.check("with copied weights: three matrices = linear layers", by_hand(X)[0], copied)
-    page.paragraph("""A **bias** adds a constant to each query, key and value. That is the same as
-        one more channel of x that is always 1. GPT-2 has biases; most models since have none. Here
-        d_out differs from d_in. In a GPT with one head both are C, so that x and the output can be
-        added. With several heads, each outputs C / n_head channels.""")
+    page.check("with copied matrices: Head = SelfAttention", by_hand(X)[0], copied)
     _explain_causal(page, seed)
     page.exercise(
-        """In `ParameterHead.forward` (six_words.py) delete `/ k.shape[-1] ** 0.5`. The weight of
-        'journey' on itself was 0.2264, and on 'one' 0.0906. Which grows, which shrinks, and which
-        checks fail?""",
+        """In `SelfAttention.forward` delete `/ k.shape[-1] ** 0.5`. The weights of 'journey' on
+        itself and 'one' were 0.2264 and 0.0906. Which one grows, and which checks fail?""",
         """The largest weights grow and the smallest shrink, since softmax sees larger differences:
         0.2507 on itself, 0.0687 on 'one'. "These lines = torch's scaled_dot_product_attention"
         fails, and so does the comparison with linear layers.""",
+        file="gpt/lessons/six_words.py",
     )
 
 
@@ -112,21 +147,20 @@ def _explain_causal(page: Page, seed: int) -> None:
     B, T, C = x.shape
     future = torch.ones(T, T).tril() == 0
     output, weights = head(x)
-    page.paragraph(f"""A model that predicts the next token must not see it. With the causal mask of
-        the lesson `averaging`, the head is that of a **decoder**, a model that generates text. Here
-        are B = {B} sequences of T = {T} tokens, C = {C} channels of noise, head_size 16:""")
-    scores = head.query(x[0]) @ head.key(x[0]).T * 16**-0.5
-    masked = scores.masked_fill(future, float("-inf"))
-    page.by_position("first sequence: the masked scores, before softmax", masked)
-    page.by_position("the attention weights", weights[0], future)
-    page.paragraph(f"""What is averaged? Without values it would be x itself: weights @ x, with all
-        its {C} channels. The value layer chooses what to pass on, in 16 channels. The layer
-        is linear, so it gives the same result whether it is applied before or after averaging.""")
+    page.section("A causal head")
+    page.paragraph(f"""With the causal mask of the lesson `averaging`, the head is that of a
+        **decoder**, which generates text. Here are B = {B} sequences of T = {T} tokens with C = {C}
+        channels, and hs = 16. Inputs need not come from a vocabulary: these are noise.""")
+    shapes = f"x {tuple(x.shape)}, weights {tuple(weights.shape)}, output {tuple(output.shape)}"
+    page.formula("shapes", shapes)
+    page.by_position("the attention weights of the first sequence", weights[0], future)
+    page.paragraph("""The value layer chooses what to pass on. It is linear, so averaging its
+        outputs, or applying it to the average of x, gives the same result.""")
     page.check("weights @ V = the values of weights @ x", output, head.value(weights @ x))
     page.paragraph("""Attention is a **directed graph**. An edge leads from each position to itself
         and to each position after it, and carries its value. The mask decides which edges exist,
-        the data their weights: row t of the table above has the weights of the edges into t. No
-        edge leads from one sequence of a batch to another: they never mix.""")
+        the data their weights: row t has the weights of the edges into t. No edge leads from one
+        sequence of a batch to another: they never mix.""")
     page.check("each alone = all at once", output, torch.cat([head(one[None])[0] for one in x]))
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 MIN_DIFFERENCE = 1e-3  # absolute difference above which two tensors count as different
 Row = Tensor | Sequence[float | Tensor]
 Rows = Row | Sequence[Sequence[float | Tensor]]
+REMOVED = "\0"  # marks a removed line of code
 TERM = re.compile(r"\*\*(.+?)\*\*")  # **causal mask**: a technical term, where it is first used
 
 
@@ -26,7 +27,12 @@ class Page:
     title: str
     file: str  # path of the lesson's module
     next: str | None  # name of the next lesson
+    sources: list[str]  # where its ideas and examples are from
     parts: list[dict[str, Any]] = field(default_factory=list)
+
+    def section(self, title: str) -> None:
+        """Begin a section with a title."""
+        self.parts.append({"section": title})
 
     def paragraph(self, text: str) -> None:
         """Add a paragraph; a **term** between double asterisks is shown in bold."""
@@ -42,8 +48,8 @@ class Page:
         self.parts.append({"formula": name, "text": text})
 
     def source(self, *steps: Callable[..., Any]) -> None:
-        """Add the source of functions or classes, without docstrings and mypy comments."""
-        code = "\n\n".join(map(_without_docstrings, steps))
+        """Add the source of functions or classes, as `shown_source` returns it."""
+        code = "\n\n".join(map(shown_source, steps))
         self.parts.append({"source": [step.__qualname__ for step in steps], "code": code})
 
     def table(
@@ -97,9 +103,16 @@ class Page:
         result = {"holds": holds, "largest_difference": _json_number(difference)}
         self.parts.append({"check": claim, "relation": relation} | result)
 
-    def exercise(self, task: str, answer: str) -> None:
-        """Add the exercise: a `task` (predict the effect of a code change) and its `answer`."""
-        self.parts.append({"exercise": " ".join(task.split()), "answer": " ".join(answer.split())})
+    def exercise(self, task: str, answer: str, file: str | None = None) -> None:
+        """Add the exercise: predict the effect of a code change.
+
+        Args:
+            task: the code change and the question.
+            answer: the answer.
+            file: path of the module to change; by default the lesson's module.
+        """
+        texts = {"exercise": " ".join(task.split()), "answer": " ".join(answer.split())}
+        self.parts.append(texts | {"edit": file or self.file})
 
     @property
     def holds(self) -> bool:
@@ -109,7 +122,7 @@ class Page:
     def to_dict(self) -> dict[str, Any]:
         """Return the page as plain data."""
         head = {"lesson": self.name, "title": self.title, "file": self.file, "next": self.next}
-        return head | {"holds": self.holds, "parts": self.parts}
+        return head | {"sources": self.sources, "holds": self.holds, "parts": self.parts}
 
 
 def names(letter: str, count: int) -> list[str]:
@@ -122,12 +135,31 @@ def _json_number(value: float) -> float | str | None:
     return value if math.isfinite(value) else str(value)
 
 
-def _without_docstrings(step: Callable[..., Any]) -> str:
+def shown_source(step: Callable[..., Any]) -> str:
+    """Return the source of a function or class without docstrings, annotations and mypy comments.
+
+    Comments are kept. Each signature is on one line.
+    """
     code = re.sub(r"  # type: ignore\[.*\]", "", textwrap.dedent(inspect.getsource(step)))
     lines = code.splitlines()
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
-            first, last = node.body[0].lineno, node.body[0].end_lineno or 0
+            last = node.body[0].end_lineno or 0
             last += lines[last : last + 1] == [""]
-            lines[first - 1 : last] = ["\0"] * (last - first + 1)
-    return "\n".join(line for line in lines if line != "\0")
+            _replace(lines, node.body[0].lineno, last)
+        if isinstance(node, ast.FunctionDef):
+            for argument in (*node.args.args, *node.args.kwonlyargs):
+                argument.annotation = None
+            signature = f"def {node.name}({ast.unparse(node.args)}):"
+            _replace(lines, node.lineno, node.body[0].lineno - 1, " " * node.col_offset + signature)
+        if isinstance(node, ast.AnnAssign):
+            annotation = f": {ast.unparse(node.annotation)}"
+            line = lines[node.lineno - 1].replace(annotation, "", 1)
+            _replace(lines, node.lineno, node.lineno, line if node.value else REMOVED)
+    code = "\n".join(line for line in lines if line != REMOVED)
+    return re.sub(r"^(class .*:\n)\n", r"\1", code, flags=re.MULTILINE)
+
+
+def _replace(lines: list[str], first: int, last: int, line: str = REMOVED) -> None:
+    """Replace lines `first` to `last`, counted from 1, by `line`; keep the number of lines."""
+    lines[first - 1 : last] = [line, *[REMOVED] * (last - first)]

@@ -18,21 +18,30 @@ class BatchNorm:
     """BatchNorm: normalise each column of x (B, C) to mean 0, variance 1, then scale and shift."""
 
     def __init__(
-        self, channels: int, *, eps: float = 1e-5, momentum: float = 0.1, correction: int = 1
+        self, channels: int, eps: float = 1e-5, momentum: float = 0.1, correction: int = 1
     ) -> None:
-        self.gamma, self.beta = torch.ones(channels), torch.zeros(channels)
-        self.running_mean, self.running_var = torch.zeros(channels), torch.ones(channels)
-        self.eps, self.momentum, self.correction, self.training = eps, momentum, correction, True
+        self.gamma = torch.ones(channels)  # trained
+        self.beta = torch.zeros(channels)  # trained
+        self.running_mean = torch.zeros(channels)
+        self.running_var = torch.ones(channels)
+        self.eps, self.momentum = eps, momentum
+        self.correction, self.training = correction, True
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise x (B, C); in training, also update the running mean and variance."""
-        mean, var = self.running_mean, self.running_var
+        mean, var = self.running_mean, self.running_var  # (C,)
         if self.training:
-            mean, var = x.mean(dim=0), x.var(dim=0, correction=self.correction)
-            old, new = 1 - self.momentum, self.momentum
-            self.running_mean = old * self.running_mean + new * mean
-            self.running_var = old * self.running_var + new * x.var(dim=0, correction=1)
-        return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
+            mean = x.mean(dim=0)  # over the batch: (B, C) -> (C,)
+            var = x.var(dim=0, correction=self.correction)
+            self.running_mean = self.moved(self.running_mean, mean)
+            unbiased = x.var(dim=0, correction=1)
+            self.running_var = self.moved(self.running_var, unbiased)
+        x = (x - mean) / torch.sqrt(var + self.eps)
+        return self.gamma * x + self.beta  # (B, C)
+
+    def moved(self, old: Tensor, new: Tensor) -> Tensor:
+        """Return `old`, moved towards `new` by the fraction `momentum`."""
+        return (1 - self.momentum) * old + self.momentum * new
 
     def parameters(self) -> list[Tensor]:
         """Return the trained parameters, gamma and beta. Running statistics are not trained."""
@@ -42,15 +51,17 @@ class BatchNorm:
 class LayerNorm:
     """LayerNorm: normalise each row of x (..., C) to mean 0, variance 1, then scale and shift."""
 
-    def __init__(self, channels: int, *, eps: float = 1e-5, correction: int = 1) -> None:
-        self.gamma, self.beta = torch.ones(channels), torch.zeros(channels)
+    def __init__(self, channels: int, eps: float = 1e-5, correction: int = 1) -> None:
+        self.gamma = torch.ones(channels)
+        self.beta = torch.zeros(channels)
         self.eps, self.correction = eps, correction
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalise x (..., C), in the same way in training and in evaluation."""
-        mean = x.mean(dim=-1, keepdim=True)
+        mean = x.mean(dim=-1, keepdim=True)  # over the channels: (B, 1)
         var = x.var(dim=-1, keepdim=True, correction=self.correction)
-        return self.gamma * (x - mean) / torch.sqrt(var + self.eps) + self.beta
+        x = (x - mean) / torch.sqrt(var + self.eps)
+        return self.gamma * x + self.beta  # (B, C)
 
     def parameters(self) -> list[Tensor]:
         """Return the trained parameters, gamma and beta."""
@@ -73,12 +84,13 @@ def explain(page: Page, seed: int) -> None:
     x = example(seed)
     layer_norm = LayerNorm(100)
     by_batch, by_layer = BatchNorm(100)(x), layer_norm(x)
+    page.section("Columns or rows")
     page.paragraph("""Activations drift through many layers: they become too large, too small, or
         off centre. To **normalise** is to subtract the mean and to divide by the standard
         deviation. The question is over which numbers to compute these two. Here are 32 examples
         (rows) of 100 channels (columns). **BatchNorm** normalises each column, a channel over all
         examples. **LayerNorm** normalises each row, an example over its channels.""")
-    page.source(BatchNorm.__call__, LayerNorm.__call__)
+    page.source(BatchNorm, LayerNorm)
     page.table(
         "mean and standard deviation of column 0 (a channel) and of row 0 (an example)",
         [statistics(form) for form in (x, by_batch, by_layer)],
@@ -91,6 +103,7 @@ def explain(page: Page, seed: int) -> None:
     page.check("LayerNorm of row 0 alone = of row 0 in its batch", layer_norm(x[:1]), by_layer[:1])
     claim = "BatchNorm of two rows alone and in their batch"
     page.check_differ(claim, BatchNorm(100)(x[:2]), by_batch[:2])
+    page.section("gamma, beta, eps and running statistics")
     page.paragraph("""The next layer may need another mean and variance than 0 and 1. So each
         channel is multiplied by **gamma**, and **beta** is added. These are `parameters()`, one
         number a channel each, that training may change; at first they are 1 and 0. **eps**, 1e-5,

@@ -9,6 +9,7 @@ from gpt.lessons.lesson_page import Page
 from gpt.text.display import bold, shaded, visible
 
 Part = dict[str, Any]
+CODE_COLUMNS = 76  # widest line of code, with its indentation
 
 
 def render(page: Page, width: int, *, colour: bool = False, answer: bool = False) -> str:
@@ -29,11 +30,15 @@ def render(page: Page, width: int, *, colour: bool = False, answer: bool = False
         else:
             blocks.append(block)
     following = f"gpt explain {page.next}" if page.next else "gpt attend, with one of your runs"
-    blocks.append(f"source: {page.file}\nnext: {following}")
+    footer = [f"code: {page.file}", f"from: {'; '.join(page.sources)}", f"next: {following}"]
+    blocks.append("\n".join(_fill(line, width, indent=4) for line in footer))
     return "\n\n".join(blocks)
 
 
 def _render(part: Part, width: int, colour: bool, answer: bool) -> str:
+    if "section" in part:
+        title = f"--- {part['section']} ---"
+        return bold(title) if colour else title
     if "paragraph" in part:
         return _paragraph(part["paragraph"], width, part["terms"] if colour else [])
     if "formula" in part:
@@ -46,7 +51,8 @@ def _render(part: Part, width: int, colour: bool, answer: bool) -> str:
     if "check" in part:
         return _fill(f"{part['check']} ({_outcome(part)})", width, indent=4)
     if "exercise" in part:
-        shown = f"Answer: {part['answer']}" if answer else "To see the answer, add --answer."
+        run_again = f"Edit {part['edit']} and run again. --answer shows the answer."
+        shown = f"Answer: {part['answer']}" if answer else run_again
         lines = (f"Exercise: {part['exercise']}", shown)
         return "\n".join(_paragraph(x, width, ["Exercise", "Answer"] * colour) for x in lines)
     return "\n".join([_fill(part["table"], width), _cells(part, width, colour)])
@@ -66,12 +72,12 @@ def _paragraph(text: str, width: int, terms: list[str]) -> str:
 
 
 def _code_line(line: str, width: int) -> str:
-    """Indent a line of code by 4 columns; wrap it at `width`, indenting the wrapped part more."""
+    """Indent a line of code by 4 columns, and wrap it at `width` or `CODE_COLUMNS` if less."""
     margin = " " * (4 + len(line) - len(line.lstrip()))
     further = f"{margin}{8 * ' '}"
     wrapped = textwrap.wrap(
         line.strip(),
-        width,
+        min(width, CODE_COLUMNS),
         initial_indent=margin,
         subsequent_indent=further,
         break_on_hyphens=False,
@@ -80,18 +86,25 @@ def _code_line(line: str, width: int) -> str:
 
 
 def _outcome(part: Part) -> str:
-    """Return the result of a check, such as `equal: max |difference| 3e-8`."""
+    """Return the result of a check, such as `equal within 3e-8`."""
     difference = float(part["largest_difference"])
     if part["relation"] == "equal":
-        size = f"{difference:.1g}".replace("e-0", "e-")
-        return f"{'equal' if part['holds'] else 'NOT equal'}: max |difference| {size}"
+        size = _one_digit(difference)
+        if not part["holds"]:
+            return f"NOT equal: differ by {size}"
+        return f"equal within {size}" if difference else "equal"
     return f"{'differ' if part['holds'] else 'do NOT differ: only'} by {difference:.2g}"
+
+
+def _one_digit(value: float) -> str:
+    """Return a number rounded to one digit, such as `7e-9` or `0`."""
+    return f"{value:.1g}".replace("e-0", "e-")
 
 
 def _cell(value: float | str | None) -> str:
     if isinstance(value, float):
-        text = f"{value:.4f}"
-        return text.lstrip("-") if float(text) == 0 else text
+        text = f"{value or 0.0:.4f}"  # not -0.0000
+        return _one_digit(value) if float(text) == 0 != value else text
     return f"{value:,}" if isinstance(value, int) else value or ""
 
 
@@ -101,7 +114,8 @@ def _cells(part: Part, width: int, colour: bool) -> str:
     rows = [visible(name) for name in part["rows"]] or [""] * len(values)
     texts = [[_cell(value) for value in row] for row in values]
     margin = max(map(len, rows)) + 2
-    cell = max(8, *(len(text) + 1 for line in [columns, *texts] for text in line))
+    widths = [len(name) + 2 for name in columns] + [len(text) + 1 for row in texts for text in row]
+    cell = max(8, *widths)
     texts = [[text.rjust(cell) for text in row] for row in texts]
     total, fit = len(texts[0]), max(1, (width - margin) // cell)
     step = math.ceil(total / math.ceil(total / fit))  # columns of a block: blocks of equal size

@@ -63,11 +63,17 @@ def example(seed: int) -> tuple[Tensor, Tensor]:
 def explain(page: Page, seed: int) -> None:
     """Write the lesson on `page`; draw its random tensors with `seed`."""
     q, k = example(seed)
+    page.section("The variance of a score")
     page.paragraph("""The score of a query and a key is their **dot product**: the sum of head_size
-        products. Here queries and keys are noise of variance 1, with head_size 16. The variance of
-        the sum is about 16. The variance of the sum divided by sqrt(16) is about 1.""")
+        products. Here queries and keys are noise of variance 1, with head_size 16. Each product
+        has variance 1, and variances of independent numbers add up: to 16. Why divide by the square
+        root? Dividing numbers by c divides their variance by c^2, so to divide the variance by 16,
+        divide the scores by 4.""")
+    page.formula("variance", "Var(x / c) = Var(x) / c^2")
     page.source(raw_scores, scaled_scores)
-    variances = [q.var(), k.var(), raw_scores(q, k).var(), scaled_scores(q, k).var()]
+    raw, scaled = raw_scores(q, k), scaled_scores(q, k)
+    page.check("Var(q.k / 4) = Var(q.k) / 16", scaled.var(), raw.var() / 16)
+    variances = [q.var(), k.var(), raw.var(), scaled.var()]
     page.table("variance", variances, columns=["q", "k", "q.k", "scaled"])
     dimensions = [5, 16, 100, 400]
     page.table(
@@ -76,7 +82,8 @@ def explain(page: Page, seed: int) -> None:
         ["q.k", "q.k / sqrt(dimension)"],
         [str(d) for d in dimensions],
     )
-    page.paragraph("""Why does it matter? Softmax is diffuse only while its scores differ little.
+    page.section("Why does it matter?")
+    page.paragraph("""Softmax is diffuse only while its scores differ little.
         Large differences make it nearly **one-hot**: all weight goes to the largest
         score. Five scores, times 1, 8 and 32:""")
     scores = torch.tensor([0.1, -0.2, 0.3, -0.2, 0.5])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gpt.lessons.lesson_page import Page
 
 WORDS = ["Your", "journey", "starts", "with", "one", "step"]
-SIDES = ["query", "query", "key", "key", "value", "value"]  # columns of the three matrices
+SIDES = ["q0", "q1", "k0", "k1", "v0", "v1"]  # columns of the three matrices
 X = torch.tensor(  # (6, 3): a vector for each word
     [
         [0.43, 0.15, 0.89],
@@ -24,7 +24,7 @@ X = torch.tensor(  # (6, 3): a vector for each word
 PARAMETER_SEED, LINEAR_SEED = 123, 789  # seeds of the matrices and of the linear layers
 
 
-class ParameterHead(nn.Module):
+class SelfAttention(nn.Module):
     """Naive head of attention: three parameter matrices, without bias or mask."""
 
     def __init__(self, d_in: int, d_out: int) -> None:
@@ -35,50 +35,50 @@ class ParameterHead(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Map x (..., T, d_in) to outputs (..., T, d_out) and attention weights (..., T, T)."""
-        q, k, v = x @ self.query, x @ self.key, x @ self.value
-        scores = q @ k.transpose(-2, -1)
+        q = x @ self.query  # (..., T, d_in) @ (d_in, d_out)
+        k = x @ self.key  # (..., T, d_out)
+        v = x @ self.value  # (..., T, d_out)
+        scores = q @ k.transpose(-2, -1)  # (..., T, T)
         weights = torch.softmax(scores / k.shape[-1] ** 0.5, dim=-1)
-        return weights @ v, weights
+        return weights @ v, weights  # (..., T, d_out), (..., T, T)
 
 
-def by_parameters() -> ParameterHead:
-    """Return a `ParameterHead` from 3 channels to 2; `PARAMETER_SEED` seeds its weights."""
+def by_parameters() -> SelfAttention:
+    """Return a `SelfAttention` from 3 channels to 2; `PARAMETER_SEED` seeds its weights."""
     torch.manual_seed(PARAMETER_SEED)
-    return ParameterHead(3, 2)
+    return SelfAttention(3, 2)
 
 
-def explain(page: Page, head: ParameterHead) -> None:
+def explain(page: Page, head: SelfAttention) -> None:
     """Write the lesson's first half on `page`: apply `head` to one of the `WORDS`, then to all."""
     matrices = torch.cat([head.query, head.key, head.value], dim=1)
     q, k, v = X @ head.query, X @ head.key, X @ head.value
     scores = q @ k.T  # (6, 6)
     context, weights = head(X)
-    page.paragraph(f"""Here are numbers small enough for a calculator: six words with vectors of 3
-        numbers, and no mask yet. (A token here is a word.) Three matrices of 3 x 2, drawn with seed
-        {PARAMETER_SEED}, make queries, keys and values of 2 numbers: d_in = 3, d_out = d_k = 2.""")
-    page.table("x: a vector for each word", X, WORDS)
+    page.section("Six words")
+    page.paragraph(f"""Here are numbers small enough for a calculator: six words (the tokens here)
+        with vectors of d_in = 3 numbers, and no mask yet. Three matrices of 3 x 2, drawn with seed
+        {PARAMETER_SEED}, make queries, keys and values of d_out = d_k = 2 numbers.""")
     page.table("the three matrices", matrices, columns=SIDES)
-    page.table("x @ the matrices: Q, K, V", torch.cat([q, k, v], dim=1), WORDS, SIDES)
-    page.paragraph("""Take the second word, 'journey'. Its score for each word is the
-        query of 'journey' times the key of that word. The scores are divided by sqrt(2), and
-        softmax turns them into weights. The sum of all values, each times its weight, is the
-        **context vector** of 'journey'.""")
+    page.table(
+        "x: a vector for each word, and x @ the matrices: Q, K, V",
+        torch.cat([X, q, k, v], dim=1).T,
+        ["x0", "x1", "x2", *SIDES],
+        WORDS,
+    )
+    page.paragraph("""Take the second word, 'journey'. Its score for each word is the query of
+        'journey' times the key of that word. Softmax of the scores / sqrt(2) is the weights. The
+        sum of all values, each times its weight, is its **context vector**; the code computes all
+        six at once.""")
     page.table(
         "the query of 'journey' (row 2 of Q) and each word's key",
         {"score": scores[1], "/ sqrt(2)": scores[1] / 2**0.5, "weight": weights[1]},
         columns=WORDS,
     )
-    page.table("the context vector of 'journey'", context[1])
-    page.paragraph("With matrices, the same computation gives all six context vectors at once:")
-    page.source(ParameterHead)
-    page.table("scores Q K^T: query (row), key (column)", scores, WORDS, WORDS)
-    page.table("attention weights: softmax(Q K^T / sqrt(d_k))", weights, WORDS, WORDS)
-    page.table("context vectors: weights @ V", context, WORDS)
+    page.source(SelfAttention)
+    page.table("context vectors: weights @ V", context.T, ["c0", "c1"], WORDS)
     fused = nn.functional.scaled_dot_product_attention(q[None], k[None], v[None])[0]
     page.check("these lines = torch's scaled_dot_product_attention", context, fused)
-    page.paragraph("""Why `nn.Module` and `nn.Parameter`? A matrix that is an `nn.Parameter` has
-        `requires_grad`, so `backward()` stores the gradient of a loss in its `.grad`. The module
-        lists its parameters in `parameters()`, which is passed to an optimizer, and in
-        `state_dict()`, which a checkpoint stores. Here x is a plain tensor: it is fixed, is in
-        neither list and gets no gradient. In a model x is trained, too: each vector is a row of an
-        **embedding** table, which is one more parameter.""")
+    page.paragraph("""An `nn.Parameter` is listed in `parameters()`, which an optimizer trains, and
+        in `state_dict()`, which a checkpoint stores. Here x is **frozen**. In a model x is trained,
+        too: each vector is a row of an **embedding** table, which is one more parameter.""")

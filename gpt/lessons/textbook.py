@@ -1,30 +1,58 @@
-"""The textbook GPT: earlier lessons' code in one function, with the same logits as class `GPT`.
+"""The textbook GPT: earlier lessons' code in one class, with the same logits as class `GPT`.
 
 `configs/classic.yaml` trains this architecture. It is GPT-2's (Radford et al. 2019, section 2.3).
 """
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpt.config.load import load_config
-from gpt.evaluation.attention_weights import blocks_of
-from gpt.lessons.block import pre_norm_block
+from gpt.lessons.block import PreNormBlock
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.positions import add_positions
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import GPT, count_parameters, cross_entropy
 
 
-def textbook(model: GPT, ids: Tensor) -> Tensor:
-    """Compute logits (B, T, V) of ids (B, T); `model` must have the config `classic`."""
-    weights: dict[str, Tensor] = model.state_dict()
-    x = weights["token_embedding.weight"][ids]  # (B, T, C)
-    x = add_positions(x, weights["position_embedding.weight"])
-    for block in blocks_of(model):
-        x = pre_norm_block(x, block)
-    x = F.layer_norm(x, x.shape[-1:], weights["norm.weight"], weights["norm.bias"])
-    return x @ weights["head.weight"].T  # (B, T, V)
+class Textbook(nn.Module):
+    """The textbook GPT: embeddings, blocks, a last LayerNorm, and a head that predicts V logits."""
+
+    def __init__(self, V: int, T: int, C: int, n_layer: int, n_head: int) -> None:
+        super().__init__()
+        self.token_embedding = nn.Embedding(V, C)
+        self.position_embedding = nn.Embedding(T, C)
+        blocks = [PreNormBlock(T, C, n_head) for _ in range(n_layer)]
+        self.blocks = nn.Sequential(*blocks)
+        self.norm = nn.LayerNorm(C)
+        self.head = nn.Linear(C, V, bias=False)
+        self.draw_weights()
+
+    def draw_weights(self) -> None:
+        """Draw the weights as config `classic` does: the first prediction is uniform."""
+        zero = ("projection.weight", "head.weight", "bias")
+        for name, p in self.named_parameters():
+            if name.endswith(zero):
+                nn.init.zeros_(p)
+            elif "embedding" in name:  # variance 1/4 each
+                nn.init.normal_(p, std=0.5)
+            elif p.ndim == 2:  # outputs have variance 1/2
+                nn.init.normal_(p, std=(0.5 / p.shape[1]) ** 0.5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Map ids (B, t), for any t up to T, to logits (B, t, V)."""
+        x = self.token_embedding(ids)  # (B, t, C)
+        x = add_positions(x, self.position_embedding.weight)
+        x = self.norm(self.blocks(x))  # (B, t, C)
+        logits: Tensor = self.head(x)  # (B, t, V)
+        return logits
+
+
+def with_weights_of(model: GPT) -> Textbook:
+    """Return a `Textbook` with the weights of `model`, which has the form of config `classic`."""
+    config = model.config
+    book = Textbook(model.head.out_features, config.T, config.C, config.n_layer, config.n_head)
+    book.load_state_dict(model.state_dict())
+    return book
 
 
 def draw_zeros(model: GPT) -> None:
@@ -45,16 +73,18 @@ def example(seed: int) -> tuple[Tensor, GPT]:
 def explain(page: Page, seed: int) -> None:
     """Write the lesson on `page`; draw its random tensors with `seed`."""
     ids, model = example(seed)
-    logits = textbook(model, ids)
+    book = with_weights_of(model)
+    logits = book(ids)
     B, T, V = logits.shape
     C, n_layer = model.config.C, model.config.n_layer
+    page.section("From ids to logits")
     page.paragraph("""A character's id selects a row of a table, its **token embedding** (a token
         here is a character). Its position selects a row of another table. Their sum begins the
         residual stream, which runs through the blocks and a last LayerNorm. The model's **head** (a
         matrix, not a head of attention) turns each position's C channels into V **logits**, one for
         each character that could be next. Softmax turns them into probabilities. That is a GPT, as
         in GPT-2 and in this project's config classic:""")
-    page.source(textbook)
+    page.source(Textbook)
     page.drawing(
         f"shapes: B = {B} texts of T = {T}, C = {C}, V = {V} characters",
         [
@@ -64,8 +94,9 @@ def explain(page: Page, seed: int) -> None:
             f"head: logits            (B, T, V)  ({B}, {T}, {V})",
         ],
     )
-    claim = "the textbook's logits = those of the production model that classic trains"
+    claim = "with copied weights: these logits = the production model's"
     page.check(claim, logits, model(ids))
+    page.section("The loss")
     page.paragraph("""The **loss** is the **cross-entropy**. It is minus the logarithm of the
         probability that was predicted for the actual next character, averaged over all positions.
         Untrained it is about ln V; training minimises it. Its exponential is the **perplexity**: a
@@ -79,11 +110,11 @@ def explain(page: Page, seed: int) -> None:
         The lesson recipe explains what this project changes.""")
     earlier = ids.clone()
     earlier[:, 0] = (ids[:, 0] + 1) % V
-    with_blocks = (logits - textbook(model, earlier))[:, -1].abs().max()
-    model.blocks = torch.nn.ModuleList()
-    without = (textbook(model, ids) - textbook(model, earlier))[:, -1].abs().max()
+    with_blocks = (logits - book(earlier))[:, -1].abs().max()
+    book.blocks = nn.Sequential()
+    without = (book(ids) - book(earlier))[:, -1].abs().max()
     page.exercise(
-        """In textbook leave out the two lines of the loop over the blocks. What does the
+        """In Textbook.forward write self.norm(x) for self.norm(self.blocks(x)). What does the
         prediction at a position still depend on?""",
         f"""On that character and its position only: a bigram model that has positions. Change the
         first character: the last position's logits change by {without:.0f} without blocks, and by

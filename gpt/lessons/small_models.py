@@ -1,30 +1,31 @@
-"""Training: three small models of growing size, trained while the page is built.
+"""Training: four small models of growing size, trained while the page is built.
 
 Shapes: B batch, T time, C channels, V vocabulary size.
 """
 
 import math
+from collections.abc import Callable, Iterable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt.device import computing_with
-from gpt.lessons.block import textbook_block
+from gpt.lessons.averaging import by_softmax
+from gpt.lessons.block import PreNormBlock
 from gpt.lessons.head import Head
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.positions import add_positions
 from gpt.lessons.trained import Trained
 from gpt.model.transformer import cross_entropy
-from gpt.text.batches import batch, spread_windows, to_torch
+from gpt.text.batches import spread_windows, to_torch
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.display import in_one_line
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Ids
-from gpt.training.optimizer import AdamW
 
 T, C, BATCH_SIZE, STEPS = 16, 64, 32, 300  # C channels; BATCH_SIZE windows per step
-BIGRAM_RATE, RATE = 0.1, 0.01  # learning rates
+BIGRAM_RATE, RATE = 0.1, 0.01  # peak learning rates
 SCORED_CHARACTERS = 8192  # characters of the val split whose loss is measured
 SAMPLE_CHARACTERS = 64  # characters of a sample
 MAX_CONTEXT = 64  # longest context in the table of losses, in characters
@@ -42,48 +43,121 @@ class Bigram(nn.Module):
         return F.embedding(ids, self.table)
 
 
+class Averages(nn.Module):
+    """Model that adds the average of the past embeddings to each embedding: a bag of words."""
+
+    def __init__(self, V: int, C: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(V, C)
+        self.output = nn.Parameter(torch.zeros(V, C))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Map ids (B, T) to logits (B, T, V)."""
+        x = self.tokens(ids)  # (B, T, C)
+        x = x + by_softmax(x)
+        return F.linear(x, self.output)
+
+
 class OneHead(nn.Module):
     """Model with one head of attention, whose output is added to the embeddings."""
 
-    def __init__(self, V: int) -> None:
+    def __init__(self, V: int, T: int, C: int) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(T, C)
+        self.tokens = nn.Embedding(V, C)
+        self.positions = nn.Embedding(T, C)
         self.head = Head(C, C)
         self.output = nn.Parameter(torch.zeros(V, C))
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids (B, T) to logits (B, T, V)."""
-        x = add_positions(self.tokens(ids), self.positions.weight)  # (B, T, C)
-        x = x + self.head(x)[0]
+        x = add_positions(self.tokens(ids), self.positions.weight)
+        x = x + self.head(x)[0]  # (B, T, C)
         return F.linear(x, self.output)
 
 
 class OneBlock(nn.Module):
     """Model with token and position embeddings, one textbook block and a last LayerNorm."""
 
-    def __init__(self, V: int) -> None:
+    def __init__(self, V: int, T: int, C: int) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(V, C), nn.Embedding(T, C)
-        self.block, self.norm = textbook_block(T, C), nn.LayerNorm(C)
+        self.tokens = nn.Embedding(V, C)
+        self.positions = nn.Embedding(T, C)
+        self.block = PreNormBlock(T, C, n_head=4)
+        self.norm = nn.LayerNorm(C)
         self.output = nn.Parameter(torch.zeros(V, C))
 
     def forward(self, ids: Tensor) -> Tensor:
         """Map ids (B, T) to logits (B, T, V)."""
-        x = add_positions(self.tokens(ids), self.positions.weight)  # (B, T, C)
-        return F.linear(self.norm(self.block(x)), self.output)
+        x = add_positions(self.tokens(ids), self.positions.weight)
+        x = self.norm(self.block(x))  # (B, T, C)
+        return F.linear(x, self.output)
 
 
-def fit(model: nn.Module, ids: Ids, rate: float, seed: int) -> None:
-    """Train `model` on the text `ids`, for `STEPS` steps, at the learning rate `rate`."""
-    optimizer = AdamW([*model.parameters()], rate, (0.9, 0.99), 0.0)
-    for step in range(STEPS):
-        x, y = batch(ids, BATCH_SIZE, T, seed=seed, step=step)  # (B, T)
-        loss = cross_entropy(model(x), y)
-        for parameter in optimizer.parameters:
-            # else the gradients of all steps add up
-            parameter.grad = torch.zeros_like(parameter)
+class Adam:
+    """Adam (arXiv:1412.6980): a step is the mean gradient divided by the gradient's usual size."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.steps, self.parameters = 0, list(parameters)
+        self.means = [torch.zeros_like(p) for p in self.parameters]
+        self.squares = [torch.zeros_like(p) for p in self.parameters]
+
+    @torch.no_grad()
+    def step(self, rate: float) -> None:
+        """Update each parameter by its gradient with the learning rate `rate`; clear gradients."""
+        self.steps += 1
+        for i, p in enumerate(self.parameters):
+            if p.grad is None:  # the loss does not depend on it
+                continue
+            mean, square = self.means[i], self.squares[i]
+            mean.lerp_(p.grad, 0.1)  # 0.9 of the old mean
+            square.lerp_(p.grad**2, 0.01)
+            # both begin at 0, so they are too small in the first steps
+            m = mean / (1 - 0.9**self.steps)
+            s = square / (1 - 0.99**self.steps)
+            p.sub_(rate * m / (s.sqrt() + 1e-8))
+            p.grad = None  # else the gradients of all steps add up
+
+
+def draw_batch(ids: Tensor, B: int, T: int) -> tuple[Tensor, Tensor]:
+    """Draw `B` windows of the text `ids`: inputs (B, T), and the next ids (B, T) as targets."""
+    starts = torch.randint(len(ids) - T, (B, 1))
+    windows = ids[starts + torch.arange(T + 1)]  # (B, T + 1)
+    return windows[:, :-1], windows[:, 1:]
+
+
+def fit(
+    model: nn.Module,
+    ids: Tensor,
+    shape: tuple[int, int],
+    steps: int,
+    rate: float,
+) -> None:
+    """Train `model` on a text by Adam.
+
+    Args:
+        model: maps ids (B, T) to logits (B, T, V).
+        ids: the text.
+        shape: (B, T), the shape of a batch.
+        steps: the number of steps.
+        rate: the peak of the learning rate, which rises in the first steps and then falls to 0.
+    """
+    adam, warmup = Adam(model.parameters()), min(100, steps // 10)
+    for step in range(steps):
+        x, y = draw_batch(ids, *shape)
+        loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
         loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step(1 - step / STEPS)  # fraction of the learning rate
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        done = step / steps
+        adam.step(rate * min((step + 1) / (warmup + 1), 1 - done))
+
+
+def sample(model: nn.Module, ids: Tensor, count: int, T: int) -> Tensor:
+    """Append `count` ids to ids (1, t), drawn from predictions that see the last `T` ids."""
+    for _ in range(count):
+        logits = model(ids[:, -T:])[:, -1]  # (1, V)
+        drawn = logits.softmax(-1).multinomial(1)
+        ids = torch.cat([ids, drawn], dim=1)
+    return ids
 
 
 @torch.no_grad()
@@ -92,16 +166,6 @@ def evaluate(model: nn.Module, ids: Ids) -> float:
     windows = spread_windows(ids, T, SCORED_CHARACTERS)
     losses = [cross_entropy(model(x), y, reduction="none") for x, y in windows]
     return float(torch.cat(losses).mean())
-
-
-def sample(model: nn.Module, first: int, seed: int) -> list[int]:
-    """Return `SAMPLE_CHARACTERS` ids after the id `first`, drawn from the model's predictions."""
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.tensor([[first]])
-    for _ in range(SAMPLE_CHARACTERS):
-        probabilities = model(ids[:, -T:])[:, -1].softmax(-1)  # (1, V)
-        ids = torch.cat([ids, probabilities.multinomial(1, generator=generator)], dim=1)
-    return ids[0, 1:].tolist()
 
 
 def count_bigrams(ids: Ids, V: int) -> Bigram:
@@ -116,42 +180,60 @@ def count_bigrams(ids: Ids, V: int) -> Bigram:
     return model
 
 
-def train(model: nn.Module, corpus: Corpus, rate: float, seed: int) -> list[float]:
-    """Train a model; return [val loss before, val loss after, val perplexity after]."""
+def train(model: nn.Module, corpus: Corpus, seed: int) -> list[float]:
+    """Train a model with `seed`; return [val loss before, val loss after, val perplexity after]."""
     before = evaluate(model, corpus.val)
+    torch.manual_seed(seed)
     with torch.enable_grad():
-        fit(model, corpus.train, rate, seed)
+        rate = BIGRAM_RATE if isinstance(model, Bigram) else RATE
+        fit(model, to_torch(corpus.train), (BATCH_SIZE, T), STEPS, rate)
     after = evaluate(model, corpus.val)
     return [before, after, math.exp(after)]
+
+
+def sampled(model: nn.Module, corpus: Corpus, seed: int) -> str:
+    """Return a sample after the first character of the val split, in one line."""
+    torch.manual_seed(seed)
+    ids = sample(model, to_torch(corpus.val[:1])[None], SAMPLE_CHARACTERS, T)
+    return in_one_line(corpus.vocabulary.decode(ids[0, 1:].tolist()))
 
 
 def explain(page: Page, seed: int) -> None:
     """Write the lesson on `page`; draw its random tensors with `seed`."""
     corpus = load_corpus(open_source("python-docs"))
-    V, first = len(corpus.vocabulary), int(corpus.val[0])
+    V = len(corpus.vocabulary)
+    page.section("A step of training")
     page.paragraph(f"""Where do the weights come from? They begin random. Each step of training
         moves them a little way down the gradient of the loss. The text here is python-docs:
         {len(corpus.ids):,} characters, {V} of them distinct. Its first 90 % are the **train split**
         and its last 10 % the **val split**. No step sees the val split, so its loss measures
         what was learned, not what was memorised. A **batch** is B = {BATCH_SIZE} windows of T = {T}
         characters; the targets are the same windows one character later.""")
-    page.source(fit)
+    page.source(draw_batch, fit)
     page.paragraph("""**Adam** (arXiv:1412.6980) divides each weight's mean gradient by its usual
-        size, so that every weight moves by about the **learning rate**. AdamW is Adam
-        with decoupled weight decay.
-        Three models are trained, each with one part more. A **bigram** model predicts from one
-        character, by a table. The second has one head of attention, the third one block of the
-        textbook:""")
-    page.source(Bigram.forward, OneHead.forward, OneBlock.forward)
-    losses, samples = [], dict[str, list[int]]()
-    models = {"bigram": Bigram, "one head": OneHead, "one block": OneBlock}
+        size, so that every weight moves by about the **learning rate**. (AdamW, which production
+        uses, is Adam with decoupled weight decay.)""")
+    page.source(Adam)
+    page.section("Four models")
+    page.paragraph("""A **bigram** model predicts from one character, by a table of V x V numbers.
+        The second model adds the average of the past, the third has one head of attention instead,
+        and the fourth one block of the textbook:""")
+    page.source(Averages, OneHead, OneBlock)
+    losses, samples = [], list[str]()
+    models: dict[str, Callable[[], nn.Module]] = {
+        "bigram": lambda: Bigram(V),
+        "average": lambda: Averages(V, C),
+        "one head": lambda: OneHead(V, T, C),
+        "one block": lambda: OneBlock(V, T, C),
+    }
     with computing_with(1):  # in models so small, threads would only wait for each other
-        for name, kind in models.items():
+        for name, new in models.items():
             torch.manual_seed(seed)
-            model = kind(V)
-            samples.setdefault("untrained", sample(model, first, seed))
-            losses.append(train(model, corpus, BIGRAM_RATE if kind is Bigram else RATE, seed))
-            samples[name] = sample(model, first, seed)
+            model = new()
+            if not samples:
+                samples.append(f"{'untrained':<11}{sampled(model, corpus, seed)}")
+            losses.append(train(model, corpus, seed))
+            samples.append(f"{name:<11}{sampled(model, corpus, seed)}")
         counted = evaluate(count_bigrams(corpus.train, V), corpus.val)
     page.table(
         f"nats per character of the val split (about {SCORED_CHARACTERS:,} of its characters), "
@@ -162,18 +244,16 @@ def explain(page: Page, seed: int) -> None:
     )
     page.drawing(
         "untrained, and trained: each character drawn from the prediction after those before it",
-        [
-            f"{name:<11}{in_one_line(corpus.vocabulary.decode(samples[name]))}"
-            for name in ("untrained", *models)
-        ],
+        samples,
     )
     bigram = losses[0][1]
     page.paragraph(f"""Untrained, all begin at ln V = {math.log(V):.4f}: each of the {V} characters
         is equally likely. The best bigram needs no gradient: count how often each character follows
         each. Counted it has a loss of {counted:.4f}; {STEPS} steps come to {bigram:.4f}. What is
-        better than that comes from **context**: attention uses the characters before.""")
+        better than that comes from **context**. An average does not say which character was where;
+        attention does.""")
     claim = "the val loss of the bigram, and of the block"
-    page.check_differ(claim, *torch.tensor(losses)[[0, 2], 1])
+    page.check_differ(claim, *torch.tensor(losses)[[0, 3], 1])
     page.paragraph("""`gpt train` does the same with more layers, more steps and a faster recipe
         (the lesson recipe). Its loop is in gpt/training/trainer.py, a step in
         gpt/training/step.py.""")
