@@ -25,8 +25,8 @@ def window_predictions(
 
     Args:
         ids: (W,) the window.
-        lower: (W, V) the `lower` distributions of the first of `orders`. Each other order uses the
-            distributions of the order before.
+        lower: (W, V) the distributions `lower` for the first of `orders`. For each other order,
+            `lower` is the result for the order before.
         orders: the numbers of ids in the contexts, from 1. Each is at most twice the one before.
 
     Returns:

@@ -1,9 +1,9 @@
 """Two more contexts of the next character: the current word, and the character above it.
 
-The current word is its characters so far. The character above is the one at the same column of the
-previous line; its context includes the last two characters. The current word helps in prose, the
-character above in tables and code. Both are contexts of the PAQ compressors (Mahoney 2005,
-"Adaptive weighing of context models for lossless data compression").
+The first context is the part of the current word that is already known; it helps in prose. The
+second is the character at the same column of the previous line, and the last two characters; it
+helps in tables and code. Both are contexts of the PAQ compressors (Mahoney 2005, "Adaptive weighing
+of context models for lossless data compression").
 
 A context is represented by a key of 64 bits. Different contexts can share a key, but hardly ever
 do: with T = 16,384 the probability is below 1e-10 for a window.

@@ -18,8 +18,8 @@ def block_losses(
 ) -> tuple[BlockSums, float]:
     """Score `text`, and sum the losses in blocks of characters.
 
-    A character of several bytes is in one block, so that the blocks of a model of bytes and of a
-    model of characters are the same.
+    All bytes of a character are in one block, so models of bytes and of characters have the same
+    blocks.
 
     Args:
         model: the network, which is set to evaluation mode.

@@ -147,9 +147,9 @@ def _is_in_word(point: int) -> bool:
 
 @cache
 def script_of(point: int) -> str:
-    """Return the script of a letter, such as `Latin`, or the kind of another character.
+    """Return the script of a letter, such as `Latin`, or the kind of a character, such as `digit`.
 
-    The script is the first word of the character's Unicode name.
+    The script is the first word of the letter's Unicode name.
     """
     character = chr(point)
     kind = unicodedata.category(character)[0]

@@ -45,8 +45,8 @@ def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     The replaced channels are those that rotary positions rotate least.
 
     Returns:
-        Two views of `k`: the kept and the replaced channels. Each has the shape (..., 2, number of
-        channel pairs in it).
+        Two views of `k`: the kept and the replaced channels, (..., 2, P) each. P is the number of
+        channel pairs that are kept or replaced; the channels of a pair are [0, p] and [1, p].
     """
     staying = staying_pairs(k.shape[-1])
     pairs = k.view(*k.shape[:-1], 2, -1)  # (..., 2, hs / 2)

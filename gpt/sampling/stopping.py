@@ -29,7 +29,7 @@ class Detokenizer:
     def push(self, id_: int, log_probability: float) -> list[tuple[str, float]]:
         """Add an id; return the characters that it completes, with log-probabilities.
 
-        There can be two: U+FFFD for an earlier, incomplete character, and that of the id.
+        There can be two characters: U+FFFD for an incomplete one before, and that of the new byte.
         """
         if self.utf8 is None:
             return [(self.names[id_], log_probability)]

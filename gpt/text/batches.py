@@ -54,8 +54,8 @@ def _starts(
 ) -> NDArray[np.int_]:
     """Return the indices in the text at which the windows at `positions` of an epoch start.
 
-    The windows of an epoch are consecutive. They begin at a random index, and continue near the
-    beginning of the text after its end is reached.
+    The first window in the order of the text starts at a random index. Each other window starts
+    where the window before ends; at the end of the text, the windows continue near its beginning.
 
     Args:
         length: the number of ids in the text.

@@ -2,7 +2,8 @@
 
 A part in the middle of the train split is held out: the network does not train on it. The gate is
 fitted to predictions of this part by the network and by counts of the rest. On text that the
-network has trained on, its predictions are too good, so the gate would trust the network too much.
+network has trained on, the network's predictions are too good, so the gate would trust them too
+much.
 
 Why the middle? The end is often about the same things as val, so a network that does not train on
 the end predicts val far worse. The start can differ from val, for example in a sorted list.

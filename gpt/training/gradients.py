@@ -133,9 +133,11 @@ def fuses_head(config: Config, V: int, device: torch.device, ranks: Ranks = SING
 def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:
     """Return whether several threads can run forward and backward passes at the same time.
 
-    This is possible on a CPU only. Dropout prevents it, because its masks are drawn in order.
-    torch.compile prevents it, because it cannot run in two threads at a time. DDP prevents it,
-    because it handles the gradients of one thread only.
+    Return True on a CPU, except with:
+
+    - dropout, whose masks are drawn one after another from one generator;
+    - torch.compile, which cannot run in two threads at a time;
+    - DDP, which handles the gradients of one thread only.
     """
     plain = config.model.dropout > 0 or config.train.compile == "on"
     return device.type == "cpu" and ranks.size == 1 and not plain

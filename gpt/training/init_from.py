@@ -61,8 +61,8 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
     """Return the weights of the checkpoint `data`, resized for `vocabulary` and `config.T`.
 
     Embeddings and the head get one row for each id of `vocabulary`, (V, C). The row of a new
-    character is the mean of all old rows, so its logit is the mean of their logits. Position
-    embeddings (T, C) are cut to the first `config.T` rows.
+    character is the mean of all old rows, so the logit of a new character is the mean of the old
+    characters' logits. Position embeddings (T, C) are cut to the first `config.T` rows.
     """
     rows = _old_rows(data.vocabulary, vocabulary)
     shapes = parameter_shapes(config, len(vocabulary))

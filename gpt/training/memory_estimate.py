@@ -107,7 +107,7 @@ def training_bytes(
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
     """Return the bytes of predictions by n-gram counts.
 
-    They are stored for the ids that the gate is fitted on, and for one window per thread.
+    Predictions are stored for all ids that the gate is fitted on, and for a window per thread.
     """
     if not model.counts:
         return 0.0

@@ -1,8 +1,8 @@
 """Learning rate, batch shape and due events of every step of a run.
 
 All three depend on the fraction of the run that is done. During training, a new plan can change the
-number of steps of the run, to use all of `train.minutes`. It does not change the fraction that is
-done, so the learning rate does not jump and batches do not return to short windows.
+number of steps of the run, to use all of `train.minutes`. The fraction that is done stays the same,
+so the learning rate does not jump and batches do not return to short windows.
 
 A finished run can be trained for longer. The added steps are a new phase of the run. The last phase
 ended with the minimal learning rate, so the rate first rises again. It then decays as if there had

@@ -115,8 +115,8 @@ class TrainStep:
     def forward_and_backward(self, step: int, *, synchronise: bool = True) -> Tensor:
         """Compute the gradients of a step's batch; return this rank's part of the loss.
 
-        The gradients are stored in `.grad`. They are those of all ranks together, unless
-        `synchronise` is false.
+        The parameters' `.grad` gets the gradients of the whole batch or, if `synchronise` is false,
+        of this rank's part.
         """
         x, y = self.batches(step)
         self.model.train()  # an evaluated or loaded model is in evaluation mode
@@ -148,7 +148,7 @@ class TrainStep:
         return loss + unknown_cost(y, self.vocabulary) / math.prod(self.schedule.shape(step))
 
     def follow(self, schedule: Schedule) -> None:
-        """Use `schedule` from the next step on. Call this method whenever its plans change."""
+        """Use `schedule` from the next step on. Call this method again if its plans change."""
         self.schedule = schedule
         draw = partial(draw_batch, self.config, self.ids, self.ranks, schedule)
         self.batches = Prefetch(draw, schedule.steps)  # the next batch may have another shape

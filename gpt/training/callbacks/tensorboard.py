@@ -1,7 +1,7 @@
 """Write a run's records as TensorBoard's event files.
 
-torch's SummaryWriter is not used. On a full disk, its thread ends in a traceback, and later records
-are lost.
+torch's SummaryWriter is not used, because on a full disk its thread ends in a traceback, and all
+later records are lost.
 """
 
 import os
