@@ -25,6 +25,7 @@ from gpt.config.schema import Config
 from gpt.counts import ngram_counts
 from gpt.counts.experts import MANY_IDS, Experts, ExpertState
 from gpt.counts.kneser_ney import NO_ID, KneserNey
+from gpt.counts.long_contexts import NEAREST, index_contexts
 from gpt.counts.mixture import Gate, Mixture, mixture_from, weighted, without_network
 from gpt.counts.ngram_counts import count_ngrams, longest_context
 from gpt.counts.word_and_line import Characters
@@ -39,6 +40,7 @@ V = 5
 VOCABULARY = Vocabulary("\n abc")
 CHARACTERS = Characters.of(VOCABULARY.names)
 TEXTS = st.lists(st.integers(0, V - 1), max_size=41)
+TRAINS = st.lists(st.integers(0, V - 1), min_size=2, max_size=41)
 COUNTED = {"T": 31, "attention_window": 13, "counts": 3, "window_counts": 2}
 
 
@@ -163,11 +165,11 @@ def test_a_vocabulary_of_any_size_is_counted_without_a_table() -> None:
     assert -np.log(KneserNey(counts).probabilities(ids)).mean() < math.log(many) / 2
 
 
-@given(TEXTS, TEXTS.filter(bool))
+@given(TRAINS, TEXTS.filter(bool))
 def test_each_expert_sums_to_1_and_is_the_same_one_id_at_a_time(
     ids: list[int], window: list[int]
 ) -> None:
-    experts = Experts(count_ngrams(array(ids), V, 3), 3, CHARACTERS)
+    experts = Experts.of(array(ids), V, 3, 3, CHARACTERS)
     log_p, features = experts.of_window(np.array(window))
     np.testing.assert_allclose(np.exp(log_p).sum(-1), 1, atol=1e-5)
     for others in ([], [np.array(window)]):
@@ -180,11 +182,40 @@ def test_each_expert_sums_to_1_and_is_the_same_one_id_at_a_time(
             state.append(np.array([following, *(0 for _ in others)]))
 
 
-@given(TEXTS, st.lists(TEXTS.filter(bool), min_size=1, max_size=5))
+@given(
+    st.lists(st.integers(0, 1), min_size=2, max_size=97),
+    st.lists(st.integers(0, 1), min_size=1, max_size=41),
+    st.sampled_from([2, 254, 255, 257]),
+)
+def test_long_contexts_are_counted_as_in_the_train_split(
+    train: list[int], window: list[int], size: int
+) -> None:
+    """The oracle compares each context with each place of the train split."""
+    first = size - 2  # the largest ids are the ones that could be taken for missing ids
+    orders = (3, 7)
+    contexts = index_contexts(np.array(train) + first, size, orders)
+    counts = contexts.counts_in_window(np.array(window) + first)
+    for i in range(1, len(window) + 1):
+        for n, found in zip(orders, counts[:, i - 1], strict=True):
+            context = window[max(i - n, 0) : i]
+            following = [
+                train[j + n] + first
+                for j in range(len(train) - n)
+                if train[j : j + n] == context and len(context) == n
+            ]
+            expected = np.bincount(following, minlength=size)
+            assert (found <= expected).all()
+            if len(following) <= NEAREST // 2:
+                np.testing.assert_array_equal(found, expected)
+            else:
+                assert found.sum() >= NEAREST // 2
+
+
+@given(TRAINS, st.lists(TEXTS.filter(bool), min_size=1, max_size=5))
 def test_texts_of_several_lengths_are_counted_separately(
     ids: list[int], windows: list[list[int]]
 ) -> None:
-    experts = Experts(count_ngrams(array(ids), V, 3), 3, CHARACTERS)
+    experts = Experts.of(array(ids), V, 3, 3, CHARACTERS)
     state = ExpertState(experts, [np.array(window) for window in windows])
     log_p, features = state.predict()
     for row, window in enumerate(windows):
@@ -195,17 +226,17 @@ def test_texts_of_several_lengths_are_counted_separately(
 
 def test_a_text_that_repeats_one_id_is_counted_as_in_a_window() -> None:
     """Bug: the probability left for short contexts was too small for float32; all became NaN."""
-    experts = Experts(count_ngrams(array([0, 1, *[2] * 997]), V, 3), 17, CHARACTERS)
+    experts = Experts.of(array([0, 1, *[2] * 997]), V, 3, 17, CHARACTERS)
     window = np.full(211, 2)
     log_p, _ = ExpertState(experts, [window]).predict()
     np.testing.assert_allclose(log_p[0], experts.of_window(window)[0][-1], atol=1e-4)
 
 
-@given(TEXTS, TEXTS.filter(bool), TEXTS)
+@given(TRAINS, TEXTS.filter(bool), TEXTS)
 def test_later_ids_of_a_window_change_no_earlier_prediction(
     ids: list[int], window: list[int], later: list[int]
 ) -> None:
-    experts = Experts(count_ngrams(array(ids), V, 3), 3, CHARACTERS)
+    experts = Experts.of(array(ids), V, 3, 3, CHARACTERS)
     log_p, features = experts.of_window(np.array(window))
     longer_log_p, longer_features = experts.of_window(np.array(window + later))
     np.testing.assert_array_equal(longer_log_p[: len(window)], log_p)
@@ -227,7 +258,7 @@ def test_the_keys_of_words_and_lines_are_equal_where_these_are(window: list[int]
 
 
 def test_window_counts_learn_a_repetition_that_the_train_split_lacks() -> None:
-    experts = Experts(count_ngrams(array([0, 1] * 19), V, 2), 3, CHARACTERS)
+    experts = Experts.of(array([0, 1] * 19), V, 2, 3, CHARACTERS)
     log_p, _ = experts.of_window(np.array([2, 3, 4] * 5))
     last = np.exp(log_p[-1])
     longest = [experts.names.index(f"order {n} of the window") for n in (2, 3, 6)]
@@ -247,7 +278,7 @@ def test_the_gate_is_fitted_on_text_that_neither_counts_nor_network_have_seen(
     assert 0 < n < len(ids) / 4
     start = (len(ids) - n) // 2
     others = np.concatenate([ids[:start], ids[start + n :]])
-    rest = Experts(count_ngrams(others, V, 3), 2, CHARACTERS)
+    rest = Experts.of(others, V, 3, 2, CHARACTERS)
     x = ids[start : start + 31].astype(np.int64)
     np.testing.assert_array_equal(fit.log_probabilities[:31], rest.of_window(x)[0])
     assert fit.held_out.tolist() == ids[start : start + n].tolist()
@@ -322,11 +353,11 @@ def test_attend_shows_what_comes_from_counts_and_what_from_the_network(
     assert counts.lens.losses[1].mean().item() == pytest.approx(model.loss(text), abs=1e-5)
     assert (counts.lens.losses[1] != found.losses).any()
     assert counts.names == [
-        "order 3 of the train split",
+        *(f"order {n} of the train split" for n in (3, 6, 12)),
         *(f"order {n} of the window" for n in (1, 2, 4, 8)),
         *["the current word", "the character above and the last 2", "network"],
     ]
-    assert counts.weights.shape == (len(text), 8)
+    assert counts.weights.shape == (len(text), 10)
 
     code, out, _ = gpt("attend", tmp_path / "run", "--checkpoint", "last", "--text", text)
     alone, mixed = counts.lens.losses.mean(-1).tolist()
@@ -394,6 +425,10 @@ def test_stored_counts_are_what_was_trained_with(tmp_path: Path) -> None:
         ("gate.weight", lambda a: a[:-1]),
         ("gate.weight", lambda a: a + np.float32(1e30)),
         ("gate.scale", lambda a: a * 0),
+        ("places", lambda a: a + 1),
+        ("places", lambda a: a.astype(np.int64)),
+        ("places", lambda a: a[1:]),
+        ("reversed_ids", lambda a: a + V),
         ("keys.0", lambda a: np.array([0, 2**63 - 1, -(2**63), -5, 4][: len(a)])),
     ],
 )
@@ -483,7 +518,7 @@ def test_counts_of_the_window_weigh_less_in_samples() -> None:
 def test_a_long_text_of_many_ids_is_sampled() -> None:
     """Bug: with 1000 ids or more, a sample of more than 256 characters ended in an IndexError."""
     ids = np.arange(MANY_IDS)
-    experts = Experts(count_ngrams(ids, MANY_IDS, 1), 2, Characters(ids > 9, 0))
+    experts = Experts.of(ids, MANY_IDS, 1, 2, Characters(ids > 9, 0))
     state = ExpertState(experts, [ids[:1]])
     text = np.arange(1, 523) % 31
     for each in text:

@@ -215,8 +215,8 @@ def test_tensors_of_another_model_are_refused(name: str, wrong: str) -> None:
 def test_a_checkpoint_of_a_later_format_is_refused() -> None:
     write(7)
     path = place(7) / "manifest.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 4, "new": 1}))
-    with pytest.raises(CheckpointError, match="expected format 3, got 4"):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 5, "new": 1}))
+    with pytest.raises(CheckpointError, match="expected format 4, got 5"):
         read_checkpoint(RUN)
 
 

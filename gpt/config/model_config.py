@@ -64,8 +64,8 @@ class ModelConfig(ConfigSection):
 
     counts: Annotated[int, Field(ge=0, le=64)] = inherited(
         0,
-        "longest context, in characters, of n-gram counts of the train split, which are mixed with "
-        "the network's predictions; 0 = none",
+        "longest context N, in characters, of n-gram counts of the train split, which are mixed "
+        "with the network's predictions; contexts of 2 N and 4 N are counted, too; 0 = none",
         group="model: counts",
     )
     window_counts: Annotated[int, Field(ge=0, le=64)] = inherited(

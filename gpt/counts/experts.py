@@ -10,10 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
-from gpt.counts.ngram_counts import NgramCounts
+from gpt.counts.long_contexts import LongContexts, index_contexts
+from gpt.counts.ngram_counts import NgramCounts, count_ngrams
 from gpt.counts.ngram_tree import NgramTree, TrainCounts
-from gpt.counts.window import WindowCounts, smoothed_predictions, window_predictions
+from gpt.counts.window import (
+    WindowCounts,
+    smoothed_predictions,
+    terms_of,
+    window_predictions,
+)
 from gpt.counts.word_and_line import NAMES, Characters, WordAndLineCounts
+from gpt.text.vocabulary import Ids
 
 MANY_IDS = 1000  # V from which fewer contexts are counted in the window: each takes O(V) time
 MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
@@ -23,20 +30,47 @@ class Experts:
     """Distributions of the next id by counts of the train split and of the window so far.
 
     Args:
-        counts: counts of the train split.
+        counts: counts of the train split; N is their longest context.
+        long_contexts: the places of the train split by contexts of 2 N and 4 N ids; None if N is 0
+            or V is `MANY_IDS` or more.
         window_order: n, for counting the window with contexts of the last 1 to n, 2 n and 4 n ids,
             and those of `WordAndLineCounts`. If V is `MANY_IDS` or more, only contexts of 1 to n
             ids are used. If n is 0, the window is not counted.
         characters: which ids form words and lines.
     """
 
-    def __init__(self, counts: NgramCounts, window_order: int, characters: Characters) -> None:
-        self.counts, self.characters = counts, characters
+    def __init__(
+        self,
+        counts: NgramCounts,
+        long_contexts: LongContexts | None,
+        window_order: int,
+        characters: Characters,
+    ) -> None:
+        self.counts, self.characters, self.long_contexts = counts, characters, long_contexts
         N, n = counts.order, window_order
         self.orders = sorted({n for n in (N, N - 3, N - 5) if n > 0} or {N})
+        self.long_orders = long_contexts.orders if long_contexts is not None else ()
         has_more = n > 0 and counts.V < MANY_IDS
         self.window_orders = (*range(1, n + 1), *((2 * n, 4 * n) if has_more else ()))
         self.other_contexts = NAMES if has_more else ()
+
+    @classmethod
+    def of(
+        cls, train: Ids, V: int, order: int, window_order: int, characters: Characters
+    ) -> "Experts":
+        """Count the train split.
+
+        Args:
+            train: the ids of the train split.
+            V: number of distinct ids.
+            order: N, the longest context to count; at most `longest_context(V)` is used.
+            window_order: see `Experts`.
+            characters: which ids form words and lines.
+        """
+        counts = count_ngrams(train, V, order)
+        orders = long_orders(counts.order, V)
+        places = index_contexts(train, V, orders) if orders else None
+        return cls(counts, places, window_order, characters)
 
     @cached_property
     def kneser_ney(self) -> KneserNey:
@@ -51,20 +85,20 @@ class Experts:
     @property
     def size(self) -> int:
         """E, the number of experts."""
-        return len(self.orders) + len(self.window_orders) + len(self.other_contexts)
+        return len(self.names)
 
     @property
     def names(self) -> list[str]:
         """The experts' names, such as `order 5 of the train split` (contexts of up to 5 ids)."""
-        train = [f"order {n} of the train split" for n in self.orders]
+        train = [f"order {n} of the train split" for n in (*self.orders, *self.long_orders)]
         window = [f"order {n} of the window" for n in self.window_orders]
         return [*train, *window, *self.other_contexts]
 
     @property
     def features(self) -> int:
         """F, the number of features of each prefix; see `of_window`."""
-        of_window = len(self.window_orders) + len(self.other_contexts)
-        return self.counts.order + 2 * of_window + 1
+        others = len(self.long_orders) + len(self.window_orders) + len(self.other_contexts)
+        return self.counts.order + 2 * others + 1
 
     def of_window(self, ids: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Return the predictions of E experts after each prefix of a window of W `ids`.
@@ -79,9 +113,17 @@ class Experts:
         if N:
             contexts = np.lib.stride_tricks.sliding_window_view(padded, N)[1:]
         by_order, totals = self.kneser_ney.predict(contexts)
+        chosen, all_totals = [by_order[n] for n in self.orders], [totals]
+        if self.long_contexts is not None:
+            terms, shares, long_totals = terms_of(self.long_contexts.counts_in_window(ids))
+            lower = by_order[-1]
+            for p, share in zip(terms, shares, strict=True):
+                lower = p + share[:, None] * lower
+                chosen.append(lower)
+            all_totals.append(long_totals.T)
         by_window, window_totals = window_predictions(ids, by_order[-1], self.window_orders)
-        chosen = [by_order[n] for n in self.orders] + by_window
-        all_totals = [totals, window_totals]
+        chosen += by_window
+        all_totals.append(window_totals)
         for keys in self.characters.keys(ids) if self.other_contexts else ():
             contexts = np.unique(keys, return_inverse=True)[1]
             p, counted = smoothed_predictions(contexts, ids, by_order[-1])
@@ -99,24 +141,30 @@ class ExpertState:
 
         P_n = p_n + share_n * P_{n-1}
 
-    P_0 is the distribution without context. The next P_n are for the train split's contexts, from
-    short to long, then for the window's. All are computed at once: P_n is the sum of
-    p_k * share_{k+1} * ... * share_n over k from 0 to n. For the contexts of `WordAndLineCounts`,
-    P_{n-1} is the distribution after the longest context in the train split.
+    where P_{n-1} is the distribution after a shorter context. All are computed at once: P_n is the
+    sum of p_k over n and its shorter contexts k, each times the product of the shares between.
     """
 
     def __init__(self, experts: Experts, texts: Sequence[NDArray[np.integer]]) -> None:
         N, V, orders = experts.counts.order, experts.counts.V, experts.window_orders
-        self.window = WindowCounts(texts, V, orders, max(N, *orders, 2))
+        self.long_contexts = experts.long_contexts
+        self._longest = max(experts.long_orders, default=0)
+        self.window = WindowCounts(texts, V, orders, max(N, *orders, self._longest, 2))
         self.train = TrainCounts(experts.tree, self.window.last(N))
         self.others = WordAndLineCounts(self.window, experts.characters, experts.other_contexts)
         self._unigrams = experts.tree.unigrams[None, None]
-        chain = N + 1 + len(orders)  # distributions each of which smooths the next
-        size = chain + len(experts.other_contexts)
-        self._chosen = np.array([*experts.orders, *range(N + 1, size)])
-        is_summed = np.tri(size, dtype=np.float32)
-        is_summed[chain:, N + 1 :] = np.eye(size, dtype=np.float32)[chain:, N + 1 :]
-        self._is_summed, self._N = is_summed[self._chosen], N
+        # the context that is the next shorter one of each; all but the train split's end with N
+        shorter = [0, *range(N)]
+        for count in (len(experts.long_orders), len(orders)):
+            start = len(shorter)
+            shorter += [N, *range(start, start + count - 1)][:count]
+        shorter += [N] * len(experts.other_contexts)
+        is_summed = np.zeros((len(shorter), len(shorter)))
+        for context, next_shorter in enumerate(shorter):
+            is_summed[context] = is_summed[next_shorter]
+            is_summed[context, context] = 1
+        self._is_summed = is_summed
+        self._chosen = [*experts.orders, *range(N + 1, len(shorter))]
 
     def append(self, ids: NDArray[np.int64]) -> None:
         """Append one id to each text."""
@@ -134,20 +182,33 @@ class ExpertState:
         """Return the last rows, (B, E, V) and (B, F), of `Experts.of_window` for each text."""
         lengths = self.window.lengths[None]
         by_train, train_shares, train_totals = self.train.predict()
+        by_long, long_shares, long_totals = terms_of(self._long_counts())
         by_window, window_shares, window_totals = self.window.predict()
         by_others, other_shares, other_totals = self.others.predict()
         unigrams = self._unigrams.repeat(lengths.size, 1)
-        terms = np.concatenate([unigrams, by_train, by_window, by_others])
-        p = terms.swapaxes(0, 1)  # (B, distributions, V)
-        shares = np.concatenate([np.ones_like(lengths), train_shares, window_shares])
-        sums = np.log(shares, dtype=np.float64).cumsum(0)  # (distributions, B)
-        other_sums = sums[self._N] + np.log(other_shares, dtype=np.float64)
-        sums = np.concatenate([sums, other_sums]).T
+        terms = np.concatenate([unigrams, by_train, by_long, by_window, by_others])
+        p = terms.swapaxes(0, 1)  # (B, contexts, V)
+        ones = np.ones_like(lengths)
+        shares = np.concatenate([ones, train_shares, long_shares, window_shares, other_shares])
         # in logarithms, because the product of many small shares is 0 in float32
-        products = np.minimum(sums.take(self._chosen, 1)[..., None] - sums[:, None], 0)
-        weights = np.exp(products, dtype=np.float32) * self._is_summed  # (B, E, distributions)
-        features = np.concatenate([train_totals, window_totals, other_totals, lengths]).T
-        return log_probabilities(weights @ p), np.log1p(features, dtype=np.float32)
+        sums = np.log(shares.T, dtype=np.float64) @ self._is_summed.T  # (B, contexts)
+        products = np.minimum(sums[:, self._chosen, None] - sums[:, None], 0)
+        summed = self._is_summed[self._chosen]
+        weights = (np.exp(products) * summed).astype(np.float32)  # (B, E, contexts)
+        of_window = [window_totals, other_totals, lengths.astype(np.float32)]
+        totals = np.concatenate([train_totals, long_totals, *of_window])
+        return log_probabilities(weights @ p), np.log1p(totals.T, dtype=np.float32)
+
+    def _long_counts(self) -> Floats:
+        """Return the counts after the long contexts, (len(long_orders), B, V)."""
+        if self.long_contexts is None:
+            return np.zeros((0, len(self.window.rows), self.window.V), np.float32)
+        return self.long_contexts.counts_after(self.window.last(self._longest))
+
+
+def long_orders(order: int, V: int) -> tuple[int, ...]:
+    """Return the contexts of `LongContexts`: 2 N and 4 N ids for an `order` of N, or none."""
+    return (2 * order, 4 * order) if order and V < MANY_IDS else ()
 
 
 def log_probabilities(p: Floats) -> Floats:

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpt.config.schema import ModelConfig
-from gpt.counts.experts import Experts
+from gpt.counts.experts import Experts, long_orders
 from gpt.counts.kneser_ney import Floats
+from gpt.counts.long_contexts import LongContexts
 from gpt.counts.ngram_counts import NgramCounts, longest_context
 from gpt.counts.word_and_line import Characters
 
@@ -106,6 +107,8 @@ class Mixture:
         }
         for n in range(counts.order + 1):
             tensors |= {f"keys.{n}": counts.keys[n], f"counts.{n}": counts.counts[n]}
+        if (contexts := self.experts.long_contexts) is not None:
+            tensors |= {"reversed_ids": contexts.reversed_ids, "places": contexts.places}
         return tensors
 
 
@@ -134,7 +137,8 @@ def mixture_from(
         in_range = not len(each_keys) or (each_keys[0] >= 0 and each_keys[-1] < V ** (n + 1))
         if not in_range or (each_keys[1:] <= each_keys[:-1]).any() or (each_counts < 1).any():
             raise ValueError(f"keys.{n}: expected ascending n-grams and counts of at least 1")
-    experts = Experts(NgramCounts(V, keys, counts), config.window_counts, characters)
+    ngrams, contexts = NgramCounts(V, keys, counts), _long_contexts(tensors, order, V)
+    experts = Experts(ngrams, contexts, config.window_counts, characters)
     F, E = experts.features + experts.size + 1, experts.size + 1
     shapes = {
         "mean": (F,),
@@ -153,6 +157,24 @@ def mixture_from(
     if (gate["scale"] < MIN_SCALE).any():
         raise ValueError(f"gate.scale: expected at least {MIN_SCALE}")
     return Mixture(experts, Gate(**gate), config.T)
+
+
+def _long_contexts(tensors: Mapping[str, NDArray[Any]], order: int, V: int) -> LongContexts | None:
+    """Return the long contexts of a model with V ids and n-gram counts up to `order`, if any.
+
+    Raises ValueError or KeyError as `mixture_from` does.
+    """
+    if not (orders := long_orders(order, V)):
+        return None
+    ids, places = tensors["reversed_ids"], tensors["places"]
+    is_typed = ids.dtype in (np.uint8, np.uint16) and places.dtype == np.int32
+    if not is_typed or ids.ndim != 1 or places.shape != (len(ids) - 1,) or len(ids) < 2:
+        raise ValueError("places: expected one int32 place for each id but the last")
+    if ids.max() >= V or places.min() < 1 or places.max() >= len(ids):
+        raise ValueError(
+            f"places, reversed_ids: expected places from 1 to {len(ids) - 1}, and ids below {V}"
+        )
+    return LongContexts(ids, places, orders, V)
 
 
 def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:

@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from gpt.config.mistakes import explain
 from gpt.config.schema import Config, ModelConfig
+from gpt.counts.long_contexts import INDEXED_IDS
 from gpt.counts.mixture import Mixture, mixture_from
 from gpt.counts.ngram_counts import COUNTED_IDS
 from gpt.counts.word_and_line import Characters
@@ -27,6 +28,7 @@ from gpt.runs.format import CheckpointData, Tensors, TrainingState
 from gpt.text.vocabulary import Vocabulary
 
 COUNT_BYTES = 12  # size of an n-gram and its count
+PLACE_BYTES = 6  # size of an id and its place
 MAX_JSON_BYTES = 2**24  # largest size of a JSON file; a vocabulary of all of Unicode is smaller
 READ_ATTEMPTS = 10  # number of attempts to read a checkpoint that another process may be replacing
 
@@ -197,7 +199,7 @@ def _mixture(
     path: Path, sha256: dict[str, str], model: ModelConfig, vocabulary: Vocabulary
 ) -> Mixture:
     """Read n-gram counts for `vocabulary`, and the gate that mixes them with a network."""
-    max_bytes = COUNT_BYTES * (model.counts + 1) * COUNTED_IDS
+    max_bytes = COUNT_BYTES * (model.counts + 1) * COUNTED_IDS + PLACE_BYTES * INDEXED_IDS
     tensors = _any_tensors(path, sha256, max_bytes)
     return mixture_from(tensors, Characters.of(vocabulary.names), model)
 

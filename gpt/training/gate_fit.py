@@ -23,7 +23,6 @@ from gpt.config.schema import Config
 from gpt.counts.experts import Experts
 from gpt.counts.kneser_ney import Floats
 from gpt.counts.mixture import HIDDEN, Gate, Mixture, gate_inputs
-from gpt.counts.ngram_counts import count_ngrams
 from gpt.counts.word_and_line import Characters
 from gpt.device import generator
 from gpt.errors import ConfigError
@@ -85,8 +84,7 @@ class GateFit:
         V, characters = len(vocabulary), Characters.of(vocabulary.names)
         self.seed, self.T, model = config.seed, config.model.T, config.model
         with phase("counting n-grams"):
-            counts = count_ngrams(train, V, model.counts)
-            self.experts = Experts(counts, model.window_counts, characters)
+            self.experts = Experts.of(train, V, model.counts, model.window_counts, characters)
             n = held_out_ids(len(train), model.attention_window, self.experts.size, V)
             self.held_out, self.network_ids = hold_out(train, n)
             if len(self.network_ids) <= model.attention_window:
@@ -95,8 +93,8 @@ class GateFit:
                     f"the train split that the network trains on, got {model.attention_window}; "
                     f"use a smaller one, or more text"
                 )
-            rest = count_ngrams(self.network_ids, V, model.counts)
-            experts = Experts(rest, model.window_counts, characters)
+            rest = self.network_ids
+            experts = Experts.of(rest, V, model.counts, model.window_counts, characters)
             self.windows = [  # (T,) each
                 pair
                 for x, y in scored_windows(self.held_out, model.T)

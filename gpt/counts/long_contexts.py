@@ -1,0 +1,105 @@
+"""What followed long contexts in the train split, such as a licence or a sentence that recurs.
+
+A text has nearly as many n-grams of 16 or 32 ids as it has ids, so they are not counted in advance.
+A suffix array of the reversed train split (Manber and Myers 1993) sorts all places by the ids
+before them, the newest first. Places with the same last ids are therefore adjacent. infini-gram
+(arXiv:2401.17377) predicts by such an array.
+
+n: ids of the train split, L: ids of the longest context, M: number of contexts that are looked up,
+V: number of distinct ids.
+"""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpt.counts.kneser_ney import Floats
+from gpt.text.vocabulary import Ids
+
+INDEXED_IDS = 2**22  # last ids of the train split whose places are sorted, at most
+NEAREST = 32  # places that are compared with each context
+
+
+class LongContexts:
+    """Sorted places of the train split.
+
+    Args:
+        reversed_ids: (n,) the ids of the train split, the last first.
+        places: (n - 1,) for each id but the last of `reversed_ids`, the place in `reversed_ids`
+            where its context begins; sorted by the contexts.
+        orders: the ascending numbers of ids in the contexts, the last of which is L.
+        V: number of distinct ids.
+    """
+
+    def __init__(
+        self, reversed_ids: Ids, places: NDArray[np.int32], orders: Sequence[int], V: int
+    ) -> None:
+        self.orders, self.V, self.L = orders, V, orders[-1]
+        self.reversed_ids, self.places = reversed_ids, places
+        # big-endian, so that bytes are in the order of the ids; V and V + 1 mark missing ids
+        dtype = np.dtype("u1" if V + 1 < 256 else ">u2")
+        self._ids = np.concatenate([reversed_ids, np.full(self.L, V)]).astype(dtype)
+        self._bytes, self._size = self._ids.tobytes(), dtype.itemsize
+
+    def counts_in_window(self, ids: NDArray[np.int64]) -> Floats:
+        """Return `counts` after each prefix of a window of M `ids`."""
+        missing = np.full(self.L, self.V + 1)
+        newest_first = np.concatenate([ids[::-1], missing]).astype(self._ids.dtype)
+        contexts = np.lib.stride_tricks.sliding_window_view(newest_first, self.L)
+        return self.counts(contexts[: len(ids)][::-1])
+
+    def counts_after(self, last: NDArray[np.int64]) -> Floats:
+        """Return `counts` after the `last` ids of M texts, (L, M), the newest first."""
+        missing = self.V + 1
+        return self.counts(np.where(last < 0, missing, last).T.astype(self._ids.dtype))
+
+    def counts(self, contexts: NDArray[np.unsignedinteger]) -> Floats:
+        """Return how often each id followed the last ids of `contexts`, (len(orders), M, V).
+
+        Of a context that occurs more than `NEAREST` times, that many occurrences are counted:
+        those whose longer contexts are the most similar.
+
+        Args:
+            contexts: (M, L) ids, the newest first. Missing ids are V + 1.
+        """
+        M, L = contexts.shape
+        keys = [context.tobytes() for context in contexts]
+        found = np.array([bisect_left(self.places, key, key=self._key) for key in keys])
+        near = found[:, None] + np.arange(-NEAREST // 2, NEAREST // 2)
+        exists = (near >= 0) & (near < len(self.places))
+        places = self.places[np.where(exists, near, 0)].astype(np.int64)
+        indexed = np.lib.stride_tricks.sliding_window_view(self._ids, L)
+        counts = np.zeros((len(self.orders), M * self.V), np.float32)
+        cells = np.arange(M)[:, None] * self.V + self._ids[places - 1]
+        for i, n in enumerate(self.orders):
+            exists &= (indexed[places, :n] == contexts[:, None, :n]).all(-1)
+            counts[i] = np.bincount(cells[exists], minlength=M * self.V)
+        return counts.reshape(len(self.orders), M, self.V)
+
+    def _key(self, place: int) -> bytes:
+        """Return the context that begins at a place of `reversed_ids`, as bytes."""
+        start = place * self._size
+        return self._bytes[start : start + self.L * self._size]
+
+
+def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
+    """Sort the places of the last `INDEXED_IDS` of the train split `ids`. See `LongContexts`."""
+    reversed_ids = ids[-INDEXED_IDS:][::-1].astype(np.min_scalar_type(V - 1))
+    n, length = len(reversed_ids), 0
+    while (V + 1) ** (length + 1) < 2**63:
+        length += 1
+    # number the contexts by their first `length` ids; then double the length (Manber and Myers)
+    padded = np.concatenate([reversed_ids, np.full(length, V)]).astype(np.int64)
+    keys = np.zeros(n, np.int64)
+    for i in range(length):
+        keys = keys * (V + 1) + padded[i : n + i]
+    while length < orders[-1]:
+        numbers = np.unique(keys, return_inverse=True)[1]
+        following = np.full(n, n)  # `V` sorts after all ids
+        following[: n - length] = numbers[length:]
+        keys = numbers * (n + 1) + following
+        length *= 2
+    places = np.argsort(keys, kind="stable")
+    return LongContexts(reversed_ids, places[places > 0].astype(np.int32), orders, V)
