@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from gpt.config.load import load_config
 from gpt.config.schema import Config, DataConfig
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import Interrupted
 from gpt.model.transformer import GPT
 from gpt.recipe import difficulty
-from gpt.recipe.chooser import COUNTS_S, COUNTS_VOCABULARY_S
+from gpt.recipe.chooser import COUNTS_S, COUNTS_VOCABULARY_S, Chooser
 from gpt.recipe.difficulty import Difficulty, measure_difficulty
 from gpt.recipe.law import of_repeated, predict, uncertainty
 from gpt.recipe.plan import Plan, plan
@@ -95,7 +96,7 @@ def short_pilots(monkeypatch: pytest.MonkeyPatch) -> None:
 def planned(characters: int, minutes: float, base: Config | None = None) -> Plan:
     corpus = corpus_of(characters)
     text = replace(TEXT, train_ids=len(corpus.train))
-    return plan(corpus, minutes, base, difficulty=text, speed=fake_speed(text.V), repeats=False)
+    return plan(corpus, minutes, base, difficulty=text, speed=fake_speed(text.V))
 
 
 def test_settings_are_those_of_the_shipped_configs_at_their_lengths() -> None:
@@ -320,9 +321,7 @@ def test_more_time_is_not_predicted_to_be_worse_where_longer_runs_overfit() -> N
     """Bug: of 200 kB, 1.46 was predicted in five minutes and 1.47 in ten."""
     text = Difficulty(180_000, 62, 1.642, 0.253, 0.247, 720_000)
     losses = [
-        plan(
-            corpus_of(200_000, 62), minutes, difficulty=text, speed=fake_speed(62), repeats=False
-        ).val_loss
+        plan(corpus_of(200_000, 62), minutes, difficulty=text, speed=fake_speed(62)).val_loss
         for minutes in (5, 10)
     ]
     assert losses[1] <= losses[0] + 1e-3  # lengths are tried in steps
@@ -423,7 +422,7 @@ def test_a_late_start_leaves_a_val_split_to_speak_of() -> None:
     """When the minutes were gone before the plan, val became two windows."""
     corpus = corpus_of(10_000_000)
     text = replace(TEXT, train_ids=len(corpus.train))
-    chosen = plan(corpus, 2, elapsed_s=160.0, difficulty=text, speed=fake_speed(65), repeats=False)
+    chosen = plan(corpus, 2, elapsed_s=160.0, difficulty=text, speed=fake_speed(65))
     assert chosen.config.data.val_fraction * corpus.characters >= 20_000
 
 
@@ -434,7 +433,7 @@ def test_a_late_start_leaves_the_time_to_training_and_measures_no_more(
     """Of 18 seconds on a slow CPU all went into measuring, and two steps were made."""
     corpus, speed = corpus_of(1_000_000), fake_speed(65)
     text = replace(TEXT, train_ids=len(corpus.train))
-    plan(corpus, 10.0, elapsed_s=elapsed_s, difficulty=text, speed=speed, repeats=False)
+    plan(corpus, 10.0, elapsed_s=elapsed_s, difficulty=text, speed=speed)
     assert len(speed.measured) == measured
 
 
@@ -476,7 +475,7 @@ def test_what_is_predicted_is_the_loss_of_what_becomes_val() -> None:
     T, fraction = part.config.model.attention_window, part.config.data.val_fraction
     val = corpus.last(40_000 - train_characters(40_000, fraction))
     text = measure_difficulty(corpus, T, base, 0.1, val=val, repeats=repeats_much(corpus, T))
-    assert part == plan(corpus, 0.1, base, difficulty=text, speed=slow)
+    assert part.val_loss == plan(corpus, 0.1, base, difficulty=text, speed=slow).val_loss
 
 
 @given(
@@ -564,9 +563,9 @@ def test_a_text_that_repeats_itself_gets_heads_that_look_up_the_last_time(
     corpus = replace(
         corpus_of(40_000), ids=np.resize(ids, 40_000), vocabulary=Vocabulary.of(LETTERS)
     )
-    text = replace(TEXT, train_ids=36_000)
-    chosen = plan(corpus, 2, difficulty=text, speed=fake_speed(65))
-    model, train = chosen.config.model, chosen.config.train
+    chooser = Chooser(corpus, fake_speed(65), Config(), minutes=2, repeats=None)
+    config = chooser.config(USUAL)
+    model, train = config.model, config.train
     assert model.key_offset == repeats
     assert train.first_window == model.attention_window // (2 if repeats else 4)
 
@@ -594,7 +593,8 @@ def test_heads_that_are_set_are_kept_on_a_text_that_repeats_itself(
 ) -> None:
     """Eight heads of a C of 64 had 64 channels each."""
     base, corpus = Config.model_validate({"model": model}), corpus_of(1_000_000)
-    chosen = plan(corpus, 2, base, difficulty=TEXT, speed=fake_speed(65), repeats=True).config
+    text = replace(TEXT, repeated_part=0.2, pilot_repeated=0.1)
+    chosen = plan(corpus, 2, base, difficulty=text, speed=fake_speed(65)).config
     assert heads is None or (chosen.model.n_head, chosen.model.head_size) == heads
     assert chosen.model.head_size == model.get("head_size", chosen.model.head_size)
     assert chosen.model.key_offset == offset
@@ -675,7 +675,7 @@ def test_members_that_train_side_by_side_are_predicted_a_lower_loss() -> None:
     corpus = corpus_of(200_000)
     text = replace(TEXT, train_ids=len(corpus.train))
     alone, at_once = (
-        plan(corpus, 1, difficulty=text, speed=speed, repeats=False)
+        plan(corpus, 1, difficulty=text, speed=speed)
         for speed in (fake_speed(65), replace(fake_speed(65), threads=8))
     )
     assert at_once.val_loss < alone.val_loss
@@ -739,15 +739,16 @@ def test_the_pilot_takes_a_twentieth_of_the_time_or_where_that_says_little_three
 ) -> None:
     """Of 20,000 characters that differ, it took 71 seconds of 120."""
     ids = np.random.default_rng(5).integers(len(LETTERS), size=70_000).astype(np.uint8)
+    ids = np.resize(ids[:40], 70_000) if repeats else ids
     corpus = replace(corpus_of(70_000), ids=ids, vocabulary=Vocabulary.of(LETTERS))
-    model = {"T": 32, "n_layer": 12, "C": 768}  # so slow that it sees few characters
+    model = {"T": 64, "n_layer": 12, "C": 768}  # so slow that it sees few characters
     base = Config.model_validate({"device": "cpu", "threads": 1, "model": model})
     each_s = part * 1.2e-3  # seconds of the pilot for each character
     speed = Speed(
         len(LETTERS),
         lambda configs: [Pace(each_s if each.model.C == 64 else 3e-3, 1e-9) for each in configs],
     )
-    lines = plan(corpus, 0.6, base, speed=speed, repeats=repeats).describe()
+    lines = plan(corpus, 0.6, base, speed=speed).describe()
     [pilot] = re.findall("the run is too short .([0-9,]+) characters needed", lines[-1])
     seen = int(pilot.replace(",", ""))
     assert 20_000 < seen < 46_000
@@ -758,7 +759,7 @@ def test_a_run_shorter_than_the_pilot_is_trained_and_nothing_predicted() -> None
     """On a slow machine such a run was predicted, with confidence, far too low."""
     text = replace(TEXT, train_ids=900_000, pilot_characters=200_000)
     slow = speed_at(3e-4, 1e-5)
-    lines = plan(corpus_of(1_000_000), 0.5, difficulty=text, speed=slow, repeats=False).describe()
+    lines = plan(corpus_of(1_000_000), 0.5, difficulty=text, speed=slow).describe()
     assert "no prediction: the run is too short (200,000 characters needed)" in lines
 
 
@@ -767,7 +768,7 @@ def test_a_run_that_turns_out_to_be_faster_ends_where_it_would_overfit() -> None
 
     text = replace(TEXT, train_ids=27_000, pilot_characters=100_000)
     slow, fast = (
-        plan(corpus_of(30_000), minutes, difficulty=text, speed=speed, repeats=False)
+        plan(corpus_of(30_000), minutes, difficulty=text, speed=speed)
         for minutes, speed in ((0.5, speed_at(1e-4, 1e-5)), (9, fake_speed(65)))
     )
     train, model = slow.config.train, slow.config.model
@@ -915,3 +916,39 @@ def test_choosing_stops_when_it_is_asked_to(steps: int) -> None:
     answers = iter([*(steps * [False]), True])
     with pytest.raises(Interrupted, match="nothing is written"):
         plan(corpus, 0.1, base, should_stop=lambda: next(answers))
+
+
+def test_four_ranks_plan_the_run_of_a_machine_four_times_as_fast() -> None:
+    """Bug: under torchrun, the run was planned for one process."""
+    corpus = corpus_of(20_000_000)
+    text = replace(TEXT, train_ids=len(corpus.train))
+
+    def of(ranks: Ranks, train_s: float) -> Plan:
+        base = Config.model_validate({"model": {"counts": 0}, "threads": 1})
+        speed = speed_at(train_s, train_s / 3)
+        return plan(corpus, 5, base, difficulty=text, speed=speed, ranks=ranks)
+
+    alone, quick, together = of(SINGLE, 8e-5), of(SINGLE, 2e-5), of(Ranks(size=4), 8e-5)
+    assert alone.config != quick.config == together.config
+
+
+def test_with_ranks_a_rank_measures_its_share_of_a_batch() -> None:
+    """On a GPU, small batches are slower per character than large ones."""
+    measured: list[Config] = []
+
+    def measure(configs: list[Config]) -> list[Pace]:
+        measured.extend(configs)
+        return [Pace(1e-5, 1e-6) for _ in configs]
+
+    text = replace(TEXT, train_ids=18_000_000)
+    chosen = plan(
+        corpus_of(20_000_000),
+        5,
+        Config.model_validate({"train": {"batch_size": 30}}),
+        difficulty=text,
+        speed=Speed(65, measure),
+        ranks=Ranks(size=4),
+    )
+    *models, _ = measured  # without the pilot
+    assert {config.train.batch_size for config in models[:2]} == {8}
+    assert chosen.config.train.batch_size == 30

@@ -232,7 +232,9 @@ def chosen(
 
     minutes = config.train.minutes or DEFAULT_MINUTES
     best = ranks.broadcast(
-        lambda: plan(corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop)
+        lambda: plan(
+            corpus, minutes, config, elapsed_s=clock(), should_stop=should_stop, ranks=ranks
+        )
     )
     for line in best.describe():
         log.info(line)

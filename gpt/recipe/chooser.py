@@ -12,6 +12,7 @@ import torch
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config, explicit
 from gpt.device import computing_with, select_device
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import ConfigError
 from gpt.memory import free_bytes
 from gpt.recipe.difficulty import Difficulty
@@ -26,7 +27,7 @@ from gpt.recipe.settings import (
     steps_in,
     with_counts,
 )
-from gpt.recipe.speed import MEMBERS, Speed, with_members
+from gpt.recipe.speed import MEMBERS, Pace, Speed, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.splits import train_characters
@@ -81,13 +82,20 @@ class Chooser:
         minutes: the time of the whole command.
         repeats: whether the text repeats itself; measured if None. If it does, and `base` does not
             set heads or key offset, half of each attention key is offset by one character.
+        ranks: the processes that train one model. They divide each batch and each evaluation.
     """
 
     def __init__(
-        self, corpus: Corpus, speed: Speed, base: Config, minutes: float, repeats: bool | None
+        self,
+        corpus: Corpus,
+        speed: Speed,
+        base: Config,
+        minutes: float,
+        repeats: bool | None,
+        ranks: Ranks = SINGLE,
     ) -> None:
         self.corpus, self.speed, self.base, self.minutes = corpus, speed, base, minutes
-        train = base.train
+        self.ranks, train = ranks, base.train
         self.shortest_split = min(len(corpus.train), len(corpus.val))
         self.has_counts = bool(self._options("counts", (TRAIN_COUNTS,))[0])
         context = context_length(self.shortest_split)
@@ -111,7 +119,7 @@ class Chooser:
         self.offsets_keys = repeats and not heads & base.model.model_fields_set
         of_vocabulary = COUNTS_VOCABULARY_S * len(corpus.vocabulary)
         threads = base.threads if isinstance(base.threads, int) else torch.get_num_threads()
-        self.counts_s = self.has_counts * (COUNTS_S + of_vocabulary) / threads
+        self.counts_s = self.has_counts * (COUNTS_S + of_vocabulary) / (threads * ranks.size)
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
@@ -125,6 +133,12 @@ class Chooser:
         )
         return self.config(replace(choice, n_layer=nearest.n_layer, C=nearest.C))
 
+    def part_to_measure(self, config: Config) -> Config:
+        """Return what one process trains of `config`: one member, and its share of a batch."""
+        share = -(-config.train.batch_size // self.ranks.size)
+        train = config.train.model_copy(update={"batch_size": share})
+        return with_members(config.model_copy(update={"train": train}), 1)
+
     def val_fraction(self, seconds: float, config: Config) -> float | None:
         """Return a smaller `data.val_fraction` if the last evaluation takes too long, else None.
 
@@ -132,7 +146,7 @@ class Chooser:
         of the remaining time, `seconds`.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
-        id_s = self.speed.predict(config).evaluation_s + self.counts_s
+        id_s = self._pace(config).evaluation_s + self.counts_s
         fixed = {"val_fraction", "val_source", "split"} & self.base.data.model_fields_set
         if fixed or ids * id_s <= MAX_LAST_EVALUATION * seconds:
             return None
@@ -230,6 +244,12 @@ class Chooser:
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else options
 
+    def _pace(self, config: Config) -> Pace:
+        """Return the pace of `config` on all ranks together."""
+        members, size = config.model.ensemble, self.ranks.size
+        pace = self.speed.predict(with_members(self.part_to_measure(config), members))
+        return Pace(pace.train_s / size, pace.evaluation_s / size)
+
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
@@ -237,7 +257,7 @@ class Chooser:
 
         The best run has the length, within `seconds`, with the lowest predicted val loss.
         """
-        pace = self.speed.predict(config)
+        pace = self._pace(config)
         each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S
         fixed_s = END_S + scored * (pace.evaluation_s + self.counts_s)
         fixed_s += (self.evaluations + self.has_counts) * each_s  # with counts, step 0 is one, too

@@ -7,6 +7,7 @@ from functools import partial
 
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
 from gpt.model.transformer import LARGE_VOCABULARY
@@ -20,7 +21,7 @@ from gpt.recipe.difficulty import (
 from gpt.recipe.law import uncertainty, why_unknown
 from gpt.recipe.repetition import MAX_SCORED_IDS
 from gpt.recipe.settings import Choice
-from gpt.recipe.speed import Pace, Speed, measure_paces, threads_of_members, with_members
+from gpt.recipe.speed import Pace, Speed, measure_paces, threads_of_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
@@ -111,8 +112,8 @@ def plan(
     elapsed_s: float = 0.0,
     difficulty: Difficulty | None = None,
     speed: Speed | None = None,
-    repeats: bool | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    ranks: Ranks = SINGLE,
 ) -> Plan:
     """Return the plan with the lowest predicted val loss on a text in the given time.
 
@@ -126,8 +127,8 @@ def plan(
         elapsed_s: seconds of `minutes` that are used already.
         difficulty: how hard the text is to predict; measured by default.
         speed: how fast models train on this machine; measured by default.
-        repeats: whether the text repeats itself; measured by default.
         should_stop: called before each step; if it returns True, Interrupted is raised.
+        ranks: the processes that will train; this one plans for all of them.
     """
 
     def check_stop() -> None:
@@ -140,7 +141,7 @@ def plan(
     speed = speed or Speed(
         len(corpus.vocabulary),
         partial(measure_paces, corpus=corpus, before_each=check_stop),
-        threads_of_members(base),
+        threads_of_members(base, ranks),
     )
 
     def used_s() -> float:
@@ -149,7 +150,8 @@ def plan(
     def remaining_s() -> float:
         return max(limit_s - used_s(), MIN_PLAN_FRACTION * limit_s)
 
-    chooser = Chooser(corpus, speed, base, minutes, repeats)
+    repeats = None if difficulty is None else difficulty.repeated_part > 0
+    chooser = Chooser(corpus, speed, base, minutes, repeats, ranks)
     usual, pilot_pace = _measure_first(chooser, limit_s)
     val_fraction = chooser.val_fraction(remaining_s(), usual)
     val_characters = chooser.val_characters(val_fraction)
@@ -161,10 +163,11 @@ def plan(
             run = chooser.best(difficulty, remaining_s(), len(val))
             config = chooser.config(run.choice, val_fraction)
         is_late = used_s() > MAX_ELAPSED_FRACTION * limit_s
-        if is_late or speed.knows(config) or len(speed.measured) >= MAX_MEASURED:
+        part = chooser.part_to_measure(config)
+        if is_late or speed.knows(part) or len(speed.measured) >= MAX_MEASURED:
             break
         with phase("measuring the training speed of the chosen model"):
-            speed.learn(with_members(config, 1))
+            speed.learn(part)
 
     ids_per_character, train = len(val) / val_characters, config.train
     in_step = train.batch_size * config.model.attention_window
@@ -185,22 +188,20 @@ def plan(
 
 
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure the paces of the two FIRST_MEASURED models, and of the pilot, a small test model.
+    """Measure the paces of the FIRST_MEASURED models, and of the pilot, a small test model.
 
-    Return the config of the second model, and the pace of the pilot.
+    Return the config of the last model, and the pace of the pilot.
     """
     speed, base = chooser.speed, chooser.base
     characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
-    small, usual = (
-        with_members(chooser.near(Choice(n_layer, C, characters)), 1)
-        for n_layer, C in FIRST_MEASURED
-    )
+    configs = [chooser.near(Choice(n_layer, C, characters)) for n_layer, C in FIRST_MEASURED]
+    parts = dict.fromkeys(map(chooser.part_to_measure, configs))  # equal if `base` sets the shape
     pilot = pilot_config(MAX_PILOT_CHARACTERS, chooser.T, repeats=chooser.offsets_keys)
     pilot = pilot.model_copy(update={"device": base.device, "threads": base.threads})
     with phase("measuring the training speed"):
-        speed.learn(*dict.fromkeys((small, usual)))  # equal if `base` sets the shape
+        speed.learn(*parts)
         [pace] = speed.measure([pilot])
-    return usual, pace
+    return configs[-1], pace
 
 
 def _measure_text(

@@ -11,7 +11,7 @@ import torch
 
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import computing_with, free_cached_memory, select_device
-from gpt.distributed.ranks import SINGLE
+from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.evaluation.loss import evaluate
 from gpt.model.ensemble import make_model
 from gpt.text.batches import EVAL_CHARACTERS
@@ -101,13 +101,13 @@ def without_compiler(config: Config) -> Config:
     return config.model_copy(update={"train": train})
 
 
-def threads_of_members(config: Config) -> int:
+def threads_of_members(config: Config, ranks: Ranks = SINGLE) -> int:
     """Return the number of threads that are divided among the members of an ensemble.
 
     If the members train one after another, return 1.
     """
     with computing_with(config.threads):
-        shared = takes_threads(config, select_device(config.device))
+        shared = takes_threads(config, select_device(config.device), ranks)
         return torch.get_num_threads() if shared else 1
 
 
