@@ -86,11 +86,10 @@ _setting_threads = Lock()
 
 
 def set_threads_here(count: int) -> None:
-    """Set how many CPU threads torch uses for work that the calling Python thread requests.
+    """Set the number of CPU threads that torch uses in the calling Python thread only.
 
-    torch.set_num_threads sets this number, but also the default for Python threads that start
-    later. This function keeps the default: a temporary thread, which has the old default, calls
-    torch.set_num_threads again. That call does not change the number of the calling thread.
+    torch.set_num_threads would also change the default for Python threads that start later. The
+    default is therefore set back by a second call, from a temporary thread.
     """
     if torch.get_num_threads() == count:  # reading the number also fixes it for this thread
         return
@@ -120,7 +119,7 @@ def computing_with(threads: int | str, *, deterministic: bool = False) -> Iterat
 
 @contextmanager
 def default_modes() -> Iterator[None]:
-    """Reset torch's modes to those of a new thread in a `with` block.
+    """Undo the caller's torch modes, such as inference_mode, in a `with` block.
 
     In the block, gradients are recorded, new tensors are on the CPU, and autocast is off.
     """
@@ -181,15 +180,19 @@ def autocast(device: torch.device, precision: torch.dtype) -> AbstractContextMan
 
 
 def compiles(mode: str, device: torch.device) -> bool:
-    """Return whether `train.compile` = `mode` compiles: `on`, or `auto` on CUDA.
+    """Return whether to compile models, if the setting `train.compile` is `mode`.
 
-    On a CPU, compiling takes longer than it saves in a run of minutes.
+    `on` compiles on every device. `auto` compiles only on CUDA: on a CPU, compiling takes longer
+    than it saves in a run of minutes.
     """
     return mode == "on" or (mode == "auto" and device.type == "cuda")
 
 
 def forget_compiled_code(mode: str, device: torch.device) -> None:
-    """Delete the code of earlier models, of which torch keeps only 8 variants of each function."""
+    """Delete the compiled code of earlier models, if models are compiled (see `compiles`).
+
+    torch keeps at most 8 compiled variants of a function, and earlier models count, too.
+    """
     if compiles(mode, device):
         torch.compiler.reset()
 

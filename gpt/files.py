@@ -44,7 +44,7 @@ def write_synced(path: Path, content: Iterable[bytes]) -> None:
 
 @contextmanager
 def naming(path: Path | str) -> Iterator[None]:
-    """Make any OSError raised in the `with` block cite `path` as its file."""
+    """Set the `filename` of any OSError raised in the `with` block to `path`."""
     try:
         yield
     except OSError as error:

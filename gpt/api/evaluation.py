@@ -77,7 +77,7 @@ def evaluate(
 
 
 def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
-    """Compare samples of the model and its continuations with its train split."""
+    """Measure how much of its train split `model` repeats, in samples and in continuations."""
     from gpt.device import default_modes
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
     from gpt.sampling.stopping import collect

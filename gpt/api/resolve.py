@@ -40,7 +40,8 @@ def resolve_new(
 ) -> "Config":
     """Return the config of a new run, and raise ConfigError if a given setting has no effect.
 
-    The arguments are those of `gpt.train`. With `in_sweep`, settings without effect are accepted.
+    The arguments are those of `gpt.train`. If `in_sweep`, settings without effect are accepted,
+    because they may have an effect in other runs of the sweep.
     """
     from gpt.config.load import check_effects, keys_set_by
     from gpt.config.schema import explicit
@@ -75,10 +76,15 @@ def resolve(
     *,
     inherit: Callable[[str], dict[str, Any]] | None = None,
 ) -> "Config":
-    """Return `config` with the given text, settings and minutes.
+    """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
 
-    These arguments are those of `gpt.train`; for `inherit`, see `load_config`. If `settings` have
-    `train.steps` and no `train.plans`, the minutes, plans and max_steps of `config` are not used.
+    If `settings` contain `train.steps`, the other settings of a run's length in `config` are
+    dropped: `train.minutes`, `train.plans` and `train.max_steps`. Those that are also in `settings`
+    are kept; with `train.plans` among them, nothing is dropped. For `inherit`, see `load_config`.
+
+    Raises:
+        UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.
+        ConfigError: see `load_config`.
     """
     from gpt.config.load import keys_set_by, load_config
 
@@ -148,10 +154,10 @@ def name_of(config: "Config | str | Path | None", text: Text | Sequence[Text] | 
 
 
 def is_open(given: "Config | str | Path | None", settled: "Config") -> bool:
-    """Return whether the unset settings of a new run are to be chosen for its text and time.
+    """Return whether gpt chooses the unset settings of a new run to suit its text and time.
 
-    This is so if the user gave no config (`given` is None), and the resolved config `settled` does
-    not set the number of steps, plans, or a run to fine-tune or distill.
+    It does if `given`, the argument `config` of `gpt.train`, is None, and if the resolved config
+    `settled` sets none of `train.steps`, `train.plans`, `train.init_from` and `train.distill`.
     """
     train = settled.train
     is_decided = {"steps", "init_from", "distill"} & train.model_fields_set or train.plans
@@ -167,10 +173,11 @@ def ready(
     *,
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
-    """Return the config to train with, and the corpus.
+    """Read the text of a new run, and adapt the run's settings to it.
 
-    If the user gave no config, unset settings are chosen for the text and the time; `is_open` lists
-    exceptions. If the run fine-tunes another run, its number of steps is limited instead.
+    1. If `is_open`, choose all settings that `settled` leaves unset.
+    2. Otherwise, if the run fine-tunes another run, limit its steps to prevent overfitting.
+    3. Otherwise, use `settled` as it is.
 
     Args:
         given: the argument `config` of `gpt.train`.
@@ -179,6 +186,9 @@ def ready(
         clock: see `gpt.train`.
         should_stop: see `gpt.train`.
         ranks: the processes that train one model.
+
+    Returns:
+        The config to train with, and the corpus.
     """
     if is_open(given, settled):
         return chosen(settled, clock, should_stop, ranks=ranks)
@@ -191,7 +201,11 @@ def ready(
 def _without_overfitting(
     given: "Config | str | Path | None", settled: "Config", settings: Settings, corpus: "Corpus"
 ) -> "Config":
-    """Return `settled` with a limit on the steps of fine-tuning, unless the user set a limit."""
+    """Return `settled` with limited steps and early stopping, so that fine-tuning cannot overfit.
+
+    Settings in `given` or `settings` are kept. If they contain `train.steps` or `train.plans`, and
+    no minutes are set, nothing is changed.
+    """
     from gpt.config.load import keys_given, load_config
 
     keys, train = keys_given(given, as_changes(settings)), settled.train

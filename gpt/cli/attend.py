@@ -31,9 +31,11 @@ def attend(
         "At most model.attention_window characters; default the start of the run's val split.",
     ),
     layer: int | None = option(
-        "N", "The head's layer; default that of the head that lowers the loss most.", min=1
+        "N", "Show a head of layer N; default the head that lowers the loss most.", min=1
     ),
-    head: int | None = option("N", "The head to show, with the same default.", min=1),
+    head: int | None = option(
+        "N", "Show head N of a layer; default the head that lowers the loss most.", min=1
+    ),
     out: Path | None = option(
         "FILE", "Write a picture of all heads (.png) or a page to explore them (.html)."
     ),

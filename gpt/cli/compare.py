@@ -36,8 +36,8 @@ def compare(
 ) -> None:
     """Compare runs: settings, losses, time, size.
 
-    The difference between two rows has two intervals: one over blocks of the val text, and one over
-    seeds.
+    The difference of two rows is shown with two confidence intervals: one for other texts of the
+    same kind, and one for other seeds.
     """
     formats = {"--markdown": markdown, "--csv": as_csv, "--json": as_json}
     given = [name for name, is_given in formats.items() if is_given]

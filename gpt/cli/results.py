@@ -45,7 +45,11 @@ def print_outcome(outcome: "Outcome", as_json: bool) -> None:
 
 
 def _scores(outcome: "Outcome") -> str:
-    """Format two lines about a run: why it ended and its best val loss; bits per character."""
+    """Format two lines about the scores of a run.
+
+    The first line says why the run ended, and gives its best val loss. The second line compares
+    the bits per character of the model with those of simple predictors.
+    """
     loss, per_character = outcome.best_val_loss, outcome.best_val_loss_per_character
     unit = "" if loss == per_character else f" per byte, {per_character:.4f} per character"
     where = f"step {outcome.step} after {outcome.elapsed_s:.0f} s"

@@ -85,7 +85,11 @@ def _row(run: "RunSummary") -> tuple[str, ...]:
 
 
 def _age(seconds: float) -> str:
-    """Format an age such as `3 h`, in days, hours or minutes if there are at least 2, else in s."""
+    """Format an age in the largest unit of which it has at least 2: d, h or min; else in s.
+
+    >>> _age(47 * 3600), _age(48 * 3600)
+    ('47 h', '2 d')
+    """
     for unit, length in (("d", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"

@@ -40,11 +40,11 @@ def sample(
     top_p: float | None = option("X", "Keep the likeliest of total probability X.", min=0, max=1),
     min_p: float | None = option("X", "Drop those below X times the likeliest.", min=0, max=1),
     presence_penalty: float | None = option(
-        "X", "Subtract X from the logit of each character among the last 64.", min=-100, max=100
+        "X", "Subtract X from the logit of each of the last 64 characters.", min=-100, max=100
     ),
     frequency_penalty: float | None = option(
         "X",
-        "Subtract X from a character's logit for each time it is among them.",
+        "Subtract X from a character's logit for each time it occurs in the last 64.",
         min=-100,
         max=100,
     ),

@@ -17,8 +17,9 @@ class StopSignals:
     the main thread, so the context has no effect in other threads.
 
     Args:
-        repeated: whether to ignore further signals and print nothing. Workers of torchrun need
-            this: they receive a signal from the terminal, and then again from torchrun.
+        repeated: whether one Ctrl-C may arrive several times, as in workers of torchrun, which
+            receive it from the terminal and from torchrun. If True, later signals are ignored, and
+            no message is printed.
     """
 
     def __init__(self, *, repeated: bool = False) -> None:

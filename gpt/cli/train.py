@@ -18,7 +18,7 @@ def train(
     config: Path | None = option(
         "FILE",
         "A YAML file of settings, or the name of a shipped one, such as quickstart. Without it, "
-        "settings are chosen for your text and time, or if you set train.steps the defaults.",
+        "settings are chosen for your text and time; with train.steps, defaults are used.",
     ),
     minutes: float | None = option(
         "N",

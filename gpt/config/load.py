@@ -69,14 +69,13 @@ def load_config(
 
 
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
-    """Return the Muon learning rate that follows from a changed learning rate.
+    """Scale the Muon learning rate by the same factor as the learning rate.
 
-    If `changes` set `train.learning_rate`, multiply `train.muon_learning_rate` by the ratio of the
-    new to the old learning rate. The old values are those in `below`.
+    `below` contains the old values, and `changes` the new ones. Without a rate, its default counts.
 
     Returns:
-        A dict with the key `train.muon_learning_rate`. It is empty if `changes` set this key or do
-        not set `train.learning_rate`, or if `below` does not have this key.
+        `{"train.muon_learning_rate": new_rate}`. An empty dict if `changes` do not set
+        `train.learning_rate`, or if they set the Muon learning rate, or if it has no old value.
     """
     key, rate_key = "train.muon_learning_rate", "train.learning_rate"
     if rate_key in changes and key not in changes and below.get(key) is not None:

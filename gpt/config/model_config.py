@@ -126,8 +126,9 @@ class ModelConfig(ConfigSection):
         return self
 
     def network(self) -> "ModelConfig":
-        """Return the settings that the network is built from: a copy with T = `attention_window`.
+        """Return a copy with `T` = `attention_window`, from which the network is built.
 
-        Windows of more characters are predicted in segments of this length.
+        Only n-gram counts use all `T` characters of a window. The network gets the window in
+        segments of `attention_window` characters.
         """
         return self.model_copy(update={"T": self.attention_window})

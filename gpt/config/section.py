@@ -31,8 +31,8 @@ class Setting:
         fine_tuning: what determines the default in a run that fine-tunes another run. `new`: the
             attribute `default`. `inherited`: the value of the other run. `scaled`: that value times
             a factor. `fixed`: that value, which the user cannot change.
-        affects_choice: whether other settings, which gpt chooses for a text, depend on this setting
-            of `train`. If so, a sweep over this setting chooses the others anew for each value.
+        affects_choice: for a setting of `train`: whether the settings that gpt chooses for a text
+            depend on it. If so, a sweep over this setting chooses them again for each value.
     """
 
     key: str

@@ -57,12 +57,12 @@ class PreNormBlock(nn.Module):
 
 
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
-    """Return the standard deviation of x after each of the `layers`, then the norm of a gradient.
+    """Run x through the `layers`; return standard deviations, then the norm of a gradient.
 
-    The gradient is the derivative of the last layer's first output channel, summed over all
-    positions, by the input x. Each of the `layers` is a matrix W. A layer maps
-    x to y = GELU(x W), or to x + y if `residual`. If `norm` is "before", LayerNorm is applied
-    before W; if it is "after", after the layer; if it is "none", nowhere.
+    Each of the `layers` is a matrix W. A layer maps x to y = GELU(x W), or to x + y if `residual`.
+    If `norm` is "before", LayerNorm is applied before W; if "after", after the layer; if "none",
+    nowhere. The standard deviations are those of the layers' outputs. The gradient is that of the
+    last output's channel 0, summed over all positions, with respect to the input x.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []

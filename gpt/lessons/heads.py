@@ -88,7 +88,10 @@ def take_apart(fused: FusedHeads) -> ListOfHeads:
 
 
 def total_variation(weights: Tensor, others: Tensor) -> Tensor:
-    """Return half the sum of |weights - others| (..., T): 0 if equal, 1 if no key has both."""
+    """Return how much two attention distributions (..., T) differ: half the sum of |difference|.
+
+    The result is 0 if they are equal, and 1 if no key has a weight in both.
+    """
     return (weights - others).abs().sum(dim=-1) / 2
 
 

@@ -161,5 +161,8 @@ def shown_source(step: Callable[..., Any]) -> str:
 
 
 def _replace(lines: list[str], first: int, last: int, line: str = REMOVED) -> None:
-    """Replace lines `first` to `last`, counted from 1, by `line`; keep the number of lines."""
+    """Replace lines `first` to `last`, counted from 1, by `line` and REMOVED lines.
+
+    The number of lines does not change, so that the line numbers of later lines stay valid.
+    """
     lines[first - 1 : last] = [line, *[REMOVED] * (last - first)]

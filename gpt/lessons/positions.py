@@ -28,7 +28,10 @@ def sinusoids(T: int, C: int) -> Tensor:
 
 
 def permute_past(T: int, kept: int, seed: int) -> Tensor:
-    """Return positions 0 to T - 1, shuffled except for the last `kept`. `kept` <= T - 2."""
+    """Return positions 0 to T - 1 in a random order; the last `kept` stay in place.
+
+    At least one position moves, so `kept` must be at most T - 2.
+    """
     past = torch.arange(T - kept)
     generator, order = torch.Generator().manual_seed(seed), past
     while order.equal(past):

@@ -94,7 +94,7 @@ class OneBlock(nn.Module):
 
 
 class Adam:
-    """Adam (arXiv:1412.6980): a step is the mean gradient divided by the gradient's usual size."""
+    """Adam (arXiv:1412.6980): a step is -rate * mean(g) / sqrt(mean(g^2)), for gradients g."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.steps, self.parameters = 0, list(parameters)

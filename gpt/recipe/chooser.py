@@ -80,8 +80,8 @@ class Chooser:
         speed: the pace of models on this machine.
         base: the config whose explicit settings are kept.
         minutes: the time of the whole command.
-        repeats: whether the text repeats itself; measured if None. If it does, and `base` does not
-            set heads or key offset, half of each attention key is offset by one character.
+        repeats: whether the text repeats itself, so that heads should learn to copy (see
+            `settings_for`); measured if None. Not used if `base` sets heads or key offset.
         ranks: the processes that train one model. They divide each batch and each evaluation.
     """
 
@@ -123,9 +123,9 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return the config of `choice`, with layers and channels that may be chosen.
+        """Return the config of `choice`, but with the nearest allowed layers and channels.
 
-        These are the allowed numbers of layers and channels that are nearest to those of `choice`.
+        For example, only one number of layers is allowed if the user has set `model.n_layer`.
         """
         nearest = min(
             (shape for _, shape in self.shapes),
@@ -140,10 +140,11 @@ class Chooser:
         return with_members(config.model_copy(update={"train": train}), 1)
 
     def val_fraction(self, seconds: float, config: Config) -> float | None:
-        """Return a smaller `data.val_fraction` if the last evaluation takes too long, else None.
+        """Return a smaller `data.val_fraction` if scoring all of val takes too long, else None.
 
-        The last evaluation of a run with `config` takes too long if it takes more than a small part
-        of the remaining time, `seconds`.
+        At the end of a run with `config`, all of val is scored. This takes too long if it needs
+        more than MAX_LAST_EVALUATION of the remaining time, `seconds`. If the user has set how val
+        is split off, return None.
         """
         ids, characters = len(self.corpus.val), self.corpus.val_characters
         id_s = self._pace(config).evaluation_s + self.counts_s
@@ -159,7 +160,10 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def val_characters(self, val_fraction: float | None) -> int:
-        """Return the number of characters of val for `val_fraction`. If None, val is unchanged."""
+        """Return the length of val, in characters, for a value of `data.val_fraction`.
+
+        If `val_fraction` is None, return the length of the present val split.
+        """
         if val_fraction is None:
             return self.corpus.val_characters
         return self.corpus.characters - train_characters(self.corpus.characters, val_fraction)

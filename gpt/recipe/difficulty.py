@@ -1,4 +1,7 @@
-"""Measure how hard a text is to predict by training a small model briefly, the pilot."""
+"""Measure how hard a text is to predict: train a small model, the pilot, and score it.
+
+law.py predicts the val loss of a larger run on this text from the pilot's results.
+"""
 
 import math
 from collections.abc import Callable
@@ -35,8 +38,8 @@ class Difficulty:
         train_ids: number of ids of the train split.
         V: size of the vocabulary.
         pilot_loss: loss at the end of training.
-        pilot_gain: decrease of the loss in the last 3/4 of the steps, without the part that comes
-            from repeated ids.
+        pilot_gain: how much the loss fell in the last 3/4 of the steps. The contribution of
+            repeated ids to the loss is subtracted before and after.
         pilot_gap: `pilot_loss` minus the train loss.
         pilot_characters: number of characters that the pilot was trained on.
         repeated_part: fraction of val ids that repeat earlier ones (repetition.py), or 0.

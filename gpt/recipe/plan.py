@@ -188,9 +188,13 @@ def plan(
 
 
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure the paces of the FIRST_MEASURED models, and of the pilot, a small test model.
+    """Measure how fast the FIRST_MEASURED models train, and the pilot.
 
-    Return the config of the last model, and the pace of the pilot.
+    The paces of other models are interpolated from those of the FIRST_MEASURED models. The pace of
+    the pilot determines how long it can be trained (see `_measure_text`).
+
+    Returns:
+        The config of the last FIRST_MEASURED model, and the pace of the pilot.
     """
     speed, base = chooser.speed, chooser.base
     characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)

@@ -31,11 +31,12 @@ def repeats_much(corpus: Corpus, T: int) -> bool:
 
 
 def context_of(corpus: Corpus, T: int) -> int:
-    """Return the context length: how many ids must recur for the next to count as repeated.
+    """Return the length of a context, in ids, for a text and windows of `T` ids.
 
-    The context has CONTEXT_CHARACTERS characters. If contexts of this length recur by chance, a
-    longer one is used, up to half a window of `T` ids. There are about exp(n H) different contexts
-    of n ids, where H is the entropy of an id in nats.
+    The length is CONTEXT_CHARACTERS characters, or more if such short contexts often recur by
+    chance. It is at most T / 2. Contexts of n ids recur by chance in about T / exp(n H) of the
+    windows, where H is the entropy of an id in nats. n is chosen so that this is at most
+    1 / CHANCE_WINDOWS.
     """
     per_character = len(corpus.val) / corpus.val_characters
     ids = torch.cat([y.flatten() for _, y in scored_windows(corpus.val, T, MAX_SCORED_IDS)])

@@ -44,7 +44,11 @@ class Choice:
 
 
 def context_length(shortest_split: int) -> int:
-    """Return the attention window, a power of two. The shorter split has `shortest_split` ids."""
+    """Return an attention window that suits the length of the text: a power of two.
+
+    `shortest_split` is the length in ids of the train or the val split, whichever is shorter. The
+    window is at most a quarter of it, unless the split is very short.
+    """
     longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
     longest = min(LONGEST_CONTEXT, longest)
     return 1 << longest.bit_length() - 1

@@ -34,7 +34,12 @@ MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # sizes of the ensembles that are considered
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds per character of training (with all costs of a step), and of evaluation."""
+    """Speed of a model, in seconds per character.
+
+    Attributes:
+        train_s: seconds of a whole training step, divided by its number of characters.
+        evaluation_s: seconds to score a character.
+    """
 
     train_s: float
     evaluation_s: float
@@ -68,7 +73,7 @@ class Speed:
             self.measured[_shape(config)] = operations, pace
 
     def predict(self, config: Config) -> Pace:
-        """Return the pace of `config`: the time for all ensemble members to process a character."""
+        """Return the pace of `config`: the seconds until all members have processed a character."""
         pace, members = self._predict_one(config), config.model.ensemble
         together = min(members, self.threads)  # more members than `threads` take turns
         # each member has as many threads: on 8 threads, 5 members take as long as 8, with 3 idle

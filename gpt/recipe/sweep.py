@@ -98,7 +98,7 @@ def run_sweep(
     Args:
         folder: the folder of the sweep. If it contains a sweep, that sweep is resumed.
         asked: the runs that the command asks for. If None, the runs of the sweep in `folder`.
-        choose: sets the open settings of a config, those to be chosen for the text and the time.
+        choose: returns a config whose unset settings are chosen for the text and the time.
         load: reads the text of a config.
         jobs: the number of runs to train at once. In a new sweep the threads are divided among
             them. Default: the number in the sweep that is resumed, or 1.
@@ -170,10 +170,10 @@ def new_plan(
 ) -> SweepPlan:
     """Return the plan of a new sweep.
 
-    Open settings are those to be chosen for the text and the time. They are chosen once for all
-    runs that differ only in training settings, so that these runs have the same model. Runs that
-    differ in text, time or model get separate choices. The `jobs` runs that train at once divide
-    the threads of torch among them. For the arguments see `run_sweep`.
+    If gpt chooses the unset settings (`PlannedRun.is_open`), it chooses them once for all runs that
+    differ only in training settings, so that these runs have the same model. It chooses separately
+    for runs that differ in text, time or model. The `jobs` runs that train at once divide the
+    threads of torch among them. For the arguments see `run_sweep`.
     """
     threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}
@@ -196,7 +196,7 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` with open settings set by `choose`, whose results are cached in `chosen`."""
+    """Return `config` with its unset settings chosen by `choose`; cache choices in `chosen`."""
     own = {  # settings that do not affect which model is chosen
         key: value
         for key, value in run.values.items()

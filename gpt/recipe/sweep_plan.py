@@ -120,9 +120,9 @@ class PlannedRun(BaseModel):
     Attributes:
         name: the name of its folder.
         values: the values of the settings that differ between runs, as typed.
-        asked: the config that the command asks for.
-        is_open: whether settings that `asked` does not set are chosen for the text and the time.
-        config: the config to train with; all open settings and the number of threads are set.
+        asked: the config as the command gives it; settings may be unset.
+        is_open: whether gpt chooses the unset settings of `asked` for the text and the time.
+        config: the config to train with: `asked`, the chosen settings, and the number of threads.
         text_sha256: SHA-256 of the text, to notice that it has changed.
     """
 
@@ -136,17 +136,21 @@ class PlannedRun(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings that identify the run, by key. If `is_open`, only those that `asked` sets."""
+        """Settings by key that identify the run: no two runs of a sweep have the same.
+
+        A command resumes the sweep if it asks for runs with the same settings. If `is_open`,
+        settings that `asked` leaves unset are not included.
+        """
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 
     @field_serializer("asked")
     def _asked(self, config: Config) -> dict[str, Any]:
-        """Serialise only the explicit settings; the others may be chosen for the text and time."""
+        """Serialise only the explicit settings, so that the plan shows which ones are unset."""
         return config.model_dump(exclude_unset=True)
 
     @field_serializer("config")
     def _config(self, config: Config) -> dict[str, Any]:
-        """Serialise without defaults computed from `train.steps`: that setting may still change."""
+        """Omit values computed from others; they are computed again when the plan is read."""
         return settled(config)
 
 

@@ -68,10 +68,10 @@ def read_curve(run: Path, characters: int) -> Curve:
 
 
 def read_nanogpt_log(path: Path) -> tuple[Curve, int | None]:
-    """Read what nanoGPT's train.py printed.
+    """Read the output of nanoGPT's train.py.
 
-    An iteration that evaluates is not typical: its time counts once. The time of any other
-    iteration counts for the iterations since the line before, which were not printed.
+    nanoGPT prints the time of some iterations only. Each other iteration is assumed to take as long
+    as a printed one nearby. Iterations with an evaluation are not used for this, as they are slow.
 
     Returns:
         The curve, in nats per token, and the number of parameters; None if it was not printed.

@@ -73,7 +73,10 @@ def check_free(run: Path, *, overwrite: bool) -> None:
 
 
 def check_keeps(folder: Path, config: Config) -> None:
-    """Raise UsageError if overwriting `folder` would remove a run that `config` needs."""
+    """Raise UsageError if overwriting `folder` would delete a run that `config` reads.
+
+    Such a run is fine-tuned or distilled, or its vocabulary is used.
+    """
     for key, name in (source_runs(config) | {"data.vocabulary": config.data.vocabulary}).items():
         if name in ("characters", "bytes"):
             continue
