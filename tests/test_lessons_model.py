@@ -209,9 +209,10 @@ def test_each_part_more_learns_more() -> None:
     losses = table("training", "nats per character of the val")
     before, after = losses[:, 0].tolist(), losses[:, 1].tolist()
     corpus = load_corpus(open_source("python-docs"))
-    assert before == pytest.approx([math.log(len(corpus.vocabulary))] * 4, abs=1e-5)
-    bigram, average, one_head, one_block = after
-    assert before[0] > bigram + 1 > average + 0.9 > average > one_head + 0.1 > one_block + 0.2
+    assert before == pytest.approx([math.log(len(corpus.vocabulary))] * 5, abs=1e-5)
+    bigram, average, one_head, four_heads, one_block = after
+    assert before[0] > bigram + 1 > average + 0.9
+    assert average > one_head + 0.1 > four_heads + 0.2 > one_block + 0.2
     assert losses[:, 2].tolist() == pytest.approx([math.exp(x) for x in after], rel=1e-4)
 
 

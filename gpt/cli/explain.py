@@ -3,6 +3,7 @@
 import difflib
 import json
 import textwrap
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -36,6 +37,11 @@ def explain(
         "one.",
     ),
     answer: bool = flag("--answer", "Show the answer to the lesson's exercise."),
+    write: Path | None = option(
+        "FILE.py",
+        "Write the model that the lessons have built so far as one Python file, which trains on a "
+        "text and needs torch alone.",
+    ),
     seed: int = option(
         "N",
         "Seed of the tensors. 1337 gives the numbers of the notebooks that set it; the example of "
@@ -53,6 +59,8 @@ def explain(
         raise UsageError(f"--run: name a lesson too; there are {', '.join(LESSONS)}")
     if text is not None and run is None:
         raise UsageError("--text: name a trained run too, with --run")
+    if lesson is None and write is not None:
+        raise UsageError(f"--write: name a lesson too; there are {', '.join(LESSONS)}")
     if lesson is None:
         typer.echo(json.dumps(LESSONS) if as_json else _lessons(width))
         return
@@ -60,6 +68,10 @@ def explain(
         near = difflib.get_close_matches(lesson.lower(), LESSONS, n=1)
         meant = f"did you mean {near[0]}? The" if near else "the"
         raise UsageError(f"{lesson}: no such lesson; {meant} lessons are {', '.join(LESSONS)}")
+    if write is not None:
+        _write(lesson, write)
+        typer.echo(json.dumps({"file": str(write)}) if as_json else write)
+        return
     trained = None
     if run is not None:
         from gpt import api
@@ -83,6 +95,19 @@ def explain(
         show_in_pager(render(page, width, colour=colour, answer=answer))
     if not page.holds:
         raise GPTError(f"{lesson}: a check fails; see the page")
+
+
+def _write(lesson: str, path: Path) -> None:
+    """Write the model of a lesson to a new file."""
+    from gpt.inspection.output import check_out, write_out
+
+    check_out(path, "--write", [".py"])
+    if path.exists():  # it may contain the learner's changes
+        raise UsageError(f"--write {path}: expected a new file, but it exists; choose another name")
+    with phase("loading PyTorch"):
+        from gpt.lessons.standalone import write_program
+
+    write_out(path, write_program(lesson, path.name).encode(), "--write")
 
 
 def _lessons(width: int) -> str:
