@@ -69,11 +69,12 @@ def test_a_run_learns_and_its_checkpoint_samples_on_both_devices(
         assert evaluate(best, corpus.val) == expected
 
 
-def test_the_first_step_equals_the_cpus(corpus: Corpus) -> None:
+@pytest.mark.parametrize("V", [31, 1511])  # the head and the loss apart, and as one
+def test_the_first_step_equals_the_cpus(corpus: Corpus, V: int) -> None:
     losses = {}
     for name in ("cpu", "cuda"):
         config = small(device=name, train__precision="fp32", train__compile="off")
-        model = GPT(config.model, len(corpus.vocabulary), torch.Generator().manual_seed(1))
+        model = GPT(config.model, V, torch.Generator().manual_seed(1))
         device = torch.device(name)
         step = build_step(config, model.to(device), device, SINGLE, corpus.train)
         losses[name] = torch.tensor([step(i)[0] for i in range(5)])

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.torch_version import TorchVersion
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_iter
 
 from gpt.config.load import load_config
 from gpt.device import computing_with, select_device, select_precision
@@ -27,6 +28,7 @@ from gpt.sampling.torch_engine import TorchEngine, replayed
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.vocabulary import Vocabulary
+from gpt.training import linear_cross_entropy
 from gpt.training.build_step import build_step
 from gpt.training.optimizer import make_optimizers
 from gpt.training.start import train
@@ -46,9 +48,9 @@ def pretend() -> Iterator[torch.device]:
         yield device
 
 
-def model_on(device: torch.device, **changes: Any) -> GPT:
+def model_on(device: torch.device, *, V: int = 31, **changes: Any) -> GPT:
     """A model of seed 1 whose head is not zero, so that every parameter has a gradient."""
-    model = GPT(small(**changes).model, 31, torch.Generator().manual_seed(1))
+    model = GPT(small(**changes).model, V, torch.Generator().manual_seed(1))
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(2))
     return model.to(device)
 
@@ -61,9 +63,9 @@ def ensemble_on(device: torch.device) -> LanguageModel:
     return model.to(device)
 
 
-def step_on(device: torch.device, corpus: Corpus, **changes: Any) -> TrainStep:
+def step_on(device: torch.device, corpus: Corpus, *, V: int = 31, **changes: Any) -> TrainStep:
     config = small(train__precision="fp32", **changes)
-    return build_step(config, model_on(device, **changes), device, SINGLE, corpus.train)
+    return build_step(config, model_on(device, V=V, **changes), device, SINGLE, corpus.train)
 
 
 def tensors_of(step: TrainStep) -> list[torch.Tensor]:
@@ -209,13 +211,16 @@ def test_every_model_compiles_one_block_for_each_window_length(
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("V", [31, 1009])
 def test_a_compiled_model_trains_the_weights_of_one_that_is_not(
-    corpus: Corpus, counter: Any
+    corpus: Corpus, counter: Any, V: int
 ) -> None:
     """The compiled blocks share their parameters with the model that is evaluated and saved."""
-    eager, compiled = (step_on(CPU, corpus, train__compile=mode) for mode in ("off", "on"))
+    eager, compiled = (step_on(CPU, corpus, V=V, train__compile=mode) for mode in ("off", "on"))
+    compiled_frames = counter.frame_count
     for i in range(3):
         eager(i), compiled(i)
+    assert counter.frame_count == compiled_frames == 1
     for one, other in zip(tensors_of(eager), tensors_of(compiled), strict=True):
         torch.testing.assert_close(one, other)
 
@@ -278,6 +283,44 @@ def test_an_update_of_a_gradient_that_is_not_finite_is_skipped_on_the_device(
     assert not any(
         old.equal(new) for old, new in zip(before, tensors_of(step), strict=True) if old.ndim
     )
+
+
+def test_a_large_vocabulary_takes_no_memory_for_all_logits_at_once(
+    pretend: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: on an accelerator, a loss kept several tensors of all logits: 14 bytes for each logit.
+
+    The gradients are those of a CPU, up to the order of additions.
+    """
+    V, rows = 1511, 37
+    monkeypatch.setattr(linear_cross_entropy, "ACCELERATOR_LOGITS_AT_ONCE", rows * V)
+    config = small(train__precision="fp32", train__grad_clip=0.0)
+    ids = (np.arange(9973) ** 2 % V).astype(np.uint16)
+    here, there = (
+        build_step(config, model_on(device, V=V), device, SINGLE, ids) for device in (CPU, pretend)
+    )
+    with LargestTensor() as largest:
+        there(0)
+    assert largest.numbers == rows * V  # of 78 rows
+    here(0)
+    for one, other in zip(here.model.parameters(), there.model.parameters(), strict=True):
+        assert one.grad is not None and other.grad is not None
+        torch.testing.assert_close(other.grad.cpu(), one.grad, rtol=1e-4, atol=1e-6)
+
+
+class LargestTensor(TorchDispatchMode):
+    """Records the size of the largest tensor that an operation in a `with` block returns."""
+
+    numbers = 0
+
+    def __torch_dispatch__(
+        self, operation: Any, types: object, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        results = operation(*args, **kwargs or {})
+        for result in tree_iter(results):
+            if isinstance(result, torch.Tensor):
+                self.numbers = max(self.numbers, result.numel())
+        return results
 
 
 class KernelCount(TorchDispatchMode):

@@ -51,7 +51,7 @@ class Backward:
         self.forward: Any = model
         self.model, self.device, self.teacher, self.C = model, device, teacher, config.model.C
         self.parameters = [*model.parameters()]
-        self.fused = teacher is None and fuses_head(config, model.head.out_features, device, ranks)
+        self.fused = teacher is None and fuses_head(model.head.out_features, ranks)
         self.precision = select_precision(config.train.precision, device)
         self.characters = (
             config.train.batch_size * config.model.attention_window
@@ -63,7 +63,8 @@ class Backward:
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the sum of the losses of windows `x` and `y`, divided by the size of the batch."""
         with autocast(self.device, self.precision):
-            out = self.model.hidden(x) if self.fused else self.forward(x)  # (B, T, C) or (B, T, V)
+            # (B, T, C) or (B, T, V)
+            out = self.forward.hidden(x) if self.fused else self.forward(x)
             targets = y if self.teacher is None else self.teacher.targets(x, y)
         if not self.fused:
             return cross_entropy(out, targets, reduction="sum") / self.characters
@@ -119,15 +120,13 @@ class Backward:
         return loss
 
 
-def fuses_head(config: Config, V: int, device: torch.device, ranks: Ranks = SINGLE) -> bool:
+def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
     """Return whether to compute the head and the loss in one operation (`linear_cross_entropy`).
 
-    Return True on a CPU if the vocabulary size `V` is large. Return False with torch.compile or
-    DDP: they wrap the whole forward pass, which includes the head. The caller must also check that
-    no teacher is used.
+    Return True if the vocabulary size `V` is large. Return False with DDP, which wraps the whole
+    forward pass, including the head. The caller must also check that no teacher is used.
     """
-    large, compiled = V >= LARGE_VOCABULARY, config.train.compile == "on"
-    return large and device.type == "cpu" and not compiled and ranks.size == 1
+    return V >= LARGE_VOCABULARY and ranks.size == 1
 
 
 def takes_threads(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> bool:

@@ -10,14 +10,15 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 LOGITS_AT_ONCE = 2**21  # logits in memory at a time; 8 MB of float32 fit into the cache
+ACCELERATOR_LOGITS_AT_ONCE = 2**24  # the same on an accelerator, which fewer would not occupy
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
     """Return cross_entropy(x @ weight.T, targets, reduction="sum") without (N, V) logits.
 
     Logits, loss and gradients are computed together, for a few rows of `x` at a time. The logits of
-    these rows fit into the processor's cache, which is faster than writing all logits to memory
-    (Liger Kernel, arXiv:2410.10989, section 3.2).
+    these rows fit into a CPU's cache, which is faster than writing all logits to memory (Liger
+    Kernel, arXiv:2410.10989, section 3.2). On an accelerator, this saves the memory of all logits.
 
     Args:
         x: the input of the head for N characters, (N, C).
@@ -29,6 +30,11 @@ def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor, dtype: torc
     return loss
 
 
+def logits_at_once(device: torch.device) -> int:
+    """Return the number of logits that `linear_cross_entropy` keeps in memory on `device`."""
+    return LOGITS_AT_ONCE if device.type == "cpu" else ACCELERATOR_LOGITS_AT_ONCE
+
+
 class LinearCrossEntropy(torch.autograd.Function):
     """Autograd function of `linear_cross_entropy`."""
 
@@ -36,11 +42,11 @@ class LinearCrossEntropy(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:
         """Return the loss, a scalar, and save the gradients of `x` and `weight` in `ctx`."""
         (N, C), V = x.shape, len(weight)
-        rows = min(N, max(1, LOGITS_AT_ONCE // V))
-        weight_in_dtype, total = weight.to(dtype), torch.zeros((), dtype=torch.float32)
+        rows = min(N, max(1, logits_at_once(x.device) // V))
+        weight_in_dtype, total = weight.to(dtype), x.new_zeros((), dtype=torch.float32)
         x_gradient, weight_gradient = torch.empty_like(x), torch.zeros_like(weight)
         # all chunks use the same memory: the system would have to clear new pages
-        all_logits, product = torch.empty(rows, V, dtype=dtype), torch.empty(V, C, dtype=dtype)
+        all_logits, product = x.new_empty(rows, V, dtype=dtype), x.new_empty(V, C, dtype=dtype)
         all_probs = all_logits.float()  # the same tensor if that is its dtype
         for start in range(0, N, rows):
             chunk = slice(start, start + rows)

@@ -11,7 +11,7 @@ from gpt.model.shapes import parameter_count
 from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS
 from gpt.training.gate_fit import MAX_HELD_OUT_NUMBERS
 from gpt.training.gradients import fuses_head, takes_threads, windows_at_once, worker_count
-from gpt.training.linear_cross_entropy import LOGITS_AT_ONCE
+from gpt.training.linear_cross_entropy import logits_at_once
 from gpt.training.teacher import Teacher
 
 FLOAT_BYTES = 4  # bytes of a float32
@@ -71,7 +71,7 @@ def training_bytes(
     windows = -(-train.batch_size // (train.accumulation * ranks.size))
     if on_cpu:
         windows = windows_at_once(windows, model.T, model.C, workers)
-    fused = teacher is None and fuses_head(config, V, device, ranks)
+    fused = teacher is None and fuses_head(V, ranks)
     bf16 = select_precision(train.precision, device) == torch.bfloat16
     each = _activation_bytes(model, model.n_layer + 1, 0 if fused else 4 * V)
     if bf16:
@@ -80,7 +80,7 @@ def training_bytes(
             each += 2 * model.n_head * model.T * (model.n_layer + 1)
     if teacher is not None:
         each += _activation_bytes(teacher, 1, 4 * V)
-    head = 6 * max(LOGITS_AT_ONCE, V) + FLOAT_BYTES * V * model.C if fused else 0
+    head = 6 * max(logits_at_once(device), V) + FLOAT_BYTES * V * model.C if fused else 0
     if on_cpu:
         scored = max(min(EVAL_CHARACTERS, EVAL_LOGITS // V), model.T)
     else:
