@@ -32,11 +32,13 @@ from gpt.recipe.speed import (
     threads_of_members,
     with_members,
 )
+from gpt.recipe.unit import reads_better_as_bytes
 from gpt.text.corpus import Corpus, load_corpus
 from gpt.text.sources import open_source
 from gpt.text.splits import train_characters
 from gpt.text.vocabulary import BYTES, Vocabulary
 from gpt.training.schedule import Schedule
+from tests.conftest import PANGRAM
 
 RATE = 3e11  # operations/s: two cores that multiply bfloat16
 OVERHEAD_S = 2e-6  # for a character, whatever the model
@@ -952,3 +954,21 @@ def test_with_ranks_a_rank_measures_its_share_of_a_batch() -> None:
     *models, _ = measured  # without the pilot
     assert {config.train.batch_size for config in models[:2]} == {8}
     assert chosen.config.train.batch_size == 30
+
+
+@pytest.mark.parametrize(
+    ("text", "as_bytes"),
+    [
+        ("".join(map(chr, range(0x4E00, 0x5200))) + PANGRAM * 997, True),  # nearly all ASCII
+        ("".join(chr(0x4E00 + i * i % 1021) for i in range(9973)), False),
+        ("".join(chr(0x4E00 + i // 7) * 3 for i in range(9973)), True),  # new ones until the end
+        (PANGRAM * 499, False),
+    ],
+)
+def test_a_text_is_read_as_bytes_where_these_are_easier_to_predict(
+    tmp_path: Path, text: str, as_bytes: bool
+) -> None:
+    """Bug: a text whose val split had new scripts cost 3.8 nats per character, and zpaq 1.9."""
+    path = tmp_path / "text.txt"
+    path.write_text(text, "utf-8")
+    assert reads_better_as_bytes(load_corpus(open_source(str(path)))) == as_bytes

@@ -238,12 +238,23 @@ def chosen(
     ranks: Ranks = SINGLE,
 ) -> tuple["Config", "Corpus"]:
     """Choose the settings that `config` leaves unset; return the complete config and the corpus."""
+    from gpt.config.load import load_config
+
     sources = open_sources(config.data, ranks=ranks)
     corpus = prepared(config, sources, ranks=ranks)
 
     with phase("loading PyTorch"):
         from gpt.recipe.plan import plan
+        from gpt.recipe.unit import reads_better_as_bytes
 
+    open_unit = not {"vocabulary", "max_vocabulary"} & config.data.model_fields_set
+    if open_unit and reads_better_as_bytes(corpus):
+        log.info(
+            f"the text has {len(corpus.vocabulary):,} different characters: the model reads bytes "
+            f"instead; --set data.vocabulary=characters changes that"
+        )
+        config = load_config(config, [("data.vocabulary", "bytes")])
+        corpus = prepared(config, sources, ranks=ranks)
     minutes = config.train.minutes or DEFAULT_MINUTES
     best = ranks.broadcast(
         lambda: plan(
