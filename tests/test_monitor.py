@@ -14,12 +14,15 @@ import termios
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from rich.cells import cell_len
 from tensorboard.plugins.hparams import metadata
+from tensorboard.util import tensor_util
 from tqdm.utils import disp_len
 
 from gpt.config.schema import values
@@ -32,6 +35,7 @@ from gpt.text.sources import open_source
 from gpt.training.callbacks.bar import ProgressBar, make_bar
 from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import MetricsFile
+from gpt.training.callbacks.sample_table import SampleTable
 from gpt.training.callbacks.tensorboard import TensorBoard
 from gpt.training.run_context import RunContext
 from gpt.training.start import train
@@ -137,16 +141,44 @@ def test_plans_and_notices_are_no_text_cards(tmp_path: Path) -> None:
             callback.on_evaluation(4, 0.0, evaluation("text"))
             callback.on_notice(4, 0.0, "step 4 skipped")
     texts = [tag for tag in events_of(tmp_path).Tags()["tensors"] if tag.endswith("text_summary")]
-    assert texts == ["sample/text_summary"]
+    assert texts == ["samples/text_summary"]
     assert "11 steps planned" in (tmp_path / "metrics.jsonl").read_text()
 
 
-def test_a_sample_of_each_evaluation_is_shown(text_file: Path) -> None:
+def samples_of(run: Path) -> list[list[str]]:
+    """Return the rows of the newest table of samples, as TensorBoard shows it: also its heading."""
+    table = tensor_util.make_ndarray(texts_of(run, "samples")[-1].tensor_proto)
+    return [[cell.decode() for cell in row] for row in table]
+
+
+def test_the_samples_of_all_evaluations_are_one_table(text_file: Path) -> None:
+    """Each sample was a card of its own, and a long line reached beyond the page."""
     train(small(), load_corpus(open_source(str(text_file))), Path("r"))
-    samples = texts_of(Path("r"), "sample")
-    assert [e.step for e in samples] == [0, 4, 8, 11]
-    text = samples[0].tensor_proto.string_val[0].decode()
-    assert len(text.replace("\n    ", "\n").removeprefix("    ")) == 5
+    heading, *rows = samples_of(Path("r"))
+    assert heading == ["step", "val loss", "sample"]
+    assert [int(step) for step, _, _ in rows] == [0, 4, 8, 11]
+    losses = {r["step"]: r["val_loss"] for r in metrics_of(Path("r")) if "val_loss" in r}
+    for step, loss, text in rows:
+        assert float(loss) == pytest.approx(losses[int(step)], abs=1e-4)
+        assert len(text.replace("\n    ", "\n").removeprefix("    ")) == 5
+
+
+def test_the_table_of_a_long_run_keeps_its_first_and_its_newest_samples(tmp_path: Path) -> None:
+    table = SampleTable(tmp_path, None)
+    for step in range(101):
+        table.add(step, evaluation(f"sample {step}"))
+    steps = [int(step) for step, _, _ in table.rows]
+    assert steps[0] == 0 and steps[-1] == 100 and len(steps) == 12
+    assert max(b - a for a, b in pairwise(steps)) <= 16
+
+
+def test_lines_of_a_sample_are_wrapped_and_lose_nothing(tmp_path: Path) -> None:
+    text = "once upon  a time " * 9 + "x" * 211 + "日本" * 83 + "\n\n  end"
+    table = SampleTable(tmp_path, None)
+    table.add(3, evaluation(text))
+    lines = table.rows[0][2].split("\n")
+    assert all(line.startswith("    ") and cell_len(line) <= 84 for line in lines)
+    assert "".join(line[4:] for line in lines) == text.replace("\n", "")
 
 
 def test_the_settings_and_results_are_hparams_that_can_be_compared(text_file: Path) -> None:
@@ -183,8 +215,7 @@ def test_the_attention_picture_is_drawn_at_the_end_with_its_labels(text_file: Pa
 def test_a_sample_is_shown_and_not_obeyed(text_file: Path) -> None:
     text_file.write_text("<script>\x1b[2J# **\n" * 50)
     train(small(train__steps=2), load_corpus(open_source(str(text_file))), Path("r"))
-    for event in texts_of(Path("r"), "sample"):
-        text = event.tensor_proto.string_val[0].decode()
+    for *_, text in samples_of(Path("r"))[1:]:
         assert visible(text) == text
         assert all(line.startswith("    ") for line in text.split("\n"))
 
@@ -202,8 +233,7 @@ def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
     train(small(), corpus, Path("r"), mode="resume")
     assert [step for step, _ in points(Path("r"), "loss/train")] == list(range(1, 12))
     assert [step for step, _ in points(Path("r"), "loss/val")] == [4, 8, 11]
-    samples = texts_of(Path("r"), "sample")
-    assert [event.step for event in samples] == [0, 4, 8, 11]
+    assert [step for step, _, _ in samples_of(Path("r"))[1:]] == ["0", "4", "8", "11"]
 
 
 def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path) -> None:
@@ -219,7 +249,8 @@ def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path)
                 callback.on_metrics(4, 0.0, {"train_loss": 2.0, "val_loss": 1.0})
     assert points(tmp_path, "loss/train") == [(3, 3.0), (4, 2.0)]
     assert points(tmp_path, "loss/val") == [(4, 1.0)]
-    assert [e.step for e in texts_of(tmp_path, "sample")] == [4]
+    assert [e.step for e in texts_of(tmp_path, "samples")] == [4]
+    assert [step for step, _, _ in samples_of(tmp_path)[1:]] == ["4"]
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [3, 4, 4]
 

@@ -14,16 +14,15 @@ from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 from tensorboard.compat.proto.summary_pb2 import Summary
 from tensorboard.plugins.hparams.summary_v2 import hparams_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
-from torch.utils.tensorboard import summary
 
 from gpt.config.schema import values
 from gpt.evaluation.attention_weights import attend
 from gpt.model.ensemble import LanguageModel, members_of
 from gpt.status import phase
 from gpt.text.batches import to_torch
-from gpt.text.display import visible
 from gpt.training.callbacks.callback import Callback, Evaluation
 from gpt.training.callbacks.jsonl import AppendOnlyFile
+from gpt.training.callbacks.sample_table import SampleTable
 from gpt.training.run_context import Outcome, RunContext
 
 TAGS = {  # by metric; TensorBoard sorts by tag, so that the loss comes first
@@ -57,13 +56,14 @@ class TensorBoard(Callback):
         self, context: RunContext, resumed_at: int | None, *, pending: bool = False
     ) -> None:
         self.context = context
+        next_step = None if resumed_at is None else resumed_at + (not pending)
+        self.samples = SampleTable(context.folder, next_step)
         self.events = EventFile(context.folder)
-        if resumed_at is not None:
+        if next_step is not None:
             for path in context.folder.glob("events.out.tfevents.*.hparams"):
                 path.unlink()
             started = SessionLog(status=SessionLog.START)
-            step = resumed_at if pending else resumed_at + 1
-            self.events.write(Event(step=step, session_log=started))
+            self.events.write(Event(step=next_step, session_log=started))
 
     def on_metrics(self, step: int, elapsed_s: float, metrics: Mapping[str, float]) -> None:
         """Write the metrics of a step.
@@ -83,11 +83,9 @@ class TensorBoard(Callback):
         self.events.add(step, Summary(value=points))
 
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
-        """Write the sample as a text, indented so that it is not read as Markdown."""
+        """Write the table of all samples so far; TensorBoard shows the newest table first."""
         if evaluation.sample is not None:
-            lines = visible(evaluation.sample).split("\n")
-            block = "\n".join(f"    {line}" for line in lines)
-            self.events.add(step, summary.text("sample", block))
+            self.events.add(step, self.samples.add(step, evaluation))
 
     def on_end(self, outcome: Outcome, model: LanguageModel) -> None:
         """Write a picture of attention weights, and settings and scores for the HPARAMS page."""
