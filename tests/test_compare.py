@@ -178,7 +178,7 @@ def test_the_difference_has_scipys_intervals_over_blocks_and_over_seeds(folder: 
 def test_models_of_bytes_and_of_characters_are_compared_on_the_same_characters(
     folder: Path,
 ) -> None:
-    runs = [folder / "sweep" / "learning_rate-0.001,seed-1337", folder / "bytes", folder / "rare"]
+    runs = [folder / "sweep" / "lr-0.001,seed-1337", folder / "bytes", folder / "rare"]
     comparison = api.compare(runs)
     for row in comparison.rows:
         (run,) = row.runs
@@ -190,7 +190,7 @@ def test_models_of_bytes_and_of_characters_are_compared_on_the_same_characters(
 
 
 def test_one_seed_shows_nothing_of_settings(folder: Path) -> None:
-    first, second = (folder / "sweep" / f"learning_rate-{r},seed-1337" for r in ("0.001", "0.004"))
+    first, second = (folder / "sweep" / f"lr-{r},seed-1337" for r in ("0.001", "0.004"))
     (difference,) = api.compare([first, second]).differences
     assert (difference.seeds, difference.rests_on, difference.is_different) == (None, "text", False)
     assert "the effect of the settings is open" in difference.conclusion
@@ -198,7 +198,7 @@ def test_one_seed_shows_nothing_of_settings(folder: Path) -> None:
 
 def test_runs_with_the_same_settings_and_seed_are_rows_of_their_own(folder: Path) -> None:
     """Such as those of two versions of the program: they are not seeds of one another."""
-    run = folder / "sweep" / "learning_rate-0.001,seed-1337"
+    run = folder / "sweep" / "lr-0.001,seed-1337"
     shutil.copytree(run, "again")
     comparison = api.compare([run, "again", run])
     assert [len(row.runs) for row in comparison.rows] == [1, 1]

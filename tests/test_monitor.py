@@ -156,7 +156,7 @@ def test_the_samples_of_all_evaluations_are_one_table(text_file: Path) -> None:
     train(small(), load_corpus(open_source(str(text_file))), Path("r"))
     heading, *rows = samples_of(Path("r"))
     assert heading == ["step", "val loss", "sample"]
-    assert [int(step) for step, _, _ in rows] == [0, 4, 8, 11]
+    assert [int(step) for step, _, _ in rows] == [11, 8, 4, 0]
     losses = {r["step"]: r["val_loss"] for r in metrics_of(Path("r")) if "val_loss" in r}
     for step, loss, text in rows:
         assert float(loss) == pytest.approx(losses[int(step)], abs=1e-4)
@@ -233,7 +233,7 @@ def test_a_resumed_curve_has_no_repeat(text_file: Path) -> None:
     train(small(), corpus, Path("r"), mode="resume")
     assert [step for step, _ in points(Path("r"), "loss/train")] == list(range(1, 12))
     assert [step for step, _ in points(Path("r"), "loss/val")] == [4, 8, 11]
-    assert [step for step, _, _ in samples_of(Path("r"))[1:]] == ["0", "4", "8", "11"]
+    assert [step for step, _, _ in samples_of(Path("r"))[1:]] == ["11", "8", "4", "0"]
 
 
 def test_a_curve_whose_last_point_is_recorded_anew_has_no_repeat(tmp_path: Path) -> None:

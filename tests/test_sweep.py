@@ -83,7 +83,7 @@ def test_a_sweep_is_the_product_of_its_lists() -> None:
         assert config.train.optimizer == each.values["train.optimizer"]
     seeded = combinations([*changes, ("seed", [5, 6, 7])])
     assert [load_config(None, each.changes).seed for each in seeded] == [5, 6, 7] * 4
-    assert seeded[4].name == "learning_rate-1e-3,optimizer-adamw,seed-6"
+    assert seeded[4].name == "lr-1e-3,optimizer-adamw,seed-6"
     assert len({each.name for each in seeded}) == 12
 
 
@@ -102,7 +102,7 @@ def test_a_sweep_is_the_product_of_its_lists() -> None:
         ("data.source=a,b.txt", None),
         ("data.source=[a.txt, b.txt]", None),
         ('data.separator=", "', None),
-        ("train.distill=runs/x-sweep/learning_rate-1e-3,seed-1", None),
+        ("train.distill=runs/x-sweep/lr-1e-3,seed-1", None),
         ("train.init_from=a,b", None),
         ("train.plans=[[0, 900], [400, 850]]", None),
         ("train.steps=5", None),
@@ -153,7 +153,7 @@ def test_each_run_is_what_it_is_alone_and_the_means_are_of_their_val_losses(
         for seed in (1337, 1338, 1339):
             alone = small(train__steps=5, train__learning_rate=rate, seed=seed, threads=1)
             outcome = train(alone, corpus, Path("alone"), mode="overwrite")
-            name = f"learning_rate-{rate},seed-{seed}"
+            name = f"lr-{rate},seed-{seed}"
             swept = Path(sweep.sweep, name)
             assert bits(swept) == bits(Path("alone"))
             assert runs_of(sweep)[name].val_loss == outcome.best_val_loss
@@ -250,9 +250,9 @@ def test_a_run_that_fails_is_told_and_the_others_are_trained(gpt: Gpt, config_fi
     assert "free" in errors["999999", "1e-3"]
     code, out, err = gpt("train", "--config", config_file, *values)
     assert code == 1, err
-    assert "failed:  runs/small-sweep/C-999999,learning_rate-1e-3: training" in out, err
-    assert "C-999999,learning_rate-1e-3: training" in err, "what failed is tried again"
-    assert "C-24,learning_rate-1e-3: training" not in err, "what is finished is not"
+    assert "failed:  runs/small-sweep/C-999999,lr-1e-3: training" in out, err
+    assert "C-999999,lr-1e-3: training" in err, "what failed is tried again"
+    assert "C-24,lr-1e-3: training" not in err, "what is finished is not"
 
 
 def test_a_run_whose_checkpoints_are_damaged_does_not_keep_the_others_from_training(
@@ -561,11 +561,9 @@ def test_the_command_prints_the_means_and_finds_its_runs(gpt: Gpt, config_file: 
     assert gpt("sample", "--length", 3)[0] == 0, "the newest run is one of them"
     listed = json.loads(gpt("runs", "--json")[1])["runs"]
     assert {run["name"] for run in listed} == {
-        f"small-sweep/learning_rate-{rate},seed-{seed}"
-        for rate in ("1e-3", "4e-3")
-        for seed in (1337, 1338)
+        f"small-sweep/lr-{rate},seed-{seed}" for rate in ("1e-3", "4e-3") for seed in (1337, 1338)
     }
-    assert "small-sweep/learning_rate-1e-3,seed-1338 " in gpt("runs")[1]
+    assert "small-sweep/lr-1e-3,seed-1338 " in gpt("runs")[1]
     again = gpt("train", "--resume")
     assert (again[0], again[1]) == (0, out), "the newest run's sweep, of which all is finished"
     code, _, err = gpt("sample", "small-sweep")
@@ -610,7 +608,7 @@ def test_another_command_or_text_does_not_resume_a_sweep(
     command = ("train", "--config", config_file, "--seeds", 1)
     assert gpt(*command)[0] == 0
     for change, problem in [
-        (("--set", RATES), "its runs are seed-1337, here they are learning_rate-1e-3,seed-1337"),
+        (("--set", RATES), "its runs are seed-1337, here they are lr-1e-3,seed-1337"),
         (("--seeds", 2), "its runs are seed-1337, here they are seed-1337, seed-1338"),
         (("--set", "train.steps=6"), "its train.steps is 5, here it is 6"),
     ]:

@@ -117,9 +117,12 @@ def show_in_pager(text: str) -> None:
 
 
 def tensorboard(folder: str) -> str:
-    """Return the shell command that shows the runs in `folder` in TensorBoard."""
+    """Return the shell command that shows the runs in `folder` in TensorBoard.
+
+    Each run has a table of samples after each evaluation; only its newest table is shown.
+    """
     program = as_typed(Path(sys.executable).with_name("tensorboard"))
-    return shlex.join([program, "--logdir", folder])
+    return shlex.join([program, "--logdir", folder, "--samples_per_plugin", "text=1"])
 
 
 def show(text: str) -> None:

@@ -1,7 +1,7 @@
 """A sweep: the runs of all combinations of some settings and seeds, in one folder.
 
-    runs/NAME-sweep/sweep.json                      the plan: the runs and their configs
-                    learning_rate-1e-3,seed-1337/   the folder of a run
+    runs/NAME-sweep/sweep.json           the plan: the runs and their configs
+                    lr-1e-3,seed-1337/   the folder of a run
 
 The plan does not record progress: what is done is read from the checkpoints of the runs. So a sweep
 can be killed at any moment and resumed.

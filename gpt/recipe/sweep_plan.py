@@ -22,6 +22,7 @@ from gpt.runs.find import SWEEP
 MAX_PLAN_BYTES = 2**26  # largest size of the file
 MAX_RUNS = 1000  # largest number of runs of a sweep
 MAX_NAME_CHARACTERS = 60  # a longer name of a run is replaced by its number
+MAX_SETTING_CHARACTERS = 8  # a longer name of a setting is abbreviated in the name of a run
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Combination:
     """A run of a sweep.
 
     Attributes:
-        name: the name of its folder, such as `learning_rate-1e-3,seed-1337`.
+        name: the name of its folder, such as `lr-1e-3,seed-1337`.
         values: the values, as typed, of the settings that differ between runs.
         changes: all overrides of the config.
     """
@@ -64,7 +65,7 @@ def combinations(changes: Sequence[Override]) -> list[Combination]:
     combined: dict[str, Combination] = {}
     for chosen in product(*several.values()):
         values_by_key = dict(zip(several, chosen, strict=True))
-        parts = (f"{k.rpartition('.')[2]}-{v}" for k, v in values_by_key.items())
+        parts = (f"{_short_name(key)}-{value}" for key, value in values_by_key.items())
         plain = (re.sub(r"[^\w.+-]+", "-", part.replace('"', "")) for part in parts)
         name = ",".join(part.strip("-") for part in plain)
         if len(name) > MAX_NAME_CHARACTERS or name in combined:
@@ -72,6 +73,17 @@ def combinations(changes: Sequence[Override]) -> list[Combination]:
         overrides = [*single.values(), *(f"{k}={v}" for k, v in values_by_key.items())]
         combined[name] = Combination(name, values_by_key, overrides)
     return [*combined.values()]
+
+
+def _short_name(key: str) -> str:
+    """Return the name of a setting, or its initials if it is long: `lr` for `learning_rate`.
+
+    The name of a run has to be short for the legends of TensorBoard.
+    """
+    name = key.rpartition(".")[2]
+    words = name.split("_")
+    is_long = len(words) > 1 and len(name) > MAX_SETTING_CHARACTERS
+    return "".join(word[0] for word in words) if is_long else name
 
 
 def check_count(runs: int) -> None:

@@ -29,7 +29,7 @@ def six(text: str) -> list[PlannedRun]:
             values = {"train.learning_rate": str(rate), "seed": str(seed)}
             config = tiny(13, learning_rate=rate, seed=seed, eval_every=6)
             config = load_config(config, [("data.source", text)])
-            name = f"learning_rate-{rate},seed-{seed}"
+            name = f"lr-{rate},seed-{seed}"
             asked.append(PlannedRun(name=name, values=values, asked=config))
     return asked
 

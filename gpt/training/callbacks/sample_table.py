@@ -22,7 +22,7 @@ MAX_LINE_COLUMNS = 80  # width above which a line of a sample is wrapped, in col
 
 
 class SampleTable:
-    """Rows of step, val loss and sample, from the start of the run to its newest evaluation.
+    """Rows of step, val loss and sample, from the first evaluation of the run to the newest one.
 
     Args:
         run: the folder of the run.
@@ -33,7 +33,7 @@ class SampleTable:
         self.rows = [] if end is None else _stored_rows(run, end)
 
     def add(self, step: int, evaluation: Evaluation) -> Summary:
-        """Add a row for `evaluation`, which has a sample; return the whole table.
+        """Add a row for `evaluation`, which has a sample; return the whole table, newest row first.
 
         The sample is indented so that it is not read as Markdown.
         """
@@ -46,7 +46,7 @@ class SampleTable:
             steps = [int(row[0]) for row in self.rows]
             gaps = [after - before for before, after in zip(steps, steps[2:], strict=False)]
             del self.rows[1 + gaps.index(min(gaps))]
-        cells = [cell.encode() for row in (SAMPLES_HEADING, *self.rows) for cell in row]
+        cells = [cell.encode() for row in (SAMPLES_HEADING, *self.rows[::-1]) for cell in row]
         sizes = [TensorShapeProto.Dim(size=n) for n in (len(self.rows) + 1, len(SAMPLES_HEADING))]
         shape = TensorShapeProto(dim=sizes)
         table = TensorProto(dtype=DT_STRING, string_val=cells, tensor_shape=shape)
@@ -63,7 +63,7 @@ def _stored_rows(run: Path, end: int) -> list[tuple[str, str, str]]:
                 for value in event.summary.value:
                     if value.tag == SAMPLES_TAG and event.step < end:
                         cells = [cell.decode() for cell in value.tensor.string_val]
-                        rows = [*zip(cells[3::3], cells[4::3], cells[5::3], strict=True)]
+                        rows = [*zip(cells[3::3], cells[4::3], cells[5::3], strict=True)][::-1]
     return rows
 
 
