@@ -230,7 +230,7 @@ def test_train_ends_with_its_scores_two_commands_and_a_sample(gpt: Gpt, config_f
     baselines = astuple(api.describe(Path("pangram.txt")).baselines)
     assert (trigram, xz) == pytest.approx(baselines, abs=0.006)
     assert lines[2].startswith("watch:   ")
-    assert lines[2].endswith("tensorboard --logdir runs")
+    assert lines[2].endswith("tensorboard --logdir runs --samples_per_plugin text=1")
     assert lines[3] == "sample:  gpt sample runs/small"
     assert len(lines[5]) == 17
     assert "2,407 characters, vocabulary of 31; writing runs/small" in err
