@@ -31,7 +31,7 @@ from gpt.recipe.speed import MEMBERS, Pace, Speed, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.splits import train_characters
-from gpt.training.memory_estimate import training_bytes
+from gpt.training.memory_estimate import HOST_PARTS, training_bytes
 
 LAYERS = (2, 3, 4, 6, 8, 12)  # numbers of layers to choose from
 MIN_CHANNELS_PER_LAYER = 32  # if neither is set: the law was not fitted on deeper models
@@ -112,8 +112,10 @@ class Chooser:
         self.evaluations = max(n for n in EVALUATIONS if n <= max(often, EVALUATIONS[0]))
         self.kept = {key: value for key, value in explicit(base).items() if key != "train.steps"}
         self.device = select_device(base.device)
-        on_cuda = self.device.type == "cuda"
-        self.free = torch.cuda.mem_get_info(self.device)[0] if on_cuda else free_bytes()
+        if self.device.type == "cuda":
+            self.free = torch.cuda.mem_get_info(self.device)[0]  # bytes
+        else:
+            self.free = free_bytes() // ranks.local_size
         self.batch_size = train.batch_size if "batch_size" in train.model_fields_set else None
         heads = {"n_head", "head_size", "key_offset"}
         self.offsets_keys = repeats and not heads & base.model.model_fields_set
@@ -179,12 +181,7 @@ class Chooser:
             scored: the number of ids that the last evaluation scores.
         """
         with computing_with(self.base.threads):
-            shapes = [
-                shape
-                for shape in self.shapes
-                if sum(training_bytes(shape[0], self.speed.V, self.device).values())
-                <= MAX_MEMORY_FRACTION * self.free
-            ]
+            shapes = [shape for shape in self.shapes if self._fits(self._divided(shape[0]))]
         shapes = shapes or self.shapes[:1]  # training refuses the smallest with a message
         runs = [run for shape in shapes for run in self._runs(*shape, text, scored, seconds)]
         fitting = [
@@ -221,7 +218,30 @@ class Chooser:
             changes["model.head_size"] = None  # C / n_head
         if val_fraction is not None:
             changes["data.val_fraction"] = val_fraction
-        return load_config(config, [*changes.items(), *self.kept.items()])
+        return self._divided(load_config(config, [*changes.items(), *self.kept.items()]))
+
+    def _divided(self, config: Config) -> Config:
+        """Return `config` with as few micro-batches per step as the free memory allows.
+
+        If `base` sets `train.accumulation`, or no number is enough, return `config` as it is. On a
+        CPU, too, because it computes a few windows at a time, whatever the batch size.
+        """
+        if self.device.type == "cpu" or "accumulation" in self.base.train.model_fields_set:
+            return config
+        B = config.train.batch_size
+        for count in (n for n in range(1, B + 1) if B % n == 0):
+            train = config.train.model_copy(update={"accumulation": count})
+            divided = config.model_copy(update={"train": train})
+            if self._fits(divided):
+                return config if count == 1 else divided
+        return config
+
+    def _fits(self, config: Config) -> bool:
+        """Return whether training takes at most MAX_MEMORY_FRACTION of the free memory."""
+        needed = training_bytes(config, self.speed.V, self.device, ranks=self.ranks)
+        on_host = HOST_PARTS if self.device.type == "cuda" else ()
+        on_device = sum(needed[name] for name in needed if name not in on_host)
+        return on_device <= MAX_MEMORY_FRACTION * self.free
 
     def _shapes(self) -> list[tuple[Config, Choice]]:
         """Return (config, choice) for each combination of layers, channels and ensemble members."""
