@@ -225,6 +225,14 @@ def test_a_compiled_model_trains_the_weights_of_one_that_is_not(
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_an_ensemble_with_dropout_compiles_one_block(corpus: Corpus, counter: Any) -> None:
+    """Bug: each member compiled its own block, because their generators differ; at most 8 did."""
+    config = small(model__ensemble=3, model__dropout=0.3, train__compile="on")
+    build_step(config, make_model(config.model, 31, seed=1), CPU, SINGLE, corpus.train)(0)
+    assert counter.frame_count == 1
+
+
 def test_the_recipe_compiles_no_model_to_measure_it(corpus: Corpus, counter: Any) -> None:
     """Bug: five or six models were compiled, which took longer than measuring them."""
     config = small(train__compile="on", train__precision="fp32", model__n_layer=1)

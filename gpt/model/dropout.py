@@ -20,7 +20,7 @@ class Dropout(nn.Dropout):
     """
 
     generator: torch.Generator | None = None
-    generator_id = 0
+    generator_id = torch.tensor(0)  # a tensor, because torch.compile would compile for each int
 
     def forward(self, input: Tensor) -> Tensor:
         """In training, zero each number with probability p; scale the others by 1 / (1 - p)."""
@@ -35,10 +35,10 @@ class Dropout(nn.Dropout):
 
 def set_generator(model: nn.Module, generator: torch.Generator) -> None:
     """Set the generator from which all `Dropout` modules of `model` draw."""
-    _generators[id(generator)] = generator
+    _generators[id(generator)], generator_id = generator, torch.tensor(id(generator))
     for part in model.modules():
         if isinstance(part, Dropout):
-            part.generator, part.generator_id = generator, id(generator)
+            part.generator, part.generator_id = generator, generator_id
 
 
 def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
@@ -51,10 +51,10 @@ def _noise(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
 @torch.library.custom_op(
     "gpt::dropout_noise", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
 )
-def _opaque_noise(x: Tensor, p: float, generator_id: int) -> Tensor:
-    return _noise(x, p, _generators.get(generator_id))
+def _opaque_noise(x: Tensor, p: float, generator_id: Tensor) -> Tensor:
+    return _noise(x, p, _generators.get(int(generator_id)))
 
 
 @_opaque_noise.register_fake
-def _(x: Tensor, p: float, generator_id: int) -> Tensor:
+def _(x: Tensor, p: float, generator_id: Tensor) -> Tensor:
     return torch.empty_like(x)
