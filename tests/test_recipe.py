@@ -972,3 +972,36 @@ def test_a_text_is_read_as_bytes_where_these_are_easier_to_predict(
     path = tmp_path / "text.txt"
     path.write_text(text, "utf-8")
     assert reads_better_as_bytes(load_corpus(open_source(str(path)))) == as_bytes
+
+
+def test_on_an_accelerator_the_cost_of_launching_kernels_is_not_that_of_operations() -> None:
+    """Bug: the paces of two small models, which only launched kernels, were extrapolated."""
+    corpus = corpus_of(100_000_000)
+
+    def step_s(config: Config) -> float:
+        model, train = config.model, config.train
+        operations = operations_per_character(model, 65) * train.batch_size * model.attention_window
+        return 7e-4 + 5e-4 * model.n_layer + operations / 2e14
+
+    def measure(configs: list[Config]) -> list[Pace]:
+        in_step = [each.train.batch_size * each.model.attention_window for each in configs]
+        return [Pace(step_s(each) / n, 1e-7) for each, n in zip(configs, in_step, strict=True)]
+
+    speed = Speed(65, measure)
+    base = Config.model_validate({"model": {"counts": 0}})
+    text = replace(TEXT, train_ids=90_000_000)
+    chosen = plan(corpus, 5, base, difficulty=text, speed=speed)
+    assert chosen.seconds <= 300
+    for shape in ((2, 64), (3, 96), (6, 256), (12, 768)):
+        for batch_size in (16, 256):
+            config = settings_for(Choice(*shape, 10**8), 512, batch_size)
+            predicted = speed.predict(config).train_s * 512 * batch_size
+            assert predicted == pytest.approx(step_s(config), rel=0.01)
+
+
+def test_on_an_accelerator_a_model_whose_depth_is_set_has_a_pace_above_zero() -> None:
+    """Layers and the constant cost cannot be told apart: the fit has many solutions."""
+    speed = Speed(65, lambda configs: [Pace(1e-6, 1e-7) for _ in configs])
+    base = Config.model_validate({"model": {"n_layer": 3, "C": 96}})
+    chosen = plan(corpus_of(1_000_000), 5, base, difficulty=TEXT, speed=speed)
+    assert speed.predict(chosen.config).train_s > 1e-7

@@ -7,6 +7,7 @@ from functools import partial
 
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config
+from gpt.device import select_device
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import Interrupted, counted
 from gpt.model.shapes import parameter_count
@@ -26,10 +27,12 @@ from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids
 
-FIRST_MEASURED = ((2, 64), (2, 128))  # (layers, channels) of the models that are measured first
-FIRST_PACE = 20_000  # characters/s: a first guess, to choose the batch to measure with
+# (layers, channels) of the models that are measured first
+FIRST_MEASURED = ((2, 64), (2, 128))
+FIRST_ON_ACCELERATOR = ((2, 128), (2, 512), (8, 512))  # three, for the three costs of `Speed`
+# characters/s: a first guess, to choose the batch to measure with
+FIRST_PACE, ACCELERATOR_PACE = 20_000, 2_000_000
 LONGEST_GUESS = 10**11  # largest first guess of a run's characters; batches grow no further
-MAX_MEASURED = 3  # largest number of configs whose pace is measured
 MAX_ELAPSED_FRACTION = 0.5  # fraction of the time after which no further config is measured
 PILOT_FRACTION = 0.05  # largest fraction of the remaining time for the pilot
 LONG_PILOT_FRACTION = 0.15  # the same for repetitive or large texts, and large vocabularies
@@ -142,6 +145,7 @@ def plan(
         len(corpus.vocabulary),
         partial(measure_paces, corpus=corpus, before_each=check_stop),
         threads_of_members(base, ranks),
+        launches_kernels=select_device(base.device).type != "cpu",
     )
 
     def used_s() -> float:
@@ -164,7 +168,7 @@ def plan(
             config = chooser.config(run.choice, val_fraction)
         is_late = used_s() > MAX_ELAPSED_FRACTION * limit_s
         part = chooser.part_to_measure(config)
-        if is_late or speed.knows(part) or len(speed.measured) >= MAX_MEASURED:
+        if is_late or speed.knows(part) or len(speed.measured) > len(_first_measured(speed)):
             break
         with phase("measuring the training speed of the chosen model"):
             speed.learn(part)
@@ -187,18 +191,24 @@ def plan(
     )
 
 
-def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure how fast the FIRST_MEASURED models train, and the pilot.
+def _first_measured(speed: Speed) -> tuple[tuple[int, int], ...]:
+    """Return (layers, channels) of the models that are measured first."""
+    return FIRST_ON_ACCELERATOR if speed.launches_kernels else FIRST_MEASURED
 
-    The paces of other models are interpolated from those of the FIRST_MEASURED models. The pace of
-    the pilot determines how long it can be trained (see `_measure_text`).
+
+def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
+    """Measure how fast the first models train, and the pilot.
+
+    The paces of other models are predicted from those of the first models. The pace of the pilot
+    determines how long it can be trained (see `_measure_text`).
 
     Returns:
-        The config of the last FIRST_MEASURED model, and the pace of the pilot.
+        The config of the last of the first models, and the pace of the pilot.
     """
     speed, base = chooser.speed, chooser.base
-    characters = min(round(FIRST_PACE * limit_s), LONGEST_GUESS)
-    configs = [chooser.near(Choice(n_layer, C, characters)) for n_layer, C in FIRST_MEASURED]
+    first_pace = ACCELERATOR_PACE if speed.launches_kernels else FIRST_PACE
+    characters = min(round(first_pace * limit_s), LONGEST_GUESS)
+    configs = [chooser.near(Choice(*shape, characters)) for shape in _first_measured(speed)]
     parts = dict.fromkeys(map(chooser.part_to_measure, configs))  # equal if `base` sets the shape
     pilot = pilot_config(MAX_PILOT_CHARACTERS, chooser.T, repeats=chooser.offsets_keys)
     pilot = pilot.model_copy(update={"device": base.device, "threads": base.threads})

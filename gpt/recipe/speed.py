@@ -3,7 +3,7 @@
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 import numpy as np
@@ -26,6 +26,8 @@ MIN_TIMED_ROUNDS, MAX_ROUNDS = 2, 9  # fewest rounds that are timed, and most ro
 MIN_TIMED_S = 0.7  # seconds of timed rounds after which timing ends
 # a model smaller than all measured ones takes time in proportion to operations ** SMALLER_POWER
 SMALLER_POWER = 0.7
+# Steps that are timed together: an accelerator computes them while the CPU launches the next ones.
+ACCELERATOR_STEPS = 4
 # M members in parallel take M ** MEMBERS_POWER times as long as one. Two members with one thread
 # each had powers from 0.5 (small models) to 1.1 (scripts/experiments.md).
 MEMBERS_POWER = 0.8
@@ -49,17 +51,22 @@ class Pace:
 class Speed:
     """The measured paces of some configs. The paces of other configs are interpolated.
 
+    On an accelerator, launching the kernels of a step can take longer than computing them. The
+    seconds of a training step are then fitted as a + b * layers + c * operations.
+
     Attributes:
         V: size of the vocabulary of the text.
         measure: returns the paces of configs with one member.
         threads: number of threads that are divided among the members of an ensemble. It is 1 if
             the members train one after another.
+        launches_kernels: whether the models are trained on an accelerator.
         measured: for each measured shape, the operations per character, and the pace.
     """
 
     V: int
     measure: Callable[[list[Config]], list[Pace]]
     threads: int = 1
+    launches_kernels: bool = False
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
 
     def knows(self, config: Config) -> bool:
@@ -91,7 +98,23 @@ class Speed:
         nearest = np.clip(operations, measured[0], measured[-1])
         ratio = (operations / nearest) ** (SMALLER_POWER if operations < nearest else 1.0)
         interpolated = (np.interp(nearest, measured, each) for each in (train_s, evaluation_s))
-        return Pace(*(float(ratio * seconds) for seconds in interpolated))
+        pace = Pace(*(float(ratio * seconds) for seconds in interpolated))
+        return replace(pace, train_s=self._fitted_s(config)) if self.launches_kernels else pace
+
+    def _fitted_s(self, config: Config) -> float:
+        """Return the seconds per character of training: a fit to all paces, see the class."""
+        measured = [
+            (1, n_layer, operations * in_step, in_step * pace.train_s)
+            for (n_layer, _, _, in_step), (operations, pace) in self.measured.items()
+        ]
+        *terms, seconds = np.array(measured).T
+        scale = np.max(terms, axis=1)  # the fit needs terms of similar size
+        relative = (np.array(terms).T / scale) / seconds[:, None]  # to minimise relative errors
+        costs, *_ = np.linalg.lstsq(relative, np.ones_like(seconds))
+        in_step = _in_step(config)
+        operations = operations_per_character(config.model, self.V) * in_step
+        term = np.array([1, config.model.n_layer, operations])
+        return float(term / scale @ np.maximum(costs, 0.0)) / in_step
 
 
 def with_members(config: Config, members: int) -> Config:
@@ -153,8 +176,10 @@ def measure_paces(
             )
             free_cached_memory(device)  # for the next model
         schedules = [Schedule(config) for config in configs]
-        long_s = _step_seconds(updates, [config.train.steps for config in configs], before_each)
-        short_s = _step_seconds(updates, [0] * len(configs), before_each)
+        together = 1 if device.type == "cpu" else ACCELERATOR_STEPS
+        last_steps = [config.train.steps for config in configs]
+        long_s = _step_seconds(updates, last_steps, together, before_each)
+        short_s = _step_seconds(updates, [0] * len(configs), together, before_each)
         paces = []
         for i, config in enumerate(configs):
             short_part = schedules[i].short_steps / config.train.steps
@@ -175,9 +200,19 @@ def measure_paces(
 
 
 def _step_seconds(
-    updates: Sequence[Update], first_steps: Sequence[int], before_each: Callable[[], object]
+    updates: Sequence[Update],
+    first_steps: Sequence[int],
+    together: int,
+    before_each: Callable[[], object],
 ) -> list[float]:
-    """Return each model's median seconds per step; model i starts at step `first_steps[i]`."""
+    """Return each model's median seconds per step.
+
+    Args:
+        updates: the training step of each model.
+        first_steps: the step at which each model starts.
+        together: the number of steps between two readings of the clock.
+        before_each: called before each reading.
+    """
     rounds: list[list[float]] = []
     while len(rounds) < WARMUP_ROUNDS + MIN_TIMED_ROUNDS or (
         sum(map(sum, rounds[WARMUP_ROUNDS:])) < MIN_TIMED_S and len(rounds) < MAX_ROUNDS
@@ -186,8 +221,9 @@ def _step_seconds(
         for update, first in zip(updates, first_steps, strict=True):
             before_each()
             began = time.perf_counter()
-            update.read([update(first + len(rounds))])
-            times.append(time.perf_counter() - began)
+            done = together * len(rounds)
+            update.read([update(first + done + i) for i in range(together)])
+            times.append((time.perf_counter() - began) / together)
         rounds.append(times)
     return [median(times) for times in zip(*rounds[WARMUP_ROUNDS:], strict=True)]
 
