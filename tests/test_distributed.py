@@ -1,5 +1,6 @@
 """Several ranks train the run that one process trains; torchrun starts them, as a user would."""
 
+import itertools
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from faults.work import PROCESSES, ended
 from torch.distributed import TCPStore
 
 from gpt import api
+from gpt.cli.main import main
 from gpt.config.yaml import to_yaml
 from gpt.distributed.ddp import check_equal
 from gpt.distributed.ranks import SINGLE, Ranks, joined
@@ -217,6 +219,39 @@ def test_an_error_on_one_rank_ends_all_with_that_ones_message(
     assert (len(told(err)), out) == (1, "")
     assert "cannot keep the text's ids there" in told(err)[0]
     assert not re.search(r'File ".*/gpt/', err)  # no traceback but torchrun's
+
+
+def run_out_of_memory(command: list[str], stderr: Path, is_training: bool) -> None:
+    """Run `gpt`. On rank 1, the third forward pass that trains or evaluates gets no memory."""
+    os.dup2(os.open(stderr, os.O_WRONLY | os.O_CREAT | os.O_APPEND), 2)
+    passes = itertools.count()
+
+    def allocate(module: torch.nn.Module, _: object) -> None:
+        counted = isinstance(module, GPT) and module.training == is_training
+        if counted and os.environ["RANK"] == "1" and next(passes) == 2:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    torch.nn.modules.module.register_module_forward_pre_hook(allocate)
+    sys.argv = command
+    main()
+
+
+@pytest.mark.parametrize(
+    ("is_training", "message"),
+    [
+        (True, "not enough memory on cpu for 4 windows of 13 characters (CUDA out of memory."),
+        (False, "not enough memory (CUDA out of memory."),
+    ],
+)
+def test_a_rank_without_memory_ends_all_ranks_with_one_message(
+    config_file: Path, text_file: Path, *, is_training: bool, message: str
+) -> None:
+    """Without torchrun, which would kill rank 0: it does not wait for the gradients of rank 1."""
+    command = ["gpt", "train", str(text_file), "--config", str(config_file), "--run-dir", "run"]
+    stderr = Path("stderr").absolute()
+    assert run_ranks(2, run_out_of_memory, command, stderr, is_training) == [1, 1]
+    (told_once,) = told(stderr.read_text())
+    assert told_once.startswith(f"gpt: {message}")
 
 
 @pytest.mark.parametrize(
