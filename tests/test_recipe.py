@@ -987,7 +987,7 @@ def test_on_an_accelerator_the_cost_of_launching_kernels_is_not_that_of_operatio
         in_step = [each.train.batch_size * each.model.attention_window for each in configs]
         return [Pace(step_s(each) / n, 1e-7) for each, n in zip(configs, in_step, strict=True)]
 
-    speed = Speed(65, measure)
+    speed = Speed(65, measure, launches_kernels=True)
     base = Config.model_validate({"model": {"counts": 0}})
     text = replace(TEXT, train_ids=90_000_000)
     chosen = plan(corpus, 5, base, difficulty=text, speed=speed)
@@ -1001,7 +1001,7 @@ def test_on_an_accelerator_the_cost_of_launching_kernels_is_not_that_of_operatio
 
 def test_on_an_accelerator_a_model_whose_depth_is_set_has_a_pace_above_zero() -> None:
     """Layers and the constant cost cannot be told apart: the fit has many solutions."""
-    speed = Speed(65, lambda configs: [Pace(1e-6, 1e-7) for _ in configs])
+    speed = Speed(65, lambda configs: [Pace(1e-6, 1e-7) for _ in configs], launches_kernels=True)
     base = Config.model_validate({"model": {"n_layer": 3, "C": 96}})
     chosen = plan(corpus_of(1_000_000), 5, base, difficulty=TEXT, speed=speed)
     assert speed.predict(chosen.config).train_s > 1e-7
