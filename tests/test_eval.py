@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gpt import api
+from gpt.evaluation.adaptive_loss import adaptive_loss
 from gpt.evaluation.bootstrap import BlockSums
 from gpt.evaluation.scores import score_text
 from gpt.model.transformer import GPT
@@ -190,3 +191,22 @@ def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> 
     code, out, err = gpt("eval", run)
     assert (code, out) == (2, "")
     assert "a.txt is not the text that" in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_adaptive_loss_scores_before_it_learns_and_changes_no_weight(
+    runs: dict[str, Path], kind: str
+) -> None:
+    """Of one segment, it is the loss; of a text that repeats itself, it is lower."""
+    model = api.load(runs[kind])
+    module, vocabulary, mixture = model.module, model.vocabulary, model.checkpoint.mixture
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    segment = vocabulary.encode(PANGRAM[:14])[:14]
+    (scores,) = score_text(module, segment, vocabulary, mixture=mixture)
+    adaptive = adaptive_loss(module, segment, vocabulary, mixture)
+    assert adaptive == pytest.approx(scores.losses.mean(), rel=1e-4)
+    Path("other.txt").write_text(PANGRAM * 31)
+    report = api.evaluate(model, "other.txt", dynamic=True)
+    assert report.adaptive_loss is not None
+    assert report.adaptive_loss < report.loss_per_character
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

@@ -25,6 +25,7 @@ def evaluate(
     *,
     stride: int | None = None,
     by: str | Sequence[str] = (),
+    dynamic: bool = False,
     memorisation: bool = False,
 ) -> "EvaluationReport":
     """Compute the loss of a model on a text, and compare it with simple predictors.
@@ -39,6 +40,8 @@ def evaluate(
             `model.attention_window`. Each character is then predicted from at least `model.T` -
             `stride` characters before it. By default, windows do not overlap, as in training.
         by: properties by which to break the loss down: position, script, word-length or character.
+        dynamic: whether to also compute `adaptive_loss`, for which a copy of the model learns from
+            each part of the text after scoring it, as compressors do.
         memorisation: whether to search samples of the model for copies of the train split, and to
             compare how well it continues prefixes of the train split and of the text.
 
@@ -71,9 +74,22 @@ def evaluate(
             stride=stride,
             by=[by] if isinstance(by, str) else by,
         )
+    if dynamic:
+        report = replace(report, adaptive_loss=_adaptive_loss(model, scored))
     if memorisation:
         return replace(report, memorisation=_memorisation(model, scored))
     return report
+
+
+def _adaptive_loss(model: "Model", text: "ScoredText") -> float:
+    """Compute the loss, in nats per character, of a copy of the model that learns from `text`."""
+    from gpt.device import default_modes
+    from gpt.evaluation.adaptive_loss import adaptive_loss
+
+    with phase("scoring the text with a model that learns from it"), default_modes():
+        mixture = model.checkpoint.mixture
+        loss = adaptive_loss(model.module, text.ids, text.vocabulary, mixture)
+    return text.units.per_character(loss)
 
 
 def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":

@@ -31,6 +31,10 @@ def evaluate(
         "WHAT",
         "Also show losses by word-length, script, position or character; repeat for more.",
     ),
+    dynamic: bool = flag(
+        "--dynamic",
+        "Also show the loss of a copy of the model that learns from the text after scoring it.",
+    ),
     memorisation: bool = flag(
         "--memorisation",
         "Also show how much of its train split the model repeats, compared with the text.",
@@ -49,7 +53,9 @@ def evaluate(
 
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
-    report = api.evaluate(model, text, stride=stride, by=by or (), memorisation=memorisation)
+    report = api.evaluate(
+        model, text, stride=stride, by=by or (), dynamic=dynamic, memorisation=memorisation
+    )
     if as_json:
         result = {"run": str(model.run), "step": model.step} | asdict(report)
         show(json.dumps(result) + "\n")

@@ -40,6 +40,8 @@ class EvaluationReport:
         references: losses of simple predictors, the lowest last.
         comparison: a sentence that compares the model with the best of `references`.
         groups: the loss by a property of the characters, for each requested property.
+        adaptive_loss: nats per character of a copy of the model that learns from the text after
+            scoring it; None if not requested. It is no `val_loss`.
         memorisation: how much of the train split the model repeats; None if not requested.
     """
 
@@ -62,6 +64,7 @@ class EvaluationReport:
     references: list[ReferenceLoss]
     comparison: str
     groups: dict[str, list[Group]]
+    adaptive_loss: float | None = None
     memorisation: MemorisationReport | None = None
 
 

@@ -100,6 +100,9 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
     ]
     if report.outside:
         lines.insert(1, ("outside", _outside(report)))
+    if report.adaptive_loss is not None:
+        adaptive = f"{report.adaptive_loss:.4f} nats per character, learning from the text"
+        lines.append(("adaptive", adaptive))
     if references:
         lines.append(("compared", f"{', '.join(references)}: {report.comparison}"))
     return lines
