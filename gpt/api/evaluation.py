@@ -27,6 +27,7 @@ def evaluate(
     by: str | Sequence[str] = (),
     dynamic: bool = False,
     memorisation: bool = False,
+    surprise: bool = False,
 ) -> "EvaluationReport":
     """Compute the loss of a model on a text, and compare it with simple predictors.
 
@@ -44,6 +45,8 @@ def evaluate(
             each part of the text after scoring it, as compressors do.
         memorisation: whether to search samples of the model for copies of the train split, and to
             compare how well it continues prefixes of the train split and of the text.
+        surprise: whether to return the loss and the five most likely characters at each of the
+            first 2**20 characters, for `gpt.inspection.evaluation_page`.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
@@ -73,6 +76,7 @@ def evaluate(
             mixture=model.checkpoint.mixture,
             stride=stride,
             by=[by] if isinstance(by, str) else by,
+            surprise=surprise,
         )
     if dynamic:
         report = replace(report, adaptive_loss=_adaptive_loss(model, scored))

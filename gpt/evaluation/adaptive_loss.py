@@ -16,7 +16,7 @@ from gpt.model.windows import mixed
 from gpt.text.batches import consecutive_windows
 from gpt.text.vocabulary import Ids, Vocabulary
 
-ADAPTIVE_LEARNING_RATE = 1e-4  # of RMSprop
+ADAPTIVE_LEARNING_RATE = 1e-3  # of Adam
 SQUARES_DECAY = 0.99  # decay of the running mean of squared gradients from one update to the next
 
 
@@ -25,21 +25,24 @@ def adaptive_loss(
     ids: Ids,
     vocabulary: Vocabulary,
     mixture: Mixture | None = None,
+    learning_rate: float = ADAPTIVE_LEARNING_RATE,
 ) -> float:
     """Return the mean loss in nats per id of a copy of `model` that learns while it is evaluated.
 
     The windows are those of `evaluate`. After each segment as long as the network's context, the
-    copy is updated by RMSprop with the gradient of that segment's loss. Counts do not change.
+    copy is updated by Adam, without momentum, with the gradient of that segment's loss. Counts of
+    the train split do not change.
 
     Args:
         model: the network, which does not change.
         ids: the ids of at least two characters or bytes.
         vocabulary: the vocabulary of `ids`.
         mixture: counts to mix the network's predictions with.
+        learning_rate: the learning rate of Adam.
     """
     adapted = deepcopy(model).eval()
     device = next(adapted.parameters()).device
-    optimizer = torch.optim.RMSprop(adapted.parameters(), ADAPTIVE_LEARNING_RATE, SQUARES_DECAY)
+    optimizer = torch.optim.Adam(adapted.parameters(), learning_rate, (0.0, SQUARES_DECAY))
     T, total = adapted.config.T, 0.0
 
     def learn(x: Tensor, y: Tensor) -> Tensor:

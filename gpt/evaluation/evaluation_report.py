@@ -15,6 +15,7 @@ from gpt.evaluation.memorisation import MemorisationReport
 from gpt.evaluation.reference_losses import ReferenceLoss, comparison, reference_losses
 from gpt.evaluation.scored_text import ScoredText
 from gpt.evaluation.scores import score_text
+from gpt.evaluation.surprise import ALTERNATIVES, Surprise
 from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
 
@@ -43,6 +44,7 @@ class EvaluationReport:
         adaptive_loss: nats per character of a copy of the model that learns from the text after
             scoring it; None if not requested. It is no `val_loss`.
         memorisation: how much of the train split the model repeats; None if not requested.
+        surprise: the loss and the likely characters at each id; None if not requested.
     """
 
     text: str
@@ -66,6 +68,7 @@ class EvaluationReport:
     groups: dict[str, list[Group]]
     adaptive_loss: float | None = None
     memorisation: MemorisationReport | None = None
+    surprise: Surprise | None = None
 
 
 def evaluate_text(
@@ -75,6 +78,7 @@ def evaluate_text(
     mixture: Mixture | None = None,
     stride: int | None = None,
     by: Sequence[str] = (),
+    surprise: bool = False,
 ) -> EvaluationReport:
     """Score `text`, and report the results. Long texts need no more memory than short ones.
 
@@ -84,6 +88,7 @@ def evaluate_text(
         mixture: counts to mix the network's predictions with.
         stride: see `score_text`.
         by: the properties by which to break the loss down, keys of PROPERTIES.
+        surprise: whether to return the field `surprise` of the report.
 
     Raises:
         UsageError: `stride` or an element of `by` is wrong.
@@ -98,6 +103,7 @@ def evaluate_text(
     n, unit = text.units.ids, text.vocabulary.unit
     blocks, calibration = BlockSums(n), Calibration()
     breakdowns = {name: Breakdown(name, text.ids, text.vocabulary) for name in dict.fromkeys(by)}
+    each_id = Surprise(text.ids, text.vocabulary) if surprise else None
     hits = 0
     with phase(f"scoring {counted(n, unit)}"):
         for scores in score_text(
@@ -106,12 +112,15 @@ def evaluate_text(
             text.vocabulary,
             mixture=mixture,
             stride=stride,
+            k=ALTERNATIVES if surprise else 1,
         ):
             blocks.add(scores.start - 1 + np.arange(len(scores.losses)), scores.losses)
             calibration.add(scores)
             hits += int(np.count_nonzero(scores.hits))
             for each in breakdowns.values():
                 each.add(scores)
+            if each_id is not None:
+                each_id.add(scores)
     loss = float(blocks.sums.sum()) / n
     per_character, interval = text.units.per_character(loss), blocks.interval()
     references = []
@@ -138,6 +147,7 @@ def evaluate_text(
         references=references,
         comparison=comparison(per_character, references),
         groups={name: each.groups() for name, each in breakdowns.items()},
+        surprise=each_id,
     )
 
 

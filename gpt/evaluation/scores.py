@@ -1,6 +1,6 @@
 """Score each character of a text: its loss, and the probability of the most likely character.
 
-Shapes use B windows of W ids, n scored ids and V distinct ids.
+Shapes use B windows of W ids, n scored ids, k likely ids and V distinct ids.
 """
 
 import math
@@ -30,13 +30,15 @@ class Scores:
         start: the index in the text of the first of these ids.
         losses: (n,) nats of each id.
         contexts: (n,) number of ids from which each id was predicted.
-        probabilities: (n,) probability of the most likely id.
+        likely: (n, k) the most likely ids, the most likely one first.
+        probabilities: (n, k) their probabilities.
         hits: (n,) whether the most likely id is the actual one.
     """
 
     start: int
     losses: NDArray[np.float32]
     contexts: NDArray[np.int64]
+    likely: NDArray[np.int64]
     probabilities: NDArray[np.float32]
     hits: NDArray[np.bool_]
 
@@ -48,6 +50,7 @@ def score_text(
     *,
     mixture: Mixture | None = None,
     stride: int | None = None,
+    k: int = 1,
 ) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
@@ -63,6 +66,7 @@ def score_text(
         mixture: counts to mix the network's predictions with.
         stride: the number of ids by which the window moves, at most the network's context; None
             for windows that do not overlap.
+        k: the number of likely ids to return, which is reduced to V if it is larger.
     """
     device, members = next(model.parameters()).device, members_of(model)
     V = members[0].head.out_features
@@ -77,13 +81,13 @@ def score_text(
         logs = logits.float().log_softmax(-1)  # (B, n, V)
         if vocabulary.unknown_id is not None:
             logs[..., vocabulary.unknown_id] -= math.log(vocabulary.unknown)
-        top = logs.max(-1)
-        hits = top.indices == y
+        top = logs.topk(min(k, V))  # (B, n, k)
+        hits = top.indices[..., 0] == y
         if vocabulary.unknown > 1:
             hits &= y != vocabulary.unknown_id  # does not say which of the characters it is
         contexts = torch.arange(x.shape[1] - y.shape[1], x.shape[1]).expand(y.shape) + 1
         losses = -logs.gather(-1, y[..., None])[..., 0]
-        parts = (losses, contexts, top.values.exp(), hits)
+        parts = (losses, contexts, top.indices, top.values.exp(), hits)
         return [part.flatten(0, 1).numpy(force=True) for part in parts]
 
     T = model.config.T if mixture is None else mixture.T
