@@ -14,6 +14,8 @@ from gpt.evaluation.adaptive_loss import adaptive_loss
 from gpt.evaluation.bootstrap import BlockSums
 from gpt.evaluation.scores import score_text
 from gpt.model.transformer import GPT
+from gpt.model.windows import mixed
+from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import PANGRAM, small
 from tests.test_model import TEXTBOOK, config, gpt2_of, shaken
@@ -83,6 +85,26 @@ def test_a_sliding_window_equals_an_oracle_of_one_character_at_a_time(stride: in
     np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-5)
     contexts = np.concatenate([s.contexts for s in scores])
     assert (contexts >= np.minimum(np.arange(1, 98), T - stride + 1)).all()
+
+
+@pytest.mark.parametrize("stride", [1, 2, 13])
+def test_a_sliding_window_of_counts_equals_an_oracle_of_one_character_at_a_time(
+    runs: dict[str, Path], stride: int
+) -> None:
+    """The network sees 13 characters, counts see 26 and begin anew every 3, 2 or 13 characters."""
+    model = api.load(runs["counts"])
+    mixture, ids = model.checkpoint.mixture, model.vocabulary.encode(PANGRAM + PANGRAM)[:98]
+    assert mixture is not None
+    scores = score_text(model.module, ids, model.vocabulary, mixture=mixture, stride=stride)
+    losses = np.concatenate([s.losses for s in scores])
+    expected = []
+    for i in range(1, len(ids)):
+        ends = [min(-(-i // n) * n, len(ids) - 1) for n in (stride, max(1, 3 // stride) * stride)]
+        network, counted = (ids[max(0, e - T) : i] for e, T in zip(ends, (13, 26), strict=True))
+        logits = model.module(to_torch(network)[None])[:, -1:].detach()
+        log_p = mixed(mixture, to_torch(counted)[None], logits)[0, 0]
+        expected.append(-log_p[ids[i]].item())
+    np.testing.assert_allclose(losses, expected, rtol=1e-3, atol=1e-4)
 
 
 @torch.no_grad()

@@ -37,9 +37,10 @@ def evaluate(
         model: the model, from `gpt.load`.
         text: the names of texts; see `train`. They are read with the settings of the run. By
             default, the val split of the run.
-        stride: the number of characters from one window to the next, at most
-            `model.attention_window`. Each character is then predicted from at least `model.T` -
-            `stride` characters before it. By default, windows do not overlap, as in training.
+        stride: the number of characters from one input of the network to the next, at most
+            `model.attention_window`. Each character is then predicted from at least
+            `model.attention_window` - `stride` characters before it, and its counts are of at least
+            7/8 of `model.T`. By default, windows do not overlap, as in training.
         by: properties by which to break the loss down: position, script, word-length or character.
         dynamic: whether to also compute `adaptive_loss`, for which a copy of the model learns from
             each part of the text after scoring it, as compressors do.

@@ -24,8 +24,8 @@ def evaluate(
     text: TextNames = None,
     stride: int | None = option(
         "N",
-        "Predict each character from at least model.T - N characters before it, in windows that "
-        "overlap; default windows that do not, as in training.",
+        "Predict each character from at least model.attention_window - N characters before it, in "
+        "windows that overlap; default windows that do not, as in training.",
         min=1,
     ),
     by: list[str] | None = option(

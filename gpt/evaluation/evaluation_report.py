@@ -14,7 +14,7 @@ from gpt.evaluation.calibration import Calibration, CalibrationBin
 from gpt.evaluation.memorisation import MemorisationReport
 from gpt.evaluation.reference_losses import ReferenceLoss, comparison, reference_losses
 from gpt.evaluation.scored_text import ScoredText
-from gpt.evaluation.scores import score_text
+from gpt.evaluation.scores import score_text, window_stride
 from gpt.evaluation.surprise import ALTERNATIVES, Surprise
 from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
@@ -129,7 +129,7 @@ def evaluate_text(
             references = reference_losses(text.train, text.ids, text.vocabulary, text.units)
     return EvaluationReport(
         text=text.name,
-        rule=rule(T, context, stride, unit),
+        rule=rule(T, context, stride, window_stride(T, stride, mixture), unit),
         unit=unit,
         ids=n,
         characters=text.units.characters,
@@ -151,22 +151,28 @@ def evaluate_text(
     )
 
 
-def rule(T: int, context: int, stride: int | None, unit: str) -> str:
+def rule(T: int, context: int, stride: int | None, step: int | None, unit: str) -> str:
     """Return a phrase that describes the windows, and from which ids each id is predicted.
 
     Args:
         T: the length of a window, in ids.
         context: the number of ids that attention sees at once, at most `T`.
         stride: see `score_text`.
+        step: the ids from one window to the next, if windows overlap; else None.
         unit: what an id stands for: `character` or `byte`.
     """
     attention = "" if context == T else f" (attention sees {context:,} at once)"
-    if stride is None:
+    if stride is None or step is None:
         return (
             f"windows of {T:,} {unit}s{attention} that do not overlap, as in training; each {unit} "
             f"but the first is scored once, from those before it in its window"
         )
+    counted = (
+        f"; counts see windows of {T:,}, one every {step:,}"
+        if (T, stride) != (context, step)
+        else ""
+    )
     return (
-        f"windows of {T:,} {unit}s{attention}, one every {stride:,}; each {unit} but the first is "
-        f"scored once, from at least {T - stride:,} {unit}s before it, or all"
+        f"windows of {context:,} {unit}s, one every {stride:,}{counted}; each {unit} but the first "
+        f"is scored once, from at least {T - step:,} {unit}s before it, or all"
     )
