@@ -185,6 +185,29 @@ def test_characters_outside_the_vocabulary_are_left_out_and_counted(
     assert (code, "2 characters (14.29 %) are not in the model's vocabulary" in out) == (0, True)
 
 
+def test_ppmd_is_given_the_train_split(runs: dict[str, Path], gpt: Gpt) -> None:
+    """And what it writes can be decompressed, so that its size is a code length."""
+    ppmd = pytest.importorskip("pyppmd")
+    whole = (PANGRAM + "né à 日本\n") * 31
+    split = int(0.9 * len(whole))
+    sizes = []
+    for text in (whole[:split], whole[:split] + whole[split + 1 :]):  # the first is not scored
+        encoder, content = ppmd.Ppmd7Encoder(8, 2**28), text.encode()
+        written = encoder.encode(content) + encoder.flush()
+        assert ppmd.Ppmd7Decoder(8, 2**28).decode(written, len(content)) == content
+        sizes.append(len(written))
+    code, out, err = gpt("eval", runs["characters"], "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    losses = {each["name"]: each["loss"] for each in report["references"]}
+    nats = 8 * math.log(2) * (sizes[1] - sizes[0]) / (len(whole) - split - 1)
+    assert losses["PPMd"] == pytest.approx(nats, abs=0.1)  # whole bytes, of few characters
+    best = min(losses, key=lambda name: losses[name])
+    difference = abs(report["loss_per_character"] - losses[best])
+    assert report["comparison"].startswith(f"{difference:.3f} nats per character ")
+    assert report["comparison"].endswith(f" than {best}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
