@@ -78,7 +78,7 @@ def coverage() -> None:
                 noise = source.exponential(size=n + reach) - 1
                 losses = filtered(noise, kernel)[-n:]
                 blocks = BlockSums(n)
-                blocks.add(0, losses.astype(np.float32))
+                blocks.add(np.arange(n), losses.astype(np.float32))
                 interval = blocks.interval()
                 assert interval is not None
                 contained += interval.low < 0 < interval.high
