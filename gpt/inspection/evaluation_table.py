@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LABEL_WIDTH = 12  # width of a label in terminal columns
-MAX_ROWS = 12  # largest number of rows of a table in the terminal
+MAX_TABLE_ROWS = 12  # largest number of rows of a table in the terminal
 
 ReportTable = tuple[tuple[str, ...], Sequence[tuple[str, ...]], str]
 """Heading and rows of a table, and the letters of `make_table` that align its columns."""
@@ -31,9 +31,9 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
         fields.add_row(label, in_one_line(text))
     parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(title)}\n"), (2, fields)]
     for heading, rows, align in report_tables(report):
-        parts += [(0, " "), (2, make_table(heading, rows[:MAX_ROWS], align))]
-        if len(rows) > MAX_ROWS:
-            parts.append((2, f"and {len(rows) - MAX_ROWS:,} more, all in --json"))
+        parts += [(0, " "), (2, make_table(heading, rows[:MAX_TABLE_ROWS], align))]
+        if len(rows) > MAX_TABLE_ROWS:
+            parts.append((2, f"and {len(rows) - MAX_TABLE_ROWS:,} more, all in --json"))
     return render(parts, width)
 
 
