@@ -23,6 +23,7 @@ from gpt.evaluation.student import (
     welch_interval,
 )
 from gpt.inspection.curves_picture import draw_curves
+from gpt.recipe.sweep_plan import PlannedRun, SweepPlan
 from gpt.runs.curves import read_nanogpt_log
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small
@@ -203,6 +204,19 @@ def test_runs_with_the_same_settings_and_seed_are_rows_of_their_own(folder: Path
     comparison = api.compare([run, "again", run])
     assert [len(row.runs) for row in comparison.rows] == [1, 1]
     assert comparison.differences[0].difference == 0
+
+
+def test_runs_of_minutes_are_a_row_though_their_steps_differ(folder: Path) -> None:
+    """Their numbers of steps follow from the clock, so no two seeds have the same settings."""
+    planned = []
+    for seed, steps in ((1, 5), (2, 7)):
+        config = small(seed=seed, train__steps=steps, train__plans=[[0, steps]])
+        api.train(config, text=str(folder / "text.txt"), run_dir=f"m-sweep/seed-{seed}")
+        asked = small(seed=seed, train__minutes=1.0)
+        planned.append(PlannedRun(name=f"seed-{seed}", values={}, asked=asked, config=asked))
+    Path("m-sweep/sweep.json").write_text(SweepPlan(jobs=1, runs=planned).model_dump_json())
+    (row,) = api.compare(["m-sweep"]).rows
+    assert (len(row.runs), row.steps) == (2, 6)
 
 
 def test_without_its_text_a_run_has_the_val_loss_of_training(folder: Path, gpt: Gpt) -> None:
