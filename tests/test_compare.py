@@ -12,8 +12,10 @@ import pytest
 from scipy import stats
 
 from gpt import api
+from gpt.api.evaluation import run_text
 from gpt.errors import UsageError
 from gpt.evaluation.bootstrap import BlockSums
+from gpt.evaluation.scored_text import val_text
 from gpt.evaluation.scores import score_text
 from gpt.evaluation.student import (
     POWER,
@@ -62,8 +64,8 @@ def ignore(*arguments: object) -> None:
 # --- intervals ---
 
 
-def assert_equal(interval: StudentInterval, expected: object) -> None:
-    assert (interval.low, interval.high) == pytest.approx(tuple(expected), rel=1e-9)  # type: ignore[call-overload]
+def assert_equal(interval: StudentInterval, expected: tuple[float, float]) -> None:
+    assert (interval.low, interval.high) == pytest.approx((*expected,), rel=1e-9)
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 2), (5, 7), (3, 113)])
@@ -143,10 +145,7 @@ def test_runs_that_differ_only_by_seed_are_a_row_with_the_sweeps_mean_and_error(
 def oracle_blocks(run: Path, length: int) -> list[float]:
     """The mean loss of each whole block of `length` characters, one character at a time."""
     model = api.load(run)
-    corpus = api.evaluation.run_text(model)
-    from gpt.evaluation.scored_text import val_text
-
-    text = val_text(corpus)
+    text = val_text(run_text(model))
     losses = np.concatenate([s.losses for s in score_text(model.module, text.ids, text.vocabulary)])
     if text.vocabulary.is_bytes:
         characters: list[float] = []
