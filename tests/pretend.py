@@ -218,6 +218,7 @@ class PretendedCuda:
     def __init__(self) -> None:
         self.current = 0
         self.calls: list[tuple[str, int]] = []
+        self.is_capturing = False
 
     def set_device(self, device: torch.device | int) -> None:
         self.current = device if isinstance(device, int) else device.index
@@ -239,11 +240,23 @@ class PretendedCuda:
         return True
 
     @contextmanager
-    def graph(self, graph: object, stream: torch.device | None = None) -> Iterator[None]:
-        """As in torch, graphs without a stream share one on the first GPU of the process."""
+    def graph(
+        self,
+        graph: object,
+        stream: torch.device | None = None,
+        capture_error_mode: str = "global",
+    ) -> Iterator[None]:
+        """As in torch, graphs without a stream share one on the first GPU of the process.
+
+        In the default mode, CUDA refuses most calls of other threads; in any, a second capture.
+        """
         assert stream is not None
+        assert capture_error_mode == "thread_local"
+        assert not self.is_capturing
         self.note(f"capture on a stream of {stream}")
+        self.is_capturing = True
         yield
+        self.is_capturing = False
 
 
 @contextmanager

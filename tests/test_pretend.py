@@ -1,10 +1,13 @@
 """What an accelerator is promised, shown on a pretended one: a CPU's numbers, and no waiting."""
 
 import re
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -33,7 +36,7 @@ from gpt.training.build_step import build_step
 from gpt.training.optimizer import make_optimizers
 from gpt.training.start import train
 from gpt.training.step import TrainStep
-from tests.conftest import metrics_of, small
+from tests.conftest import HANGS_S, metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in, two_gpus
 
 
@@ -142,6 +145,30 @@ def test_a_graph_is_captured_and_replayed_on_the_models_gpu() -> None:
         for _ in range(5):
             step()
     assert cuda.calls == [("capture on a stream of cuda:1", 1), ("replay", 1), ("replay", 1)]
+
+
+def test_threads_capture_their_graphs_one_after_another() -> None:
+    """Bug: a capture failed if another thread allocated memory or captured at the same time."""
+    first_captures, second_comes = Event(), Event()
+
+    def first() -> torch.Tensor:
+        if cuda.is_capturing:
+            first_captures.set()
+            assert second_comes.wait(HANGS_S)
+            time.sleep(0.05)  # for a capture that does not wait
+        return torch.ones(3)
+
+    with two_gpus() as cuda, ThreadPoolExecutor(1) as thread:
+        device = torch.device("cuda:1")
+        steps = [replayed(first, device), replayed(lambda: torch.ones(3), device)]
+        for step in steps:
+            for _ in range(3):
+                step()
+        captured = thread.submit(steps[0])
+        assert first_captures.wait(HANGS_S)
+        second_comes.set()
+        steps[1]()
+        captured.result()
 
 
 def test_an_apple_gpu_is_refused_with_a_torch_that_computes_wrong_attention(

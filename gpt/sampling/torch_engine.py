@@ -1,6 +1,7 @@
 """Engine for GPUs and other devices that numpy cannot use: the model in torch."""
 
 from collections.abc import Callable
+from threading import Lock
 
 import numpy as np
 import torch
@@ -13,6 +14,9 @@ from gpt.model.ensemble import LanguageModel
 from gpt.model.kv_cache import Cache
 
 EAGER_STEPS = 3  # warm-up calls that CUDA needs before a call may be captured as a graph
+
+# A capture begins by waiting for the device, which fails while another thread captures.
+_capturing = Lock()
 
 
 class TorchEngine:
@@ -83,7 +87,8 @@ def replayed(step: Callable[[], Tensor], device: torch.device) -> Callable[[], T
                 # records the kernels without running them; torch's default stream for this
                 # belongs to the device of the first graph of the process
                 stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-                with torch.cuda.graph(graph, stream=stream):
+                mode = "thread_local"  # by default, CUDA would refuse allocations of other threads
+                with _capturing, torch.cuda.graph(graph, stream=stream, capture_error_mode=mode):
                     output = step()
             graph.replay()
         return output
