@@ -1005,3 +1005,47 @@ def test_on_an_accelerator_a_model_whose_depth_is_set_has_a_pace_above_zero() ->
     base = Config.model_validate({"model": {"n_layer": 3, "C": 96}})
     chosen = plan(corpus_of(1_000_000), 5, base, difficulty=TEXT, speed=speed)
     assert speed.predict(chosen.config).train_s > 1e-7
+
+
+def on_gpu(characters: int, times: float, minutes: float = 5, base: Config | None = None) -> Plan:
+    """The plan for a GPU that is `times` as fast as two cores, in `minutes`."""
+    corpus = corpus_of(characters)
+    text = replace(TEXT, train_ids=len(corpus.train))
+    speed = replace(fake_speed(65, times), launches_kernels=True)
+    return plan(corpus, minutes, base, difficulty=text, speed=speed)
+
+
+@pytest.mark.parametrize("times", [100, 1000])
+def test_a_fast_machine_trains_a_compute_optimal_model_on_a_large_text(times: float) -> None:
+    """Bug: the law chose 1.3 to 4.9 million parameters, far outside of the runs it was fitted on.
+
+    An expert would choose about 20 characters per parameter (Hoffmann et al. 2022).
+    """
+    chosen = on_gpu(1_000_000_000, times)
+    model = chosen.config.model
+    characters = chosen.passes * 900_000_000
+    assert (model.ensemble, model.attention_window) == (1, 1024)
+    assert 5 <= characters / chosen.parameters <= 20
+    assert chosen.parameters >= 6_000_000
+    assert "extrapolated" in chosen.describe()[-1]
+    assert chosen.uncertainty > 2 * 0.03 * chosen.val_loss
+
+
+def test_a_fast_machine_trains_many_members_on_a_text_of_a_megabyte() -> None:
+    """Bug: the run ended after 18 to 59 seconds of five minutes, with eight members."""
+    chosen = on_gpu(1_115_394, times=300)
+    assert 16 <= chosen.config.model.ensemble <= 32
+    assert chosen.seconds > 120
+    assert "extrapolated" not in chosen.describe()[-1]
+
+
+def test_a_fast_machine_passes_over_a_text_of_20_mb_at_most_eight_times() -> None:
+    chosen = on_gpu(20_000_000, times=300)
+    assert 2 <= chosen.passes <= 8
+    assert 2 <= chosen.config.model.ensemble <= 8
+
+
+def test_a_small_model_that_is_asked_for_is_trained_for_all_of_the_time() -> None:
+    """Only the law is limited to a compute-optimal number of characters."""
+    base = Config.model_validate({"model": {"n_layer": 2, "C": 64, "ensemble": 1}})
+    assert on_gpu(1_000_000_000, 100, minutes=10, base=base).seconds > 500

@@ -16,9 +16,12 @@ from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.errors import ConfigError
 from gpt.memory import free_bytes
 from gpt.recipe.difficulty import Difficulty
-from gpt.recipe.law import predict
+from gpt.recipe.law import is_trusted, predict
 from gpt.recipe.repetition import repeats_much
 from gpt.recipe.settings import (
+    LARGE_CONTEXT,
+    LARGE_PARAMETERS,
+    LONGEST_CONTEXT,
     TRAIN_COUNTS,
     Choice,
     context_length,
@@ -27,7 +30,7 @@ from gpt.recipe.settings import (
     steps_in,
     with_counts,
 )
-from gpt.recipe.speed import MEMBERS, Pace, Speed, with_members
+from gpt.recipe.speed import LARGE_ENSEMBLES, MEMBERS, Pace, Speed, with_members
 from gpt.status import phase
 from gpt.text.corpus import Corpus
 from gpt.text.splits import train_characters
@@ -98,10 +101,8 @@ class Chooser:
         self.ranks, train = ranks, base.train
         self.shortest_split = min(len(corpus.train), len(corpus.val))
         self.has_counts = bool(self._options("counts", (TRAIN_COUNTS,))[0])
-        context = context_length(self.shortest_split)
-        T = self._options("T", (context,))[0]
-        context = min(T, context) if self.has_counts else T
-        self.T = self._options("attention_window", (context,))[0]  # of the network
+        self.T = self._attention_window(LONGEST_CONTEXT)  # of most networks
+        self.large_T = self._attention_window(LARGE_CONTEXT)  # of large networks
         corpus.check_fits(self.T)
         if repeats is None:
             with phase("measuring how much the text repeats itself"):
@@ -154,7 +155,7 @@ class Chooser:
         if fixed or ids * id_s <= MAX_LAST_EVALUATION * seconds:
             return None
         # T, if it is not set, is at most half of a split; rounding down leaves at least half
-        smallest = 2 * (self._options("T", (2 * self.T,))[0] + 2)
+        smallest = 2 * (self._options("T", (2 * self.large_T,))[0] + 2)
         affordable = int(REDUCED_LAST_EVALUATION * seconds / id_s * characters / ids)
         fraction = max(smallest, affordable) / self.corpus.characters
         digit = 10.0 ** math.floor(math.log10(fraction))
@@ -185,14 +186,12 @@ class Chooser:
         shapes = shapes or self.shapes[:1]  # training refuses the smallest with a message
         runs = [run for shape in shapes for run in self._runs(*shape, text, scored, seconds)]
         fitting = [
-            run
-            for run in runs
-            if run.seconds <= seconds
-            and steps_in(run.choice.characters, self.T, self.batch_size) >= MIN_STEPS
+            run for run in runs if run.seconds <= seconds and self._steps(run.choice) >= MIN_STEPS
         ]
         if not fitting:
             return min(runs, key=lambda run: run.seconds)
-        return min(fitting, key=lambda run: run.val_loss)
+        trusted = [run for run in fitting if is_trusted(run.choice, text)]
+        return min(trusted or fitting, key=lambda run: run.val_loss)
 
     def config(self, choice: Choice, val_fraction: float | None = None) -> Config:
         """Return the config of `choice`, with the explicit settings of `base`.
@@ -202,7 +201,8 @@ class Chooser:
         Raises:
             ConfigError: the settings of `base` do not fit the shape of `choice`.
         """
-        config = settings_for(choice, self.T, self.batch_size, repeats=self.offsets_keys)
+        T = self._window_of(choice)
+        config = settings_for(choice, T, self.batch_size, repeats=self.offsets_keys)
         if self.has_counts:
             val_ids = len(self.corpus.last(self.val_characters(val_fraction)))
             shortest_split = min(self.shortest_split, val_ids)
@@ -257,7 +257,8 @@ class Chooser:
             except ConfigError as error:  # such as a number of heads that does not divide C
                 refused = error
                 continue
-            for members in self._options("ensemble", MEMBERS):
+            sizes = MEMBERS + LARGE_ENSEMBLES * self.speed.launches_kernels
+            for members in self._options("ensemble", sizes):
                 shapes.append((with_members(config, members), replace(choice, members=members)))
         if refused and not shapes:
             raise refused
@@ -267,6 +268,21 @@ class Chooser:
         """Return `options` for model setting `key`, or only its value if `self.base` sets it."""
         model = self.base.model
         return (getattr(model, key),) if key in model.model_fields_set else options
+
+    def _attention_window(self, limit: int) -> int:
+        """Return the attention window that `base` sets, or one of at most `limit` ids."""
+        context = context_length(self.shortest_split, limit)
+        T = self._options("T", (context,))[0]
+        context = min(T, context) if self.has_counts else T
+        window: int = self._options("attention_window", (context,))[0]
+        return window
+
+    def _window_of(self, choice: Choice) -> int:
+        """Return the attention window of the run `choice`."""
+        return self.large_T if choice.parameters(self.speed.V) >= LARGE_PARAMETERS else self.T
+
+    def _steps(self, choice: Choice) -> int:
+        return steps_in(choice.characters, self._window_of(choice), self.batch_size)
 
     def _pace(self, config: Config) -> Pace:
         """Return the pace of `config` on all ranks together."""
@@ -289,8 +305,9 @@ class Chooser:
         training_s = max(training_s, MIN_TRAINING_FRACTION * seconds)
         longest = max(1, int(training_s / pace.train_s))
         max_steps = self.base.train.max_steps or MAX_COUNT
-        while steps_in(longest, self.T, self.batch_size) > max_steps:
-            longest = max_steps * step_characters(longest, self.T, self.batch_size)
+        T = self._window_of(shape)
+        while steps_in(longest, T, self.batch_size) > max_steps:
+            longest = max_steps * step_characters(longest, T, self.batch_size)
         for dropout in self._options("character_dropout", CHARACTER_DROPOUTS):
             choice = replace(shape, characters=longest, token_dropout=dropout)
             loss, choice = _shortened(choice, text)

@@ -79,6 +79,11 @@ MIN_C = 48
 PILOT_LOSSES = (1.2, 5.5)
 FITTED_CHARACTERS, FITTED_PASSES, FITTED_C, FITTED_LAYERS = 10_000_000, 56, 256, 8
 MIN_LOSS_RATIO = 0.49  # smallest ratio of a run's val loss to the pilot's
+# beyond the ranges of the fit
+MAX_OUTSIDE = 2  # ratio to a range from which a prediction is an extrapolation
+CHARACTERS_PER_PARAMETER = 20  # of a compute-optimal run (arXiv:2203.15556, table 3)
+MAX_OPTIMAL_PASSES = 8  # passes over the text of such a run
+EXTRAPOLATED_UNCERTAINTY = 2  # ratio to the uncertainty that it would have otherwise
 # limits of the law: for logs, tables and repeated lines, it predicted half of the measured loss
 MIN_PILOT_LOSS = 1.0  # nats per id
 MAX_REPEATED = 0.4  # fraction of the ids, see `repeated_part`; 0.38 in the fit
@@ -125,8 +130,8 @@ def _excess(
     progress = max(text.pilot_gain, text.pilot_gap)  # the gain on val, or on train
     slope = max(slope, MIN_SLOPE) * min(max(progress / MIN_GAIN, 0.0), 1.0)
     # 3. overfitting, which token dropout and averaging members reduce
-    parameters = 12 * choice.n_layer * choice.C**2 + 5 * text.V * choice.C
-    memorised = (parameters / 1e5) ** fitted.overfit_size * (1e5 / U) ** fitted.overfit_text
+    memorised = (choice.parameters(text.V) / 1e5) ** fitted.overfit_size
+    memorised *= (1e5 / U) ** fitted.overfit_text
     memorised *= fitted.overfit * passes**fitted.overfit_passes
     dropout = choice.token_dropout
     overfit = memorised * math.exp(-fitted.regularised * dropout**fitted.regularised_power)
@@ -178,6 +183,35 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
     return next((reason for reason, applies in reasons.items() if applies), None)
 
 
+def is_trusted(choice: Choice, text: Difficulty) -> bool:
+    """Return whether the law may prefer the run `choice` to others.
+
+    The run is within MAX_OUTSIDE times the ranges of the fit, or it is compute-optimal. Among other
+    runs, the law would choose small models that see far too many characters. An ensemble is not
+    optimal as long as there is new text: one larger model learns more from it.
+    """
+    U, characters = text.train_ids, choice.characters
+    optimal = min(CHARACTERS_PER_PARAMETER * choice.parameters(text.V), MAX_OPTIMAL_PASSES * U)
+    repeats = choice.members == 1 or characters >= U
+    return max(_outside(choice, text)) <= MAX_OUTSIDE or (characters <= optimal and repeats)
+
+
+def is_extrapolated(val_loss: float, choice: Choice, text: Difficulty) -> bool:
+    """Return whether the prediction `val_loss` is for a run unlike those that the law fits."""
+    is_lower = val_loss < MIN_LOSS_RATIO * text.pilot_loss
+    return is_lower or max(_outside(choice, text)) > MAX_OUTSIDE
+
+
+def _outside(choice: Choice, text: Difficulty) -> tuple[float, ...]:
+    """Return the ratio of the run to the largest that was fitted, for each range of the fit."""
+    return (
+        choice.characters / FITTED_CHARACTERS,
+        choice.characters / text.train_ids / FITTED_PASSES,
+        choice.C / FITTED_C,
+        choice.n_layer / FITTED_LAYERS,
+    )
+
+
 def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
     """Return the standard deviation of the prediction `val_loss`, in nats per id.
 
@@ -185,19 +219,18 @@ def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
     if the run or the text is outside of the ranges that the law was fitted to.
     """
     lowest, highest = PILOT_LOSSES
-    factors = (  # by which the run exceeds each range
+    factors = (  # by which the text and the run exceed each range
         lowest / max(text.pilot_loss, MIN_UNCERTAINTY),
         text.pilot_loss / highest,
-        choice.characters / FITTED_CHARACTERS,
-        choice.characters / text.train_ids / FITTED_PASSES,
-        choice.C / FITTED_C,
-        choice.n_layer / FITTED_LAYERS,
+        *_outside(choice, text),
         MIN_LOSS_RATIO * text.pilot_loss / max(val_loss, MIN_UNCERTAINTY),
     )
     outside = sum(math.log(max(1.0, factor)) for factor in factors)
     shorter = min(MAX_PILOT_CHARACTERS, MAX_PILOT_PASSES * text.train_ids) / text.pilot_characters
     relative = UNCERTAINTY * max(1.0, shorter) ** SHORT_PILOT_POWER
     relative *= 1 + OUTSIDE_UNCERTAINTY * outside
+    if is_extrapolated(val_loss, choice, text):
+        relative *= EXTRAPOLATED_UNCERTAINTY
     unfound = text.pilot_repeated - COEFFICIENTS.copied * text.repeated_part
     copying = COPYING_UNCERTAINTY * max(unfound, 0.0)
     return max(MIN_UNCERTAINTY, math.hypot(relative * val_loss, copying))

@@ -19,7 +19,7 @@ from gpt.recipe.difficulty import (
     measure_difficulty,
     pilot_config,
 )
-from gpt.recipe.law import uncertainty, why_unknown
+from gpt.recipe.law import is_extrapolated, uncertainty, why_unknown
 from gpt.recipe.repetition import MAX_SCORED_IDS
 from gpt.recipe.settings import Choice
 from gpt.recipe.speed import Pace, Speed, measure_paces, threads_of_members
@@ -56,6 +56,7 @@ class Plan:
             measured, `train.max_steps` limits it.
         val_loss: the predicted val loss, in nats per character.
         uncertainty: the standard deviation of the prediction, in nats per character.
+        extrapolated: whether the prediction is for a run unlike those that the law was fitted on.
         unknown: why the val loss cannot be predicted, or None. If set, ignore `val_loss`.
         parameters: the number of parameters.
         unit: the name of an id of the text, "character" or "byte".
@@ -67,6 +68,7 @@ class Plan:
     config: Config
     val_loss: float
     uncertainty: float
+    extrapolated: bool
     unknown: str | None
     parameters: int
     unit: str
@@ -93,8 +95,11 @@ class Plan:
                 counts[0] += f", {model.window_counts} in the window so far"
         without = " without counts" if model.counts else ""
         predicted = (
-            f"predicted val loss{without}: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats"
+            f"predicted val loss{without}: {self.val_loss:.2f} ± {self.uncertainty:.2f} nats "
+            "per character"
         )
+        if self.extrapolated:
+            predicted += ", extrapolated from runs of other sizes"
         return [
             f"model: {members}{counted(model.n_layer, 'layer')}, C {model.C}, "
             f"{counted(model.n_head, 'head')}, T {model.T}{attention}; "
@@ -103,7 +108,7 @@ class Plan:
             f"training: steps of {counted(in_step, self.unit)}, about "
             f"{passes} {'pass' if passes == '1' else 'passes'} over the text"
             f"{regularised}{early}",
-            f"no prediction: {self.unknown}" if self.unknown else f"{predicted} per character",
+            f"no prediction: {self.unknown}" if self.unknown else predicted,
         ]
 
 
@@ -182,6 +187,7 @@ def plan(
         config=config,
         val_loss=ids_per_character * run.val_loss,
         uncertainty=ids_per_character * uncertainty(run.val_loss, run.choice, difficulty),
+        extrapolated=is_extrapolated(run.val_loss, run.choice, difficulty),
         unknown=why_unknown(run.choice, difficulty, corpus.vocabulary.unit),
         parameters=parameter_count(config.model, difficulty.V),
         unit=corpus.vocabulary.unit,

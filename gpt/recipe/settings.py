@@ -12,6 +12,8 @@ from gpt.model.transformer import LARGE_VOCABULARY
 
 HEAD_SIZE = 64  # channels; heads of 32 channels learn less in a step (scripts/experiments.md)
 SHORTEST_CONTEXT, LONGEST_CONTEXT = 4, 512  # limits of the attention window, in characters
+LARGE_CONTEXT = 1024  # the upper limit for models of at least LARGE_PARAMETERS
+LARGE_PARAMETERS = 6_000_000  # of the largest models that the law was fitted on
 LONGEST_WINDOW = 16384  # largest T in characters; the loss of models with counts falls up to there
 WINDOW_NUMBERS = 2**22  # largest product of T and the vocabulary size: bounds time and memory
 TRAIN_COUNTS, WINDOW_COUNTS = 8, 6  # longest contexts of counts of train and of the window
@@ -42,16 +44,19 @@ class Choice:
         most = max(1, round(self.C / HEAD_SIZE))
         return next((n for n in range(most, 0, -1) if self.C % (2 * n) == 0), 1)
 
+    def parameters(self, V: int) -> int:
+        """Return about how many parameters one member has, for a vocabulary of `V` ids."""
+        return 12 * self.n_layer * self.C**2 + 5 * V * self.C
 
-def context_length(shortest_split: int) -> int:
-    """Return an attention window that suits the length of the text: a power of two.
+
+def context_length(shortest_split: int, limit: int = LONGEST_CONTEXT) -> int:
+    """Return an attention window that suits the length of the text: a power of two up to `limit`.
 
     `shortest_split` is the length in ids of the train or the val split, whichever is shorter. The
     window is at most a quarter of it, unless the split is very short.
     """
     longest = max(SHORTEST_CONTEXT, min(8, shortest_split - 1), shortest_split // 4)
-    longest = min(LONGEST_CONTEXT, longest)
-    return 1 << longest.bit_length() - 1
+    return 1 << min(limit, longest).bit_length() - 1
 
 
 def with_counts(config: Config, shortest_split: int, V: int) -> Config:

@@ -32,6 +32,7 @@ ACCELERATOR_STEPS = 4
 # each had powers from 0.5 (small models) to 1.1 (scripts/experiments.md).
 MEMBERS_POWER = 0.8
 MEMBERS = (1, 2, 3, 4, 5, 6, 8)  # sizes of the ensembles that are considered
+LARGE_ENSEMBLES = (12, 16, 24, 32)  # the same, only on an accelerator
 
 
 @dataclass(frozen=True)
