@@ -15,18 +15,24 @@ PACKAGE = Path(__file__).resolve().parents[1] / "gpt"
 
 
 def docstrings() -> Iterator[str]:
-    """Yield each docstring below its place and the first line of what it describes."""
+    """Yield each docstring below its file and the signature of what it describes."""
     for path in sorted(PACKAGE.rglob("*.py")):
-        text = path.read_text("utf-8")
-        lines = text.splitlines()
-        for node in ast.walk(ast.parse(text)):
-            if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
-                continue
-            if docstring := ast.get_docstring(node):
-                line = 1 if isinstance(node, ast.Module) else node.lineno
-                described = "" if isinstance(node, ast.Module) else lines[line - 1].strip()
-                place = f"{path.relative_to(PACKAGE.parent)}:{line}"
-                yield f"{place}  {described}\n{docstring}"
+        tree = ast.parse(path.read_text("utf-8"))
+        for signature, docstring in documented(tree, ""):
+            yield f"{path.relative_to(PACKAGE.parent)}  {signature}\n{docstring}"
+
+
+def documented(node: ast.AST, scope: str) -> Iterator[tuple[str, str]]:
+    """Yield the signature and the docstring of `node`, and of all that is defined in it."""
+    name = scope
+    if isinstance(node, ast.ClassDef | ast.FunctionDef):
+        name = f"{scope}.{node.name}".lstrip(".")
+    if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+        arguments = f"({ast.unparse(node.args)})" if isinstance(node, ast.FunctionDef) else ""
+        if docstring := ast.get_docstring(node):
+            yield name + arguments, docstring
+    for child in ast.iter_child_nodes(node):
+        yield from documented(child, name)
 
 
 def main() -> None:
