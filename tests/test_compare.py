@@ -12,8 +12,10 @@ import pytest
 from scipy import stats
 
 from gpt import api
+from gpt.api.evaluation import run_text
 from gpt.errors import UsageError
 from gpt.evaluation.bootstrap import BlockSums
+from gpt.evaluation.scored_text import val_text
 from gpt.evaluation.scores import score_text
 from gpt.evaluation.student import (
     POWER,
@@ -23,6 +25,7 @@ from gpt.evaluation.student import (
     welch_interval,
 )
 from gpt.inspection.curves_picture import draw_curves
+from gpt.recipe.sweep_plan import PlannedRun, SweepPlan
 from gpt.runs.curves import read_nanogpt_log
 from gpt.runs.read import read_summary
 from tests.conftest import PANGRAM, metrics_of, small
@@ -61,8 +64,8 @@ def ignore(*arguments: object) -> None:
 # --- intervals ---
 
 
-def assert_equal(interval: StudentInterval, expected: object) -> None:
-    assert (interval.low, interval.high) == pytest.approx(tuple(expected), rel=1e-9)  # type: ignore[call-overload]
+def assert_equal(interval: StudentInterval, expected: tuple[float, float]) -> None:
+    assert (interval.low, interval.high) == pytest.approx((*expected,), rel=1e-9)
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 2), (3, 2), (5, 7), (3, 113)])
@@ -142,10 +145,7 @@ def test_runs_that_differ_only_by_seed_are_a_row_with_the_sweeps_mean_and_error(
 def oracle_blocks(run: Path, length: int) -> list[float]:
     """The mean loss of each whole block of `length` characters, one character at a time."""
     model = api.load(run)
-    corpus = api.evaluation.run_text(model)
-    from gpt.evaluation.scored_text import val_text
-
-    text = val_text(corpus)
+    text = val_text(run_text(model))
     losses = np.concatenate([s.losses for s in score_text(model.module, text.ids, text.vocabulary)])
     if text.vocabulary.is_bytes:
         characters: list[float] = []
@@ -203,6 +203,19 @@ def test_runs_with_the_same_settings_and_seed_are_rows_of_their_own(folder: Path
     comparison = api.compare([run, "again", run])
     assert [len(row.runs) for row in comparison.rows] == [1, 1]
     assert comparison.differences[0].difference == 0
+
+
+def test_runs_of_minutes_are_a_row_though_their_steps_differ(folder: Path) -> None:
+    """Their numbers of steps follow from the clock, so no two seeds have the same settings."""
+    planned = []
+    for seed, steps in ((1, 5), (2, 7)):
+        config = small(seed=seed, train__steps=steps, train__plans=[[0, steps]])
+        api.train(config, text=str(folder / "text.txt"), run_dir=f"m-sweep/seed-{seed}")
+        asked = small(seed=seed, train__minutes=1.0)
+        planned.append(PlannedRun(name=f"seed-{seed}", values={}, asked=asked, config=asked))
+    Path("m-sweep/sweep.json").write_text(SweepPlan(jobs=1, runs=planned).model_dump_json())
+    (row,) = api.compare(["m-sweep"]).rows
+    assert (len(row.runs), row.steps) == (2, 6)
 
 
 def test_without_its_text_a_run_has_the_val_loss_of_training(folder: Path, gpt: Gpt) -> None:

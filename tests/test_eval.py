@@ -10,9 +10,12 @@ import pytest
 import torch
 
 from gpt import api
+from gpt.evaluation.adaptive_loss import adaptive_loss
 from gpt.evaluation.bootstrap import BlockSums
 from gpt.evaluation.scores import score_text
 from gpt.model.transformer import GPT
+from gpt.model.windows import mixed
+from gpt.text.batches import to_torch
 from gpt.text.vocabulary import Vocabulary
 from tests.conftest import PANGRAM, small
 from tests.test_model import TEXTBOOK, config, gpt2_of, shaken
@@ -82,6 +85,26 @@ def test_a_sliding_window_equals_an_oracle_of_one_character_at_a_time(stride: in
     np.testing.assert_allclose(losses, expected, rtol=1e-4, atol=1e-5)
     contexts = np.concatenate([s.contexts for s in scores])
     assert (contexts >= np.minimum(np.arange(1, 98), T - stride + 1)).all()
+
+
+@pytest.mark.parametrize("stride", [1, 2, 13])
+def test_a_sliding_window_of_counts_equals_an_oracle_of_one_character_at_a_time(
+    runs: dict[str, Path], stride: int
+) -> None:
+    """The network sees 13 characters, counts see 26 and begin anew every 3, 2 or 13 characters."""
+    model = api.load(runs["counts"])
+    mixture, ids = model.checkpoint.mixture, model.vocabulary.encode(PANGRAM + PANGRAM)[:98]
+    assert mixture is not None
+    scores = score_text(model.module, ids, model.vocabulary, mixture=mixture, stride=stride)
+    losses = np.concatenate([s.losses for s in scores])
+    expected = []
+    for i in range(1, len(ids)):
+        ends = [min(-(-i // n) * n, len(ids) - 1) for n in (stride, max(1, 3 // stride) * stride)]
+        network, counted = (ids[max(0, e - T) : i] for e, T in zip(ends, (13, 26), strict=True))
+        logits = model.module(to_torch(network)[None])[:, -1:].detach()
+        log_p = mixed(mixture, to_torch(counted)[None], logits)[0, 0]
+        expected.append(-log_p[ids[i]].item())
+    np.testing.assert_allclose(losses, expected, rtol=1e-3, atol=1e-4)
 
 
 @torch.no_grad()
@@ -162,6 +185,29 @@ def test_characters_outside_the_vocabulary_are_left_out_and_counted(
     assert (code, "2 characters (14.29 %) are not in the model's vocabulary" in out) == (0, True)
 
 
+def test_ppmd_is_given_the_train_split(runs: dict[str, Path], gpt: Gpt) -> None:
+    """And what it writes can be decompressed, so that its size is a code length."""
+    ppmd = pytest.importorskip("pyppmd")
+    whole = (PANGRAM + "né à 日本\n") * 31
+    split = int(0.9 * len(whole))
+    sizes = []
+    for text in (whole[:split], whole[:split] + whole[split + 1 :]):  # the first is not scored
+        encoder, content = ppmd.Ppmd7Encoder(8, 2**28), text.encode()
+        written = encoder.encode(content) + encoder.flush()
+        assert ppmd.Ppmd7Decoder(8, 2**28).decode(written, len(content)) == content
+        sizes.append(len(written))
+    code, out, err = gpt("eval", runs["characters"], "--json")
+    assert code == 0, err
+    report = json.loads(out)
+    losses = {each["name"]: each["loss"] for each in report["references"]}
+    nats = 8 * math.log(2) * (sizes[1] - sizes[0]) / (len(whole) - split - 1)
+    assert losses["PPMd"] == pytest.approx(nats, abs=0.1)  # whole bytes, of few characters
+    best = min(losses, key=lambda name: losses[name])
+    difference = abs(report["loss_per_character"] - losses[best])
+    assert report["comparison"].startswith(f"{difference:.3f} nats per character ")
+    assert report["comparison"].endswith(f" than {best}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -190,3 +236,23 @@ def test_another_text_than_the_runs_is_not_taken_for_its_val_split(gpt: Gpt) -> 
     code, out, err = gpt("eval", run)
     assert (code, out) == (2, "")
     assert "a.txt is not the text that" in err
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_adaptive_loss_scores_before_it_learns_and_changes_no_weight(
+    runs: dict[str, Path], kind: str
+) -> None:
+    """Of one segment, it is the loss; of a text that repeats itself, it is lower."""
+    model = api.load(runs[kind])
+    module, vocabulary, mixture = model.module, model.vocabulary, model.checkpoint.mixture
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    segment = vocabulary.encode(PANGRAM[:14])[:14]
+    (scores,) = score_text(module, segment, vocabulary, mixture=mixture)
+    adaptive = adaptive_loss(module, segment, vocabulary, mixture)
+    assert adaptive == pytest.approx(scores.losses.mean(), rel=1e-4)
+    Path("other.txt").write_text(PANGRAM * 31)
+    report = api.evaluate(model, "other.txt", dynamic=True)
+    assert report.adaptive_loss is not None
+    if mixture is None:  # the gate does not learn, so that counts can be worse on such a text
+        assert report.adaptive_loss < report.loss_per_character
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())

@@ -25,7 +25,9 @@ def evaluate(
     *,
     stride: int | None = None,
     by: str | Sequence[str] = (),
+    dynamic: bool = False,
     memorisation: bool = False,
+    surprise: bool = False,
 ) -> "EvaluationReport":
     """Compute the loss of a model on a text, and compare it with simple predictors.
 
@@ -35,12 +37,17 @@ def evaluate(
         model: the model, from `gpt.load`.
         text: the names of texts; see `train`. They are read with the settings of the run. By
             default, the val split of the run.
-        stride: the number of characters from one window to the next, at most
-            `model.attention_window`. Each character is then predicted from at least `model.T` -
-            `stride` characters before it. By default, windows do not overlap, as in training.
+        stride: the number of characters from one input of the network to the next, at most
+            `model.attention_window`. Each character is then predicted from at least
+            `model.attention_window` - `stride` characters before it, and its counts are of at least
+            7/8 of `model.T`. By default, windows do not overlap, as in training.
         by: properties by which to break the loss down: position, script, word-length or character.
+        dynamic: whether to also compute `adaptive_loss`, for which a copy of the model learns from
+            each part of the text after scoring it, as compressors do.
         memorisation: whether to search samples of the model for copies of the train split, and to
             compare how well it continues prefixes of the train split and of the text.
+        surprise: whether to return the loss and the five most likely characters at each of the
+            first 2**20 characters, for `gpt.inspection.evaluation_page`.
 
     Returns:
         An EvaluationReport: losses with a confidence interval, accuracy, calibration, and losses of
@@ -70,10 +77,24 @@ def evaluate(
             mixture=model.checkpoint.mixture,
             stride=stride,
             by=[by] if isinstance(by, str) else by,
+            surprise=surprise,
         )
+    if dynamic:
+        report = replace(report, adaptive_loss=_adaptive_loss(model, scored))
     if memorisation:
         return replace(report, memorisation=_memorisation(model, scored))
     return report
+
+
+def _adaptive_loss(model: "Model", text: "ScoredText") -> float:
+    """Compute the loss, in nats per character, of a copy of the model that learns from `text`."""
+    from gpt.device import default_modes
+    from gpt.evaluation.adaptive_loss import adaptive_loss
+
+    with phase("scoring the text with a model that learns from it"), default_modes():
+        mixture = model.checkpoint.mixture
+        loss = adaptive_loss(model.module, text.ids, text.vocabulary, mixture)
+    return text.units.per_character(loss)
 
 
 def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":

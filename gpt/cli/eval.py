@@ -1,7 +1,8 @@
 """The command `gpt eval`: measure how well a model predicts a text."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from pathlib import Path
 
 from gpt.cli.options import (
     AnyDevice,
@@ -23,17 +24,24 @@ def evaluate(
     text: TextNames = None,
     stride: int | None = option(
         "N",
-        "Predict each character from at least model.T - N characters before it, in windows that "
-        "overlap; default windows that do not, as in training.",
+        "Predict each character from at least model.attention_window - N characters before it, in "
+        "windows that overlap; default windows that do not, as in training.",
         min=1,
     ),
     by: list[str] | None = option(
         "WHAT",
         "Also show losses by word-length, script, position or character; repeat for more.",
     ),
+    dynamic: bool = flag(
+        "--dynamic",
+        "Also show the loss of a copy of the model that learns from the text after scoring it.",
+    ),
     memorisation: bool = flag(
         "--memorisation",
         "Also show how much of its train split the model repeats, compared with the text.",
+    ),
+    html: Path | None = option(
+        "FILE", "Write a page for a browser that shows how surprising each character was."
     ),
     device: AnyDevice = "auto",
     checkpoint: WhichCheckpoint = "best",
@@ -46,15 +54,31 @@ def evaluate(
     compared with compressors.
     """
     from gpt import api
+    from gpt.inspection.output import check_out, write_out
 
+    if html is not None:
+        check_out(html, "--html", (".html",))
     with phase("loading the run"):
         model = api.load(run, checkpoint, device)
-    report = api.evaluate(model, text, stride=stride, by=by or (), memorisation=memorisation)
+    report = api.evaluate(
+        model,
+        text,
+        stride=stride,
+        by=by or (),
+        dynamic=dynamic,
+        memorisation=memorisation,
+        surprise=html is not None,
+    )
+    title = f"{model.run.resolve().name}, step {model.step}"
+    if html is not None:
+        from gpt.inspection.evaluation_page import evaluation_page
+
+        write_out(html, evaluation_page(report, title), "--html")
     if as_json:
-        result = {"run": str(model.run), "step": model.step} | asdict(report)
-        show(json.dumps(result) + "\n")
+        fields = asdict(replace(report, surprise=None))
+        del fields["surprise"]  # of millions of numbers, for the page
+        show(json.dumps({"run": str(model.run), "step": model.step} | fields) + "\n")
         return
     from gpt.inspection.evaluation_table import evaluation_table
 
-    title = f"{model.run.resolve().name}, step {model.step}"
-    show(evaluation_table(report, title, terminal_width()) + "\n")
+    show((evaluation_table(report, title, terminal_width()) if html is None else str(html)) + "\n")

@@ -28,7 +28,7 @@ class Calibration:
 
     def add(self, scores: Scores) -> None:
         """Add the predictions of some ids."""
-        p = scores.probabilities
+        p = scores.probabilities[:, 0]
         bins = np.minimum((p * BINS).astype(np.int64), BINS - 1)
         columns = np.stack([np.ones(len(p)), p, scores.hits])
         self._sums += np.stack([np.bincount(bins, column, BINS) for column in columns], 1)

@@ -118,7 +118,13 @@ class CountedText:
 
 def name_of(character: str) -> str:
     """Return the code point and name of `character`, such as `U+0041 LATIN CAPITAL LETTER A`."""
-    return f"U+{ord(character):04X} {unicodedata.name(character, '')}".rstrip()
+    point = ord(character)
+    if point < 0x20 or point == 0x7F:  # controls have no name, but their pictures from U+2400 on do
+        picture = chr(0x2400 + min(point, 0x21))
+        name = unicodedata.name(picture).removeprefix("SYMBOL FOR ")
+    else:
+        name = unicodedata.name(character, "")
+    return f"U+{point:04X} {name}".rstrip()
 
 
 def rare_characters(text: CountedText) -> tuple[int, list[Finding]]:

@@ -14,7 +14,8 @@ from gpt.evaluation.calibration import Calibration, CalibrationBin
 from gpt.evaluation.memorisation import MemorisationReport
 from gpt.evaluation.reference_losses import ReferenceLoss, comparison, reference_losses
 from gpt.evaluation.scored_text import ScoredText
-from gpt.evaluation.scores import score_text
+from gpt.evaluation.scores import score_text, window_stride
+from gpt.evaluation.surprise import ALTERNATIVES, Surprise
 from gpt.model.ensemble import LanguageModel
 from gpt.status import phase
 
@@ -40,7 +41,10 @@ class EvaluationReport:
         references: losses of simple predictors, the lowest last.
         comparison: a sentence that compares the model with the best of `references`.
         groups: the loss by a property of the characters, for each requested property.
+        adaptive_loss: nats per character of a copy of the model that learns from the text after
+            scoring it; None if not requested. It is no `val_loss`.
         memorisation: how much of the train split the model repeats; None if not requested.
+        surprise: the loss and the likely characters at each id; None if not requested.
     """
 
     text: str
@@ -62,7 +66,9 @@ class EvaluationReport:
     references: list[ReferenceLoss]
     comparison: str
     groups: dict[str, list[Group]]
+    adaptive_loss: float | None = None
     memorisation: MemorisationReport | None = None
+    surprise: Surprise | None = None
 
 
 def evaluate_text(
@@ -72,6 +78,7 @@ def evaluate_text(
     mixture: Mixture | None = None,
     stride: int | None = None,
     by: Sequence[str] = (),
+    surprise: bool = False,
 ) -> EvaluationReport:
     """Score `text`, and report the results. Long texts need no more memory than short ones.
 
@@ -81,6 +88,7 @@ def evaluate_text(
         mixture: counts to mix the network's predictions with.
         stride: see `score_text`.
         by: the properties by which to break the loss down, keys of PROPERTIES.
+        surprise: whether to return the field `surprise` of the report.
 
     Raises:
         UsageError: `stride` or an element of `by` is wrong.
@@ -95,6 +103,7 @@ def evaluate_text(
     n, unit = text.units.ids, text.vocabulary.unit
     blocks, calibration = BlockSums(n), Calibration()
     breakdowns = {name: Breakdown(name, text.ids, text.vocabulary) for name in dict.fromkeys(by)}
+    each_id = Surprise(text.ids, text.vocabulary) if surprise else None
     hits = 0
     with phase(f"scoring {counted(n, unit)}"):
         for scores in score_text(
@@ -103,12 +112,15 @@ def evaluate_text(
             text.vocabulary,
             mixture=mixture,
             stride=stride,
+            k=ALTERNATIVES if surprise else 1,
         ):
             blocks.add(scores.start - 1 + np.arange(len(scores.losses)), scores.losses)
             calibration.add(scores)
             hits += int(np.count_nonzero(scores.hits))
             for each in breakdowns.values():
                 each.add(scores)
+            if each_id is not None:
+                each_id.add(scores)
     loss = float(blocks.sums.sum()) / n
     per_character, interval = text.units.per_character(loss), blocks.interval()
     references = []
@@ -117,7 +129,7 @@ def evaluate_text(
             references = reference_losses(text.train, text.ids, text.vocabulary, text.units)
     return EvaluationReport(
         text=text.name,
-        rule=rule(T, context, stride, unit),
+        rule=rule(T, context, stride, window_stride(T, stride, mixture), unit),
         unit=unit,
         ids=n,
         characters=text.units.characters,
@@ -135,25 +147,32 @@ def evaluate_text(
         references=references,
         comparison=comparison(per_character, references),
         groups={name: each.groups() for name, each in breakdowns.items()},
+        surprise=each_id,
     )
 
 
-def rule(T: int, context: int, stride: int | None, unit: str) -> str:
+def rule(T: int, context: int, stride: int | None, step: int | None, unit: str) -> str:
     """Return a phrase that describes the windows, and from which ids each id is predicted.
 
     Args:
         T: the length of a window, in ids.
         context: the number of ids that attention sees at once, at most `T`.
         stride: see `score_text`.
+        step: the ids from one window to the next, if windows overlap; else None.
         unit: what an id stands for: `character` or `byte`.
     """
     attention = "" if context == T else f" (attention sees {context:,} at once)"
-    if stride is None:
+    if stride is None or step is None:
         return (
             f"windows of {T:,} {unit}s{attention} that do not overlap, as in training; each {unit} "
             f"but the first is scored once, from those before it in its window"
         )
+    counted = (
+        f"; counts see windows of {T:,}, one every {step:,}"
+        if (T, stride) != (context, step)
+        else ""
+    )
     return (
-        f"windows of {T:,} {unit}s{attention}, one every {stride:,}; each {unit} but the first is "
-        f"scored once, from at least {T - stride:,} {unit}s before it, or all"
+        f"windows of {context:,} {unit}s, one every {stride:,}{counted}; each {unit} but the first "
+        f"is scored once, from at least {T - step:,} {unit}s before it, or all"
     )

@@ -1,11 +1,12 @@
 """Score each character of a text: its loss, and the probability of the most likely character.
 
-Shapes use B windows of W ids, n scored ids and V distinct ids.
+Shapes use B windows of W ids, n scored ids, k likely ids and V distinct ids.
 """
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from gpt.model.windows import mixed, segmented
 from gpt.text.batches import Batch, consecutive_windows, sliding_windows
 from gpt.text.vocabulary import Ids, Vocabulary
 
+COUNTED_AGAIN = 8  # number of windows that overlap in which an id is counted, with `stride`
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -30,13 +33,15 @@ class Scores:
         start: the index in the text of the first of these ids.
         losses: (n,) nats of each id.
         contexts: (n,) number of ids from which each id was predicted.
-        probabilities: (n,) probability of the most likely id.
+        likely: (n, k) the most likely ids, the most likely one first.
+        probabilities: (n, k) their probabilities.
         hits: (n,) whether the most likely id is the actual one.
     """
 
     start: int
     losses: NDArray[np.float32]
     contexts: NDArray[np.int64]
+    likely: NDArray[np.int64]
     probabilities: NDArray[np.float32]
     hits: NDArray[np.bool_]
 
@@ -48,12 +53,14 @@ def score_text(
     *,
     mixture: Mixture | None = None,
     stride: int | None = None,
+    k: int = 1,
 ) -> Iterator[Scores]:
     """Yield the scores of all `ids` but the first, in order.
 
     Each id is predicted from the ids before it in its window. By default, windows do not overlap:
-    the losses are those that `evaluate_each` averages. With `stride`, windows overlap (see
-    `sliding_windows`), so that ids are predicted from more context.
+    the losses are those that `evaluate_each` averages. With `stride`, inputs of the network overlap
+    (see `sliding_windows`), so that ids are predicted from more context. The windows of counts
+    overlap, too (see `window_stride`).
 
     Args:
         model: the network, which is set to evaluation mode.
@@ -61,8 +68,9 @@ def score_text(
         vocabulary: the vocabulary of `ids`. If k characters share the unknown id, and it has
             probability p, each of them has probability p / k.
         mixture: counts to mix the network's predictions with.
-        stride: the number of ids by which the window moves, at most the network's context; None
+        stride: the number of ids by which the input of the network moves, at most its context; None
             for windows that do not overlap.
+        k: the number of likely ids to return, which is reduced to V if it is larger.
     """
     device, members = next(model.parameters()).device, members_of(model)
     V = members[0].head.out_features
@@ -71,25 +79,25 @@ def score_text(
     @torch.inference_mode()
     def score(window: Batch) -> list[NDArray[Any]]:
         x, y = (part.to(device) for part in window)  # (B, W), (B, n)
-        logits = mean_prediction([last_logits(member, x, y.shape[1]) for member in members])
+        logits = mean_prediction([last_logits(each, x, y.shape[1], stride) for each in members])
         if mixture is not None:
             logits = mixed(mixture, x, logits)
         logs = logits.float().log_softmax(-1)  # (B, n, V)
         if vocabulary.unknown_id is not None:
             logs[..., vocabulary.unknown_id] -= math.log(vocabulary.unknown)
-        top = logs.max(-1)
-        hits = top.indices == y
+        top = logs.topk(min(k, V))  # (B, n, k)
+        hits = top.indices[..., 0] == y
         if vocabulary.unknown > 1:
             hits &= y != vocabulary.unknown_id  # does not say which of the characters it is
         contexts = torch.arange(x.shape[1] - y.shape[1], x.shape[1]).expand(y.shape) + 1
         losses = -logs.gather(-1, y[..., None])[..., 0]
-        parts = (losses, contexts, top.values.exp(), hits)
+        parts = (losses, contexts, top.indices, top.values.exp(), hits)
         return [part.flatten(0, 1).numpy(force=True) for part in parts]
 
     T = model.config.T if mixture is None else mixture.T
     B = EVAL_LOGITS // V // T or 1
     start = 1
-    for parts in map_windows(score, _windows(ids, T, stride, B), device):
+    for parts in map_windows(score, _windows(ids, T, window_stride(T, stride, mixture), B), device):
         yield Scores(start, *parts)
         start += len(parts[0])
 
@@ -103,14 +111,34 @@ def _windows(ids: Ids, T: int, stride: int | None, B: int) -> Iterator[Batch]:
         yield from zip(*(torch.split(part, B) for part in batch), strict=True)
 
 
-def last_logits(member: GPT, x: Tensor, n: int) -> Tensor:
-    """Return the logits (B, n, V) of `member` after each of the last `n` ids of windows `x` (B, W).
+def last_logits(member: GPT, x: Tensor, n: int, stride: int | None) -> Tensor:
+    """Return the logits (B, n, V) of the network `member` after the last `n` ids of windows `x`.
 
-    The windows can be longer than the context of the network `member`. If `n` is W, they are
-    divided into segments (see `segmented`). Otherwise, only the last ids that fit into the context
-    are used.
+    Args:
+        member: the network.
+        x: (B, W) windows, which may exceed the network's context.
+        n: the number of ids, W if `stride` is None.
+        stride: ids from one input of the network to the next, which overlap. With None, `x` is
+            predicted in segments (see `segmented`).
     """
-    if n == x.shape[1]:
+    if stride is None:
         return segmented(member, x)
-    logits: Tensor = member.head(member.hidden(x[:, -member.config.T :])[:, -n:])
-    return logits
+    ends = [*range(x.shape[1] - n + stride, x.shape[1], stride), x.shape[1]]
+    starts = [x.shape[1] - n, *ends]
+    parts = [
+        member.head(member.hidden(x[:, max(0, end - member.config.T) : end])[:, start - end :])
+        for start, end in pairwise(starts)
+    ]
+    return torch.cat(parts, 1)
+
+
+def window_stride(T: int, stride: int | None, mixture: Mixture | None) -> int | None:
+    """Return the number of ids from one window of T ids to the next, in `score_text`.
+
+    Counts see far longer windows than the network, and counting them anew every `stride` ids would
+    take too long. Therefore, a window of counts begins every T / COUNTED_AGAIN ids, rounded down to
+    a multiple of `stride`.
+    """
+    if stride is None or mixture is None:
+        return stride
+    return max(1, T // COUNTED_AGAIN // stride) * stride

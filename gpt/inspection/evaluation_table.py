@@ -1,6 +1,7 @@
 """Show the report of an evaluation as tables for the terminal."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpt.evaluation.breakdown import Group
@@ -13,7 +14,10 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 LABEL_WIDTH = 12  # width of a label in terminal columns
-MAX_GROUPS = 12  # largest number of groups of one property in the terminal
+MAX_TABLE_ROWS = 12  # largest number of rows of a table in the terminal
+
+ReportTable = tuple[tuple[str, ...], Sequence[tuple[str, ...]], str]
+"""Heading and rows of a table, and the letters of `make_table` that align its columns."""
 
 
 def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
@@ -26,31 +30,44 @@ def evaluation_table(report: EvaluationReport, title: str, width: int) -> str:
     for label, text in report_lines(report):
         fields.add_row(label, in_one_line(text))
     parts: list[tuple[int, RenderableType]] = [(0, f"{in_one_line(title)}\n"), (2, fields)]
-    if report.memorisation is not None:
-        parts += _memorisation_parts(report.memorisation, report.unit)
-    for property_, groups in report.groups.items():
-        rows = group_rows(groups)
-        heading = (property_, "characters", "nats", "accuracy")
-        parts += [(0, " "), (2, make_table(heading, rows[:MAX_GROUPS], "lrrr"))]
-        if len(rows) > MAX_GROUPS:
-            parts.append((2, f"and {len(rows) - MAX_GROUPS:,} more, all in --json"))
+    for heading, rows, align in report_tables(report):
+        parts += [(0, " "), (2, make_table(heading, rows[:MAX_TABLE_ROWS], align))]
+        if len(rows) > MAX_TABLE_ROWS:
+            parts.append((2, f"and {len(rows) - MAX_TABLE_ROWS:,} more, all in --json"))
     return render(parts, width)
 
 
-def _memorisation_parts(
-    report: MemorisationReport, unit: str
-) -> list[tuple[int, "RenderableType"]]:
-    """Return parts for `render`: a table of copies, a table of recall, and the verdict of `report`.
+def report_tables(report: EvaluationReport) -> list[ReportTable]:
+    """Return the tables of `report`: calibration, memorisation, and the loss by properties."""
+    bins = report.calibration
+    tables: list[ReportTable] = [
+        (
+            ("calibration, in %", *[""] * len(bins)),
+            [
+                ("probability", *[f"{100 * each.probability:.0f}" for each in bins]),
+                ("right", *[f"{100 * each.accuracy:.0f}" for each in bins]),
+                (f"of {report.unit}s", *[f"{100 * each.ids / report.ids:.0f}" for each in bins]),
+            ],
+            "l" + "r" * len(bins),
+        )
+    ]
+    if report.memorisation is not None:
+        tables += _memorisation_tables(report.memorisation, report.unit)
+    for property_, groups in report.groups.items():
+        heading = (property_, "characters", "nats", "accuracy")
+        tables.append((heading, group_rows(groups), "lrrr"))
+    return tables
 
-    `unit` is the noun for what an id stands for: `character` or `byte`.
-    """
-    rows = [
+
+def _memorisation_tables(report: MemorisationReport, unit: str) -> list[ReportTable]:
+    """Return the tables of `report`, whose ids are of the kind `unit`."""
+    copied: list[tuple[str, ...]] = [
         (f"{n} {unit}s", f"{100 * share:.1f} %", f"{100 * report.human.shares[n]:.1f} %")
         for n, share in report.samples.shares.items()
         if n in report.human.shares
     ]
-    rows.append(("longest", f"{report.samples.longest:,}", f"{report.human.longest:,}"))
-    recalled = [
+    copied.append(("longest", f"{report.samples.longest:,}", f"{report.human.longest:,}"))
+    recalled: list[tuple[str, ...]] = [
         (
             f"{report.prefix} then {report.continuation}",
             f"{recall.loss:.3f}",
@@ -60,18 +77,9 @@ def _memorisation_parts(
         )
         for name, recall in (("train split", report.train), ("text", report.unseen))
     ]
-    longest = in_one_line(report.samples.longest_text)
     return [
-        (0, " "),
-        (2, make_table(("in the train split", "samples", "text"), rows, "lrr")),
-        (2, f"longest copy in the samples: {longest}"),
-        (0, " "),
-        (
-            2,
-            make_table(("continued", "nats", "exact", "sampled", "prefixes of"), recalled, "lrrrl"),
-        ),
-        (0, " "),
-        (2, report.verdict),
+        (("in the train split", "samples", "text"), copied, "lrr"),
+        (("continued", "nats", "exact", "sampled", "prefixes of"), recalled, "lrrrl"),
     ]
 
 
@@ -100,8 +108,14 @@ def report_lines(report: EvaluationReport) -> list[tuple[str, str]]:
     ]
     if report.outside:
         lines.insert(1, ("outside", _outside(report)))
+    if report.adaptive_loss is not None:
+        adaptive = f"{report.adaptive_loss:.4f} nats per character, learning from the text"
+        lines.append(("adaptive", adaptive))
     if references:
         lines.append(("compared", f"{', '.join(references)}: {report.comparison}"))
+    if report.memorisation is not None:
+        lines.append(("longest copy", report.memorisation.samples.longest_text))
+        lines.append(("memorised", report.memorisation.verdict))
     return lines
 
 

@@ -1,0 +1,52 @@
+"""The loss and the likely characters at each id of a text, in few bytes.
+
+n: number of ids, k: number of likely ids.
+"""
+
+import numpy as np
+
+from gpt.evaluation.scores import Scores
+from gpt.text.vocabulary import Ids, Vocabulary
+
+ALTERNATIVES = 5  # number of likely ids that are kept at each id
+MAX_SURPRISES = 2**20  # largest number of ids that are kept, the first ones of a text
+MAX_MILLINATS = 2**16 - 1  # largest loss that is kept, in thousandths of a nat
+SQUARE_ROOT_OF_1 = 255  # stored value of the probability 1
+
+
+class Surprise:
+    """Predictions of the first ids of a text, at most MAX_SURPRISES.
+
+    Args:
+        ids: the text. Its first id is not predicted.
+        vocabulary: the vocabulary of `ids`.
+
+    Attributes:
+        ids: (n,) the ids, with the first one.
+        millinats: (n,) uint16 loss of each id in thousandths of a nat; 0 for the first id.
+        likely: (n, k) the most likely ids; all 0 for the first id.
+        roots: (n, k) uint8 square roots of their probabilities, as multiples of 1/255.
+    """
+
+    def __init__(self, ids: Ids, vocabulary: Vocabulary) -> None:
+        self.vocabulary, self.ids = vocabulary, ids[:MAX_SURPRISES]
+        n, k = len(self.ids), min(ALTERNATIVES, len(vocabulary))
+        self.millinats = np.zeros(n, np.uint16)
+        self.likely = np.zeros((n, k), vocabulary.dtype)
+        self.roots = np.zeros((n, k), np.uint8)
+
+    def add(self, scores: Scores) -> None:
+        """Add the scores of consecutive ids."""
+        part = slice(scores.start, scores.start + len(scores.losses))
+        n = len(self.ids[part])  # the text may be longer than what is kept
+        self.millinats[part] = np.minimum(1000 * scores.losses[:n], MAX_MILLINATS).round()
+        self.likely[part] = scores.likely[:n]
+        self.roots[part] = (SQUARE_ROOT_OF_1 * np.sqrt(scores.probabilities[:n])).round()
+
+    def curve(self, points: int) -> list[float]:
+        """Return the mean losses, in nats per id, of about `points` equal parts of the text."""
+        losses = self.millinats[1:]
+        starts = np.unique(np.arange(points) * len(losses) // points)
+        sums = np.add.reduceat(losses, starts, dtype=np.float64)
+        means: list[float] = (sums / np.diff(starts, append=len(losses)) / 1000).tolist()
+        return means
