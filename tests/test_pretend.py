@@ -36,6 +36,7 @@ from gpt.training.build_step import build_step
 from gpt.training.optimizer import make_optimizers
 from gpt.training.start import train
 from gpt.training.step import TrainStep
+from gpt.training.time_budget import CHARACTER, Stopwatch
 from tests.conftest import HANGS_S, metrics_of, small
 from tests.pretend import CPU, PRETEND, count_syncs, plugged_in, two_gpus
 
@@ -536,3 +537,23 @@ def test_the_cpu_waits_for_an_evaluation_once(
         assert syncs() == 1
     assert passes == 2  # the windows of T characters, and the last, shorter one
     assert loss == pytest.approx(evaluate(make(CPU), ids), rel=1e-6)
+
+
+def test_an_evaluation_is_timed_on_a_full_pass(corpus: Corpus, pretend: torch.device) -> None:
+    """Bug: 4,096 characters a thread were timed, few passes of which would occupy a GPU.
+
+    Each pass takes a second here, whatever its size.
+    """
+    step, passes = step_on(pretend, corpus), 0
+
+    def count(*_: object) -> None:
+        nonlocal passes
+        passes += 1
+
+    step.model.register_forward_pre_hook(count)
+    stopwatch = Stopwatch(lambda: float(passes))
+    val = (np.arange(8209) ** 2 % 31).astype(np.uint8)
+    stopwatch.probe(lambda step: None, step, val, step.config, SINGLE)
+    passes = 0
+    evaluate(step.model, val)
+    assert stopwatch.seconds[CHARACTER] * (len(val) - 1) == pytest.approx(passes)

@@ -20,7 +20,7 @@ from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.model.ensemble import LanguageModel, mean_prediction, members_of
 from gpt.model.transformer import cross_entropy
 from gpt.model.windows import mixed, segmented
-from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, scored_windows
+from gpt.text.batches import ACCELERATOR_EVAL_CHARACTERS, EVAL_CHARACTERS, scored_windows
 from gpt.text.corpus import Corpus
 from gpt.text.vocabulary import Ids, Vocabulary
 
@@ -142,6 +142,16 @@ def evaluate_each(
     if stops:
         raise Stopped
     return [each / total_scored for each in sums]
+
+
+def timed_characters(T: int, device: torch.device) -> int:
+    """Return how many ids to score in windows of `T` ids to measure the speed of `evaluate`.
+
+    They occupy all threads of a CPU, or an accelerator.
+    """
+    if device.type == "cpu":
+        return max(EVAL_CHARACTERS, T) * torch.get_num_threads()
+    return max(ACCELERATOR_EVAL_CHARACTERS, T)
 
 
 def map_windows(

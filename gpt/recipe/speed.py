@@ -12,9 +12,8 @@ import torch
 from gpt.config.schema import Config, ModelConfig
 from gpt.device import computing_with, free_cached_memory, select_device
 from gpt.distributed.ranks import SINGLE, Ranks
-from gpt.evaluation.loss import evaluate
+from gpt.evaluation.loss import evaluate, timed_characters
 from gpt.model.ensemble import make_model
-from gpt.text.batches import EVAL_CHARACTERS
 from gpt.text.corpus import Corpus
 from gpt.training.build_step import Update, build_step
 from gpt.training.gradients import takes_threads
@@ -185,9 +184,7 @@ def measure_paces(
         for i, config in enumerate(configs):
             short_part = schedules[i].short_steps / config.train.steps
             step_s = short_part * short_s[i] + (1 - short_part) * long_s[i]
-            characters = (
-                max(EVAL_CHARACTERS, config.model.attention_window) * torch.get_num_threads()
-            )
+            characters = timed_characters(config.model.attention_window, device)
             for _ in range(2):  # the first evaluation takes longer
                 scored: list[int] = []
                 began = time.perf_counter()

@@ -4,14 +4,11 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-import torch
-
 from gpt.config.load import load_config
 from gpt.config.schema import MAX_COUNT, Config
 from gpt.distributed.ranks import Ranks
 from gpt.errors import UsageError
-from gpt.evaluation.loss import evaluate
-from gpt.text.batches import EVAL_CHARACTERS
+from gpt.evaluation.loss import evaluate, timed_characters
 from gpt.text.vocabulary import Ids
 from gpt.training.build_step import Update
 from gpt.training.schedule import Schedule
@@ -83,9 +80,7 @@ class Stopwatch:
             T = schedule.shape(at)[1]
             if T not in self.probed:
                 self.probed[T] = self.time(partial(step, at), ranks)
-        part = val[
-            : max(EVAL_CHARACTERS, config.model.attention_window) * torch.get_num_threads() + 1
-        ]
+        part = val[: timed_characters(config.model.attention_window, update.device) + 1]
         score_s = self.time(partial(evaluate, update.model, part), ranks)
         self.seconds[CHARACTER] = score_s / (len(part) - 1) / ranks.size
 
