@@ -2,6 +2,7 @@
 """Measure what n-gram counts cost and what they bring.
 
     python scripts/bench_counts.py count TEXT                 seconds, memory and bytes of counting
+    python scripts/bench_counts.py evaluation RUN TEXT        CPU time of counts in an evaluation
     python scripts/bench_counts.py sample RUN                 start-up and speed of sampling
     python scripts/bench_counts.py positions RUN TEXT         val loss by position in the window
     python scripts/bench_counts.py windows RUN TEXT           val loss in shorter windows
@@ -48,6 +49,23 @@ def count(text: str) -> None:
         f"{len(corpus.train):,} characters in {seconds:.2f} s: {entries:,} n-grams, "
         f"{megabytes:.1f} MB; peak memory of the process {peak:.0f} MB"
     )
+
+
+def evaluation(run: str, text: str) -> None:
+    """Time an evaluation of the val split, at most 16 windows, with and without counts."""
+    model = load(run)
+    ids = scored_ids(val_of(text), model.vocabulary)[: 16 * model.config.model.T + 1]
+    for name, mixture in (("network alone", None), ("with counts", model.checkpoint.mixture)):
+        wall, cpu = [], []
+        for _ in range(3):
+            began, cpu_began = time.perf_counter(), time.process_time()
+            evaluate(model.module, ids, model.vocabulary, mixture=mixture)
+            wall.append(time.perf_counter() - began)
+            cpu.append(time.process_time() - cpu_began)
+        print(
+            f"{name}: {sorted(wall)[1]:.1f} s, CPU {sorted(cpu)[1]:.1f} s for {len(ids) - 1:,} ids "
+            f"(medians of 3)"
+        )
 
 
 def sample(run: str) -> None:
@@ -152,7 +170,9 @@ def val_of(text: str) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["count", "sample", "positions", "windows", "repeats"])
+    parser.add_argument(
+        "what", choices=["count", "evaluation", "sample", "positions", "windows", "repeats"]
+    )
     parser.add_argument("arguments", nargs="+")
     args = parser.parse_args()
     globals()[args.what](*args.arguments)

@@ -194,7 +194,7 @@ def test_long_contexts_are_counted_as_in_the_train_split(
     first = size - 2  # the largest ids are the ones that could be taken for missing ids
     orders = (3, 7)
     contexts = index_contexts(np.array(train) + first, size, orders)
-    counts = contexts.counts_in_window(np.array(window) + first)
+    counts = contexts.counts_in(np.array(window) + first, slice(None))
     for i in range(1, len(window) + 1):
         for n, found in zip(orders, counts[:, i - 1], strict=True):
             context = window[max(i - n, 0) : i]
@@ -255,6 +255,20 @@ def test_the_keys_of_words_and_lines_are_equal_where_these_are(window: list[int]
     for keys, contexts in zip(CHARACTERS.keys(np.array(window)), (words, above), strict=True):
         for i, j in itertools.combinations(range(len(text)), 2):
             assert (keys[i] == keys[j]) == (contexts[i] == contexts[j])
+
+
+@given(TRAINS, TEXTS.filter(bool), st.integers(0, 43))
+def test_a_window_in_blocks_has_the_predictions_of_the_whole(
+    ids: list[int], window: list[int], start: int
+) -> None:
+    experts = Experts.of(array(ids), V, 3, 3, CHARACTERS)
+    whole = experts.of_window(np.array(window))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gpt.counts.experts.BLOCK_NUMBERS", 3 * experts.size * V)
+        start %= len(window)
+        parts = zip(*experts.blocks(np.array(window), start), strict=True)
+        for expected, blocks in zip(whole, parts, strict=True):
+            np.testing.assert_array_equal(np.concatenate(blocks), expected[start:])
 
 
 def test_window_counts_learn_a_repetition_that_the_train_split_lacks() -> None:

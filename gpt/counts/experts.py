@@ -3,7 +3,7 @@
 Shapes use W ids of the window, E experts (predictors by counts), F features and V distinct ids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -13,16 +13,12 @@ from gpt.counts.kneser_ney import NO_ID, Floats, KneserNey
 from gpt.counts.long_contexts import LongContexts, index_contexts
 from gpt.counts.ngram_counts import NgramCounts, count_ngrams
 from gpt.counts.ngram_tree import NgramTree, TrainCounts
-from gpt.counts.window import (
-    WindowCounts,
-    smoothed_predictions,
-    terms_of,
-    window_predictions,
-)
+from gpt.counts.window import CountsSoFar, WindowCounts, numbered_contexts, terms_of
 from gpt.counts.word_and_line import NAMES, Characters, WordAndLineCounts
 from gpt.text.vocabulary import Ids
 
 MANY_IDS = 1000  # V from which fewer contexts are counted in the window: each takes O(V) time
+BLOCK_NUMBERS = 2**20  # log-probabilities that are computed at once: 4 MB fit into a cache
 MIN_PROBABILITY = 1e-9  # of an expert; avoids log(0) by rounding
 
 
@@ -107,37 +103,47 @@ class Experts:
             (W, E, V) log-probabilities of V ids; and (W, F) features: log(1 + x), where x is the
             number of ids counted after a context or, in the last feature, the prefix's length.
         """
-        N = self.counts.order
+        log_p, features = zip(*self.blocks(ids), strict=True)
+        return np.concatenate(log_p), np.concatenate(features)
+
+    def blocks(self, ids: NDArray[np.int64], start: int = 0) -> Iterator[tuple[Floats, Floats]]:
+        """Yield the results of `of_window` from row `start` on, a few rows at a time."""
+        N, V, W = self.counts.order, self.counts.V, len(ids)
         padded = np.concatenate([np.full(N, NO_ID), ids])
-        contexts = np.zeros((len(ids), 0), np.int64)
+        contexts = np.zeros((W, 0), np.int64)
         if N:
             contexts = np.lib.stride_tricks.sliding_window_view(padded, N)[1:]
-        by_order, totals = self.kneser_ney.predict(contexts)
-        chosen, all_totals = [by_order[n] for n in self.orders], [totals]
-        if self.long_contexts is not None:
-            terms, shares, long_totals = terms_of(self.long_contexts.counts_in_window(ids))
+        by_ids = [CountsSoFar(each, ids) for each in numbered_contexts(ids, self.window_orders)]
+        keys = self.characters.keys(ids) if self.other_contexts else ()
+        others = [CountsSoFar(np.unique(each, return_inverse=True)[1], ids) for each in keys]
+        size = max(1, BLOCK_NUMBERS // (self.size * V))
+        for first in range(start, W, size):
+            rows = slice(first, min(first + size, W))
+            by_order, totals = self.kneser_ney.predict(contexts[rows])
+            chosen = [by_order[n] for n in self.orders]
+            all_totals: list[NDArray[np.number]] = [totals]
             lower = by_order[-1]
-            for p, share in zip(terms, shares, strict=True):
-                lower = p + share[:, None] * lower
+            if self.long_contexts is not None:
+                terms, shares, long_totals = terms_of(self.long_contexts.counts_in(ids, rows))
+                for p, share in zip(terms, shares, strict=True):
+                    lower = p + share[:, None] * lower
+                    chosen.append(lower)
+                all_totals.append(long_totals.T)
+            lower = by_order[-1]
+            for each in by_ids:
+                lower = each.smooth(lower, first)
                 chosen.append(lower)
-            all_totals.append(long_totals.T)
-        by_window, window_totals = window_predictions(ids, by_order[-1], self.window_orders)
-        chosen += by_window
-        all_totals.append(window_totals)
-        for keys in self.characters.keys(ids) if self.other_contexts else ():
-            contexts = np.unique(keys, return_inverse=True)[1]
-            p, counted = smoothed_predictions(contexts, ids, by_order[-1])
-            chosen.append(p)
-            all_totals.append(counted)
-        positions = np.arange(1, len(ids) + 1)[:, None]
-        features = np.log1p(np.concatenate([*all_totals, positions], 1))
-        return log_probabilities(np.stack(chosen, 1)), features.astype(np.float32)
+            chosen += [each.smooth(by_order[-1], first) for each in others]
+            all_totals += [each.totals[rows] for each in (*by_ids, *others)]
+            positions = np.arange(rows.start + 1, rows.stop + 1)[:, None]
+            features = np.log1p(np.concatenate([*all_totals, positions], 1))
+            yield log_probabilities(np.stack(chosen, 1)), features.astype(np.float32)
 
 
 class ExpertState:
     """The experts' predictions for B texts, to each of which ids are appended, as in sampling.
 
-    The distributions of `KneserNey` and `window_predictions` have the form
+    The distributions of `KneserNey` and `CountsSoFar` have the form
 
         P_n = p_n + share_n * P_{n-1}
 
@@ -213,5 +219,5 @@ def long_orders(order: int, V: int) -> tuple[int, ...]:
 
 def log_probabilities(p: Floats) -> Floats:
     """Return log(p). Values of `p` below `MIN_PROBABILITY` are raised to it first."""
-    logs: Floats = np.log(np.maximum(p, np.float32(MIN_PROBABILITY)))
-    return logs
+    logs: Floats = np.maximum(p, np.float32(MIN_PROBABILITY))
+    return np.log(logs, out=logs)

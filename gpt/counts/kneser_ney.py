@@ -65,10 +65,10 @@ class KneserNey:
             freed = (self._freed[n][end] - self._freed[n][start]).astype(np.float32)
             p = p * np.where(total > 0, freed / np.maximum(total, 1), 1).astype(np.float32)[:, None]
             sizes = end - start
-            rows = np.repeat(np.arange(M), sizes)
-            entries = np.arange(len(rows)) + np.repeat(start - np.cumsum(sizes) + sizes, sizes)
-            ids = self.keys[n][entries] % self.V
-            p[rows, ids] += self.discounted[n][entries] / total[rows]
+            entries = np.arange(sizes.sum()) + np.repeat(start - np.cumsum(sizes) + sizes, sizes)
+            # a key is V * context + id, and a cell of `p` is V * row + id
+            cells = self.keys[n][entries] + np.repeat((np.arange(M) - keys) * self.V, sizes)
+            p.reshape(-1)[cells] += self.discounted[n][entries] / np.repeat(total, sizes)
             predictions.append(p)
             totals[:, n - 1] = total
         return predictions, totals

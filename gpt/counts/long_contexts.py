@@ -43,19 +43,22 @@ class LongContexts:
         self._ids = np.concatenate([reversed_ids, np.full(self.L, V)]).astype(dtype)
         self._bytes, self._size = self._ids.tobytes(), dtype.itemsize
 
-    def counts_in_window(self, ids: NDArray[np.int64]) -> Floats:
-        """Return `counts` after each prefix of a window of M `ids`."""
+    def counts_in(self, ids: NDArray[np.int64], rows: slice) -> Floats:
+        """Return the counts after those prefixes of a window that end in `rows`; see `_counts`."""
         missing = np.full(self.L, self.V + 1)
         newest_first = np.concatenate([ids[::-1], missing]).astype(self._ids.dtype)
         contexts = np.lib.stride_tricks.sliding_window_view(newest_first, self.L)
-        return self.counts(contexts[: len(ids)][::-1])
+        contexts = np.ascontiguousarray(contexts[: len(ids)][::-1][rows])
+        return self._counts(contexts, self._search(contexts))
 
     def counts_after(self, last: NDArray[np.int64]) -> Floats:
-        """Return `counts` after the `last` ids of M texts, (L, M), the newest first."""
-        missing = self.V + 1
-        return self.counts(np.where(last < 0, missing, last).T.astype(self._ids.dtype))
+        """Return `_counts` after the `last` ids of M texts, (L, M), the newest first."""
+        contexts = np.where(last < 0, self.V + 1, last).T.astype(self._ids.dtype)
+        keys = [context.tobytes() for context in contexts]
+        found = [bisect_left(self.places, key, key=self._key) for key in keys]
+        return self._counts(contexts, np.array(found))
 
-    def counts(self, contexts: NDArray[np.unsignedinteger]) -> Floats:
+    def _counts(self, contexts: NDArray[np.unsignedinteger], found: NDArray[np.int64]) -> Floats:
         """Return how often each id followed the last ids of `contexts`, (len(orders), M, V).
 
         Of a context that occurs more than `NEAREST` times, that many occurrences are counted:
@@ -63,10 +66,9 @@ class LongContexts:
 
         Args:
             contexts: (M, L) ids, the newest first. Missing ids are V + 1.
+            found: (M,) the index of each context in `places`, or where to insert it.
         """
         M, L = contexts.shape
-        keys = [context.tobytes() for context in contexts]
-        found = np.array([bisect_left(self.places, key, key=self._key) for key in keys])
         near = found[:, None] + np.arange(-NEAREST // 2, NEAREST // 2)
         exists = (near >= 0) & (near < len(self.places))
         places = self.places[np.where(exists, near, 0)].astype(np.int64)
@@ -77,6 +79,17 @@ class LongContexts:
             exists &= (indexed[places, :n] == contexts[:, None, :n]).all(-1)
             counts[i] = np.bincount(cells[exists], minlength=M * self.V)
         return counts.reshape(len(self.orders), M, self.V)
+
+    def _search(self, contexts: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
+        """Search for M `contexts`, (M, L), as `bisect_left` does: faster for many, in threads."""
+        n, dtype = len(self.places), f"S{self.L * self._size}"
+        indexed = np.ndarray(len(self.reversed_ids), dtype, self._bytes, 0, (self._size,))
+        keys, found = contexts.view(dtype)[:, 0], np.zeros(len(contexts), np.int64)
+        for power in range(n.bit_length() - 1, -1, -1):
+            further = found + 2**power
+            is_less = indexed[self.places[np.minimum(further, n) - 1]] < keys
+            found = np.where(is_less & (further <= n), further, found)
+        return found
 
     def _key(self, place: int) -> bytes:
         """Return the context that begins at a place of `reversed_ids`, as bytes."""

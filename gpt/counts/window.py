@@ -4,10 +4,10 @@ After a context, the distribution of the next id is P = p + share * lower. Here 
 (count - DISCOUNT) / total for each id that followed the context before, share is the probability
 that the discounts free, and `lower` is the distribution after a shorter context.
 
-W: number of ids in the window, V: number of distinct ids.
+W: number of ids in the window, M: number of places, V: number of distinct ids.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,24 +18,17 @@ ROOM = 256  # places to append ids to, before the arrays of the texts must grow
 DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shorter contexts
 
 
-def window_predictions(
-    ids: NDArray[np.int64], lower: Floats, orders: Sequence[int]
-) -> tuple[list[Floats], Floats]:
-    """Return distributions of the next id after each prefix of a window, by counts of the prefix.
+def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator[NDArray[np.int64]]:
+    """Yield numbers (W,) of the contexts that end at each place of a window, for each order.
+
+    Equal contexts have equal numbers.
 
     Args:
         ids: (W,) the window.
-        lower: (W, V) the distributions `lower` for the first of `orders`. For each other order,
-            `lower` is the result for the order before.
         orders: the numbers of ids in the contexts, from 1. Each is at most twice the one before.
-
-    Returns:
-        A list with distributions (W, V) for each of `orders`; and an array (W, 2 len(orders)) that
-        has, for each order, the number of ids that followed the context, and of distinct ones.
     """
     W = len(ids)
-    predictions, totals = [], [np.zeros((W, 0), np.float32)]
-    contexts, length, p = np.unique(ids, return_inverse=True)[1], 1, lower
+    contexts, length = np.unique(ids, return_inverse=True)[1], 1
     for n in orders:
         # Give each distinct context of n ids a number. A context is determined by the numbers of
         # its first and its last `length` ids, which together cover it.
@@ -44,55 +37,73 @@ def window_predictions(
         keys = earlier * W + contexts
         keys[: n - 1] = -1 - np.arange(min(n - 1, W))  # contexts shorter than n equal no other
         contexts, length = np.unique(keys, return_inverse=True)[1], n
-        p, counted = smoothed_predictions(contexts, ids, p)
-        predictions.append(p)
-        totals.append(counted)
-    return predictions, np.concatenate(totals, 1)
+        yield contexts
 
 
-def smoothed_predictions(
-    contexts: NDArray[np.integer], ids: NDArray[np.int64], lower: Floats
-) -> tuple[Floats, Floats]:
-    """Return distributions of the next id at each place, by the ids that followed its context.
+class CountsSoFar:
+    """Counts of the ids that followed earlier occurrences of the context of each place of a window.
+
+    Each place has an entry for each id that followed its context before, with the number of times.
+    Few of the V ids did.
 
     Args:
         contexts: (W,) a number for the context that ends at each place; equal contexts have equal
             numbers.
         ids: (W,) the window.
-        lower: (W, V) the `lower` distribution at each place.
 
-    Returns:
-        The distributions (W, V); and an array (W, 2) with the number of ids that followed the
-        context, and the number of distinct ones among these ids.
+    Attributes:
+        totals: (W, 2) for each place, the number of ids that followed its context before, and the
+            number of distinct ones among these ids.
     """
-    counts = _counts_so_far(contexts, ids, lower.shape[1])
-    total = counts.sum(1, keepdims=True)
-    distinct = (counts > 0).sum(1, keepdims=True)
-    share = np.where(total > 0, DISCOUNT * distinct / np.maximum(total, 1), 1)
-    p = lower * share.astype(np.float32)
-    p += np.maximum(counts - np.float32(DISCOUNT), 0) / np.maximum(total, 1)
-    return p, np.concatenate([total, distinct], 1).astype(np.float32)
 
+    def __init__(self, contexts: NDArray[np.integer], ids: NDArray[np.int64]) -> None:
+        W = len(ids)
+        order = np.argsort(contexts, kind="stable")  # places by context, then in order
+        rank = np.empty(W, np.int64)
+        rank[order] = np.arange(W)
+        starts = np.flatnonzero(np.diff(contexts[order], prepend=-1))
+        sizes = np.diff(starts, append=W)
+        # 1. After each place but the last, an id has followed a context once more. Sort these
+        # events by context and id. The count stays the same until the next event of both.
+        keys = contexts[:-1] * (ids.max() + 1) + ids[1:]
+        places = np.argsort(keys, kind="stable")
+        first = np.flatnonzero(np.diff(keys[places], prepend=-1))
+        times = np.diff(first, append=W - 1)  # how often each id follows each context
+        ranks = rank[places]
+        stops = np.append(ranks[1:], 0) + 1
+        last = first + times - 1
+        stops[last] = np.repeat(starts + sizes, sizes)[ranks[last]]
+        counts = np.arange(1, W) - np.repeat(first, times)
+        # 2. Make an entry for each place between two events.
+        spans = stops - ranks - 1
+        events = np.repeat(np.arange(W - 1), spans)
+        entries = np.arange(len(events)) + np.repeat(stops - np.cumsum(spans), spans)
+        entry_places = order[entries]
+        # 3. Sort the entries by place, which is fast for integers of 16 bits.
+        events = events[np.argsort(entry_places.astype(np.min_scalar_type(W)), kind="stable")]
+        self._ids, self._counts = ids[places + 1][events], counts.astype(np.float32)[events]
+        distinct = np.bincount(entry_places, minlength=W)
+        self._starts = np.append(0, np.cumsum(distinct))
+        self.totals = np.empty((W, 2), np.int64)
+        self.totals[order, 0] = np.arange(W) - np.repeat(starts, sizes)
+        self.totals[:, 1] = distinct
 
-def _counts_so_far(
-    contexts: NDArray[np.integer], ids: NDArray[np.int64], V: int
-) -> NDArray[np.float32]:
-    """Return counts (W, V): how often each id followed earlier occurrences of a place's context.
+    def smooth(self, lower: Floats, start: int) -> Floats:
+        """Return the distributions (M, V) of the next id at M places, from place `start` on.
 
-    Element (i, v) is the number of j < i with contexts[j] == contexts[i] and ids[j + 1] == v.
-    """
-    W = len(ids)
-    order = np.argsort(contexts, kind="stable")  # places by context, then in order
-    followed = order + 1 < W  # nothing follows the last place
-    next_ids = np.zeros((W, V), np.float32)
-    next_ids[np.flatnonzero(followed), ids[order[followed] + 1]] = 1
-    before = np.cumsum(next_ids, 0) - next_ids
-    grouped = contexts[order]
-    starts = np.flatnonzero(np.diff(grouped, prepend=-1))
-    before -= np.repeat(before[starts], np.diff(starts, append=W), 0)
-    counts = np.empty_like(before)
-    counts[order] = before
-    return counts
+        `lower` (M, V) are the distributions after shorter contexts.
+        """
+        M, V = lower.shape
+        total, distinct = self.totals[start : start + M].T
+        divisor = np.maximum(total, 1)
+        p = lower * np.where(total, DISCOUNT * distinct / divisor, 1).astype(np.float32)[:, None]
+        entries = slice(self._starts[start], self._starts[start + M])
+        rows = np.repeat(np.arange(M), distinct)
+        discounted = self._counts[entries] - np.float32(DISCOUNT)
+        p.reshape(-1)[rows * V + self._ids[entries]] += (
+            discounted / divisor.astype(np.float32)[rows]
+        )
+        return p
 
 
 class WindowCounts:

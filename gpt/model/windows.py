@@ -20,11 +20,15 @@ def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
         logits: (B, n, V) after the last n ids of each window, of any precision and on any device.
     """
     network = logits.float().log_softmax(-1).cpu().numpy()
-    rows = zip(ids.cpu().numpy(), network, strict=True)
+    n = network.shape[1]
     windows = []
-    for row, each in rows:
-        experts, features = mixture.experts.of_window(row)
-        windows.append(mixture.mix(experts[-len(each) :], features[-len(each) :], each))
+    for row, each in zip(ids.cpu().numpy(), network, strict=True):
+        blocks, done = [], 0
+        for experts, features in mixture.experts.blocks(row, len(row) - n):
+            rows = slice(done, done + len(features))
+            blocks.append(mixture.mix(experts, features, each[rows]))
+            done = rows.stop
+        windows.append(np.concatenate(blocks))
     return torch.from_numpy(np.stack(windows)).to(logits.device)
 
 

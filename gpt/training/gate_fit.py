@@ -100,7 +100,7 @@ class GateFit:
                 for x, y in scored_windows(self.held_out, model.T)
                 for pair in zip(x, y, strict=True)
             ]
-            predicted = [experts.of_window(x.numpy()) for x, _ in self.windows]
+            predicted = [block for x, _ in self.windows for block in experts.blocks(x.numpy())]
         self.log_probabilities = torch.from_numpy(np.concatenate([each for each, _ in predicted]))
         self.features = np.concatenate([each for _, each in predicted])
         self._fitted: tuple[int, Mixture] | None = None  # a step, and the mixture then

@@ -3,6 +3,7 @@
 import torch
 
 from gpt.config.schema import Config, ModelConfig
+from gpt.counts.experts import BLOCK_NUMBERS
 from gpt.device import select_precision
 from gpt.distributed.ranks import SINGLE, Ranks
 from gpt.evaluation.loss import ACCELERATOR_EVAL_LOGITS, EVAL_LOGITS
@@ -111,11 +112,12 @@ def training_bytes(
 def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
     """Return the bytes of predictions by n-gram counts.
 
-    Predictions are stored for all ids that the gate is fitted on, and for a window per thread.
+    Predictions are stored for all ids that the gate is fitted on. Each thread stores the mixture's
+    predictions for a window, and the experts' predictions for a block of it.
     """
     if not model.counts:
         return 0.0
-    of_window = 3 * model.T * V * (model.window_counts + 8)
+    of_window = 4 * model.T * V + 8 * BLOCK_NUMBERS
     return FLOAT_BYTES * (2 * MAX_HELD_OUT_NUMBERS + of_window * threads)
 
 
