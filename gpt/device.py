@@ -260,5 +260,5 @@ class SkipInitialization(TorchFunctionMode):
 
 
 def generator(seed: int, purpose: str, step: int) -> torch.Generator:
-    """Return a torch generator on the CPU for one `purpose` and `step`; see `derive_seed`."""
+    """Return a torch generator on the CPU, seeded by a hash of `seed`, `purpose` and `step`."""
     return torch.Generator().manual_seed(derive_seed(seed, purpose, step))

@@ -104,10 +104,12 @@ def _log(path: Path) -> "ComparedRun":
 
 
 def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
-    """Read a run and score its val split; also return two hashes of val, empty without its text.
+    """Read a run, and score its best checkpoint on its val split.
 
-    Two runs have the same val text if they have one of these hashes in common: that of the scored
-    text, in which rare characters may be unknown, or that of the whole text and the split.
+    Returns:
+        The run, and two hashes: that of the scored text, in which rare characters may be unknown,
+        and that of the whole text with the length of val. Two runs have the same val text if they
+        have a hash in common. If the run's text is missing, there are no hashes.
     """
     with phase("loading the model"):
         from gpt.evaluation.comparison import ComparedRun
@@ -140,7 +142,11 @@ def _measured(folder: Path) -> "tuple[ComparedRun, frozenset[str]]":
 def _scored(
     run: "ComparedRun", model: "Model", corpus: "Corpus"
 ) -> "tuple[ComparedRun, frozenset[str]]":
-    """Return `run` with the losses of `model` on the val split of `corpus`, and hashes of val."""
+    """Add the losses of `model` on the val split of `corpus` to `run`; for hashes see `_measured`.
+
+    Returns:
+        The run with its losses, and two hashes that identify the val text.
+    """
     from gpt.device import default_modes
     from gpt.evaluation.block_losses import block_losses, text_sha256
     from gpt.evaluation.scored_text import val_text

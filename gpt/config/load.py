@@ -71,7 +71,10 @@ def load_config(
 def _scaled_muon_rate(below: Flat, changes: Flat) -> Flat:
     """Scale the Muon learning rate by the same factor as the learning rate.
 
-    `below` contains the old values, and `changes` the new ones. Without a rate, its default counts.
+    Args:
+        below: the old values, by dotted key. If they have no `train.learning_rate`, its default is
+            used.
+        changes: the new values.
 
     Returns:
         `{"train.muon_learning_rate": new_rate}`. An empty dict if `changes` do not set

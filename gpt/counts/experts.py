@@ -70,12 +70,12 @@ class Experts:
 
     @cached_property
     def kneser_ney(self) -> KneserNey:
-        """The counts of the train split in the form that predicts a whole window at once."""
+        """The n-gram counts of the train split, for predicting all ids of a window at once."""
         return KneserNey(self.counts)
 
     @cached_property
     def tree(self) -> NgramTree:
-        """The counts of the train split in the form that predicts one id at a time."""
+        """The n-gram counts of the train split, for predicting one id at a time, as in sampling."""
         return NgramTree(self.counts)
 
     @property

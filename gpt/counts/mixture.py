@@ -32,9 +32,10 @@ MIN_EXPERTS_WEIGHT = 0.05  # smallest sum of the experts' weights that is scaled
 
 @dataclass(frozen=True)
 class Gate:
-    """An MLP with one hidden layer, from F + E + 1 inputs to weights of E experts and the network.
+    """MLP with one hidden layer that computes how much each predictor counts in a prediction.
 
-    The inputs are listed by `gate_inputs`.
+    It maps F + E + 1 inputs (see `gate_inputs`) to E + 1 weights: one for each of E experts, which
+    predict by n-gram counts, and one for the network. F is the number of features of the counts.
 
     Attributes:
         mean: (F + E + 1,) mean of each input on the text that the gate was fitted on.
@@ -115,7 +116,7 @@ class Mixture:
 def mixture_from(
     tensors: Mapping[str, NDArray[Any]], characters: Characters, config: ModelConfig
 ) -> Mixture:
-    """Build the mixture of a model from its stored arrays.
+    """Build the mixture of n-gram counts and network from the stored arrays of a model.
 
     Args:
         tensors: the arrays from `Mixture.tensors`, read from a file that need not be trusted.

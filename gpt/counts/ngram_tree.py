@@ -1,7 +1,8 @@
 """Counts of the train split as a tree, which updates predictions quickly as ids are appended.
 
-B: number of texts, N: number of ids in the longest context, V: number of distinct ids. `KneserNey`
-defines count, D, total and freed.
+B: number of texts, N: number of ids in the longest context, V: number of distinct ids. The formula
+in `KneserNey` defines count, D (the discount of a count), total (the sum of the counts after a
+context) and freed (the sum of their discounts).
 """
 
 from collections.abc import Sequence
@@ -121,7 +122,11 @@ class TrainCounts:
         return p, self.tree.shares.take(self._nodes), self.tree.totals.take(self._nodes)
 
     def _find(self) -> None:
-        """Find the children of each text's nodes: the n-grams that end with a possible next id."""
+        """Look up which ids can follow the last 1 to N ids of each text.
+
+        The node of these last ids is in `_nodes`. Its children are the n-grams that have one more
+        id.
+        """
         first = self.tree.first_children.take(self._nodes)
         sizes = (self.tree.first_children.take(self._nodes + 1) - first).ravel()
         cells = np.arange(0, sizes.size * self.tree.V, self.tree.V)

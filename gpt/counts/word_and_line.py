@@ -42,7 +42,7 @@ class Characters:
 
     @classmethod
     def of(cls, names: Sequence[str]) -> "Characters":
-        """Return the properties of V ids, given the names from `Vocabulary.names`."""
+        """Return which of V ids form words and lines, given the names from `Vocabulary.names`."""
         in_word = [len(name) > 1 or name.isalnum() or name == "_" for name in names]
         return cls(np.array(in_word), names.index("\n") if "\n" in names else MISSING)
 
@@ -65,7 +65,7 @@ class Characters:
         return np.stack([words, self.above_key(above_ids, before, ids)])
 
     def word_starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for each id, the index at which its word begins, (W,).
+        """Return, for each of W `ids`, the index at which its word begins, (W,).
 
         An id that is not part of a word counts as a word of one id.
         """
@@ -75,7 +75,7 @@ class Characters:
         return starts
 
     def line_starts(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return, for each id, the index at which the line of the following id begins, (W,)."""
+        """Return, for each of W `ids`, the index at which the following id's line begins, (W,)."""
         after = np.where(ids == self.newline, np.arange(1, len(ids) + 1), 0)
         starts: NDArray[np.int64] = np.maximum.accumulate(after)
         return starts
@@ -92,11 +92,13 @@ class Characters:
 
 
 class WordAndLineCounts:
-    """Counts of the ids that followed the two contexts in B texts, to each of which ids are added.
+    """Counts of the ids that followed the current word, and the character above, in B texts.
+
+    Ids can be appended to the texts, as in sampling. The module describes the two contexts.
 
     Args:
         window: the texts. Call its `append` and `select` before those of this object.
-        characters: the properties of the ids.
+        characters: which ids form words and lines.
         contexts: `NAMES`, or an empty sequence to count nothing.
     """
 
@@ -157,7 +159,13 @@ class WordAndLineCounts:
         self._line, self._above_line = self._line[rows], self._above_line[rows]
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return p, shares and numbers of ids (see `terms_of`) for each context and text."""
+        """Return the terms of P = p + share * lower for the next id after each context and text.
+
+        P is the distribution after the context, and `lower` that after a shorter one.
+
+        Returns:
+            p, shares and numbers of counted ids, with the shapes that `terms_of` returns.
+        """
         return terms_of(self._counts())
 
     def _counts(self) -> Floats:

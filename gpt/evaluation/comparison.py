@@ -121,12 +121,13 @@ class RowDifference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows of runs, and the difference of each other row from the first.
+    """Rows of runs that differ only by seed, and how the loss of each row differs from the first.
 
     Attributes:
         rows: the rows, in the order of their first runs.
-        differences: the difference of each row but the first.
-        blocks: the number of blocks of the text; 0 if the losses of blocks are unknown.
+        differences: one for each row but the first.
+        blocks: the number of blocks into which the val split is divided for the interval over
+            text; 0 if the losses of blocks are unknown.
         block: the number of characters of each block.
     """
 
@@ -142,8 +143,8 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
     Args:
         runs: one or more runs. Those that differ only by seed form a row. A run with the settings
             and the seed of an earlier one is in another row.
-        losses: the losses for which `seconds_to` is computed. By default, the lowest loss that all
-            runs reach, rounded up to two decimals.
+        losses: val losses. For each, a row has the seconds of training until its runs reached that
+            loss. By default, the lowest loss that all runs reach, rounded up to two decimals.
     """
     if not losses:
         lowest = [min(run.curve.losses) for run in runs if run.curve.losses]

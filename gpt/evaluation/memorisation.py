@@ -68,12 +68,13 @@ class MemorisationReport:
     Attributes:
         prefix: number of ids of each prefix in `train` and `unseen`.
         continuation: number of ids of each continuation.
-        samples: copies of the train split in samples of the model.
+        samples: copies of the train split in texts that the model wrote.
         human: copies of the train split in the evaluated text.
-        train: recall of the train split.
-        unseen: recall of the evaluated text.
-        memorised: whether `samples.shares[COPY_IDS]` exceeds `human.shares[COPY_IDS]`, or
-            `train.exact` exceeds `unseen.exact`, by at least EXCESS.
+        train: how well the model continues prefixes of the train split.
+        unseen: how well the model continues prefixes of the evaluated text.
+        memorised: whether the share of copied substrings of COPY_IDS ids is larger in `samples`
+            than in `human`, or that of exact continuations in `train` than in `unseen`, by at least
+            EXCESS.
         verdict: the conclusion in words.
     """
 

@@ -44,9 +44,10 @@ def parameter_count(config: ModelConfig, vocabulary_size: int) -> int:
 
 
 def staying_pairs(head_size: int) -> int:
-    """Return how many channel pairs (i, i + head_size / 2) `offset_keys` keeps in each key.
+    """Return how many channel pairs (i, i + head_size / 2) of a key `model.key_offset` keeps.
 
-    These are the first pairs. Rotary positions rotate the other pairs less.
+    With this setting, half of the pairs are replaced by those of the previous character's key. The
+    first pairs are kept. The other pairs, which rotary positions rotate less, are replaced.
     """
     return head_size // 4
 

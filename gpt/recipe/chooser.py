@@ -244,7 +244,10 @@ class Chooser:
         return on_device <= MAX_MEMORY_FRACTION * self.free
 
     def _shapes(self) -> list[tuple[Config, Choice]]:
-        """Return (config, choice) for each combination of layers, channels and ensemble members."""
+        """Return each possible model: combinations of layers, channels and ensemble members.
+
+        Each is returned as its config and its Choice. The length of their runs is not chosen yet.
+        """
         shapes: list[tuple[Config, Choice]] = []
         refused: ConfigError | None = None
         both_open = not {"n_layer", "C"} & self.base.model.model_fields_set
@@ -293,9 +296,16 @@ class Chooser:
     def _runs(
         self, config: Config, shape: Choice, text: Difficulty, scored: int, seconds: float
     ) -> Iterator[PredictedRun]:
-        """Yield the best run of a `shape` for each possible value of `character_dropout`.
+        """Yield a run for each possible value of `character_dropout`, with the best length.
 
-        The best run has the length, within `seconds`, with the lowest predicted val loss.
+        The best length is the one, within the time, that has the lowest predicted val loss.
+
+        Args:
+            config: the config of the model.
+            shape: the layers, channels and ensemble members of the model.
+            text: the results of the pilot, a small model trained on the text.
+            scored: the number of ids that the last evaluation scores.
+            seconds: the time that remains.
         """
         pace = self._pace(config)
         each_s = EVALUATION_OVERHEAD_S + self.has_counts * GATE_S

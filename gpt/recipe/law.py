@@ -96,7 +96,11 @@ COPYING_UNCERTAINTY = 0.3  # fraction of the loss that the pilot had not learnt 
 
 
 def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
-    """Return the predicted val loss of the run `choice` on a text, in nats per id: at least 0."""
+    """Return the predicted val loss of the run `choice`, in nats per id: at least 0.
+
+    `text` has the results of the pilot, a small model trained on the text. `fitted` has the
+    coefficients of the formula at the top of this file.
+    """
     if text.V == 1:
         return 0.0
     pilot = Choice(PILOT_LAYERS, PILOT_C, text.pilot_characters)
@@ -112,7 +116,16 @@ def predict(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENT
 def _excess(
     choice: Choice, text: Difficulty, fitted: Coefficients, max_overfit: float = math.inf
 ) -> float:
-    """Return `excess` (formula: top of this file) without the term `repeated`, in nats per id."""
+    """Return the term `excess` of the formula at the top of this file, in nats per id.
+
+    The part `repeated` is left out: `of_repeated` computes it.
+
+    Args:
+        choice: the run whose loss is predicted, or the pilot (the small test model).
+        text: the results of the pilot.
+        fitted: the coefficients.
+        max_overfit: upper limit of the part `overfit`.
+    """
     U, passes = text.train_ids, choice.characters / text.train_ids
     depth, width = choice.n_layer / PILOT_LAYERS, choice.C / PILOT_C
     # 1. what the model learns from the characters that it sees; repeated ones count less
@@ -144,8 +157,9 @@ def _excess(
 def of_repeated(choice: Choice, text: Difficulty, fitted: Coefficients = COEFFICIENTS) -> float:
     """Return how much repeated ids contribute to the predicted val loss, in nats per id.
 
-    Attention heads learn to copy repeated ids in a long run, or with a wide model. The loss of each
-    repeated id then falls to `fitted.copied`.
+    Repeated ids are those in passages that occurred before, so that a model can copy them. Heads
+    learn to copy in a long run, or with a wide model. The loss of each repeated id then falls to
+    `fitted.copied`.
     """
     longer, wider = choice.characters / text.pilot_characters, choice.C / PILOT_C
     copied = min(fitted.copied * text.repeated_part, text.pilot_repeated)
@@ -184,11 +198,12 @@ def why_unknown(choice: Choice, text: Difficulty, unit: str = "character") -> st
 
 
 def is_trusted(choice: Choice, text: Difficulty) -> bool:
-    """Return whether the law may prefer the run `choice` to others.
+    """Return whether the predicted val loss of the run `choice` may be compared with other runs'.
 
-    The run is within MAX_OUTSIDE times the ranges of the fit, or it is compute-optimal. Among other
-    runs, the law would choose small models that see far too many characters. An ensemble is not
-    optimal as long as there is new text: one larger model learns more from it.
+    It may if the run's length and size are at most MAX_OUTSIDE times the largest that the law was
+    fitted on, or if the run is compute-optimal (at most 20 characters per parameter). Without this
+    limit, the law would choose small models that see far too many characters. An ensemble is not
+    optimal before each member has seen the whole text: one larger model learns more from new text.
     """
     U, characters = text.train_ids, choice.characters
     optimal = min(CHARACTERS_PER_PARAMETER * choice.parameters(text.V), MAX_OPTIMAL_PASSES * U)

@@ -27,9 +27,10 @@ STEP_CHARACTERS, MUON_LEARNING_RATE, LEARNING_RATE = 4096, 0.03, 8e-3
 
 @dataclass(frozen=True)
 class Choice:
-    """Settings that the law chooses: shape of a model, and the length and dropout of its training.
+    """Settings of a run that are chosen for the lowest predicted val loss (see law.py).
 
-    `characters` is the number of characters that each member of the ensemble is trained on.
+    `members` is the size of the ensemble, 1 for a single model. `characters` is the number of
+    characters that each member is trained on.
     """
 
     n_layer: int
@@ -45,7 +46,7 @@ class Choice:
         return next((n for n in range(most, 0, -1) if self.C % (2 * n) == 0), 1)
 
     def parameters(self, V: int) -> int:
-        """Return about how many parameters one member has, for a vocabulary of `V` ids."""
+        """Return the approximate number of parameters of one ensemble member, for `V` ids."""
         return 12 * self.n_layer * self.C**2 + 5 * V * self.C
 
 
@@ -99,7 +100,10 @@ def step_characters(characters: float, T: int, batch_size: int | None = None) ->
 
 
 def steps_in(characters: int, T: int, batch_size: int | None = None) -> int:
-    """Return how many steps of `step_characters` fit into `characters` characters, at least 1."""
+    """Return the number of steps, at least 1, of a run of `characters` characters.
+
+    `T` is the context length. If `batch_size` is None, the batch suits the length of the run.
+    """
     return max(1, min(characters // step_characters(characters, T, batch_size), MAX_COUNT))
 
 

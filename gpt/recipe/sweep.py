@@ -61,7 +61,11 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """Result of a combination of values: mean val loss of its seeds, and standard error."""
+    """Results of the runs of a sweep that differ only by seed.
+
+    `values` are the settings that the sweep varies. `mean` and `standard_error` are those of the
+    runs' val losses, in nats per character; None if they are unknown.
+    """
 
     values: dict[str, str]
     mean: float | None
@@ -152,7 +156,7 @@ def run_sweep(
 
 
 def _check_folder(folder: Path, asked: Sequence[PlannedRun], overwrite: bool) -> None:
-    """Raise UsageError if a new sweep cannot use `folder`."""
+    """Raise UsageError if a new sweep cannot use `folder`, such as because it contains a run."""
     if is_run(folder):
         raise UsageError(f"{folder} is the folder of a run; choose another --run-dir")
     if not is_sweep(folder):
@@ -221,7 +225,11 @@ def _at_once(
     jobs: int,
     should_stop: Callable[[], bool],
 ) -> list[SweepRun]:
-    """Call `finish` for each run, in `jobs` threads; if one is interrupted, stop the others."""
+    """Call `finish` for each run, `jobs` runs at once, in threads; return their results.
+
+    If a run is interrupted, the others are stopped. `finish` gets a run, and a function that
+    returns whether to stop.
+    """
     is_over = Event()
 
     def finish_one(run: PlannedRun) -> SweepRun:
@@ -314,7 +322,10 @@ def _finish(
 
 
 def _compared(plan: SweepPlan, ended: Sequence[SweepRun]) -> list[SweepResult]:
-    """Return all combinations, sorted by mean val loss; those whose runs all failed are last."""
+    """Group runs that differ only by seed; return the groups, sorted by mean val loss.
+
+    Groups in which all runs failed are last. `ended` has the result of each run of `plan`.
+    """
     if len({(run.text_sha256, run.config.data.val_fraction) for run in plan.runs}) > 1:
         log.warning("val losses are of different texts; compare only those of the same val split")
     groups: dict[str, SweepResult] = {}

@@ -27,12 +27,12 @@ MAX_SETTING_CHARACTERS = 8  # a longer name of a setting is abbreviated in the n
 
 @dataclass(frozen=True)
 class Combination:
-    """A run of a sweep.
+    """One value of each setting that a sweep varies: the overrides for one run.
 
     Attributes:
-        name: the name of its folder, such as `lr-1e-3,seed-1337`.
-        values: the values, as typed, of the settings that differ between runs.
-        changes: all overrides of the config.
+        name: the name of the run's folder, such as `lr-1e-3,seed-1337`.
+        values: the values, as typed, of the settings that the sweep varies.
+        changes: all overrides of the config, also those that are the same in all runs.
     """
 
     name: str
@@ -127,11 +127,11 @@ def _takes(key: str, value: Any) -> bool:
 
 
 class PlannedRun(BaseModel):
-    """A run of a sweep.
+    """A run of a sweep, as stored in sweep.json.
 
     Attributes:
         name: the name of its folder.
-        values: the values of the settings that differ between runs, as typed.
+        values: the values, as typed, of the settings that the sweep varies.
         asked: the config as the command gives it; settings may be unset.
         is_open: whether gpt chooses the unset settings of `asked` for the text and the time.
         config: the config to train with: `asked`, the chosen settings, and the number of threads.
@@ -148,10 +148,10 @@ class PlannedRun(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings by key that identify the run: no two runs of a sweep have the same.
+        """Settings by dotted key. They identify the run: each run of a sweep has different ones.
 
-        A command resumes the sweep if it asks for runs with the same settings. If `is_open`,
-        settings that `asked` leaves unset are not included.
+        A command resumes the sweep if it asks for runs with the same settings. If gpt chooses the
+        settings that the command leaves unset (`is_open`), these are not included.
         """
         return explicit(self.asked) if self.is_open else all_values(self.asked)
 

@@ -35,7 +35,7 @@ class Curve:
     final_loss: float | None
 
     def scaled(self, factor: float) -> "Curve":
-        """Return the curve with losses in other units: times `factor`."""
+        """Return the curve with all losses multiplied by `factor`, to change their unit."""
         final = None if self.final_loss is None else factor * self.final_loss
         return replace(self, losses=[factor * loss for loss in self.losses], final_loss=final)
 

@@ -62,7 +62,10 @@ def read_summary(run: Path, which: str | int = "best") -> CheckpointData:
 
 
 def read_to_resume(run: Path, step: int) -> tuple[CheckpointData, TrainingState]:
-    """Read the checkpoint of `step` with weights and optimizer state; see `read_checkpoint`."""
+    """Read the weights and the training state (optimizer, progress) of the checkpoint of `step`.
+
+    For exceptions see `read_checkpoint`.
+    """
     return _read(*_find(run, step), layout.MODEL, layout.OPTIMIZER)
 
 

@@ -95,7 +95,10 @@ class Generator:
         self.sources = [self.sources[row] for row in rows]
 
     def _prefill(self, rows: list[int]) -> None:
-        """Prefill the contexts in `rows`, each without its last id, which `step` decodes."""
+        """Prefill the texts with indices `rows`: store keys and values of all ids but the last.
+
+        The method `step` decodes the last id of each text.
+        """
         contexts = [self.contexts[row][:-1] for row in rows]
         longest = max(map(len, contexts), default=0)
         n = max(PREFILL_CHARACTERS // longest, 1) if longest else max(len(rows), 1)

@@ -29,7 +29,8 @@ class Detokenizer:
     def push(self, id_: int, log_probability: float) -> list[tuple[str, float]]:
         """Add an id; return the characters that it completes, with log-probabilities.
 
-        There can be two characters: U+FFFD for an incomplete one before, and that of the new byte.
+        There can be two characters: if the bytes before do not form a character, and the new byte
+        begins another, U+FFFD replaces the bytes before.
         """
         if self.utf8 is None:
             return [(self.names[id_], log_probability)]

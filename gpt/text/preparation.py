@@ -119,7 +119,9 @@ class Task:
         return _hash([places, self._settings()])[:32]
 
     def fingerprint(self) -> str:
-        """Return a hash of the text's files, by `quick_sha256`, and of the settings.
+        """Return a hash that changes if the text's files or the settings change.
+
+        For large files, modification times are hashed instead of contents.
 
         Raises:
             TextError: the text cannot be read.

@@ -11,7 +11,8 @@ the end predicts val far worse. The start can differ from val, for example in a 
 The gate is fitted again at every evaluation, which takes seconds. Each fit starts from the same
 initial gate, so the result depends on the network alone.
 
-n: ids of the held-out part, E: experts, F: features, V: number of distinct ids.
+n: ids of the held-out part, E: experts (predictors by n-gram counts), F: features of the counts,
+V: number of distinct ids.
 """
 
 import numpy as np

@@ -61,7 +61,10 @@ class Backward:
         self.pool = ThreadPoolExecutor(self.workers)
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return the sum of the losses of windows `x` and `y`, divided by the size of the batch."""
+        """Return the sum of the losses on inputs `x` and targets `y`, divided by the batch's ids.
+
+        `x` and `y` (B, T) can be a part of the batch. The losses of all parts add up to the mean.
+        """
         with autocast(self.device, self.precision):
             # (B, T, C) or (B, T, V)
             out = self.forward.hidden(x) if self.fused else self.forward(x)

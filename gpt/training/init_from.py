@@ -78,9 +78,10 @@ def adapted_weights(data: CheckpointData, config: ModelConfig, vocabulary: Vocab
 
 
 def _old_rows(old: Vocabulary, new: Vocabulary) -> list[int]:
-    """Return which row of an old embedding table each id of `new` gets.
+    """Return, for each id of `new`, the index of the row of an old embedding table to copy.
 
-    This is the row of the same character in `old`, or OLD_MEAN for a new character.
+    This is the id of the same character in `old`. For a character that `old` lacks, it is -1, the
+    index of the mean of all old rows, which `adapted_weights` appends to the table.
     """
     if new.is_bytes:
         return list(range(len(new)))

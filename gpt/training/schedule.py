@@ -43,7 +43,7 @@ class Schedule:
 
     @property
     def steps(self) -> int:
-        """Number of steps of the whole run, by the newest plan."""
+        """Number of steps of the whole run, which `replan` can change during training."""
         return (self.plans or (self.unplanned,))[-1][1]
 
     def replan(self, step: int, steps: int) -> None:
@@ -55,7 +55,10 @@ class Schedule:
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
 
     def stored(self, config: Config) -> Config:
-        """Return `config` with the plans of this schedule and its number of steps."""
+        """Return `config` with the number of steps of this schedule, and the history of changes.
+
+        The history, `train.plans`, lets a later run repeat this one without a clock.
+        """
         if self.plans == config.train.plans:
             return config
         changes = {"steps": self.steps, "plans": self.plans}

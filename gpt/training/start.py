@@ -133,9 +133,10 @@ def train(
 def _new_state(
     context: RunContext, device: torch.device, teacher: Teacher | None, clock: Callable[[], float]
 ) -> tuple[RunState, dict[str, str | int]]:
-    """Return the state of a new run at step 0, and a dict that identifies fine-tuned weights.
+    """Return the state of a new run at step 0, and a dict for provenance.jsonl.
 
-    The dict is the second result of `initial_model`.
+    If the run fine-tunes another run, the dict has that run's path, step and hash of weights.
+    Otherwise the dict is empty.
     """
     config, corpus, ranks = context.config, context.corpus, context.ranks
     model, source = initial_model(config, corpus.vocabulary, device)

@@ -46,7 +46,10 @@ class Stopwatch:
         self._since = self.clock()
 
     def lap(self, work: int | str, times: int = 1) -> None:
-        """Attribute the time since the last lap to `work` (see Stopwatch), done `times` times."""
+        """Attribute the time since the last lap to `work`, which was done `times` times.
+
+        `work` is a kind of work: the window length T for a training step, CHARACTER or EVALUATION.
+        """
         before, self._since = self._since, self.clock()
         seconds, count = self._recent.get(work, (0.0, 0))
         self._recent[work] = seconds + self._since - before, count + times
@@ -71,9 +74,16 @@ class Stopwatch:
     def probe(
         self, step: Callable[[int], object], update: Update, val: Ids, config: Config, ranks: Ranks
     ) -> None:
-        """Measure a step of each window length, and a short evaluation, before training.
+        """Measure the seconds of a training step and of scoring a character, before training.
 
-        `step` is called with the number of the step to compute. `val` has the ids to score.
+        Runs can start with shorter windows; then a step of each window length is measured.
+
+        Args:
+            step: computes a step, given its number, without changing the weights.
+            update: the training step, whose model is evaluated.
+            val: the ids to score, of which the first ones are used.
+            config: the settings of the run.
+            ranks: the processes that train the model.
         """
         schedule = Schedule(config)
         for at in (schedule.steps, 0):  # long windows, then short ones
