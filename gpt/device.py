@@ -189,7 +189,7 @@ def compiles(mode: str, device: torch.device) -> bool:
 
 
 def forget_compiled_code(mode: str, device: torch.device) -> None:
-    """Delete the compiled code of earlier models, if models are compiled (see `compiles`).
+    """Delete the compiled code of earlier models, if `compiles(mode, device)` is true.
 
     torch keeps at most 8 compiled variants of a function, and earlier models count, too.
     """
@@ -207,7 +207,7 @@ def compile_model(
 
     Args:
         model: the model to compile, whose `blocks` are its layers.
-        mode: see `compiles`.
+        mode: the setting `train.compile`: `on`, `off` or `auto`, which compiles only on CUDA.
         device: the device of the model.
         rehearse: function called with the compiled model to run a forward and a backward pass for
             each batch shape. Errors of the compiler appear only in such passes.

@@ -35,8 +35,8 @@ def evaluate(
 
     Args:
         model: the model, from `gpt.load`.
-        text: the names of texts; see `train`. They are read with the settings of the run. By
-            default, the val split of the run.
+        text: one text or several, each a file, a folder, a glob, or a name as in `train`. They are
+            read with the settings of the run. By default, the val split of the run.
         stride: the number of characters from one input of the network to the next, at most
             `model.attention_window`. Each character is then predicted from at least
             `model.attention_window` - `stride` characters before it, and its counts are of at least

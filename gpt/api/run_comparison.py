@@ -167,10 +167,11 @@ def _scored(
 
 
 def _settings(folder: Path, model: "Model") -> dict[str, Any]:
-    """Return the settings of a run.
+    """Return the settings of a run, by dotted key.
 
-    Those of a run of a sweep with `train.minutes` are the planned ones: its number of steps follows
-    from the clock, and differs between runs that differ only by seed.
+    If the run belongs to a sweep and has `train.minutes`, return its settings before training.
+    Training replaces the number of steps by one that fits into the time, which can differ even
+    between runs that differ only by seed.
     """
     from gpt.config.schema import values
     from gpt.recipe.sweep_plan import read_plan

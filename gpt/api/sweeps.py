@@ -111,7 +111,7 @@ def is_sweep(settings: Settings) -> bool:
     """Return whether `settings` give several values to a setting that takes one, as in a sweep.
 
     Args:
-        settings: see `sweep`.
+        settings: changes of the config, such as `{"train.learning_rate": [1e-3, 2e-3]}`.
 
     Returns:
         True if `sweep` is the function to call, False if it is `train`.

@@ -85,7 +85,10 @@ class Experts:
 
     @property
     def names(self) -> list[str]:
-        """The experts' names, such as `order 5 of the train split` (contexts of up to 5 ids)."""
+        """Names of the experts (predictors by counts), such as `order 5 of the train split`.
+
+        An expert of order 5 predicts from the last 5 ids or fewer.
+        """
         train = [f"order {n} of the train split" for n in (*self.orders, *self.long_orders)]
         window = [f"order {n} of the window" for n in self.window_orders]
         return [*train, *window, *self.other_contexts]
@@ -179,13 +182,18 @@ class ExpertState:
         self.others.append()
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep only the texts in `rows`."""
+        """Keep only the texts with the indices `rows`, in this order."""
         self.window.select(rows)
         self.train.select(rows)
         self.others.select(rows)
 
     def predict(self) -> tuple[Floats, Floats]:
-        """Return the last rows, (B, E, V) and (B, F), of `Experts.of_window` for each text."""
+        """Return predictions of the next id of each of B texts.
+
+        Returns:
+            (B, E, V) log-probabilities of V ids by E experts (predictors by counts); and (B, F)
+            features of the texts. They equal the last rows of `Experts.of_window` for each text.
+        """
         lengths = self.window.lengths[None]
         by_train, train_shares, train_totals = self.train.predict()
         by_long, long_shares, long_totals = terms_of(self._long_counts())

@@ -23,7 +23,7 @@ NEAREST = 32  # places that are compared with each context
 
 
 class LongContexts:
-    """Sorted places of the train split.
+    """Places of the train split, sorted by the ids before them (their contexts).
 
     Args:
         reversed_ids: (n,) the ids of the train split, the last first.
@@ -44,7 +44,15 @@ class LongContexts:
         self._bytes, self._size = self._ids.tobytes(), dtype.itemsize
 
     def counts_in(self, ids: NDArray[np.int64], rows: slice) -> Floats:
-        """Return the counts after those prefixes of a window that end in `rows`; see `_counts`."""
+        """Return how often each id followed, in the train split, some prefixes of a window.
+
+        Args:
+            ids: the ids of the window.
+            rows: selects M places in the window, at which the prefixes end.
+
+        Returns:
+            (len(orders), M, V) counts of each next id, after the last n ids for each n in `orders`.
+        """
         missing = np.full(self.L, self.V + 1)
         newest_first = np.concatenate([ids[::-1], missing]).astype(self._ids.dtype)
         contexts = np.lib.stride_tricks.sliding_window_view(newest_first, self.L)
@@ -52,21 +60,28 @@ class LongContexts:
         return self._counts(contexts, self._search(contexts))
 
     def counts_after(self, last: NDArray[np.int64]) -> Floats:
-        """Return `_counts` after the `last` ids of M texts, (L, M), the newest first."""
+        """Return how often each id followed, in the train split, the last ids of M texts.
+
+        `last` has the last ids of each text, (L, M), the newest first. The result has the shape
+        (len(orders), M, V).
+        """
         contexts = np.where(last < 0, self.V + 1, last).T.astype(self._ids.dtype)
         keys = [context.tobytes() for context in contexts]
         found = [bisect_left(self.places, key, key=self._key) for key in keys]
         return self._counts(contexts, np.array(found))
 
     def _counts(self, contexts: NDArray[np.unsignedinteger], found: NDArray[np.int64]) -> Floats:
-        """Return how often each id followed the last ids of `contexts`, (len(orders), M, V).
+        """Return how often each id followed each of M contexts in the train split.
 
-        Of a context that occurs more than `NEAREST` times, that many occurrences are counted:
-        those whose longer contexts are the most similar.
+        If a context occurs more than `NEAREST` times, only `NEAREST` occurrences are counted: those
+        whose earlier ids agree the most with the earlier ids of the context.
 
         Args:
             contexts: (M, L) ids, the newest first. Missing ids are V + 1.
             found: (M,) the index of each context in `places`, or where to insert it.
+
+        Returns:
+            (len(orders), M, V) counts of each next id, after the last n ids for each n in `orders`.
         """
         M, L = contexts.shape
         near = found[:, None] + np.arange(-NEAREST // 2, NEAREST // 2)
@@ -98,7 +113,11 @@ class LongContexts:
 
 
 def index_contexts(ids: Ids, V: int, orders: Sequence[int]) -> LongContexts:
-    """Sort the places of the last `INDEXED_IDS` of the train split `ids`. See `LongContexts`."""
+    """Sort the places in the train split `ids` by the ids before them, to look up long contexts.
+
+    Only the last `INDEXED_IDS` ids are used. `orders` are the numbers of ids in the contexts, and V
+    is the number of distinct ids.
+    """
     reversed_ids = ids[-INDEXED_IDS:][::-1].astype(np.min_scalar_type(V - 1))
     n, length = len(reversed_ids), 0
     while (V + 1) ** (length + 1) < 2**63:

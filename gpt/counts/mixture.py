@@ -54,7 +54,10 @@ class Gate:
     bias: Floats
 
     def weights(self, inputs: Floats) -> Floats:
-        """Map inputs (M, F + E + 1) to weights (M, E + 1) of E experts and, last, the network."""
+        """Map inputs (M, F + E + 1) at M positions to weights (M, E + 1).
+
+        The weights are those of E experts (predictors by n-gram counts) and, last, of the network.
+        """
         inputs = (inputs - self.mean) / self.scale
         weights: Floats = np.tanh(inputs @ self.hidden_weight + self.hidden_bias) @ self.weight
         return weights + self.bias
@@ -69,11 +72,11 @@ class Mixture:
     T: int  # ids of a window, beyond which nothing is counted
 
     def mix(self, experts: Floats, features: Floats, network: Floats) -> Floats:
-        """Mix the predictions of the experts and the network.
+        """Mix the predictions of the experts, which use n-gram counts, and the network.
 
         Args:
             experts: (M, E, V) log-probabilities of V ids by E experts, at M positions.
-            features: (M, F) features of the counts, from `Experts.of_window`.
+            features: (M, F) how often contexts were counted, from `Experts.of_window`.
             network: (M, V) log-probabilities of the network.
 
         Returns:
@@ -82,7 +85,11 @@ class Mixture:
         return weighted(self.weights(experts, features, network), experts, network)
 
     def weights(self, experts: Floats, features: Floats, network: Floats) -> Floats:
-        """Return the weights (M, E + 1) of E experts and the network. For arguments see `mix`."""
+        """Return the weights (M, E + 1) of E experts and, last, the network, at M positions.
+
+        Experts are predictors by n-gram counts. The arguments are those of `mix`: log-probabilities
+        of the `experts` and the `network`, and `features` of the counts.
+        """
         return self.gate.weights(gate_inputs(experts, features, network))
 
     def for_sampling(self) -> "Mixture":

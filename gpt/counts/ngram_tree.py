@@ -107,7 +107,7 @@ class TrainCounts:
         self._find()
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep only the texts in `rows`."""
+        """Keep only the texts with the indices `rows`, in this order."""
         self._nodes = self._nodes[:, rows]
         self._find()
 

@@ -41,10 +41,9 @@ def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator
 
 
 class CountsSoFar:
-    """Counts of the ids that followed earlier occurrences of the context of each place of a window.
+    """Counts of the ids that followed the context of each place earlier in the same window.
 
-    Each place has an entry for each id that followed its context before, with the number of times.
-    Few of the V ids did.
+    For each place, only ids with a count above 0 are stored: these are few of the V ids.
 
     Args:
         contexts: (W,) a number for the context that ends at each place; equal contexts have equal
@@ -165,7 +164,7 @@ class WindowCounts:
         self.end += 1
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep only the texts in `rows`."""
+        """Keep only the texts with the indices `rows`, in this order."""
         self.ids, self._matches, self.ends = self.ids[rows], self._matches[rows], self.ends[rows]
         self.rows, self.end = np.arange(len(rows)), int(self.ends.max())
 
@@ -186,7 +185,10 @@ class WindowCounts:
         return counts.reshape(orders, B, self.V)
 
     def _match(self) -> None:
-        """Compute `_matches`, with values of at most `_longest`, from the ids."""
+        """Count for each place how many ids before it equal the last ids of its text.
+
+        Store these numbers, at most `_longest` each, in `_matches`.
+        """
         matched = np.arange(self.ids.shape[1]) < self.ends[:, None]
         for n, last in enumerate(self.last(self._longest), 1):
             equal = (self.ids == last[:, None]) & (last != NO_ID)[:, None]

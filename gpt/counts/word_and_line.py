@@ -83,9 +83,10 @@ class Characters:
     def above_key(
         self, above: NDArray[np.int64], before: NDArray[np.int64], last: NDArray[np.int64]
     ) -> Keys64:
-        """Return keys of contexts of three ids, any of which may be MISSING.
+        """Return 64-bit keys of contexts of three ids, any of which may be MISSING.
 
-        They are the id `above` the next one, and the last two ids, `before` and `last`.
+        `above` is the id at the column of the next id in the line above. `before` and `last` are
+        the last two ids of the text.
         """
         base = len(self.in_word) + 1
         return (((above + 1) * base + before + 1) * base + last + 1).astype(np.uint64)
@@ -153,7 +154,7 @@ class WordAndLineCounts:
         self.keys[1, rows, ends - 1] = self.characters.above_key(above_ids, before, last)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep only the texts in `rows`."""
+        """Keep only the texts with the indices `rows`, in this order."""
         self.keys = self.keys[:, rows]
         self._in_word, self._power = self._in_word[rows], self._power[rows]
         self._line, self._above_line = self._line[rows], self._above_line[rows]

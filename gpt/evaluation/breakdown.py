@@ -51,10 +51,10 @@ class Stretch:
 
 
 class Breakdown:
-    """Sums of losses by one property of the characters.
+    """Sums of the losses of a text by one property of its characters, such as their script.
 
     Args:
-        property_: one of PROPERTIES.
+        property_: a key of PROPERTIES: position, script, word-length or character.
         ids: the whole text.
         vocabulary: the vocabulary of `ids`.
     """

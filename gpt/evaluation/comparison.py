@@ -73,9 +73,10 @@ class Row:
         bits_per_byte: the same in bits per byte of UTF-8.
         final_loss: the val loss at the end of training.
         steps, seconds: the mean number of steps, and seconds of training, at the last evaluation.
-        seconds_to: for each of some losses, the mean seconds of training until an evaluation
-            reached that loss; None if a run did not reach it.
-        parameters, memory_bytes: as for a ComparedRun.
+        seconds_to: by loss, the mean seconds of training until an evaluation reached that loss;
+            None if a run did not reach it.
+        parameters: the number of parameters; None if unknown.
+        memory_bytes: the estimated bytes that training takes on this machine; None if unknown.
     """
 
     number: int
@@ -207,7 +208,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _difference(first: Row, row: Row) -> RowDifference:
-    """Compare `row` with the `first` row."""
+    """Return the loss of `row` minus that of the `first` row, with confidence intervals."""
     losses = [[run.loss for run in each.runs] for each in (first, row)]
     blocks = [[run.blocks for run in each.runs] for each in (first, row)]
     difference = row.loss.mean - first.loss.mean
@@ -230,18 +231,24 @@ def _difference(first: Row, row: Row) -> RowDifference:
         rests_on="seeds" if seeds else "text" if text else "nothing",
         is_different=is_shown and (text is None or text.excludes_zero),
         seeds_needed=needed,
-        conclusion=_conclusion(row.number, difference, text, seeds, needed),
+        conclusion=_conclusion(difference, text, seeds, needed),
     )
 
 
 def _conclusion(
-    row: int,
     difference: float,
     text: StudentInterval | None,
     seeds: StudentInterval | None,
     needed: int | None,
 ) -> str:
-    """Return in words what the intervals show. For the arguments see `RowDifference`."""
+    """Return in words whether a row has another loss than row 1, and on which texts.
+
+    Args:
+        difference: the row's loss minus that of row 1.
+        text: the interval of the difference on other text; None if unknown.
+        seeds: the interval of the difference with other seeds; None if unknown.
+        needed: the number of seeds that would show the difference; None if unknown.
+    """
     word = "better" if difference < 0 else "worse"
     if seeds is None:
         models = "the uncertainty is unknown"

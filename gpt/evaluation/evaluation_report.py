@@ -86,7 +86,7 @@ def evaluate_text(
         model: the network, which is set to evaluation mode.
         text: the text.
         mixture: counts to mix the network's predictions with.
-        stride: see `score_text`.
+        stride: the ids from one input of the network to the next; None if inputs do not overlap.
         by: the properties by which to break the loss down, keys of PROPERTIES.
         surprise: whether to return the field `surprise` of the report.
 
@@ -157,8 +157,8 @@ def rule(T: int, context: int, stride: int | None, step: int | None, unit: str) 
     Args:
         T: the length of a window, in ids.
         context: the number of ids that attention sees at once, at most `T`.
-        stride: see `score_text`.
-        step: the ids from one window to the next, if windows overlap; else None.
+        stride: the ids from one input of the network to the next; None if inputs do not overlap.
+        step: the ids from one window of n-gram counts to the next; None without `stride`.
         unit: what an id stands for: `character` or `byte`.
     """
     attention = "" if context == T else f" (attention sees {context:,} at once)"

@@ -179,7 +179,10 @@ def map_windows(
 
 
 def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
-    """Return the nats to add to the loss of each id: log k if k characters share it, else 0."""
+    """Return the nats to add to the loss of each id: log k for the unknown id, and 0 for others.
+
+    k is the number of different characters that are encoded as the unknown id.
+    """
     shares = torch.eq(ids, -1 if vocabulary.unknown_id is None else vocabulary.unknown_id)
     return shares * math.log(max(vocabulary.unknown, 1))
 

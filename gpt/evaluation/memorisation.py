@@ -173,10 +173,10 @@ def _verdict(
     """Return whether the model memorised its train split, and a sentence about it.
 
     Args:
-        samples: copies in the model's samples.
-        human: copies in unseen text.
-        train: recall of the train split.
-        unseen: recall of unseen text.
+        samples: the substrings of the model's samples that occur in the train split.
+        human: the substrings of unseen text that occur in the train split.
+        train: how well the model continues prefixes of the train split.
+        unseen: how well the model continues prefixes of unseen text.
         unit: what an id stands for: `character` or `byte`.
     """
     copied, usual = (each.shares.get(COPY_IDS, 0.0) for each in (samples, human))

@@ -16,7 +16,7 @@ POWER = 0.8  # probability to show a difference with the seeds that `seeds_neede
 
 @dataclass(frozen=True)
 class SeedMean:
-    """The mean of `n` runs that differ only by seed, and its standard error; None for one run."""
+    """Mean over `n` runs that differ only by seed, and its standard error (None for one run)."""
 
     mean: float
     standard_error: float | None
@@ -62,17 +62,18 @@ def welch_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
 
 
 def seeds_needed(difference: float, variances: float) -> int:
-    """Return how many seeds of each of two configurations show their difference.
+    """Return how many runs of each of two configs are needed to show that their losses differ.
 
-    "Show" means that `welch_interval` excludes zero, with the probability POWER.
+    The runs of a config differ only by seed. To show a difference means that `welch_interval`
+    excludes zero, with the probability POWER.
 
     Args:
         difference: the difference of the two mean losses.
-        variances: the variance of the loss over seeds, summed over both configurations.
+        variances: the variance of the loss over seeds, summed over both configs.
 
     Returns:
-        The number of seeds of each, by the normal approximation with Guenther's correction for a
-        t test (1981, "Sample size formulas for normal theory t tests").
+        The number of seeds for each config, by the normal approximation with Guenther's correction
+        for a t test (1981, "Sample size formulas for normal theory t tests").
     """
     normal = NormalDist()
     z, z_power = normal.inv_cdf((1 + CONFIDENCE) / 2), normal.inv_cdf(POWER)

@@ -20,7 +20,14 @@ MAX_VALUE_CHARACTERS = 24  # characters of a setting's value above which its mid
 
 @dataclass(frozen=True)
 class TextTable:
-    """A table of text. For the attributes see the arguments of `render_table`."""
+    """A table of text.
+
+    Attributes:
+        heading: the titles of the columns.
+        rows: the cells of each row.
+        align: one letter for each column: "l" for left or "r" for right.
+        drop: the titles of columns to leave out, in this order, if a terminal is too narrow.
+    """
 
     heading: Sequence[str]
     rows: Sequence[Sequence[str]]

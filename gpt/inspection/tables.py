@@ -51,10 +51,14 @@ def render_table(
 def make_table(
     heading: Sequence[str], rows: Sequence[Sequence[str]], align: str, width: int | None = None
 ) -> "Table":
-    """Return a table for `render`. The arguments are those of `render_table`.
+    """Return a table for `render`.
 
-    If all titles are empty, the heading is hidden. If `width` is set, long cells are cut, and a
-    left-aligned last column fills the remaining width.
+    Args:
+        heading: the titles of the columns. If all are empty, the heading is hidden.
+        rows: the cells of each row.
+        align: one letter for each column: "l" for left or "r" for right.
+        width: if set, long cells are cut, and a left-aligned last column fills this width, in
+            columns of the terminal.
     """
     from rich.table import Table
 

@@ -85,7 +85,7 @@ def example(seed: int) -> tuple[Tensor, Head]:
 
 
 def by_layers() -> Head:
-    """Return a `Head` from 3 channels to 2, whose weights are drawn with `LINEAR_SEED`."""
+    """Return a `Head` from 3 to 2 channels, with random weights drawn with seed `LINEAR_SEED`."""
     torch.manual_seed(six_words.LINEAR_SEED)
     return Head(3, 2, causal=False)
 

@@ -89,7 +89,7 @@ class Trained:
 def trained_model(
     name: str, model: LanguageModel, vocabulary: Vocabulary, seed: int, text: str | None = None
 ) -> Trained:
-    """Run `model` on `text`; return both, and the residual stream before each block.
+    """Run `model` on `text`; return the model, the text, and the residual stream before each block.
 
     Args:
         name: the name of the run.

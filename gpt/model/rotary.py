@@ -42,7 +42,8 @@ class Rotary(nn.Module):
 def split_offset(k: Tensor) -> tuple[Tensor, Tensor]:
     """Split keys (..., head_size) into the channels that `offset_keys` keeps and those it replaces.
 
-    The replaced channels are those that rotary positions rotate least.
+    `offset_keys` replaces channels of each key by those of the previous key: the half of the
+    channels that rotary positions rotate least.
 
     Returns:
         Two views of `k`: the kept and the replaced channels, (..., 2, P) each. P is the number of

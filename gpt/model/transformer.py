@@ -159,10 +159,14 @@ class GPT(nn.Module):
         member: int = 0,
         streams: list[Tensor] | None = None,
     ) -> Tensor:
-        """Return the input (B, T, C) of the output layer; `forward` explains the other arguments.
+        """Return the input (B, T, C) of the output layer.
 
-        If `streams` is given, append n_layer + 1 tensors (B, T, C) to it: the residual stream
-        before each block and after the last block.
+        Args:
+            ids: (B, T), at most `config.T` characters each. MASKED ids have a zero embedding.
+            cache: keys and values of the texts that `ids` continue; `ids` are appended to it.
+            member: index of this model in an ensemble whose members share `cache`, or 0.
+            streams: a list, to which n_layer + 1 tensors (B, T, C) are appended: the residual
+                stream before each block and after the last block.
         """
         T = ids.shape[1]
         if T > self.config.T:

@@ -126,7 +126,7 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return the config of `choice`, but with the nearest allowed layers and channels.
+        """Return the config of `choice`, with the nearest allowed numbers of layers and channels.
 
         For example, only one number of layers is allowed if the user has set `model.n_layer`.
         """
@@ -273,7 +273,7 @@ class Chooser:
         return (getattr(model, key),) if key in model.model_fields_set else options
 
     def _attention_window(self, limit: int) -> int:
-        """Return the attention window that `base` sets, or one of at most `limit` ids."""
+        """Return the attention window in ids: the one that the user has set, or at most `limit`."""
         context = context_length(self.shortest_split, limit)
         T = self._options("T", (context,))[0]
         context = min(T, context) if self.has_counts else T
@@ -281,7 +281,7 @@ class Chooser:
         return window
 
     def _window_of(self, choice: Choice) -> int:
-        """Return the attention window of the run `choice`."""
+        """Return the attention window in ids: longer if the model of `choice` is large."""
         return self.large_T if choice.parameters(self.speed.V) >= LARGE_PARAMETERS else self.T
 
     def _steps(self, choice: Choice) -> int:

@@ -230,8 +230,10 @@ def _outside(choice: Choice, text: Difficulty) -> tuple[float, ...]:
 def uncertainty(val_loss: float, choice: Choice, text: Difficulty) -> float:
     """Return the standard deviation of the prediction `val_loss`, in nats per id.
 
-    It is larger if the pilot was short, if the pilot has not yet learnt to copy repeated ids, and
-    if the run or the text is outside of the ranges that the law was fitted to.
+    `choice` is the run whose loss is predicted, and `text` has the results of the pilot, a small
+    model trained briefly on the text. The deviation is larger if the pilot was short, if the pilot
+    has not yet learnt to copy repeated ids, and if the run or the text is outside of the ranges
+    that the coefficients were fitted to.
     """
     lowest, highest = PILOT_LOSSES
     factors = (  # by which the text and the run exceed each range

@@ -198,7 +198,7 @@ def plan(
 
 
 def _first_measured(speed: Speed) -> tuple[tuple[int, int], ...]:
-    """Return (layers, channels) of the models that are measured first."""
+    """Return (layers, channels) of the models whose training speed is measured first."""
     return FIRST_ON_ACCELERATOR if speed.launches_kernels else FIRST_MEASURED
 
 

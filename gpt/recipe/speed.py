@@ -1,4 +1,4 @@
-"""Measure how fast some models train on this machine, and interpolate the pace of other models."""
+"""Measure how fast some models train on this machine, and interpolate the speed of other models."""
 
 import gc
 import time
@@ -49,7 +49,7 @@ class Pace:
 
 @dataclass
 class Speed:
-    """The measured paces of some configs. The paces of other configs are interpolated.
+    """The measured paces (seconds per character) of some configs; others are interpolated.
 
     On an accelerator, launching the kernels of a step can take longer than computing them. The
     seconds of a training step are then fitted as a + b * layers + c * operations.
@@ -102,7 +102,10 @@ class Speed:
         return replace(pace, train_s=self._fitted_s(config)) if self.launches_kernels else pace
 
     def _fitted_s(self, config: Config) -> float:
-        """Return the seconds per character of training: a fit to all paces, see the class."""
+        """Return the seconds of training per character, by a fit to all measured configs.
+
+        The seconds of a step are a + b * layers + c * operations.
+        """
         measured = [
             (1, n_layer, operations * in_step, in_step * pace.train_s)
             for (n_layer, _, _, in_step), (operations, pace) in self.measured.items()

@@ -75,7 +75,7 @@ class SweepResult:
 
 @dataclass(frozen=True)
 class Sweep:
-    """Result of a sweep: its combinations of values, the lowest mean val loss first."""
+    """Result of a sweep: its combinations of settings, the lowest mean val loss first."""
 
     sweep: str
     combinations: list[SweepResult]
@@ -176,8 +176,14 @@ def new_plan(
 
     If gpt chooses the unset settings (`PlannedRun.is_open`), it chooses them once for all runs that
     differ only in training settings, so that these runs have the same model. It chooses separately
-    for runs that differ in text, time or model. The `jobs` runs that train at once divide the
-    threads of torch among them. For the arguments see `run_sweep`.
+    for runs that differ in text, time or model.
+
+    Args:
+        asked: the runs that the command asks for.
+        jobs: the number of runs to train at once. They divide the threads of torch among them.
+        choose: returns a config whose unset settings are chosen for the text and the time.
+        load: reads the text of a config.
+        should_stop: returns whether the user has asked to stop.
     """
     threads = max(1, torch.get_num_threads() // min(jobs, len(asked)))
     chosen: dict[str, Config] = {}
@@ -260,11 +266,12 @@ def _finish(
 
     Args:
         planned: the run.
-        should_stop: see `run_sweep`.
+        should_stop: returns whether the user has asked to stop.
         sweep: the folder of the sweep.
         load: reads the text of a config.
-        on_event: see `run_sweep`.
-        as_command: train by a `gpt train` command instead of in this process.
+        on_event: called with each event of the training, such as an evaluation.
+        as_command: train by a `gpt train` command instead of in this process; then `on_event` is
+            not called.
     """
     run = sweep / planned.name
     ended = SweepRun(str(from_here(run)), planned.config.seed)

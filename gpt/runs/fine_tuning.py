@@ -55,9 +55,10 @@ def _vocabulary_of(data: CheckpointData) -> str:
 
 
 def warn_of_known_val(key: str, old: Config, new: Config) -> None:
-    """Warn if an earlier run may have been trained on text that is val in the new run.
+    """Warn if an earlier run may have been trained on text of the new run's val split.
 
-    `key` is the setting of `new` that names the earlier run. The config of that run is `old`.
+    `key` is the setting of `new` that names the earlier run, such as `train.init_from`. `old` is
+    the config of the earlier run.
     """
     before, now = values(old), values(new)
     keys = ("data.split", "data.val_fraction", "data.val_source", "data.documents")

@@ -37,5 +37,5 @@ class CountedTexts:
             self.state = ExpertState(self.mixture.experts, texts)
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep only the texts in `rows`."""
+        """Keep only the texts with the indices `rows`, in this order."""
         self.state.select(rows)

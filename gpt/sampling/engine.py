@@ -91,7 +91,10 @@ def open_engine(
 
 
 def engine_of(model: "LanguageModel", B: int, mixture: Mixture | None = None) -> Engine:
-    """Return an engine that samples B texts from `model`, on the device of its parameters."""
+    """Return an engine that samples B texts from `model`, on the device of its parameters.
+
+    `mixture` has the n-gram counts to mix with the network's predictions, if there are any.
+    """
     if next(model.parameters()).device.type != "cpu":
         from gpt.sampling.torch_engine import TorchEngine
 

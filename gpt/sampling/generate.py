@@ -31,11 +31,11 @@ class Generator:
     """Generator of B texts in parallel, each with its own prompt and random numbers.
 
     The context of a text begins with the last T ids of its prompt and grows by each id drawn. When
-    the context exceeds T ids, only its last T // 2 ids are kept and prefilled again. Later ids are
-    therefore drawn with a context of T // 2 to T ids. An id is a character or, in a byte model, a
-    byte. If `never` is given, this id is not drawn.
+    the context exceeds T ids, only its last T // 2 ids are kept, and their keys and values are
+    computed again. Later ids are therefore drawn with a context of T // 2 to T ids. An id is a
+    character or, in a byte model, a byte. If `never` is given, this id is not drawn.
 
-    If `engine.mixture` is set, network and counts together predict the ids: see `CountedTexts`.
+    If `engine.mixture` is set, its n-gram counts are mixed with the network's predictions.
     """
 
     def __init__(

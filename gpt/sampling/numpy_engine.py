@@ -70,7 +70,7 @@ class NumpyEngine:
         self.values = np.zeros((*caches, room, config.value_size), np.float32)
 
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
-        """See `Engine.prefill`."""
+        """Replace the texts in `rows` by `texts`, which are lists of at most T ids."""
         lengths = [len(text) for text in texts]
         self.lengths[rows] = 0
         if longest := max(lengths):
@@ -84,14 +84,14 @@ class NumpyEngine:
             self.lengths[rows] = lengths  # without the padding
 
     def decode(self, ids: list[int]) -> Floats:
-        """See `Engine.decode`."""
+        """Append one id to each text; return the logits (B, V) of the next ids."""
         self._make_room(int(self.lengths.max()) + 1)
         logits = self._forward(np.arange(len(ids)), np.array(ids)[:, None])
         self.lengths += 1
         return logits
 
     def select(self, rows: list[int]) -> None:
-        """See `Engine.select`."""
+        """Keep only the texts with the indices `rows`, in this order; a row may be repeated."""
         self.lengths, self.ids = self.lengths[rows], self.ids[rows]
         self.keys, self.values = np.take(self.keys, rows, 2), np.take(self.values, rows, 2)
 

@@ -32,7 +32,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def prefill(self, rows: list[int], texts: list[list[int]]) -> None:
-        """See `Engine.prefill`."""
+        """Replace the texts in `rows` by `texts`, which are lists of at most T ids."""
         lengths = [len(text) for text in texts]
         fresh = Cache(self.model.config, len(rows), self.device)
         if longest := max(lengths):  # pad shorter texts; `set_lengths` discards the padding
@@ -43,7 +43,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def decode(self, ids: list[int]) -> NDArray[np.float32]:
-        """See `Engine.decode`."""
+        """Append one id to each text; return the logits (B, V) of the next ids."""
         lengths = [length + 1 for length in self.cache.lengths]
         self.ids.copy_(torch.tensor(ids)[:, None])
         # in older torch, a CUDA graph cannot record the deterministic scatter into the cache; the
@@ -55,7 +55,7 @@ class TorchEngine:
 
     @torch.inference_mode()
     def select(self, rows: list[int]) -> None:
-        """See `Engine.select`."""
+        """Keep only the texts with the indices `rows`, in this order; a row may be repeated."""
         selected = Cache(self.model.config, len(rows), self.device)
         selected.replace(range(len(rows)), self.cache, rows)
         self.cache, self.ids = selected, self.ids[: len(rows)]

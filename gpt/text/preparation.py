@@ -96,7 +96,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class Task:
-    """A text to encode, and all settings that determine its ids: the arguments of `load_corpus`."""
+    """A text to encode, and all settings that determine its ids."""
 
     source: Source
     val_source: Source | None

@@ -113,7 +113,7 @@ class EnsembleStep:
         self.running = started
 
     def _finish(self) -> None:
-        """Wait for the work of all members; raise an exception that it raised."""
+        """Wait until all ensemble members are done; raise an exception that a member raised."""
         running, self.running = self.running, []
         wait(running)
         for future in running:

@@ -38,8 +38,8 @@ class Estimate:
 
     Attributes:
         parameters: number of parameters, by part of the model.
-        state_bytes: bytes of the weights, the gradients and the optimizers' averages.
-        peak_bytes: bytes of all memory that the run needs at once; see `training_bytes`.
+        state_bytes: bytes of the weights, the gradients and the optimizers' running averages.
+        peak_bytes: the most bytes of memory that the run needs at once.
         costs: the kinds of work of the run, by name; `start` is the work before the first step.
         seconds: duration of the run: the sum over `costs`.
     """

@@ -89,7 +89,7 @@ class Evaluator:
         self.restart(progress)
 
     def restart(self, progress: Progress) -> None:
-        """Set `progress` and reset the other attributes, at the start or after a rollback."""
+        """Continue from `progress` (losses and counters), at the start or after a rollback."""
         self.progress = progress
         self.is_best, self.reason_to_stop, self.best_val_loss = False, "", math.inf
 
@@ -182,7 +182,9 @@ class Evaluator:
     def _score(self, step: int, name: str, characters: int) -> dict[str, float]:
         """Return the losses on `characters` ids of the val split, in nats per id, by name.
 
-        The model's loss has the key `name`; for the other keys see `evaluate`.
+        The loss of the model has the key `name`. With n-gram counts, the key `name` + `_network`
+        has the loss without them. In an ensemble, `name` + `_member_1` and so on have the losses of
+        the members.
         """
         vocabulary, ranks = self.context.corpus.vocabulary, self.context.ranks
         gate_fit = self.context.gate_fit

@@ -73,7 +73,9 @@ def hold_out(train: Ids, count: int) -> tuple[Ids, Ids]:
 
 
 class GateFit:
-    """Fits the gate between n-gram counts and network on the held-out part of the train split.
+    """Fits the gate, a small MLP that weights n-gram counts against the network.
+
+    The gate is fitted on a held-out part of the train split, which the network does not train on.
 
     Attributes:
         experts: counts of the whole train split, for the mixture with the trained model.
@@ -128,10 +130,12 @@ class GateFit:
 
 
 def fit_gate(log_probabilities: Tensor, inputs: Floats, targets: Tensor, seed: int) -> Gate:
-    """Return the gate whose mixture of experts and network has the lowest loss on `targets`.
+    """Fit the gate, which weights predictions by n-gram counts against those of the network.
+
+    The weights minimise the loss of the mixed predictions on `targets`.
 
     Args:
-        log_probabilities: (n, E + 1, V): those of E experts, then those of the network.
+        log_probabilities: (n, E + 1, V): of E experts (predictors by counts), then of the network.
         inputs: the inputs of the gate for each target, (n, F + E + 1).
         targets: the n ids to predict, (n,).
         seed: seed of the initial hidden weights and of the batches.

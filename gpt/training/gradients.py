@@ -152,7 +152,10 @@ def threads_each(threads: int, config: Config, device: torch.device, ranks: Rank
 
 
 def worker_count(config: Config, device: torch.device, ranks: Ranks = SINGLE) -> int:
-    """Return the number of workers (see Backward) for one model or ensemble member."""
+    """Return how many workers compute the gradients of one model or ensemble member.
+
+    Each worker runs the whole model on a part of the windows, in one or more threads.
+    """
     if not takes_threads(config, device, ranks):
         return 1
     return min(threads_each(torch.get_num_threads(), config, device, ranks), MAX_WORKERS)

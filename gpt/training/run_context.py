@@ -35,7 +35,8 @@ class RunContext:
     def network_ids(self) -> Ids:
         """Ids of the train split that the network trains on.
 
-        With `model.counts`, the ids that the gate is fitted on are left out; see `hold_out`.
+        With `model.counts`, some ids are held out to fit the gate, which weights the predictions of
+        n-gram counts against those of the network.
         """
         return self.gate_fit.network_ids if self.gate_fit else self.corpus.train
 

@@ -49,7 +49,7 @@ class Schedule:
     def replan(self, step: int, steps: int) -> None:
         """Change the number of steps of the whole run to `steps`, from step `step` on.
 
-        After a rollback, there can be plans that start at `step` or later. They are discarded.
+        Earlier changes from `step` or later on are discarded. There can be some after a rollback.
         """
         plans = self.plans or (self.unplanned,)
         self.plans = (*(plan for plan in plans if plan[0] < step), (step, steps))
@@ -85,7 +85,10 @@ class Schedule:
         return self.floor + (1 - float(part)) * (peak - self.floor)
 
     def rise_steps(self, begin: int, end: int) -> int:
-        """Return the number of warmup steps of a later phase, from step `begin` to step `end`."""
+        """Return the number of warmup steps when a finished run is trained for longer.
+
+        The added steps go from `begin` to `end`.
+        """
         return max(1, min(self.warmup_steps, (end - begin) // 10))
 
     def shape(self, step: int) -> tuple[int, int]:
@@ -107,7 +110,7 @@ class Schedule:
         return plans[0][0] == 0 and _done(step + 1, plans) <= SHORT_PART
 
     def short_part_after(self, step: int) -> float:
-        """Return the fraction of the remaining steps, from `step` on, that use short windows."""
+        """Return the fraction of the steps from `step` on with windows of `train.first_window`."""
         done = self.part_done(step)
         if self._phase(step)[0][0] > 0 or done == 1:
             return 0.0

@@ -62,7 +62,13 @@ def load_teacher(config: Config, vocabulary: Vocabulary, device: torch.device) -
 
 
 def check_teacher(config: Config, vocabulary: Vocabulary) -> None:
-    """Raise the errors of `load_teacher` for `train.distill`, without loading the weights."""
+    """Check that the run `train.distill`, if set, can be distilled, without loading its weights.
+
+    Raises:
+        UsageError: the run does not exist.
+        ConfigError: its model has another vocabulary, or a context shorter than this run's.
+        CheckpointError: its checkpoint cannot be read.
+    """
     if config.train.distill is not None:
         _check_fits(read_summary(find_run(config.train.distill)), config, vocabulary)
 

@@ -152,7 +152,9 @@ class TimeBudget:
         return load_config(config, [f"train.steps={steps}", f"train.plans=[[0, {steps}]]"])
 
     def first_end(self, schedule: Schedule, step: int) -> int:
-        """Return the number of steps of the run that fit into the time, if `step` are done already.
+        """Return how many steps the whole run can have in `train.minutes`.
+
+        The `step` steps that are done already are included.
 
         Raises:
             UsageError: there is not enough time for one step.
@@ -183,7 +185,11 @@ class TimeBudget:
         return end if error > TOLERANCE * (schedule.steps - step) else None
 
     def _end(self, schedule: Schedule, step: int, whole_splits: int) -> int:
-        """Return the number of steps that fit into the time, at least `step` + 1; see `new_end`."""
+        """Return how many steps the whole run can have in `train.minutes`, at least `step` + 1.
+
+        The `step` steps that are done already are included. If evaluations score only a part of the
+        val split, time is reserved to score the whole split `whole_splits` times at the end.
+        """
         every, part = self.train.eval_every, self.train.eval_characters
         whole_s = self.evaluation_s(self.val_characters)
         evaluation_s = self.evaluation_s(part) if part else whole_s

@@ -145,7 +145,7 @@ class Trainer:
     def evaluate(self) -> None:
         """If an evaluation is due, compute the val loss and draw a sample.
 
-        If a stop is requested during the evaluation, a resume repeats it.
+        If a stop is requested, the evaluation is aborted, and repeated when the run is resumed.
         """
         if not self.is_due(self.config.eval_every) and self.evaluator.progress.pending is None:
             return
@@ -186,8 +186,8 @@ class Trainer:
     def agree(self) -> tuple[bool, bool]:
         """Make all ranks agree, by one all-reduce, on decisions that depend on clocks and signals.
 
-        Apply a new plan, if any; return whether to stop, and whether a checkpoint is due by the
-        clock.
+        Set a new number of steps of the run, if `train.minutes` requires one. Return whether to
+        stop, and whether a checkpoint is due by the clock.
         """
         stop, due, end = self.context.should_stop(), False, 0
         if self.context.ranks.rank == 0:
@@ -207,7 +207,7 @@ class Trainer:
         return stops > 0, dues > 0
 
     def report_plan(self) -> None:
-        """Pass the plan that starts at this step to the callbacks, if there is one."""
+        """Pass the run's number of steps to the callbacks, if it was set anew at this step."""
         if steps := dict(self.schedule.plans).get(self.step):
             for callback in self.callbacks:
                 callback.on_plan(self.step, self.elapsed_s, steps)

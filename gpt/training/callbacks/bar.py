@@ -76,7 +76,7 @@ class ProgressBar(Callback):
 
 
 class TerminalBar(tqdm):  # type: ignore[type-arg]  # generic only in its stubs
-    """A tqdm bar without tqdm's monitor thread, which would only lower `miniters` to 1."""
+    """A tqdm bar without tqdm's monitor thread: the thread only lowers `miniters`, which is 1."""
 
     monitor_interval = 0
 
