@@ -4,6 +4,7 @@
     python scripts/bench_eval.py adaptive TEXT...     --dynamic: adaptive loss by learning rate
     python scripts/bench_eval.py coverage             how often intervals contain the mean
     python scripts/bench_eval.py memory RUN           peak memory for 1, 10 and 100 MB of text
+    python scripts/bench_eval.py page FILE            seconds in which Chromium opens a page
     python scripts/bench_eval.py speed RUN TEXT       CPU time, compared with that in training
     python scripts/bench_eval.py memorisation TEXT    verdicts on a normal and an overfitted run
 
@@ -13,6 +14,7 @@ TEXT is a file. For `memory`, use a RUN of a small model without counts: 100 MB 
 import argparse
 import math
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from selenium.webdriver import Chrome, ChromeOptions
+from selenium.webdriver.chrome.service import Service
 
 from gpt import api
 from gpt.evaluation.adaptive_loss import adaptive_loss
@@ -33,6 +37,9 @@ from gpt.text.corpus import load_corpus
 from gpt.text.sources import open_source
 
 ADAPTIVE_RATES = (3e-4, 1e-3, 2e-3, 4e-3)
+LOAD_MILLISECONDS = (  # JavaScript
+    "return performance.timing.loadEventEnd - performance.timing.navigationStart"
+)
 OVERFITTED_CHARACTERS = 20_000
 OVERFITTED_SETTINGS = {"train.steps": 400, "model.counts": 0, "model.T": 256}
 TRAIN_STEPS = 40  # of shakespeare_fast
@@ -112,6 +119,24 @@ def memory(run: str) -> None:
         print(f"{megabytes} MB: {usage.ru_maxrss / 1e3:.0f} MB; page {size:.1f} MB", flush=True)
 
 
+def page(file: str) -> None:
+    """Print the time from opening a page of `gpt eval --html` to its load event, in Chromium."""
+    options = ChromeOptions()
+    options.binary_location = shutil.which("chromium") or sys.exit("install chromium")
+    options.add_argument("--headless=new")
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")  # Chromium does not run as root otherwise
+    driver = shutil.which("chromedriver") or sys.exit("install chromedriver")
+    browser = Chrome(options=options, service=Service(driver))
+    milliseconds = []
+    for _ in range(5):
+        browser.get(Path(file).resolve().as_uri())
+        milliseconds.append(browser.execute_script(LOAD_MILLISECONDS))
+    browser.quit()
+    megabytes = Path(file).stat().st_size / 1e6
+    print(f"{megabytes:.1f} MB: {statistics.median(milliseconds) / 1000:.2f} s, median of 5")
+
+
 def speed(run: str, text: str) -> None:
     """Print the CPU time of scoring a text, divided by that of the evaluation in training."""
     model = api.load(run)
@@ -169,7 +194,9 @@ def memorisation(text: str) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("what", choices=["adaptive", "coverage", "memory", "speed", "memorisation"])
+    parser.add_argument(
+        "what", choices=["adaptive", "coverage", "memory", "page", "speed", "memorisation"]
+    )
     parser.add_argument("arguments", nargs="*")
     args = parser.parse_args()
     globals()[args.what](*args.arguments)
