@@ -16,9 +16,11 @@ from torch import Tensor
 
 from gpt.config.schema import ModelConfig
 from gpt.lessons import (
+    FOLLOW,
     LESSONS,
     averaging,
     block,
+    counting,
     dropout_by_hand,
     head,
     heads,
@@ -66,7 +68,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(run: Path) -> Trained:
     data = read_checkpoint(run, "best")
-    return trained_model("run", load_model(data, torch.device("cpu")), data.vocabulary, seed=3)
+    corpus = load_corpus(open_source(str(run.parent / "text.txt")))
+    model = load_model(data, torch.device("cpu"))
+    return trained_model("run", model, data.vocabulary, 3, corpus=corpus)
 
 
 @pytest.fixture(autouse=True)
@@ -288,6 +292,15 @@ def test_the_exercise_of_training(change: Callable[..., ModuleType]) -> None:
     assert bigram < without_head < bigram + 0.05
 
 
+def test_the_exercise_of_counting(change: Callable[..., ModuleType]) -> None:
+    changed = change(counting, "return min(count, 3) / 2", "return 0")
+    page = explained(changed)
+    assert failing(page) == ["these lines = the production model's counts"]
+    counts, probabilities = (p["values"] for p in page.parts if len(p.get("rows", ())) == 3)
+    for counted, probable in zip(counts, probabilities, strict=True):
+        assert [x == 0 for x in counted] == [x == 0 for x in probable]
+
+
 def test_the_exercise_of_recipe(change: Callable[..., ModuleType]) -> None:
     """It asked for no change of a line."""
     changed = change(recipe, "    q = F.layer_norm(q, q.shape[-1:])  # of norm sqrt(hs)\n", "")
@@ -435,13 +448,34 @@ def test_each_lesson_names_the_next() -> None:
     assert [page.next for page in pages] == [*list(LESSONS)[1:], None]
 
 
+@pytest.mark.parametrize("text", ["the lazy fox", "x"])
+def test_a_character_is_followed_through_the_users_own_model(run: Path, text: str) -> None:
+    data = read_checkpoint(run, "best")
+    model = load_model(data, torch.device("cpu"))
+    trained = trained_model("run", model, data.vocabulary, 3, text, None, data.mixture)
+    page = build_page(FOLLOW, SEED, trained)
+    assert page.holds
+    tables = {p["table"]: p for p in page.parts if "table" in p}
+    keys = tables["keys with the largest weights"]
+    (title,) = (p["section"] for p in page.parts if "One head" in p.get("section", ""))
+    layer, place = (int(number) - 1 for number in re.findall(r"\d+", title))
+    weights = trained.blocks[layer].attention.explicit(trained.inputs[layer])[1][0, place, -1]
+    for name, row in zip(keys["rows"], keys["values"], strict=True):
+        t = int(re.findall(r"t=(\d+)", name)[0])
+        assert row[1] == pytest.approx(weights[t].item(), abs=1e-6)
+    lens = next(p["values"] for name, p in tables.items() if name.startswith("length"))
+    likeliest = model(trained.ids)[0, -1].softmax(-1).topk(6).values.tolist()
+    assert lens[-1][1:] == pytest.approx(likeliest, rel=1e-4)
+    assert max(map(len, render(page, 80).splitlines())) <= 80
+
+
 # --- the command ---
 
 
 def test_explain_lists_the_lessons(gpt: Gpt) -> None:
     code, out, _ = gpt("explain")
     assert code == 0
-    assert re.findall(r"^  (\w+)", out, re.MULTILINE) == list(LESSONS)
+    assert re.findall(r"^  (\w+)", out, re.MULTILINE) == [*LESSONS, FOLLOW]
     assert json.loads(gpt("explain", "--json")[1]) == LESSONS
 
 
@@ -478,6 +512,8 @@ def test_explain_shows_a_trained_run_without_its_dropout(gpt: Gpt, run: Path, na
         (["head", "--seed", "-1"], "--seed"),
         (["head", "--seed", str(2**64)], "--seed"),
         (["--run", "nowhere"], "--run: name a lesson too"),
+        (["follow"], "follow: name a trained run, with --run RUN"),
+        (["follow", "--write", "a.py"], "follow: name a trained run"),
         (["head", "--text", "fox"], "--text: name a trained run too, with --run"),
     ],
 )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from gpt.config.load import load_config
 from gpt.config.schema import ModelConfig
-from gpt.lessons import block, positions, recipe, small_models, textbook
+from gpt.lessons import block, counting, positions, recipe, small_models, textbook
 from gpt.lessons.build import build_page
 from gpt.lessons.trained import Trained, trained_model
 from gpt.model.rotary import Rotary
@@ -262,3 +262,27 @@ def test_loss_by_context_is_of_the_same_characters() -> None:
             of_each.append(-logits.log_softmax(-1)[ids[t]].item())
         assert loss == pytest.approx(sum(of_each) / len(of_each), rel=1e-4)
     assert small_models.loss_by_context(trained.model, ids[:1]) == {}
+
+
+# --- counting ---
+
+
+@pytest.mark.parametrize("context", ["an", "ra", "bra"])
+@pytest.mark.parametrize("text", [counting.WORD, "abracadabra bra"])
+def test_counts_by_hand_are_those_of_production(text: str, context: str) -> None:
+    if set(context) <= set(text):
+        ours = torch.tensor(counting.kneser_ney(text, context))
+        assert ours.sum().item() == pytest.approx(1)
+        torch.testing.assert_close(ours, counting.production(text, context))
+
+
+def test_kneser_ney_worked_out_by_hand() -> None:
+    """In "aab": after a, once each a and b; before a stands a alone, and before b a alone."""
+    unigrams = (1 - 0.5) / 2 + 1 / 2 * 1 / 2
+    assert counting.kneser_ney("aab", "a") == [(1 - 0.5) / 2 + 1 / 2 * unigrams] * 2
+
+
+def test_a_longer_context_counts_better() -> None:
+    losses = table("counting", "python-docs: loss")[0].tolist()
+    assert len(losses) == 9
+    assert all(longer < shorter for shorter, longer in pairwise(losses))

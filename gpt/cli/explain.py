@@ -2,9 +2,10 @@
 
 import difflib
 import json
+import logging
 import textwrap
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,8 +20,15 @@ from gpt.cli.options import (
     terminal_width,
 )
 from gpt.errors import GPTError, UsageError
-from gpt.lessons import LESSONS
+from gpt.lessons import FOLLOW, FOLLOW_TITLE, LESSONS
 from gpt.status import phase
+
+if TYPE_CHECKING:
+    from gpt.api.model import Model
+    from gpt.lessons.trained import Trained
+    from gpt.text.corpus import Corpus
+
+log = logging.getLogger("gpt")
 
 
 def explain(
@@ -33,8 +41,8 @@ def explain(
     run: str | None = option("RUN", "Show the lesson in this run's trained model, too."),
     text: str | None = option(
         "TEXT",
-        "With --run: a text of at most model.T (and 256) characters; by default the model writes "
-        "one.",
+        "With --run: a text of at most model.T (and 256) characters; default the start of the "
+        "run's val split.",
     ),
     answer: bool = flag("--answer", "Show the answer to the lesson's exercise."),
     write: Path | None = option(
@@ -55,35 +63,15 @@ def explain(
 ) -> None:
     """Explain attention one step at a time, with real tensors."""
     run, width, colour = one_run(run_argument, run), terminal_width(), terminal_colour()
-    if lesson is None and run is not None:
-        raise UsageError(f"--run: name a lesson too; there are {', '.join(LESSONS)}")
-    if text is not None and run is None:
-        raise UsageError("--text: name a trained run too, with --run")
-    if lesson is None and write is not None:
-        raise UsageError(f"--write: name a lesson too; there are {', '.join(LESSONS)}")
+    _check_request(lesson, run, text, write)
     if lesson is None:
         typer.echo(json.dumps(LESSONS) if as_json else _lessons(width))
         return
-    if lesson not in LESSONS:
-        near = difflib.get_close_matches(lesson.lower(), LESSONS, n=1)
-        meant = f"did you mean {near[0]}? The" if near else "the"
-        raise UsageError(f"{lesson}: no such lesson; {meant} lessons are {', '.join(LESSONS)}")
     if write is not None:
         _write(lesson, write)
         typer.echo(json.dumps({"file": str(write)}) if as_json else write)
         return
-    trained = None
-    if run is not None:
-        from gpt import api
-
-        with phase("loading the run"):
-            model = api.load(run, device="cpu")
-
-            from gpt.lessons.trained import trained_model
-
-        name, text = model.run.resolve().name, text and model.prepare(text)
-        trained = trained_model(name, model.module, model.vocabulary, seed, text)
-
+    trained = None if run is None else _load(run, seed, text)
     with phase("loading PyTorch"):
         from gpt.lessons.build import build_page
         from gpt.lessons.render import render
@@ -95,6 +83,56 @@ def explain(
         show_in_pager(render(page, width, colour=colour, answer=answer))
     if not page.holds:
         raise GPTError(f"{lesson}: a check fails; see the page")
+
+
+def _check_request(
+    lesson: str | None, run: str | None, text: str | None, write: Path | None
+) -> None:
+    """Raise UsageError if the lesson does not exist, or if options do not fit together.
+
+    Args:
+        lesson: the name of a lesson, or None to list the lessons.
+        run: the value of --run.
+        text: the value of --text.
+        write: the value of --write.
+    """
+    if text is not None and run is None:
+        raise UsageError("--text: name a trained run too, with --run")
+    for name, value in (("--run", run), ("--write", write)):
+        if lesson is None and value is not None:
+            raise UsageError(f"{name}: name a lesson too; there are {', '.join(LESSONS)}")
+    if lesson == FOLLOW and (run is None or write is not None):
+        raise UsageError(f"{FOLLOW}: name a trained run, with --run RUN, and leave out --write")
+    if lesson not in [None, FOLLOW, *LESSONS]:
+        near = difflib.get_close_matches(str(lesson).lower(), [*LESSONS, FOLLOW], n=1)
+        meant = f"did you mean {near[0]}? The" if near else "the"
+        raise UsageError(f"{lesson}: no such lesson; {meant} lessons are {', '.join(LESSONS)}")
+
+
+def _load(run: str, seed: int, text: str | None) -> "Trained":
+    """Load a run and compute its model's activations on `text`, or on the start of val."""
+    from gpt import api
+
+    with phase("loading the run"):
+        model = api.load(run, device="cpu")
+
+        from gpt.lessons.trained import trained_model
+
+    name, text = model.run.resolve().name, text and model.prepare(text)
+    counts, corpus = model.checkpoint.mixture, _corpus_of(model)
+    return trained_model(name, model.module, model.vocabulary, seed, text, corpus, counts)
+
+
+def _corpus_of(model: "Model") -> "Corpus | None":
+    """Return the text that the run was trained on, or None if it cannot be read."""
+    from gpt.api.resolve import read_text
+
+    try:
+        corpus = read_text(model.config, model.vocabulary, model.run)
+    except GPTError as error:
+        log.warning("the text of the run cannot be read, so parts are left out: %s", error)
+        return None
+    return corpus if corpus.vocabulary == model.vocabulary else None
 
 
 def _write(lesson: str, path: Path) -> None:
@@ -114,6 +152,6 @@ def _lessons(width: int) -> str:
     """Format the list of lessons, in lines of at most `width` characters."""
     heading = "Lessons, each built on the last; show one with: gpt explain LESSON"
     lines = [*textwrap.wrap(heading, width), ""]
-    for name, title in LESSONS.items():
+    for name, title in {**LESSONS, FOLLOW: FOLLOW_TITLE}.items():
         lines += textwrap.wrap(f"  {name:<15}{title}", width, subsequent_indent=" " * 17)
     return "\n".join(lines)

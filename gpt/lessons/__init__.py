@@ -18,11 +18,15 @@ LESSONS = {  # in the order in which they build on each other
     "model": "the textbook GPT: embeddings, blocks, logits, loss",
     "training": "bigram, average, one head, one block: trained here, in seconds",
     "dropout": "numbers set to zero at random in training, so that none is relied on",
+    "counting": "n-grams: what counts predict, and what attention adds",
     "recipe": "what this project adds to the textbook, and what it brings",
 }
+FOLLOW = "follow"  # the name of the page about a character in a trained model
+FOLLOW_TITLE = "one character on its way through your own model (--run RUN)"
 KARPATHY = 'Karpathy, "Let\'s build GPT"'
 RASCHKA = 'Raschka, "Build a Large Language Model (From Scratch)", chapter 3'
 THREE_BLUE_ONE_BROWN = '3Blue1Brown, "Attention in transformers"'
+LOGIT_LENS = 'nostalgebraist, "interpreting GPT: the logit lens" (2020)'
 VASWANI = '"Attention Is All You Need" (arXiv:1706.03762)'
 SOURCES = {  # where the ideas and examples of each lesson are from
     "averaging": [KARPATHY],
@@ -36,6 +40,7 @@ SOURCES = {  # where the ideas and examples of each lesson are from
     "model": [KARPATHY, "GPT-2 (Radford et al. 2019), section 2.3"],
     "training": [KARPATHY, "Adam (arXiv:1412.6980)"],
     "dropout": [RASCHKA, "Srivastava et al., JMLR 15 (2014)"],
+    "counting": ["Chen and Goodman 1998, TR-10-98", "Kneser and Ney 1995"],
     "recipe": ["the papers named in each part"],
 }
 # modules of the lessons whose own name is already used by a module in another package

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import torch
 
-from gpt.lessons import LESSONS, MODULES, SOURCES
+from gpt.lessons import FOLLOW, FOLLOW_TITLE, LESSONS, LOGIT_LENS, MODULES, SOURCES
+from gpt.lessons.follow import explain_follow
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 
@@ -15,10 +16,14 @@ def build_page(name: str, seed: int, trained: Trained | None = None) -> Page:
     """Build the page of a lesson.
 
     Args:
-        name: a key of `LESSONS`.
+        name: a key of `LESSONS`, or `FOLLOW`, which needs `trained`.
         seed: seed of the lesson's random tensors.
         trained: a trained model. If given, the page also shows the lesson's step in this model.
     """
+    if name == FOLLOW and trained is not None:
+        page = Page(name, FOLLOW_TITLE, "gpt/lessons/follow.py", None, [LOGIT_LENS])
+        explain_follow(page, trained)
+        return page
     module = import_module(f"gpt.lessons.{MODULES.get(name, name)}")
     file = f"{module.__name__.replace('.', '/')}.py"
     page = Page(name, LESSONS[name], file, dict(pairwise(LESSONS)).get(name), SOURCES[name])

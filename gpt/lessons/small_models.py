@@ -29,6 +29,7 @@ T, C, BATCH_SIZE, STEPS = 16, 64, 32, 300  # C channels; BATCH_SIZE windows per 
 BIGRAM_RATE, RATE = 0.1, 0.01  # peak learning rates
 SCORED_CHARACTERS = 8192  # characters of the val split whose loss is measured
 SAMPLE_CHARACTERS = 64  # characters of a sample
+CONTEXT_CHARACTERS = 2048  # characters of the val split in the table of losses by context
 MAX_CONTEXT = 64  # longest context in the table of losses, in characters
 
 
@@ -290,18 +291,26 @@ def explain(page: Page, seed: int) -> None:
 
 def explain_trained(page: Page, trained: Trained) -> None:
     """Show the trained model's loss with contexts of different lengths."""
-    losses = loss_by_context(trained.model, trained.ids[0])
+    ids, unit = trained.ids[0], trained.vocabulary.unit
+    if trained.corpus is not None and trained.origin != "of yours":
+        ids = to_torch(trained.corpus.val[:CONTEXT_CHARACTERS])
+    losses = loss_by_context(trained.model, ids)
     if not losses:
         page.paragraph("The text has no next character to predict: give at least two characters.")
         return
-    page.paragraph("""How much does context help? The table shows the loss of the text's later
-        characters if the model sees only the given number of characters before each. If that is 1,
-        the model is a bigram model.""")
+    page.paragraph(f"""How much does context help? The table shows the loss on {len(ids):,}
+        {unit}s {trained.origin}, if the model sees only the given number of {unit}s before each. If
+        that is 1, the model is a bigram model.""")
     page.table(
-        "loss (nats per character) by number of characters that it sees",
+        f"loss (nats per {unit}) by number of {unit}s that it sees",
         list(losses.values()),
         columns=[str(context) for context in losses],
     )
+    *shorter, longest = losses.values()
+    if longest > min([longest, *shorter]):
+        page.paragraph("""The longest context is not the best one here. In a text that is unlike the
+        train split (out of domain), what the model expects after a context misleads it; and in a
+        text as short as this, a loss depends on chance.""")
 
 
 def loss_by_context(model: nn.Module, ids: Tensor) -> dict[int, float]:

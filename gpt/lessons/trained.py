@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gpt.counts.mixture import Mixture
 from gpt.errors import UsageError
 from gpt.evaluation.attention_weights import blocks_of, run_with_streams
 from gpt.lessons.lesson_page import Page
@@ -15,6 +16,7 @@ from gpt.model.transformer import GPT, Block
 from gpt.sampling.generate import generate_text
 from gpt.sampling.prompt import check_known
 from gpt.text.batches import to_torch
+from gpt.text.corpus import Corpus
 from gpt.text.display import symbol
 from gpt.text.vocabulary import Vocabulary
 
@@ -30,10 +32,12 @@ class Trained:
     model: GPT
     vocabulary: Vocabulary
     text: str
-    generated: bool  # True if the model generated the text
+    origin: str  # of the text: "of yours", "of its val split" or "that it generated"
     seed: int
     ids: Tensor  # (1, T)
     streams: list[Tensor]  # the residual stream before each block, (1, T, C)
+    corpus: Corpus | None = None  # the text that the model was trained on, if it can be read
+    mixture: Mixture | None = None  # the counts that the run mixes with its network
 
     @property
     def characters(self) -> list[str]:
@@ -71,12 +75,12 @@ class Trained:
 
     def introduce(self, page: Page) -> None:
         """Add a sentence to the page that introduces the model and the text."""
-        quoted, origin = self.text, "that it generated" if self.generated else "of yours"
+        quoted = self.text
         if len(quoted) > QUOTED_CHARACTERS:
             quoted = f"{quoted[:QUOTED_CHARACTERS]}..."
         page.verbatim(
             f"The same in the trained model {self.name}, on {len(self.characters)} "
-            f"{self.vocabulary.unit}s {origin}: {quoted!r}."
+            f"{self.vocabulary.unit}s {self.origin}: {quoted!r}."
         )
 
     def likeliest(self, probabilities: Tensor) -> tuple[list[int], list[str]]:
@@ -87,7 +91,13 @@ class Trained:
 
 @torch.no_grad()
 def trained_model(
-    name: str, model: LanguageModel, vocabulary: Vocabulary, seed: int, text: str | None = None
+    name: str,
+    model: LanguageModel,
+    vocabulary: Vocabulary,
+    seed: int,
+    text: str | None = None,
+    corpus: Corpus | None = None,
+    mixture: Mixture | None = None,
 ) -> Trained:
     """Run `model` on `text`; return the model, the text, and the residual stream before each block.
 
@@ -96,8 +106,10 @@ def trained_model(
         model: the trained model; if it is an ensemble, its first member is used.
         vocabulary: the model's vocabulary.
         seed: seed of the generated text, and of the lessons' random numbers.
-        text: at most T characters (or bytes), and at most `MAX_CHARACTERS`. If it is None, a text
-            is generated.
+        text: at most T characters (or bytes), and at most `MAX_CHARACTERS`. If it is None, the
+            start of the val split is used, or, without a corpus, a text is generated.
+        corpus: the text that the model was trained on.
+        mixture: the counts that the run mixes with its network.
 
     Raises:
         UsageError: the text is empty, too long, or has characters outside the vocabulary.
@@ -106,15 +118,18 @@ def trained_model(
     if others:
         name = f"{name} (member 1 of {1 + len(others)})"
     longest = min(first.config.T, MAX_CHARACTERS)
-    generated = text is None
-    if text is None:
-        text = generate_text(first, vocabulary, length=longest, seed=seed)
-        ids = to_torch(vocabulary.encode(text)[:longest])
+    if text is not None:
+        check_known(text, vocabulary)
+        ids, origin = to_torch(vocabulary.encode(text)), "of yours"
+    elif corpus is not None:
+        ids, origin = to_torch(corpus.val[:longest]), "of its val split"
         text = vocabulary.decode(ids.tolist())
     else:
-        check_known(text, vocabulary)
-        ids = to_torch(vocabulary.encode(text))
+        text = generate_text(first, vocabulary, length=longest, seed=seed)
+        ids, origin = to_torch(vocabulary.encode(text)[:longest]), "that it generated"
+        text = vocabulary.decode(ids.tolist())
     if not 0 < len(ids) <= longest:
         raise UsageError(f"--text: expected 1 to {longest} {vocabulary.unit}s, got {len(ids)}")
     _, streams = run_with_streams(first, ids)  # the last one is the input of the model's head
-    return Trained(name, first, vocabulary, text, generated, seed, ids[None], streams[:-1])
+    streams = streams[:-1]
+    return Trained(name, first, vocabulary, text, origin, seed, ids[None], streams, corpus, mixture)

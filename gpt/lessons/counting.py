@@ -1,0 +1,162 @@
+"""Counting: n-gram models, which predict the next character from counts of the train split.
+
+They are what attention competes with. Smoothing is Kneser-Ney's, as in gpt/counts.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpt.counts.kneser_ney import KneserNey
+from gpt.counts.ngram_counts import count_ngrams, longest_context
+from gpt.evaluation.baselines import ngram_loss
+from gpt.evaluation.loss import evaluate_each
+from gpt.lessons.lesson_page import Page
+from gpt.lessons.trained import Trained
+from gpt.text.corpus import Corpus, load_corpus
+from gpt.text.display import symbol
+from gpt.text.sources import open_source
+from gpt.text.vocabulary import Ids
+
+WORD = "banana bandana"  # the text that is counted by hand
+MAX_ORDER = 8  # characters of the longest context
+SCORED_IDS = 8192  # ids at the start of the val split that a trained network predicts
+COUNTED_IDS = 2**20  # most ids of the train split that are counted
+
+
+def count(text: str, gram: str, longest: bool) -> int:
+    """Count `gram` in `text`: its places, or, if not `longest`, the characters before it."""
+    starts = [i for i in range(len(text)) if text.startswith(gram, i)]
+    if longest:
+        return len(starts)
+    return len({text[i - 1] for i in starts if i > 0})
+
+
+def discount(count: int) -> float:
+    """Return what is taken from a count: 0.5, 1 or 1.5 for one, two or more."""
+    return min(count, 3) / 2
+
+
+def kneser_ney(text: str, context: str) -> list[float]:
+    """Return the probability of each character of sorted(set(text)) after `context`."""
+    characters = sorted(set(text))
+    p = [1 / len(characters)] * len(characters)
+    for n in range(len(context) + 1):  # the last n characters
+        end, longest = context[len(context) - n :], n == len(context)
+        counts = [count(text, end + c, longest) for c in characters]
+        total = sum(counts)
+        if total > 0:  # else the context is new
+            freed = sum(map(discount, counts)) / total
+            kept = [(k - discount(k)) / total for k in counts]
+            p = [k + freed * q for k, q in zip(kept, p, strict=True)]
+    return p
+
+
+def production(text: str, context: str) -> Tensor:
+    """Return what `kneser_ney` computes, from the production model's counts."""
+    characters = sorted(set(text))
+    ids = np.array([characters.index(c) for c in text], np.uint8)
+    smoothed = KneserNey(count_ngrams(ids, len(characters), len(context)))
+    contexts = np.array([[characters.index(c) for c in context]])
+    return torch.from_numpy(smoothed.predict(contexts)[0][-1][0])
+
+
+def losses_by_order(corpus: Corpus, predicted: Ids) -> dict[str, float]:
+    """Return the loss in nats of n-gram models on `predicted`, by the length of their context."""
+    vocabulary = corpus.vocabulary
+    orders = range(min(MAX_ORDER, longest_context(len(vocabulary))) + 1)
+    counted = corpus.train[:COUNTED_IDS]
+    return {str(n): ngram_loss(counted, predicted, vocabulary, n) for n in orders}
+
+
+def explain(page: Page, seed: int) -> None:
+    """Write the lesson on `page`. Nothing is drawn with `seed`."""
+    characters = [symbol(c) for c in sorted(set(WORD))]
+    page.section("Counts by hand")
+    page.paragraph(f"""Attention learns what to look for. The oldest language model looks up what
+        followed the last few characters before: it counts **n-grams**. A **bigram** is a character
+        and the one before it, a **trigram** has two before it, a **unigram** none. Take the text
+        '{WORD}'. How often does each character follow each context?""")
+    contexts = ["", "n", "an"]
+    page.table(
+        "counts of the next character",
+        [[count(WORD, end + c, longest=True) for c in sorted(set(WORD))] for end in contexts],
+        ["no context", "after n", "after an"],
+        characters,
+    )
+    page.paragraph("""Counts have two defects. What never followed gets probability 0, an infinite
+        loss. And long contexts are rare: most were never seen. **Smoothing** repairs both: a
+        discount D is taken from each count (production estimates D from the counts), and the freed
+        probability is given to the prediction of the context that is one character shorter.""")
+    page.formula("P_n(c | context)", "(count - D) / total + freed / total * P_n-1(c | shorter)")
+    page.paragraph("""**Kneser-Ney** smoothing (1995) counts in shorter contexts not how often a
+        character occurs but after how many different ones. In a text about San Francisco,
+        'Francisco' is frequent, but only after 'San': it should be unlikely anywhere else. Below
+        the unigrams all characters are equally likely.""")
+    page.source(count, discount, kneser_ney)
+    rows = {f"after {context}" if context else "no context": context for context in contexts}
+    page.table(
+        "probability of the next character",
+        {name: torch.tensor(kneser_ney(WORD, context)) for name, context in rows.items()},
+        columns=characters,
+    )
+    ours = torch.tensor(kneser_ney(WORD, "an"))
+    after_an = float(ours[characters.index("a")])
+    page.paragraph(f"""For example, 'an' was followed four times, three times by 'a' and once by
+        'd'. The discounts are 1.5 and 0.5, so 2 / 4 is freed. The shorter context 'n', counted as
+        Kneser and Ney do, gives 'a' {2 * after_an - 0.75:.4f}. So 'a' gets (3 - 1.5) / 4 + 2 / 4 *
+        {2 * after_an - 0.75:.4f} = {after_an:.4f}.""")
+    sums = torch.tensor([sum(kneser_ney(WORD, context)) for context in contexts])
+    page.check("each row sums to 1", sums, torch.ones(3))
+    page.check("these lines = the production model's counts", ours, production(WORD, "an"))
+    page.section("Counts of a text")
+    corpus = load_corpus(open_source("python-docs"))
+    losses = losses_by_order(corpus, corpus.val)
+    _show_losses(page, corpus, losses, "val")
+    best = min(losses, key=lambda order: losses[order])
+    page.paragraph(f"""The context of one character is the bigram of the lesson training. Each
+        further character helps less: contexts become rare, and after {best} characters the loss is
+        {losses[best]:.4f}. That is far better than the small models of that lesson, which were
+        trained for seconds. But counts find a context only if the same characters stood there.
+        Attention can learn what matters in a context, at any distance. So production mixes both,
+        and a small network, the gate, learns how much to trust each (gpt/counts).""")
+    page.exercise(
+        """In `discount` return 0. Which probabilities in the second table become 0, and which check
+        fails?""",
+        """Those whose count is 0, if the context itself was counted: nothing is freed for them. A
+        text with such a character has an infinite loss. The rows still sum to 1, but "these lines
+        = the production model's counts" fails.""",
+    )
+
+
+def _show_losses(page: Page, corpus: Corpus, losses: dict[str, float], part: str) -> None:
+    page.table(
+        f"{corpus.name}: loss on {part} (nats per {corpus.vocabulary.unit}) by length of context",
+        list(losses.values()),
+        columns=[*losses],
+    )
+
+
+def explain_trained(page: Page, trained: Trained) -> None:
+    """Compare counts of the run's train split with the trained network, on its val split."""
+    corpus = trained.corpus
+    if corpus is None or len(corpus.val) <= MAX_ORDER:
+        page.paragraph("""The text that this run was trained on is not there to be counted, or its
+            val split is too short.""")
+        return
+    predicted = corpus.val[:SCORED_IDS]
+    losses = losses_by_order(corpus, predicted)
+    _show_losses(page, corpus, losses, f"the first {len(predicted):,} of val")
+    mixture, vocabulary = trained.mixture, corpus.vocabulary
+    results = evaluate_each(trained.model, predicted, vocabulary, mixture=mixture)
+    counts, network = min(losses.values()), results[-1]
+    page.table(
+        f"the same {vocabulary.unit}s: the best of these, and the network",
+        [counts, *results],
+        columns=["counts", *["both, mixed"] * (mixture is not None), "network"],
+    )
+    page.paragraph(
+        "The network also uses contexts that it never saw in the same words."
+        if network < counts
+        else "Counts win here: the network was trained too briefly, or the text repeats itself."
+    )

@@ -1,0 +1,132 @@
+"""Follow the last character of a text through a trained model, with the numbers of each step.
+
+Shapes: T time, C channels, V vocabulary size, hs head_size, vs value_size.
+"""
+
+import torch
+from torch import Tensor
+
+from gpt.evaluation.attention_weights import run_with_streams
+from gpt.evaluation.head_analysis import analyze_counts, losses_without_heads
+from gpt.lessons.head import attend
+from gpt.lessons.lesson_page import Page
+from gpt.lessons.trained import Trained
+from gpt.text.display import symbol
+
+SHOWN_NUMBERS = 6  # numbers of a vector in a table
+SHOWN_KEYS = 8  # keys in a table
+
+
+def explain_follow(page: Page, trained: Trained) -> None:
+    """Write on `page` how the model predicts the character after the text."""
+    model, ids = trained.model, trained.ids[0]
+    logits, streams = run_with_streams(model, ids)
+    T, last = len(ids), symbol(trained.characters[-1])
+    page.verbatim(f"In the model {trained.name}, on a text {trained.origin}: {trained.text!r}")
+    page.section("From a character to a vector")
+    page.paragraph(f"""The last of its {T} {trained.vocabulary.unit}s is {last}. Its id is
+        {int(ids[-1])} of {len(trained.vocabulary)}. The id selects a row of C = {model.config.C}
+        numbers, the token embedding. {_added(trained)} The sum begins the residual stream:""")
+    page.table(
+        f"the first {SHOWN_NUMBERS} of {model.config.C} numbers",
+        {
+            "token embedding": model.token_embedding.weight[ids[-1]][:SHOWN_NUMBERS],
+            "residual stream": streams[0][0, -1, :SHOWN_NUMBERS],
+        },
+        columns=_numbered("c", model.config.C),
+    )
+    _explain_head(page, trained)
+    page.section("Through the blocks")
+    page.paragraph("""Each block adds what its attention and its MLP computed. What would the model
+        predict if it ended there? The **logit lens** applies the last LayerNorm and the output
+        layer to each residual stream:""")
+    likely, columns = trained.likeliest(logits[0, -1])
+    page.table(
+        f"length of the stream, and the probabilities of the next {trained.vocabulary.unit}",
+        [[x[0, -1].norm(), *model.head(model.norm(x))[0, -1].softmax(-1)[likely]] for x in streams],
+        ["embedding", *(f"block {i + 1}" for i in range(len(streams) - 1))],
+        ["length", *columns],
+    )
+    by_hand = model.head(model.norm(streams[-1]))[0, -1]
+    page.check("the last row = the network's prediction", by_hand, model(trained.ids)[0, -1])
+    if trained.mixture is not None:
+        _explain_counts(page, trained, logits[0, -1], likely)
+
+
+def _numbered(letter: str, count: int) -> list[str]:
+    """Return names of the first numbers of a vector of `count` numbers."""
+    return [f"{letter}{i}" for i in range(min(SHOWN_NUMBERS, count))]
+
+
+def _added(trained: Trained) -> str:
+    """Return a sentence about what is added to the token embedding."""
+    config = trained.model.config
+    ngrams = f"Rows for the {config.ngram - 1} characters before it are added." * (config.ngram > 1)
+    positions = f"The row of position {trained.ids.shape[1] - 1} is added, too."
+    learned = positions * (config.positions == "learned")
+    return f"{ngrams} {learned}".strip() or "Nothing is added to it."
+
+
+def _explain_head(page: Page, trained: Trained) -> None:
+    """Show the scores, weights and values of the head whose ablation costs most."""
+    layer, head = 0, 0
+    if trained.ids.shape[1] > 1:
+        costs = losses_without_heads(trained.model, trained.ids[0]).mean(-1)
+        layer, head = divmod(int(costs.argmax()), costs.shape[1])
+    attention, q, k, v = [*trained.heads()][layer]
+    q, k, v = q[0, head], k[0, head], v[0, head]  # (T, hs), (T, hs), (T, vs)
+    output, weights = attend(q, k, v, causal=True)
+    scores = k @ q[-1] * q.shape[-1] ** -0.5  # (T,)
+    keys = weights[-1].topk(min(SHOWN_KEYS, len(k))).indices
+    scale = trained.model.config.attention_scale
+    scaled = f" times {scale:g} (model.attention_scale)" * (scale != 1)
+    place = f"layer {layer + 1}, head {head + 1}"
+    page.section(f"One head: {place}")
+    page.paragraph(f"""This is the head without which (**ablated**) the loss on this text would be
+        largest. The query of the last position has {q.shape[-1]} numbers. Its score with each key
+        is their dot product / sqrt({q.shape[-1]}){scaled}; softmax of all {len(k)} scores gives the
+        weights. The largest, with the length |value| of each value:""")
+    page.table(
+        "keys with the largest weights",
+        torch.stack([scores[keys], weights[-1, keys], v[keys].norm(dim=-1)], dim=1),
+        [f"t={t} {symbol(trained.characters[t])}" for t in keys.tolist()],
+        ["score", "weight", "|value|"],
+    )
+    page.paragraph("""The sum of all values, each times its weight, is the output of the head. These
+        are its numbers, and those of the query, of the first key in the table and of its value:""")
+    first = keys[0]
+    vectors = {"query": q[-1], "first key": k[first], "its value": v[first], "output": output[-1]}
+    width = min(SHOWN_NUMBERS, *map(len, vectors.values()))
+    page.table(
+        f"the first {width} numbers of the vectors",
+        {name: vector[:width] for name, vector in vectors.items()},
+        columns=_numbered("", width),
+    )
+    expected = attention.weigh(*attention.heads(trained.inputs[layer]))[0][0, head, -1]
+    page.check("this sum = the production model's", weights[-1] @ v, expected)
+
+
+def _explain_counts(page: Page, trained: Trained, logits: Tensor, likely: list[int]) -> None:
+    """Show the weights of the counts, and the prediction of counts and network together."""
+    assert trained.mixture is not None
+    page.section("Counts and network")
+    counts = analyze_counts(trained.model, trained.mixture, trained.ids[0])
+    page.paragraph("""This run mixes the network's prediction with those of counts (lesson
+        counting). The gate has computed these weights for this position:""")
+    page.table(
+        "weights of the logarithms of probabilities",
+        counts.weights[-1:].T,
+        counts.names,
+        ["weight"],
+    )
+    rows = {"network": logits.softmax(-1)[likely].max()}
+    for name, p in zip(("counts", "both"), counts.lens.probabilities[:, -1], strict=True):
+        rows[name] = p
+    predicted = [int(logits.argmax()), *counts.lens.predicted[:, -1].tolist()]
+    symbols = [symbol(trained.vocabulary.names[id_]) for id_ in predicted]
+    page.table(
+        "probability of the likeliest next character",
+        torch.stack([*rows.values()])[:, None],
+        [f"{name}: {c}" for name, c in zip(rows, symbols, strict=True)],
+        ["probability"],
+    )
