@@ -253,7 +253,7 @@ def test_the_counted_bigram_has_the_frequencies(ids: list[int]) -> None:
 def test_loss_by_context_is_of_the_same_characters() -> None:
     trained = untrained(n_layer=1)
     ids = trained.ids[0]  # 17 of them: contexts of 1, 2, 4 and 8
-    losses = small_models.loss_by_context(trained.model, ids)
+    losses = small_models.loss_by_context(trained.model, ids, 17)
     assert [*losses] == [1, 2, 4, 8]
     for context, loss in losses.items():
         of_each = []
@@ -261,7 +261,7 @@ def test_loss_by_context_is_of_the_same_characters() -> None:
             logits = trained.model(ids[None, t - context : t])[0, -1]
             of_each.append(-logits.log_softmax(-1)[ids[t]].item())
         assert loss == pytest.approx(sum(of_each) / len(of_each), rel=1e-4)
-    assert small_models.loss_by_context(trained.model, ids[:1]) == {}
+    assert small_models.loss_by_context(trained.model, ids[:1], 17) == {}
 
 
 # --- counting ---

@@ -294,7 +294,7 @@ def explain_trained(page: Page, trained: Trained) -> None:
     ids, unit = trained.ids[0], trained.vocabulary.unit
     if trained.corpus is not None and trained.origin != "of yours":
         ids = to_torch(trained.corpus.val[:CONTEXT_CHARACTERS])
-    losses = loss_by_context(trained.model, ids)
+    losses = loss_by_context(trained.model, ids, min(MAX_CONTEXT, trained.model.config.T))
     if not losses:
         page.paragraph("The text has no next character to predict: give at least two characters.")
         return
@@ -313,13 +313,13 @@ def explain_trained(page: Page, trained: Trained) -> None:
         text as short as this, a loss depends on chance.""")
 
 
-def loss_by_context(model: nn.Module, ids: Tensor) -> dict[int, float]:
+def loss_by_context(model: nn.Module, ids: Tensor, longest: int) -> dict[int, float]:
     """Return the mean loss in nats for each context length: 1, 2, 4 and so on.
 
-    The longest context has at most `MAX_CONTEXT` characters, and at most half of the text `ids`.
+    The longest context has at most `longest` characters, and at most half of the text `ids`.
     All losses are means over the same characters: those after the longest context.
     """
-    powers = range(min(len(ids) // 2, MAX_CONTEXT).bit_length())
+    powers = range(min(len(ids) // 2, longest).bit_length())
     losses = {}
     for context in (2**power for power in powers):
         start = 2 ** powers[-1]  # the first character that is predicted
