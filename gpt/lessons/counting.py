@@ -21,7 +21,7 @@ from gpt.text.vocabulary import Ids
 WORD = "banana bandana"  # the text that is counted by hand
 MAX_ORDER = 8  # characters of the longest context
 SCORED_IDS = 8192  # ids at the start of the val split that a trained network predicts
-COUNTED_IDS = 2**20  # most ids of the train split that are counted
+MAX_LESSON_IDS = 2**20  # most ids of the train split that are counted
 
 
 def count(text: str, gram: str, longest: bool) -> int:
@@ -65,7 +65,7 @@ def losses_by_order(corpus: Corpus, predicted: Ids) -> dict[str, float]:
     """Return the loss in nats of n-gram models on `predicted`, by the length of their context."""
     vocabulary = corpus.vocabulary
     orders = range(min(MAX_ORDER, longest_context(len(vocabulary))) + 1)
-    counted = corpus.train[:COUNTED_IDS]
+    counted = corpus.train[:MAX_LESSON_IDS]
     return {str(n): ngram_loss(counted, predicted, vocabulary, n) for n in orders}
 
 

@@ -9,12 +9,12 @@ from torch import Tensor
 from gpt.evaluation.attention_weights import run_with_streams
 from gpt.evaluation.head_analysis import analyze_counts, losses_without_heads
 from gpt.lessons.head import attend
+from gpt.lessons.heads import SHOWN_KEYS
 from gpt.lessons.lesson_page import Page
 from gpt.lessons.trained import Trained
 from gpt.text.display import symbol
 
 SHOWN_NUMBERS = 6  # numbers of a vector in a table
-SHOWN_KEYS = 8  # keys in a table
 
 
 def explain_follow(page: Page, trained: Trained) -> None:
