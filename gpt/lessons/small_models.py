@@ -29,7 +29,7 @@ T, C, BATCH_SIZE, STEPS = 16, 64, 32, 300  # C channels; BATCH_SIZE windows per 
 BIGRAM_RATE, RATE = 0.1, 0.01  # peak learning rates
 SCORED_CHARACTERS = 8192  # characters of the val split whose loss is measured
 SAMPLE_CHARACTERS = 64  # characters of a sample
-CONTEXT_CHARACTERS = 2048  # characters of the val split in the table of losses by context
+MEASURED_CHARACTERS = 2048  # characters of the val split in the table of losses by context
 MAX_CONTEXT = 64  # longest context in the table of losses, in characters
 
 
@@ -293,7 +293,7 @@ def explain_trained(page: Page, trained: Trained) -> None:
     """Show the trained model's loss with contexts of different lengths."""
     ids, unit = trained.ids[0], trained.vocabulary.unit
     if trained.corpus is not None and trained.origin != "of yours":
-        ids = to_torch(trained.corpus.val[:CONTEXT_CHARACTERS])
+        ids = to_torch(trained.corpus.val[:MEASURED_CHARACTERS])
     losses = loss_by_context(trained.model, ids, min(MAX_CONTEXT, trained.model.config.T))
     if not losses:
         page.paragraph("The text has no next character to predict: give at least two characters.")
