@@ -31,7 +31,7 @@ def evaluate(
 ) -> "EvaluationReport":
     """Compute the loss of a model on a text, and compare it with simple predictors.
 
-    Counts (`model.counts`) are part of the model: all numbers include them.
+    N-gram counts (`model.counts`) are part of the model: all numbers include their predictions.
 
     Args:
         model: the model, from `gpt.load`.
@@ -39,8 +39,8 @@ def evaluate(
             read with the settings of the run. By default, the val split of the run.
         stride: the number of characters from one input of the network to the next, at most
             `model.attention_window`. Each character is then predicted from at least
-            `model.attention_window` - `stride` characters before it, and its counts are of at least
-            7/8 of `model.T`. By default, windows do not overlap, as in training.
+            `model.attention_window` - `stride` characters before it. N-gram counts see at least
+            7/8 of `model.T` characters. By default, windows do not overlap, as in training.
         by: properties by which to break the loss down: position, script, word-length or character.
         dynamic: whether to also compute `adaptive_loss`, for which a copy of the model learns from
             each part of the text after scoring it, as compressors do.
@@ -98,7 +98,7 @@ def _adaptive_loss(model: "Model", text: "ScoredText") -> float:
 
 
 def _memorisation(model: "Model", text: "ScoredText") -> "MemorisationReport":
-    """Measure how much of its train split `model` repeats, in samples and in continuations."""
+    """Measure how much `model` copies its train split, in samples and when it continues a text."""
     from gpt.device import default_modes
     from gpt.evaluation.memorisation import SAMPLES, SEARCHED_CHARACTERS, measure_memorisation
     from gpt.sampling.stopping import collect

@@ -110,7 +110,11 @@ class Experts:
         return np.concatenate(log_p), np.concatenate(features)
 
     def blocks(self, ids: NDArray[np.int64], start: int = 0) -> Iterator[tuple[Floats, Floats]]:
-        """Yield the results of `of_window` from row `start` on, a few rows at a time."""
+        """Yield predictions after the prefixes of a window of `ids`, a few prefixes at a time.
+
+        The first prefix ends at index `start`. Each item has (n, E, V) log-probabilities by E
+        experts (predictors by counts), and (n, F) features, of n prefixes. See `of_window`.
+        """
         N, V, W = self.counts.order, self.counts.V, len(ids)
         padded = np.concatenate([np.full(N, NO_ID), ids])
         contexts = np.zeros((W, 0), np.int64)

@@ -96,7 +96,10 @@ class LongContexts:
         return counts.reshape(len(self.orders), M, self.V)
 
     def _search(self, contexts: NDArray[np.unsignedinteger]) -> NDArray[np.int64]:
-        """Search for M `contexts`, (M, L), as `bisect_left` does: faster for many, in threads."""
+        """Return the index of each of M `contexts`, (M, L), in `places`, or where to insert it.
+
+        For many contexts, this binary search is faster than `bisect_left`, also in threads.
+        """
         n, dtype = len(self.places), f"S{self.L * self._size}"
         indexed = np.ndarray(len(self.reversed_ids), dtype, self._bytes, 0, (self._size,))
         keys, found = contexts.view(dtype)[:, 0], np.zeros(len(contexts), np.int64)

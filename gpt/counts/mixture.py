@@ -65,7 +65,7 @@ class Gate:
 
 @dataclass(frozen=True)
 class Mixture:
-    """N-gram counts, and a gate that weights their predictions against the network's."""
+    """N-gram counts, and a gate (an MLP) that weights their predictions against the network's."""
 
     experts: Experts
     gate: Gate

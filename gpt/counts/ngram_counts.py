@@ -104,7 +104,7 @@ def _distinct(keys: Keys) -> tuple[Keys, NDArray[np.int64]]:
 def _merge(
     keys: Keys, counts: NDArray[np.int64], new_keys: Keys, new_counts: NDArray[np.int64]
 ) -> tuple[Keys, NDArray[np.int64]]:
-    """Merge two ascending lists of n-grams; add the counts of those in both."""
+    """Merge two ascending lists of n-grams and their counts; add up counts of the same n-gram."""
     if not len(keys):
         return new_keys, new_counts
     merged = np.concatenate([keys, new_keys])

@@ -19,12 +19,12 @@ DISCOUNT = 0.6  # subtracted from each count; the freed probability goes to shor
 
 
 def numbered_contexts(ids: NDArray[np.int64], orders: Sequence[int]) -> Iterator[NDArray[np.int64]]:
-    """Yield numbers (W,) of the contexts that end at each place of a window, for each order.
+    """Yield, for each order n, a number for each of the W places of a window.
 
-    Equal contexts have equal numbers.
+    Two places get the same number if their contexts (the last n ids) are equal.
 
     Args:
-        ids: (W,) the window.
+        ids: (W,) the ids of the window.
         orders: the numbers of ids in the contexts, from 1. Each is at most twice the one before.
     """
     W = len(ids)
@@ -48,11 +48,11 @@ class CountsSoFar:
     Args:
         contexts: (W,) a number for the context that ends at each place; equal contexts have equal
             numbers.
-        ids: (W,) the window.
+        ids: (W,) the ids of the window.
 
     Attributes:
-        totals: (W, 2) for each place, the number of ids that followed its context before, and the
-            number of distinct ones among these ids.
+        totals: (W, 2) for each place, how often its context occurred before, and how many
+            different ids followed.
     """
 
     def __init__(self, contexts: NDArray[np.integer], ids: NDArray[np.int64]) -> None:
@@ -90,7 +90,8 @@ class CountsSoFar:
     def smooth(self, lower: Floats, start: int) -> Floats:
         """Return the distributions (M, V) of the next id at M places, from place `start` on.
 
-        `lower` (M, V) are the distributions after shorter contexts.
+        Counts are reduced by DISCOUNT. The probability that this frees is given to the `lower`
+        distributions (M, V), which are those after shorter contexts.
         """
         M, V = lower.shape
         total, distinct = self.totals[start : start + M].T

@@ -37,7 +37,7 @@ def adaptive_loss(
         model: the network, which does not change.
         ids: the ids of at least two characters or bytes.
         vocabulary: the vocabulary of `ids`.
-        mixture: counts to mix the network's predictions with.
+        mixture: n-gram counts to mix the network's predictions with.
         learning_rate: the learning rate of Adam.
     """
     adapted = deepcopy(model).eval()
@@ -46,7 +46,7 @@ def adaptive_loss(
     T, total = adapted.config.T, 0.0
 
     def learn(x: Tensor, y: Tensor) -> Tensor:
-        """Return the logits (1, n, V) of a segment, and update the copy after that."""
+        """Return the logits (1, n, V) of a segment; then train the copied model on the segment."""
         logits: Tensor = adapted(x)
         optimizer.zero_grad()
         torch.autograd.backward(cross_entropy(logits, y))

@@ -63,7 +63,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only by seed. Losses are in nats per character.
+    """Row of a comparison: runs that differ only by seed. Losses are in nats per character.
 
     Attributes:
         number: the number of the row, from 1.

@@ -47,7 +47,7 @@ def seed_mean(values: Sequence[float]) -> SeedMean | None:
 
 
 def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
-    """Return the interval of mean(b - a); each block of a text has one value in `a` and in `b`."""
+    """Return a confidence interval of mean(b - a), for losses of the same blocks of a text."""
     differences = [y - x for x, y in zip(a, b, strict=True)]
     n = len(differences)
     return _interval(fmean(differences), stdev(differences) / math.sqrt(n), n - 1)

@@ -1,9 +1,9 @@
 """Find which substrings of some short texts also occur in a long text, in bounded memory.
 
 The short texts are called pieces. Each distinct substring of n ids of the pieces has a number. A
-longer substring, of up to 2 n ids, has a key: the numbers of its first n and of its last n ids. Its
-own number is the index of its key in the sorted keys of all such substrings of the pieces. This is
-done for n = 1, 2, 4, ... in turn.
+longer substring, of up to 2 n ids, has a key: the numbers of its first n and of its last n ids. The
+keys of all such substrings of the pieces are sorted, and the number of a longer substring is the
+index of its key. This is done for n = 1, 2, 4, ... in turn.
 
 M: ids of the joined pieces, K: distinct substrings of one length, N: ids of a part of the text.
 """
@@ -68,7 +68,7 @@ class _Table:
         return np.where(present, first * len(self.keys) + second, ABSENT)
 
     def lookup(self, keys: Numbers) -> Numbers:
-        """Return the index of each of `keys` in the keys of this table; ABSENT if it is missing."""
+        """Return the index of each of `keys` in `self.keys`; ABSENT if it is missing there."""
         numbers = np.full(len(keys), ABSENT, np.int64)
         at = np.flatnonzero(keys != ABSENT)
         index = np.searchsorted(self.keys, keys[at]).clip(max=len(self.keys) - 1)

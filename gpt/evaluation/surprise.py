@@ -15,7 +15,7 @@ SQUARE_ROOT_OF_1 = 255  # stored value of the probability 1
 
 
 class Surprise:
-    """Predictions of the first ids of a text, at most MAX_SURPRISES.
+    """Losses and most likely ids at the first ids of a text, at most MAX_SURPRISES.
 
     Args:
         ids: the text. Its first id is not predicted.

@@ -60,7 +60,10 @@ def report_tables(report: EvaluationReport) -> list[ReportTable]:
 
 
 def _memorisation_tables(report: MemorisationReport, unit: str) -> list[ReportTable]:
-    """Return the tables of `report`, whose ids are of the kind `unit`."""
+    """Return a table of copies in samples, and one of continued prefixes.
+
+    `unit` is the noun for what an id stands for: `character` or `byte`.
+    """
     copied: list[tuple[str, ...]] = [
         (f"{n} {unit}s", f"{100 * share:.1f} %", f"{100 * report.human.shares[n]:.1f} %")
         for n, share in report.samples.shares.items()

@@ -53,9 +53,10 @@ def members_of(model: LanguageModel) -> list[GPT]:
 
 
 def mean_prediction(logits: Sequence[Tensor]) -> Tensor:
-    """Return the logarithm (..., V) of the members' mean probabilities, in float32.
+    """Return the logarithm (..., V) of an ensemble's mean probabilities, in float32.
 
-    `logits` has one tensor (..., V) for each member. With one member, return its logits unchanged.
+    `logits` has one tensor (..., V) for each model of the ensemble. If there is only one model,
+    return its logits unchanged.
     """
     if len(logits) == 1:
         return logits[0]

@@ -238,7 +238,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 
 
 def count_parameters(model: nn.Module) -> dict[str, int]:
-    """Return parameter counts by part, such as `mlp`, summed over layers and members."""
+    """Return parameter counts by part, such as `mlp`, summed over layers and ensemble members."""
     counts: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         part = re.sub(r"^(members\.\d+\.)?(blocks\.\d+\.)?", "", name).split(".")[0]

@@ -126,9 +126,9 @@ class Chooser:
         self.shapes = self._shapes()
 
     def near(self, choice: Choice) -> Config:
-        """Return the config of `choice`, with the nearest allowed numbers of layers and channels.
+        """Return a config with the number of layers and channels in `choice`, or the nearest.
 
-        For example, only one number of layers is allowed if the user has set `model.n_layer`.
+        Some numbers are not allowed, such as all but one if the user has set `model.n_layer`.
         """
         nearest = min(
             (shape for _, shape in self.shapes),

@@ -172,7 +172,7 @@ def new_plan(
     load: Load,
     should_stop: Callable[[], bool],
 ) -> SweepPlan:
-    """Return the plan of a new sweep.
+    """Return the plan of a new sweep: the config of each run, and the hash of its text.
 
     If gpt chooses the unset settings (`PlannedRun.is_open`), it chooses them once for all runs that
     differ only in training settings, so that these runs have the same model. It chooses separately

@@ -24,7 +24,7 @@ class Curve:
         steps: the steps after which val was evaluated, ascending.
         characters: the characters (or tokens) that were trained on by then.
         seconds: the seconds of training by then.
-        losses: the val losses, or those of the part of val that each evaluation scores.
+        losses: the val losses; if `train.eval_characters` is set, those of a part of val.
         final_loss: the val loss of the last evaluation, on all of val; None without evaluations.
     """
 

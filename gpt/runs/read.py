@@ -201,7 +201,7 @@ def _tensors(
 def _mixture(
     path: Path, sha256: dict[str, str], model: ModelConfig, vocabulary: Vocabulary
 ) -> Mixture:
-    """Read n-gram counts for `vocabulary`, and the gate that mixes them with a network."""
+    """Read n-gram counts for `vocabulary`, and the gate that weights them against a network."""
     max_bytes = COUNT_BYTES * (model.counts + 1) * COUNTED_IDS + PLACE_BYTES * INDEXED_IDS
     tensors = _any_tensors(path, sha256, max_bytes)
     return mixture_from(tensors, Characters.of(vocabulary.names), model)

@@ -84,7 +84,10 @@ class StopBuffer:
         return self.release(n) if n > 0 else None
 
     def release(self, n: int, *, ended: bool = False, stop: str | None = None) -> Chunk:
-        """Move the first `n` held-back characters to a new `Chunk` with this `ended` and `stop`."""
+        """Move the first `n` characters of the buffer to a new `Chunk`, and return it.
+
+        If these characters end the sample, `ended` is True, and `stop` is the stop string, if any.
+        """
         chunk = Chunk(self.sample, self.text[:n], self.log_probabilities[:n], ended, stop)
         self.text, self.log_probabilities = self.text[n:], self.log_probabilities[n:]
         return chunk

@@ -60,9 +60,9 @@ class Part:
         self.line_ends = normalizer.line_ends
 
     def _joined(self, normalizer: Normalizer) -> Iterator[bytes]:
-        """Yield the documents of this part, with separators between them.
+        """Yield the documents of this part of the text, with separators between them.
 
-        Lines get no separators, because a line includes its line end.
+        Documents that are lines get no separators, because each includes its line end.
         """
         separator, documents = separator_bytes(self.data), self.data.documents
         index, is_first = 0, True

@@ -40,7 +40,8 @@ class Estimate:
         parameters: number of parameters, by part of the model.
         state_bytes: bytes of the weights, the gradients and the optimizers' running averages.
         peak_bytes: the most bytes of memory that the run needs at once.
-        costs: the kinds of work of the run, by name; `start` is the work before the first step.
+        costs: how often each kind of work is done, and its seconds, by name; `start` is the work
+            before the first step.
         seconds: duration of the run: the sum over `costs`.
     """
 

@@ -61,7 +61,7 @@ def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
 
 
 def hold_out(train: Ids, count: int) -> tuple[Ids, Ids]:
-    """Return `count` ids from the middle of `train`, and all other ids.
+    """Return `count` ids from the middle of `train`, on which the gate is fitted, and the others.
 
     If `train` has more than `MAX_COPIED_IDS` ids, the first `count` ids are held out instead, so
     that the other ids are one slice of `train` and need not be copied.

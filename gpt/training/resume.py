@@ -131,7 +131,7 @@ def restore_last(
 
 
 def _check_sources(context: RunContext, teacher: Teacher | None, saved: dict[str, Any]) -> None:
-    """Raise UsageError if the text or the teacher differs from the one recorded in `saved`."""
+    """Raise UsageError if the text or the model to distill differs from the one in `saved`."""
     corpus, distill = context.corpus, context.config.train.distill
     for what, name, before, now in (
         ("text", corpus.name, saved["text_sha256"], corpus.sha256),

@@ -74,7 +74,7 @@ class EventFunction(Callback):
         self.emit({"kind": "notice", "step": step, "text": text})
 
     def on_evaluation(self, step: int, elapsed_s: float, evaluation: Evaluation) -> None:
-        """Emit events of kinds `notice` (for a warning), `sample` and `evaluation`."""
+        """Emit events of kinds `notice` (if there is a warning), `sample` and `evaluation`."""
         if evaluation.warning:
             self.on_notice(step, elapsed_s, evaluation.warning)
         if evaluation.sample is not None:
