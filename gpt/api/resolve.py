@@ -78,9 +78,10 @@ def resolve(
 ) -> "Config":
     """Return `config`, changed by the arguments `text`, `settings` and `minutes` of `gpt.train`.
 
-    If `settings` contain `train.steps`, the other settings of a run's length in `config` are
-    dropped: `train.minutes`, `train.plans` and `train.max_steps`. Those that are also in `settings`
-    are kept; with `train.plans` among them, nothing is dropped. For `inherit`, see `load_config`.
+    If `settings` contain `train.steps`, `config` loses its other settings of a run's length:
+    `train.minutes`, `train.plans` and `train.max_steps`. Settings in `settings` are kept. If
+    `train.plans` is among them, `config` loses nothing. If the run fine-tunes another run,
+    `inherit` takes the name of that run, and returns settings that replace the defaults.
 
     Raises:
         UsageError: both minutes and `train.steps` are given, or an argument has a wrong type.
@@ -335,7 +336,7 @@ def prepared(
 
 
 def _summary(run: str) -> "CheckpointData":
-    """Read the best checkpoint of a run without its weights."""
+    """Read the best checkpoint of a run, such as its vocabulary and loss, without its weights."""
     with phase("loading PyTorch"):
         from gpt.runs.read import read_summary
     from gpt.runs.find import find_run

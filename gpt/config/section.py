@@ -51,8 +51,8 @@ def setting(default: Any, description: str, **options: Any) -> Any:
     Args:
         default: the default, or a function that computes it from the settings above this one.
         description: text in help and in config.yaml.
-        options: the attributes `resumable`, `fine_tuning` and `affects_choice` of `Setting`, and
-            `group` for the first setting of a group.
+        options: `resumable`, `fine_tuning` and `affects_choice`, the attributes of `Setting`; and,
+            for the first setting under a heading of the help, that heading as `group`.
     """
     made = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**made, validate_default=True, description=description, json_schema_extra=options)

@@ -1,1 +1,1 @@
-"""N-gram counts of the train split and of the window: text in, probabilities of the next id out."""
+"""Predict the next id by n-gram counts of the train split, and of the text before the id."""

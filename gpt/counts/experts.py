@@ -54,13 +54,14 @@ class Experts:
     def of(
         cls, train: Ids, V: int, order: int, window_order: int, characters: Characters
     ) -> "Experts":
-        """Count the train split.
+        """Count the n-grams of the train split; return the experts that predict by these counts.
 
         Args:
             train: the ids of the train split.
             V: number of distinct ids.
             order: N, the longest context to count; at most `longest_context(V)` is used.
-            window_order: see `Experts`.
+            window_order: n, for counting contexts of 1 to n ids, and a few longer ones, in each
+                window; 0 for none.
             characters: which ids form words and lines.
         """
         counts = count_ngrams(train, V, order)
@@ -95,7 +96,7 @@ class Experts:
 
     @property
     def features(self) -> int:
-        """F, the number of features of each prefix; see `of_window`."""
+        """F, the number of features that `of_window` returns for each prefix of a window."""
         others = len(self.long_orders) + len(self.window_orders) + len(self.other_contexts)
         return self.counts.order + 2 * others + 1
 

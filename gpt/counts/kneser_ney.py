@@ -24,7 +24,7 @@ class KneserNey:
 
         P_n(id | context) = (count - D) / total + freed / total * P_{n-1}(id | context[1:])
 
-    where total and freed are the sums of counts and of discounts of all n-grams with this context.
+    where total and freed are the sums of counts and of discounts over all ids after this context.
     For n = 0, the context is empty, and P_{n-1} is 1 / V for each id.
     """
 

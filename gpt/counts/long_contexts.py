@@ -1,9 +1,10 @@
-"""What followed long contexts in the train split, such as a licence or a sentence that recurs.
+"""Count which ids followed a long context, such as part of a licence, in the train split.
 
 A text has nearly as many n-grams of 16 or 32 ids as it has ids, so they are not counted in advance.
-A suffix array of the reversed train split (Manber and Myers 1993) sorts all places by the ids
-before them, the newest first. Places with the same last ids are therefore adjacent. infini-gram
-(arXiv:2401.17377) predicts by such an array.
+Instead, the places (indices) of the train split are sorted by the ids before them, of which the
+last id is compared first. Places that follow the same ids are therefore adjacent. This is a suffix
+array (Manber and Myers 1993) of the reversed text. infini-gram (arXiv:2401.17377) also predicts by
+a suffix array.
 
 n: ids of the train split, L: ids of the longest context, M: number of contexts that are looked up,
 V: number of distinct ids.
@@ -110,7 +111,7 @@ class LongContexts:
         return found
 
     def _key(self, place: int) -> bytes:
-        """Return the context that begins at a place of `reversed_ids`, as bytes."""
+        """Return the L ids of `reversed_ids` from the index `place` on, as bytes to compare."""
         start = place * self._size
         return self._bytes[start : start + self.L * self._size]
 

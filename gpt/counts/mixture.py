@@ -93,10 +93,11 @@ class Mixture:
         return self.gate.weights(gate_inputs(experts, features, network))
 
     def for_sampling(self) -> "Mixture":
-        """Return a mixture in which most of the weight of the window's counts goes to the network.
+        """Return a mixture with a higher weight of the network, at the cost of the window's counts.
 
-        The gate was fitted on written text. In a sampled text, each repetition makes the next one
-        more likely: with the full weights, samples at low temperatures end in loops.
+        The gate, which computes the weights, was fitted on text that people wrote. In a sampled
+        text, each repetition is counted and makes the next one more likely. With the full weights,
+        samples at low temperatures end in loops.
         """
         moved = np.eye(
             self.experts.size + 1, dtype=np.float32
@@ -168,9 +169,13 @@ def mixture_from(
 
 
 def _long_contexts(tensors: Mapping[str, NDArray[Any]], order: int, V: int) -> LongContexts | None:
-    """Return the long contexts of a model with V ids and n-gram counts up to `order`, if any.
+    """Load the index of long contexts (2 and 4 times `order` ids) of the train split, if any.
 
-    Raises ValueError or KeyError as `mixture_from` does.
+    A model with a large vocabulary, or with an `order` (n of the n-gram counts) of 0, has none.
+
+    Raises:
+        ValueError: an array in `tensors` has a wrong type, shape or value.
+        KeyError: an array is missing.
     """
     if not (orders := long_orders(order, V)):
         return None
@@ -201,10 +206,11 @@ def weighted(weights: Floats, experts: Floats, network: Floats) -> Floats:
 
 
 def without_network(weights: Floats) -> Floats:
-    """Return `weights` (M, E + 1) with the network's (last) column set to 0, and the rest scaled.
+    """Return `weights` with that of the network set to 0, and those of the experts scaled.
 
-    The weights of the E experts are scaled to the previous sum of their row. Without the scaling,
-    the weights would be too small, so that the prediction by counts alone would be too uncertain.
+    `weights` (M, E + 1) has, for each of M positions, the weights of E experts (predictors by
+    n-gram counts) and, last, of the network. The experts' weights are scaled so that the sum of a
+    row stays the same. Without the scaling, the prediction by counts alone would be too uncertain.
     """
     experts = weights[:, :-1].sum(-1, keepdims=True)
     factor = weights.sum(-1, keepdims=True) / np.maximum(experts, MIN_EXPERTS_WEIGHT)

@@ -26,10 +26,12 @@ class NgramTree:
         roots: (V + 1,) the node of each id, an n-gram of one id; `NONE` if it does not occur.
         first_children: first child of each node that has at most N ids (longer ones have no
             children). One more element ends the children of the last of these nodes.
-        totals: total of each context.
-        shares: freed / total of each context, the weight of the context without its first id.
+        totals: for each node, the number of ids counted after its n-gram, the context.
+        shares: for each node, the fraction of these counts that smoothing removes: the weight of
+            the prediction from the context without its first id.
         ids: the last id of each node's n-gram.
-        probabilities: (count - D) / total of each node's n-gram.
+        probabilities: (count - discount) / total of each node's n-gram, where `KneserNey` defines
+            the discount, and total is that of the context: the n-gram without its last id.
         unigrams: (V,) probability of each id without context.
     """
 

@@ -170,7 +170,10 @@ class WindowCounts:
         self.rows, self.end = np.arange(len(rows)), int(self.ends.max())
 
     def predict(self) -> tuple[Floats, Floats, Floats]:
-        """Return p, shares and numbers of ids (see `terms_of`) for each order and text."""
+        """Return p and share of the predictions P = p + share * lower, as `terms_of` does.
+
+        Each text is predicted by the counts after its last n ids, for each n in `orders`.
+        """
         return terms_of(self._counts())
 
     def _counts(self) -> Floats:

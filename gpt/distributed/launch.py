@@ -79,6 +79,6 @@ def _connect(timeout: timedelta = STORE_TIMEOUT) -> Any:
 
 
 def _attempt() -> str:
-    """Return a prefix for keys in torchrun's store, which each restart by torchrun changes."""
+    """Return a prefix for keys in torchrun's store that differs after each restart by torchrun."""
     restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     return f"gpt/{restart}/{os.environ['WORLD_SIZE']}"

@@ -78,7 +78,10 @@ class Breakdown:
             self._sums[value] = self._sums.get(value, NOTHING) + row
 
     def groups(self) -> list[Group]:
-        """Return the groups, sorted by the property's value. Values with one label are a group."""
+        """Return a group of characters for each label, in the order of the property's values.
+
+        A label can stand for several values: `Latin` stands for the code points of all its letters.
+        """
         merged: dict[str, Sums] = {}
         for value in sorted(self._sums):
             label = self._label(value)
@@ -90,10 +93,10 @@ class Breakdown:
 
 
 def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.bool_]]:
-    """Return, for each id, the code point of its character, and whether the character begins there.
+    """Return the code point of each id's character, and whether the id is the character's first.
 
-    If ids are bytes, each byte has the code point of the character that it belongs to. The code
-    points of bytes that are not UTF-8 have no meaning.
+    If ids are bytes, all bytes of a character have its code point. The code points of bytes that
+    are not UTF-8 have no meaning.
     """
     if not vocabulary.is_bytes:
         return code_points("".join(vocabulary.names))[ids].astype(np.int64), np.ones(len(ids), bool)
@@ -125,7 +128,7 @@ def _code_point(stretch: Stretch) -> Values:
 
 
 def _word_length(stretch: Stretch) -> Values:
-    """Return the length of the word around each id, at most LONG_WORD; 0 between words."""
+    """Return the length of the word around each scored id, at most LONG_WORD; 0 between words."""
     distinct, places = np.unique(stretch.points, return_inverse=True)
     in_word = np.array([_is_in_word(point) for point in distinct.tolist()])[places]
     begins_run = np.diff(in_word, prepend=~in_word[:1])

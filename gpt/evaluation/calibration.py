@@ -27,7 +27,7 @@ class Calibration:
         self._sums = np.zeros((BINS, 3))  # ids, probability, hits
 
     def add(self, scores: Scores) -> None:
-        """Add the predictions of some ids."""
+        """Add the predictions in `scores` to the statistics."""
         p = scores.probabilities[:, 0]
         bins = np.minimum((p * BINS).astype(np.int64), BINS - 1)
         columns = np.stack([np.ones(len(p)), p, scores.hits])
@@ -35,7 +35,7 @@ class Calibration:
 
     @property
     def bins(self) -> list[CalibrationBin]:
-        """The ranges of probability that occur, in ascending order."""
+        """The ranges of probability that contain a prediction, in ascending order."""
         return [
             CalibrationBin(i / BINS, (i + 1) / BINS, int(ids), p / ids, hits / ids)
             for i, (ids, p, hits) in enumerate(self._sums.tolist())

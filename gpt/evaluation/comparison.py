@@ -96,18 +96,20 @@ class Row:
 class RowDifference:
     """The mean loss of a row minus that of the first row, in nats per character.
 
+    A row consists of runs that differ only by seed.
+
     Attributes:
         row: the number of the row.
         difference: the difference of the mean losses; negative if `row` is better.
-        text: the interval of the difference of these models on other text, from the losses of
-            blocks; None if these losses are unknown.
-        seeds: the interval of the difference on this text with other seeds; None if a row has only
-            one seed.
-        rests_on: the interval from which the conclusion is drawn.
-        is_different: whether both intervals show that the settings differ in their loss.
-        seeds_needed: the number of seeds of each row with which `seeds` would exclude zero with
+        text: confidence interval of the difference if the same models are scored on other text of
+            this kind; None if the losses of blocks of the text are unknown.
+        seeds: confidence interval of the difference if models with other seeds are scored on this
+            text; None if a row has only one seed.
+        rests_on: the name of the interval that `conclusion` is based on.
+        is_different: whether `seeds`, and `text` if it is known, exclude a difference of zero.
+        seeds_needed: the number of seeds to train in each row so that `seeds` excludes zero with
             probability 0.8; None if it does already, or if the variance over seeds is unknown.
-        conclusion: all of this in words.
+        conclusion: the result in words.
     """
 
     row: int
@@ -169,7 +171,10 @@ def compare_runs(runs: Sequence[ComparedRun], losses: Sequence[float] = ()) -> C
 
 
 def _differing(runs: Sequence[ComparedRun]) -> list[str]:
-    """Return the keys of the settings that differ between `runs`. Logs have no settings."""
+    """Return the keys of the settings that differ between `runs`, except those in NOT_COMPARED.
+
+    Runs without settings (logs of other programs) are ignored.
+    """
     settings = [run.settings for run in runs if run.settings]
     ignored = {*NOT_COMPARED}
     if len({run.text_sha256 for run in runs}) == 1:  # the same text, perhaps by another path

@@ -85,7 +85,7 @@ def evaluate_text(
     Args:
         model: the network, which is set to evaluation mode.
         text: the text.
-        mixture: counts to mix the network's predictions with.
+        mixture: n-gram counts to mix with the network's predictions; None for the network alone.
         stride: the ids from one input of the network to the next; None if inputs do not overlap.
         by: the properties by which to break the loss down, keys of PROPERTIES.
         surprise: whether to return the field `surprise` of the report.

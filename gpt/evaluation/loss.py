@@ -188,7 +188,10 @@ def unknown_costs(ids: Tensor, vocabulary: Vocabulary) -> Tensor:
 
 
 def unknown_cost(ids: Tensor, vocabulary: Vocabulary | None) -> float:
-    """Return the sum of `unknown_costs` over `ids`; 0 without a vocabulary."""
+    """Return the nats to add to the loss of `ids` because characters share the unknown id.
+
+    If k characters share it, these are log k for each unknown id; without a vocabulary, 0.
+    """
     if vocabulary is None or vocabulary.unknown_id is None:
         return 0.0
     return unknown_costs(ids, vocabulary).sum().item()

@@ -86,7 +86,7 @@ def _translated(corpus: Corpus, vocabulary: Vocabulary) -> tuple[Ids, int]:
 
     Returns:
         The ids, in a temporary file, as the text may be large.
-        The size in UTF-8 of the encoded characters, without the first of them.
+        The size of the encoded characters but the first, in bytes of UTF-8.
     """
     characters = corpus.vocabulary.characters
     outside = {*vocabulary.outside(characters)} if vocabulary.unknown_id is None else {*""}

@@ -54,7 +54,10 @@ def paired_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
 
 
 def welch_interval(a: Sequence[float], b: Sequence[float]) -> StudentInterval:
-    """Return Welch's interval of mean(b) - mean(a), for two or more independent values in each."""
+    """Return the confidence interval of mean(b) - mean(a) by Welch's t test.
+
+    `a` and `b` have two or more independent values each.
+    """
     parts = [variance(values) / len(values) for values in (a, b)]  # squared standard errors
     scaled = sum(part**2 / (len(values) - 1) for part, values in zip(parts, (a, b), strict=True))
     freedom = sum(parts) ** 2 / scaled if scaled else len(a) + len(b) - 2
@@ -87,7 +90,10 @@ def _interval(difference: float, standard_error: float, freedom: float) -> Stude
 
 @cache
 def student_quantile(tail: float, freedom: float) -> float:
-    """Return the value that a t distribution exceeds with probability `tail`, below 1/2."""
+    """Return the value that a t distribution exceeds with probability `tail` < 1/2.
+
+    `freedom` is the number of degrees of freedom.
+    """
     from mpmath import betainc, findroot  # only comparisons need it
 
     def excess(x: float) -> float:  # x = freedom / (freedom + t^2)

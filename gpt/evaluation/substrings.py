@@ -40,12 +40,14 @@ class Copies:
 
 @dataclass(frozen=True)
 class _Table:
-    """The distinct substrings of `n` ids of the pieces.
+    """The distinct substrings of `n` ids of the pieces (short texts), numbered from 0.
 
     Attributes:
         n: the number of ids of a substring.
-        keys: (K,) ascending; a substring's number is the index of its key.
-        numbers: (M - n + 1,) number of the substring that begins at each position.
+        keys: (K,) an integer that identifies each distinct substring (see `pairs`), in ascending
+            order. The number of a substring is the index of its key.
+        numbers: (M - n + 1,) the number of the substring at each of the M ids of the joined pieces,
+            except the last n - 1.
     """
 
     n: int
@@ -53,14 +55,14 @@ class _Table:
     numbers: Numbers
 
     def extended(self, n: int) -> "_Table":
-        """Return the table of the substrings of `n` ids; `n` is at most 2 `self.n`."""
+        """Return the table of the pieces' substrings of `n` ids, from `self.n` to 2 `self.n`."""
         return _Table(n, *np.unique(self.pairs(self.numbers, n), return_inverse=True))
 
     def pairs(self, numbers: Numbers, n: int) -> Numbers:
-        """Return the keys of the substrings of `n` ids that begin at each place of a text.
+        """Return the key of the substring of `n` ids at each position of a text.
 
-        `numbers` are those of the text's substrings of `self.n` ids. The key is ABSENT if one of
-        its two numbers is.
+        A key combines the numbers of the substring's first and of its last `self.n` ids. `numbers`
+        has these numbers by position of the text. The key is ABSENT if one of the two numbers is.
         """
         shift = n - self.n
         first, second = numbers[: max(len(numbers) - shift, 0)], numbers[shift:]
@@ -116,13 +118,16 @@ def find_copies(text: Ids, pieces: Sequence[Ids]) -> Copies:
 
 
 def _longest(part: Ids, table: _Table, numbers: Numbers, longest: Ids) -> Ids:
-    """Return the longest substring of the pieces in `part`, or `longest` if it is at least as long.
+    """Return the longest substring that `part` shares with the pieces (short texts).
+
+    If `longest`, from an earlier part, has at least as many ids, return `longest`.
 
     Args:
-        part: (N,) ids of a part of the text. It has no substring of 2 n ids of the pieces.
+        part: (N,) ids of a part of the long text. The shared substring has fewer than 2 n ids.
         table: the pieces' substrings of n ids.
-        numbers: (N - n + 1,) number in `table` of each substring of n ids of `part`, or ABSENT.
-        longest: the longest substring of the pieces in earlier parts.
+        numbers: (N - n + 1,) number in `table` of each substring of n ids of `part`; ABSENT if the
+            pieces do not have that substring.
+        longest: the longest substring that earlier parts share with the pieces.
     """
     M = len(table.numbers) + table.n - 1
     low, high = max(table.n - 1, len(longest)), min(2 * table.n, M + 1)

@@ -52,7 +52,7 @@ def draw_curves(comparison: Comparison) -> Figure:
 
 
 def _draw_row(axes: Axes, row: Row, name: str) -> None:
-    """Draw the losses of `row` by the attribute `name` of its curves."""
+    """Plot the val losses of `row` against `name`: steps, characters or seconds of training."""
     curves = [run.curve for run in row.runs if run.curve.steps]
     places = [np.array(getattr(curve, name), float) for curve in curves]
     start, end = max(x[0] for x in places), min(x[-1] for x in places)

@@ -29,7 +29,7 @@ def additive(allowed: Tensor) -> Tensor:
 
 
 def attend_added(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute attention as `attend` does, but add `mask` (T, S) to the scores."""
+    """Compute attention with `mask` (T, S) added to the scores of T queries and S keys."""
     scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5 + mask
     weights = scores.softmax(dim=-1)
     return weights @ v, weights

@@ -78,7 +78,7 @@ class CausalSelfAttention(nn.Module):
         return self.join(y), weights
 
     def weigh(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the weighted sums of the values (B, H, T, vs) and the weights (B, H, T, T).
+        """Return the weighted sums of the values (B, H, T, value size) and weights (B, H, T, T).
 
         Element (t, s) of the weights is the weight of value s in the output at position t.
         """

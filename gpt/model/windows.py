@@ -12,12 +12,13 @@ from gpt.model.ensemble import LanguageModel
 
 
 def mixed(mixture: Mixture, ids: Tensor, logits: Tensor) -> Tensor:
-    """Mix the logits of a network with counts; return log-probabilities (B, n, V) in float32.
+    """Mix a network's predictions with those of n-gram counts, as log-probabilities (B, n, V).
 
     Args:
-        mixture: counts of the train split, and the gate that weighs counts and network.
-        ids: (B, T) windows. Each window is counted separately.
-        logits: (B, n, V) after the last n ids of each window, of any precision and on any device.
+        mixture: counts of the train split, and a small network that weights counts and network.
+        ids: (B, T) windows. The n-grams of each window are counted, too.
+        logits: (B, n, V), the network's after the last n ids of each window, of any precision and
+            on any device. The result is in float32, on the same device.
     """
     network = logits.float().log_softmax(-1).cpu().numpy()
     n = network.shape[1]

@@ -223,8 +223,9 @@ class Chooser:
     def _divided(self, config: Config) -> Config:
         """Return `config` with as few micro-batches per step as the free memory allows.
 
-        If `base` sets `train.accumulation`, or no number is enough, return `config` as it is. On a
-        CPU, too, because it computes a few windows at a time, whatever the batch size.
+        Return `config` unchanged if `base` sets `train.accumulation`, or if even micro-batches of
+        one window need too much memory. On a CPU, return `config` unchanged, too, because a CPU
+        computes a few windows at a time, whatever the batch size.
         """
         if self.device.type == "cpu" or "accumulation" in self.base.train.model_fields_set:
             return config

@@ -38,8 +38,8 @@ class Difficulty:
         train_ids: number of ids of the train split.
         V: size of the vocabulary.
         pilot_loss: loss at the end of training.
-        pilot_gain: how much the loss fell in the last 3/4 of the steps. The contribution of
-            repeated ids to the loss is subtracted before and after.
+        pilot_gain: how much the loss fell in the last 3/4 of the steps, without the part of the
+            loss that comes from repeated ids.
         pilot_gap: `pilot_loss` minus the train loss.
         pilot_characters: number of characters that the pilot was trained on.
         repeated_part: fraction of val ids that repeat earlier ones (repetition.py), or 0.

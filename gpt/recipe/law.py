@@ -37,7 +37,7 @@ from gpt.recipe.settings import Choice
 
 @dataclass(frozen=True)
 class Coefficients:
-    """Coefficients of the law, as printed by scripts/law/fit.py and used in `_excess`."""
+    """Coefficients of the formula at the top of this file, as printed by scripts/law/fit.py."""
 
     depth: float = 0.05543  # depth, width: nats per relative increase, at the pilot's size
     width: float = 0.1157
@@ -212,7 +212,11 @@ def is_trusted(choice: Choice, text: Difficulty) -> bool:
 
 
 def is_extrapolated(val_loss: float, choice: Choice, text: Difficulty) -> bool:
-    """Return whether the prediction `val_loss` is for a run unlike those that the law fits."""
+    """Return whether `val_loss`, predicted for the run `choice`, is an extrapolation.
+
+    The prediction is one if the run is far larger or longer than the runs that the law was fitted
+    on, or if its loss is lower than theirs, relative to the loss of the pilot (a small test model).
+    """
     is_lower = val_loss < MIN_LOSS_RATIO * text.pilot_loss
     return is_lower or max(_outside(choice, text)) > MAX_OUTSIDE
 

@@ -77,7 +77,7 @@ class Plan:
     ends_early: bool
 
     def describe(self) -> list[str]:
-        """Return lines of text: the model, its counts, the training, the predicted val loss."""
+        """Return lines of text: model, n-gram counts, training, and predicted val loss."""
         model, train = self.config.model, self.config.train
         dropout = model.character_dropout
         regularised = f", token dropout {dropout:g}" if dropout else ""
@@ -123,10 +123,10 @@ def plan(
     should_stop: Callable[[], bool] = lambda: False,
     ranks: Ranks = SINGLE,
 ) -> Plan:
-    """Return the plan with the lowest predicted val loss on a text in the given time.
+    """Return the config with the lowest predicted val loss on a text in the given time.
 
-    The pace of a few configs is measured, and a small model, the pilot, is trained. This time
-    counts as part of `minutes`.
+    For the prediction, the training speed of a few configs is measured, and a small model, the
+    pilot, is trained on the text. This time counts as part of `minutes`.
 
     Args:
         corpus: the text.

@@ -26,7 +26,11 @@ MUCH_REPEATED = 0.2
 
 
 def repeats_much(corpus: Corpus, T: int) -> bool:
-    """Return whether the fraction of val ids repeated in windows of `T` exceeds MUCH_REPEATED."""
+    """Return whether more than a fraction MUCH_REPEATED of the val ids could be copied.
+
+    An id could be copied if the few ids before it occurred earlier in its window of `T` ids, and
+    were last followed by the same id.
+    """
     return repeated_part(corpus.val, T, context_of(corpus, T)) > MUCH_REPEATED
 
 

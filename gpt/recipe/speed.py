@@ -70,11 +70,11 @@ class Speed:
     measured: dict[tuple[int, ...], tuple[float, Pace]] = field(default_factory=dict)
 
     def knows(self, config: Config) -> bool:
-        """Return whether a config with the same shape and characters per step was measured."""
+        """Return whether the pace of a model of this shape and batch size was measured."""
         return _shape(config) in self.measured
 
     def learn(self, *configs: Config) -> None:
-        """Measure the paces of `configs`, which have one member each, and store them."""
+        """Measure and store the paces (seconds per character) of `configs` without ensembles."""
         for config, pace in zip(configs, self.measure([*configs]), strict=True):
             operations = operations_per_character(config.model, self.V)
             self.measured[_shape(config)] = operations, pace
@@ -89,7 +89,10 @@ class Speed:
         return Pace(slowdown * pace.train_s, members * pace.evaluation_s)
 
     def _predict_one(self, config: Config) -> Pace:
-        """Return the pace of one member: measured, or interpolated by operations per character."""
+        """Return the pace (seconds per character) of one member of the ensemble of `config`.
+
+        A pace that was not measured is interpolated by the number of operations per character.
+        """
         if known := self.measured.get(_shape(config)):
             return known[1]
         points = sorted((n, pace.train_s, pace.evaluation_s) for n, pace in self.measured.values())
@@ -159,7 +162,7 @@ def operations_per_character(model: ModelConfig, V: int) -> float:
 def measure_paces(
     configs: list[Config], corpus: Corpus, before_each: Callable[[], object] = lambda: None
 ) -> list[Pace]:
-    """Return the pace of each config, measured on throwaway models.
+    """Measure the pace (seconds per character) of each config on a temporary model.
 
     Each model is trained for a few steps of each window length, and evaluated briefly. The models
     take turns, so that other programs on the machine slow all of them equally. `before_each` is

@@ -114,7 +114,7 @@ def run_sweep(
     Raises:
         UsageError: `folder` is in use, or contains other runs.
         ConfigError, DeviceError: a run cannot be trained. No run was started.
-        Interrupted: `should_stop` returned True. What was trained is saved.
+        Interrupted: `should_stop` returned True. The training so far is saved.
     """
     check_alone("a sweep, which trains several runs,")
     folder = folder.absolute()  # the caller may change the working folder
@@ -206,7 +206,10 @@ def new_plan(
 def _chosen(
     run: PlannedRun, config: Config, chosen: dict[str, Config], choose: Callable[[Config], Config]
 ) -> Config:
-    """Return `config` with its unset settings chosen by `choose`; cache choices in `chosen`."""
+    """Return `config` with the settings that the user left unset chosen by `choose`.
+
+    Runs that differ only in training settings share a choice, which is cached in `chosen`.
+    """
     own = {  # settings that do not affect which model is chosen
         key: value
         for key, value in run.values.items()

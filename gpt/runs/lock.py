@@ -102,7 +102,10 @@ def set_aside(run: Path) -> None:
 
 
 def finish_overwrite(run: Path) -> None:
-    """Delete the files that `set_aside` moved, or move them back if the new run has no checkpoint.
+    """Complete the overwrite of a run by a new run in the same folder, or undo it.
+
+    When the new run began, `set_aside` moved the old run's files into the folder `.replaced`. If
+    the new run has a checkpoint, delete these files; otherwise, move them back.
 
     The caller must hold the lock of the run. The order of the moves makes this safe even if a
     process was killed between two of them:

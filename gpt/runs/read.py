@@ -85,7 +85,10 @@ def read_index(folder: Path) -> layout.Index:
 
 
 def _read_current(run: Path, which: str | int, *tensor_files: str) -> CheckpointData:
-    """Read a checkpoint; try again if it is removed or replaced by another process meanwhile."""
+    """Read the checkpoint `which` with its `tensor_files`.
+
+    Try again if another process removes or replaces the checkpoint while it is read.
+    """
     for _ in range(READ_ATTEMPTS - 1):
         with suppress(CheckpointError):
             return _read(*_find(run, which), *tensor_files)[0]

@@ -22,7 +22,10 @@ class CountedTexts:
         self.state = ExpertState(mixture.experts, texts)
 
     def mix(self, network: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the log-probabilities `network` (B, V), mixed with those of each text's counts."""
+        """Mix predictions of the next ids of B texts with those of n-gram counts.
+
+        `network` (B, V) has the network's log-probabilities. Return the mixed log-probabilities.
+        """
         mixed = self.mixture.mix(*self.state.predict(), network.astype(np.float32))
         return mixed.astype(np.float64)
 

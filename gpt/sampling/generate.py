@@ -163,7 +163,11 @@ def generate_text(
     step: int = 0,
     mixture: "Mixture | None" = None,
 ) -> str:
-    """Return `length` characters that `model` adds to `prompt`, drawn with `seed` and `step`."""
+    """Return `length` characters that `model` adds to `prompt`.
+
+    The random numbers depend on `seed` and `step`. `rules` are settings such as the temperature.
+    The n-gram counts in `mixture`, if it is given, predict together with `model`.
+    """
     ids, sources = encode_prompt(prompt, vocabulary), sample_sources(seed, [0], step)
     engine = engine_of(model, 1, mixture)
     chunks = generate(engine, vocabulary, [ids], sources, length=length, rules=rules)

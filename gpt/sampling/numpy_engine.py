@@ -175,7 +175,10 @@ def _activate(h: Floats, activation: str) -> Floats:
 def _attend(
     q: Floats, k: Floats, v: Floats, future: NDArray[np.bool_] | None, scale: np.float32
 ) -> Floats:
-    """Return attention outputs (K, n, H, t, vs); a query ignores keys where `future` is True."""
+    """Return the attention outputs of K ensemble members for n texts: (K, n, H, t, value size).
+
+    Each text has t queries. A query ignores the keys where `future` is True.
+    """
     scores = (q * scale) @ k.swapaxes(-1, -2)
     if future is not None:
         scores = np.where(future, np.float32(-np.inf), scores)

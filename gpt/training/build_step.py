@@ -146,7 +146,11 @@ def build_step(
     vocabulary: Vocabulary | None = None,
     teacher: Teacher | None = None,
 ) -> Update:
-    """Return a TrainStep, or an EnsembleStep for an ensemble; for the arguments see TrainStep."""
+    """Return an object that makes training steps: a TrainStep or, for ensembles, an EnsembleStep.
+
+    `ids` is the text to train on, and `teacher` the model to distill, if any. For the other
+    arguments see TrainStep.
+    """
     forget_compiled_code(config.train.compile, device)
     if isinstance(model, GPT):
         return TrainStep(config, model, device, ranks, ids, vocabulary, teacher)

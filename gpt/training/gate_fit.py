@@ -46,13 +46,13 @@ NETWORK_WEIGHT = 0.4  # initial weight of the network's log-probabilities; the e
 
 
 def held_out_ids(train_ids: int, context: int, experts: int, V: int) -> int:
-    """Return the number of ids of the train split that the gate is fitted on.
+    """Return how many ids of the train split to hold out, to fit the gate on them.
 
     Args:
         train_ids: number of ids of the train split.
-        context: the network's context length. The network keeps at least `context` + 1 ids.
-        experts: number of experts. Memory limits the result, because `experts` * `V`
-            log-probabilities are stored for each held-out id.
+        context: the network's context length. At least `context` + 1 ids are left to train it on.
+        experts: number of experts (predictors by n-gram counts). Memory limits the result, because
+            `experts` * `V` log-probabilities are stored for each held-out id.
         V: size of the vocabulary.
     """
     wanted = max(int(HELD_OUT_FRACTION * train_ids), min(MIN_HELD_OUT_IDS, train_ids // 5))

@@ -123,9 +123,10 @@ def _counts_bytes(model: ModelConfig, V: int, threads: int) -> float:
 
 
 def _activation_bytes(model: ModelConfig, layers: int, logits: int) -> float:
-    """Return the bytes of the activations of one character.
+    """Return the memory that the activations of one character take, in bytes.
 
-    `layers` is the number of layers, and `logits` the number of float32 values kept for logits.
+    `layers` is the number of layers whose activations are in memory at once, and `logits` the
+    number of float32 values of the character's logits and their copies.
     """
     queries, values = model.n_head * model.head_size, model.n_head * model.value_size
     layer = 21 * model.C + 6 * queries + 3 * values

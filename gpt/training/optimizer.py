@@ -187,11 +187,13 @@ class Muon(Optimizer):
         return [m for t, rows in zip(tensors, self.rows, strict=True) for m in torch.split(t, rows)]
 
     def _equalise(self, steps: Tensor, squares: list[Tensor], skip: Tensor | None) -> Tensor:
-        """Orthogonalise N matrices `steps` (N, height, width), and make neurons move equally far.
+        """Orthogonalise the updates of N matrices, and give all neurons updates of similar size.
 
-        Each neuron's step is divided by its root mean square over time. Each matrix is then scaled
-        to the norm that it had before this division. `squares` has the running mean squares, a
-        tensor for each matrix, and is updated unless `skip` is true.
+        `steps` (N, height, width) has the updates. A neuron is a row of a matrix, or a column if
+        the matrix is wider than high. Each neuron's update is divided by its root mean square over
+        time. Each matrix of updates is then scaled to the norm that it had before this division.
+        `squares` has the running mean squares, a tensor for each matrix. They are updated unless
+        `skip` is true.
         """
         orthogonal = orthogonalise(steps.to(self.dtype)).float()
         longer_first = steps.shape[-2] >= steps.shape[-1]

@@ -162,7 +162,11 @@ def _new_state(
 
 
 def _make_folder(folder: Path, mode: Mode) -> Path:
-    """Make the folder of a new run, as `mode` requires; return its path."""
+    """Make the folder of a new run; return its path.
+
+    If `folder` is in use, `mode` determines whether to raise an error, use another name, or replace
+    the old run.
+    """
     if mode == "numbered":
         folder = make_numbered(folder)
     check_free(folder, overwrite=mode == "overwrite")

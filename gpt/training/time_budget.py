@@ -1,4 +1,4 @@
-"""Plan how many steps fit into `train.minutes`, at first and whenever the pace changes."""
+"""Plan how many steps fit into `train.minutes`, and plan again if the training speed changes."""
 
 import math
 from collections.abc import Callable

@@ -30,7 +30,7 @@ class Trainer:
 
     Args:
         context: the settings, text and folder of the run.
-        state: the model, optimizers, plans and evaluations so far.
+        state: the model, optimizers, schedule, time budget and results so far.
         on_event: receives a dict for each event; see `gpt.api.train`.
     """
 

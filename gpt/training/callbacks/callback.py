@@ -35,7 +35,7 @@ class Callback:
         """Handle an update of the weights."""
 
     def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
-        """Handle a new plan: the whole run will have `steps` steps."""
+        """Handle a change of the total number of steps of the run to `steps`."""
 
     def on_notice(self, step: int, elapsed_s: float, text: str) -> None:
         """Handle a message, such as one about a skipped step."""
@@ -66,7 +66,7 @@ class EventFunction(Callback):
         self.emit = emit
 
     def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
-        """Emit an event of kind `plan`."""
+        """Emit an event of kind `plan`: the new total number of steps of the run."""
         self.emit({"kind": "plan", "step": step, "steps": steps})
 
     def on_notice(self, step: int, elapsed_s: float, text: str) -> None:

@@ -37,7 +37,7 @@ class MetricsFile(Callback):
         self._write(step, elapsed_s, metrics)
 
     def on_plan(self, step: int, elapsed_s: float, steps: int) -> None:
-        """Write the new number of steps."""
+        """Write the new total number of steps of the run."""
         self._write(step, elapsed_s, {"event": f"{counted(steps, 'step')} planned"})
 
     def on_notice(self, step: int, elapsed_s: float, text: str) -> None:
