@@ -41,7 +41,12 @@ LOAD_MILLISECONDS = (  # JavaScript
     "return performance.timing.loadEventEnd - performance.timing.navigationStart"
 )
 OVERFITTED_CHARACTERS = 20_000
-OVERFITTED_SETTINGS = {"train.steps": 400, "model.counts": 0, "model.T": 256}
+OVERFITTED_SETTINGS = {
+    "train.steps": 400,
+    "model.counts": 0,
+    "model.window_counts": 0,
+    "model.T": 256,
+}
 TRAIN_STEPS = 40  # of shakespeare_fast
 
 
