@@ -176,7 +176,7 @@ def ready(
 ) -> tuple["Config", "Corpus"]:
     """Read the text of a new run, and adapt the run's settings to it.
 
-    1. If `is_open`, choose all settings that `settled` leaves unset.
+    1. If the user set neither a config nor a length (see `is_open`), choose all unset settings.
     2. Otherwise, if the run fine-tunes another run, limit its steps to prevent overfitting.
     3. Otherwise, use `settled` as it is.
 

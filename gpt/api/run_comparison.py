@@ -84,7 +84,7 @@ def _runs_of(name: str) -> list[Path]:
 
 
 def _log(path: Path) -> "ComparedRun":
-    """Read nanoGPT's log. Its losses are estimates on random windows of an unknown text."""
+    """Read a log that nanoGPT printed. Its losses are estimates on random windows of some text."""
     from gpt.evaluation.comparison import ComparedRun
     from gpt.runs.curves import read_nanogpt_log
 

@@ -151,12 +151,13 @@ class Experts:
 class ExpertState:
     """The experts' predictions for B texts, to each of which ids are appended, as in sampling.
 
-    The distributions of `KneserNey` and `CountsSoFar` have the form
+    The experts predict by n-gram counts. The distribution after a context of n ids has the form
 
         P_n = p_n + share_n * P_{n-1}
 
-    where P_{n-1} is the distribution after a shorter context. All are computed at once: P_n is the
-    sum of p_k over n and its shorter contexts k, each times the product of the shares between.
+    where P_{n-1} is the distribution after a shorter context (see `KneserNey` and `CountsSoFar`).
+    Written out, P_n is the sum of p_k over all k <= n, each times share_{k+1} ... share_n. The
+    distributions of all experts are therefore computed by one matrix product.
     """
 
     def __init__(self, experts: Experts, texts: Sequence[NDArray[np.integer]]) -> None:
@@ -219,7 +220,10 @@ class ExpertState:
         return log_probabilities(weights @ p), np.log1p(totals.T, dtype=np.float32)
 
     def _long_counts(self) -> Floats:
-        """Return the counts after the long contexts, (len(long_orders), B, V)."""
+        """Return how often each of V ids followed the long contexts of B texts in the train split.
+
+        The shape is (len(long_orders), B, V). A long context is the last 2 N or 4 N ids of a text.
+        """
         if self.long_contexts is None:
             return np.zeros((0, len(self.window.rows), self.window.V), np.float32)
         return self.long_contexts.counts_after(self.window.last(self._longest))

@@ -48,8 +48,8 @@ class KneserNey:
             contexts: (M, N) ids, the newest last. `NO_ID` marks places before the window's start.
 
         Returns:
-            The distributions after the last 0 to N ids of each context, each (M, V); and (M, N) the
-            total counts of the n-grams that begin with the last 1 to N ids.
+            A list of N + 1 arrays (M, V), the distributions after the last 0 to N ids of each
+            context; and an array (M, N) with the sum of counts (total) after the last 1 to N ids.
         """
         M = len(contexts)
         p = np.broadcast_to(self.unigrams, (M, self.V))
@@ -121,7 +121,10 @@ def discounts_of(counts: NDArray[np.int32]) -> NDArray[np.float64]:
 
 
 def _discounts(counts: NDArray[np.int32]) -> tuple[float, float, float]:
-    """Return the discounts of n-grams that were counted once, twice, and three times or more."""
+    """Estimate the three discounts of modified Kneser-Ney smoothing from the counts of n-grams.
+
+    They are subtracted from counts of 1, of 2, and of 3 or more.
+    """
     n1, n2, n3, n4 = (int(np.count_nonzero(counts == times)) for times in (1, 2, 3, 4))
     if not (n1 and n2 and n3 and n4):
         return DEFAULT_DISCOUNTS

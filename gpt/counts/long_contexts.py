@@ -24,12 +24,12 @@ NEAREST = 32  # places that are compared with each context
 
 
 class LongContexts:
-    """Places of the train split, sorted by the ids before them (their contexts).
+    """Places of the train split, sorted by their contexts: the ids before, the newest first.
 
     Args:
         reversed_ids: (n,) the ids of the train split, the last first.
-        places: (n - 1,) for each id but the last of `reversed_ids`, the place in `reversed_ids`
-            where its context begins; sorted by the contexts.
+        places: (n - 1,) indices i into `reversed_ids`, sorted by the contexts: `reversed_ids[i:]`
+            is the context of the id `reversed_ids[i - 1]`.
         orders: the ascending numbers of ids in the contexts, the last of which is L.
         V: number of distinct ids.
     """

@@ -78,7 +78,10 @@ def count_ngrams(ids: Ids, V: int, order: int) -> NgramCounts:
 
 
 def _parts(length: int, order: int) -> Iterator[slice]:
-    """Yield evenly spread slices with at most COUNTED_IDS n-grams of `order` + 1 ids in total."""
+    """Yield slices of a text of `length` ids that are counted: all of it, or evenly spread parts.
+
+    In total, the slices have at most COUNTED_IDS n-grams of `order` + 1 ids.
+    """
     parts = -(-length // SORTED_IDS)
     for part in range(parts):
         start, end = part * length // parts, (part + 1) * length // parts

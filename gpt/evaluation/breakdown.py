@@ -114,7 +114,7 @@ def characters_of(ids: Ids, vocabulary: Vocabulary) -> tuple[Values, NDArray[np.
 
 
 def _position(stretch: Stretch) -> Values:
-    """Return the base-2 logarithm, rounded down, of the context length of each scored id."""
+    """Return log2, rounded down, of the number of ids from which each scored id was predicted."""
     return np.log2(stretch.contexts).astype(np.int64)
 
 

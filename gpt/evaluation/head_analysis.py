@@ -211,7 +211,7 @@ def logit_lens(model: GPT, ids: Tensor) -> LogitLens:
 
 @torch.no_grad()
 def analyze_counts(model: GPT, mixture: Mixture, ids: Tensor) -> CountsAnalysis:
-    """Predict the characters of `ids` (T,) by counts alone, and by counts and the network."""
+    """Predict the ids (T,) by n-gram counts alone, and by the mixture of counts and network."""
     network = run_with_streams(model, ids)[0][0].float().log_softmax(-1).cpu().numpy()  # (T, V)
     experts, features = mixture.experts.of_window(ids.numpy())
     weights = mixture.weights(experts, features, network)

@@ -227,7 +227,10 @@ def scored_ids(text: str, vocabulary: Vocabulary) -> Ids:
 
 
 def scored_val(corpus: Corpus) -> Ids:
-    """Return the ids of val that `evaluate` needs to score all characters but the first."""
+    """Return the ids of val from the last id of its first character, for `evaluate`.
+
+    `evaluate` predicts all ids but the first, so all characters but the first are scored.
+    """
     return corpus.val[corpus.val_first_bytes - 1 :] if corpus.vocabulary.is_bytes else corpus.val
 
 

@@ -57,12 +57,17 @@ class PreNormBlock(nn.Module):
 
 
 def deep(x: Tensor, layers: list[Tensor], residual: bool, norm: str = "none") -> list[float]:
-    """Run x through the `layers`; return standard deviations, then the norm of a gradient.
+    """Run x through a stack of layers, and measure its outputs and a gradient.
 
-    Each of the `layers` is a matrix W. A layer maps x to y = GELU(x W), or to x + y if `residual`.
-    If `norm` is "before", LayerNorm is applied before W; if "after", after the layer; if "none",
-    nowhere. The standard deviations are those of the layers' outputs. The gradient is that of the
-    last output's channel 0, summed over all positions, with respect to the input x.
+    Args:
+        x: (..., C), the input of the first layer.
+        layers: a matrix W (C, C) of each layer, which maps x to y = GELU(x W).
+        residual: whether the output of a layer is x + y instead of y.
+        norm: where to apply LayerNorm: "before" W, "after" the layer, or "none".
+
+    Returns:
+        The standard deviation of each layer's output; and, last, the norm of the gradient, with
+        respect to the input, of the sum of channel 0 of the last output.
     """
     normalise = normalization.LayerNorm(x.shape[-1], correction=0)
     deviations = []

@@ -289,7 +289,7 @@ class Chooser:
         return steps_in(choice.characters, self._window_of(choice), self.batch_size)
 
     def _pace(self, config: Config) -> Pace:
-        """Return the pace of `config` on all ranks together."""
+        """Return the predicted pace (seconds per character) of `config` on all ranks together."""
         members, size = config.model.ensemble, self.ranks.size
         pace = self.speed.predict(with_members(self.part_to_measure(config), members))
         return Pace(pace.train_s / size, pace.evaluation_s / size)
@@ -328,12 +328,18 @@ class Chooser:
 
 
 def longest_run(choice: Choice, text: Difficulty) -> int:
-    """Return the number of characters beyond which overfitting raises the predicted loss."""
+    """Return the characters per member beyond which overfitting raises the predicted val loss.
+
+    `choice` is the model. `text` has the results of the pilot, a small model trained on the text.
+    """
     return _shortened(replace(choice, characters=LENGTHS[-1]), text)[1].characters
 
 
 def _shortened(choice: Choice, text: Difficulty) -> tuple[float, Choice]:
-    """Shorten the run `choice` as long as this lowers its predicted loss; return loss and run."""
+    """Shorten the run `choice` as long as this lowers its predicted val loss by less overfitting.
+
+    Return the predicted loss, in nats per id, and the shortened run.
+    """
     loss = predict(choice, text)
     for characters in reversed(LENGTHS[: bisect_left(LENGTHS, choice.characters)]):
         shorter = replace(choice, characters=characters)

@@ -52,8 +52,8 @@ class Plan:
     `data.val_fraction` than the corpus. The caller must then split the corpus again.
 
     Attributes:
-        config: the settings to train with. If the run could overfit because it is faster than
-            measured, `train.max_steps` limits it.
+        config: the settings to train with. `train.max_steps` is set if training could turn out to
+            be so much faster than measured that the run would overfit.
         val_loss: the predicted val loss, in nats per character.
         uncertainty: the standard deviation of the prediction, in nats per character.
         extrapolated: whether the prediction is for a run unlike those that the law was fitted on.
@@ -203,13 +203,13 @@ def _first_measured(speed: Speed) -> tuple[tuple[int, int], ...]:
 
 
 def _measure_first(chooser: Chooser, limit_s: float) -> tuple[Config, Pace]:
-    """Measure how fast the first models train, and the pilot.
+    """Measure the paces (seconds per character) of two or three models, and of the pilot.
 
-    The paces of other models are predicted from those of the first models. The pace of the pilot
-    determines how long it can be trained (see `_measure_text`).
+    `chooser.speed` predicts the paces of other models from those of the first ones. The pilot is
+    the small model that shows how hard the text is to predict. Its pace limits its training.
 
     Returns:
-        The config of the last of the first models, and the pace of the pilot.
+        The config of the largest of the first models, and the pace of the pilot.
     """
     speed, base = chooser.speed, chooser.base
     first_pace = ACCELERATOR_PACE if speed.launches_kernels else FIRST_PACE

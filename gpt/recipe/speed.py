@@ -49,18 +49,20 @@ class Pace:
 
 @dataclass
 class Speed:
-    """The measured paces (seconds per character) of some configs; others are interpolated.
+    """Measured paces (seconds per character) of some configs, and predictions for other configs.
 
-    On an accelerator, launching the kernels of a step can take longer than computing them. The
-    seconds of a training step are then fitted as a + b * layers + c * operations.
+    Paces are interpolated by the number of operations per character. On an accelerator, launching
+    the kernels of a step can take longer than computing them. The seconds of a training step are
+    then fitted as a + b * layers + c * operations.
 
     Attributes:
         V: size of the vocabulary of the text.
-        measure: returns the paces of configs with one member.
+        measure: returns the paces of configs without an ensemble.
         threads: number of threads that are divided among the members of an ensemble. It is 1 if
             the members train one after another.
         launches_kernels: whether the models are trained on an accelerator.
-        measured: for each measured shape, the operations per character, and the pace.
+        measured: the operations per character and the pace of each measured config, by layers,
+            channels, attention window and characters per step.
     """
 
     V: int

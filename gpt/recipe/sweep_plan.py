@@ -93,7 +93,13 @@ def check_count(runs: int) -> None:
 
 
 def _values(key: str, value: Any, change: Override) -> list[str] | None:
-    """Return the values listed in `value`, each as typed; None if `value` is a single value."""
+    """Return the values that a sweep tries for a setting, as typed; None if there is only one.
+
+    Args:
+        key: the dotted key of the setting.
+        value: a list, or a text with values separated by commas.
+        change: the override that contains `value`, as the caller gave it.
+    """
     if isinstance(value, list):
         if value and all(isinstance(each, list) and not _takes(key, each) for each in value):
             return None

@@ -153,7 +153,13 @@ class NumpyEngine:
     def _heads(
         self, qkv: Floats, n: int, rotations: NDArray[np.complex64] | None
     ) -> tuple[Floats, Floats, Floats]:
-        """Split `qkv` into queries, keys and values, each (members, texts, t, heads, size)."""
+        """Split `qkv` into rotated queries and keys (K, n, t, H, hs), and values (K, n, t, H, vs).
+
+        Args:
+            qkv: (K, n t, H (2 hs + vs)), for K ensemble members and n texts of t new characters.
+            n: the number of texts.
+            rotations: rotary positions as complex numbers; None if the model has none.
+        """
         H, hs, vs = self.config.n_head, self.config.head_size, self.config.value_size
         K = len(qkv)
         qk, v = qkv[..., : 2 * H * hs].reshape(K, n, -1, 2 * H, hs), qkv[..., 2 * H * hs :]
@@ -219,7 +225,7 @@ class _Linear(NamedTuple):
 
 
 def _by_member(config: ModelConfig, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-    """Stack the weights of all members: return tensors (members, ...) by parameter name."""
+    """Return the weights of K ensemble members, stacked as (K, ...), by parameter name."""
     if config.ensemble == 1:
         return {name: weight[None] for name, weight in weights.items()}  # no copy
     prefixes = member_prefixes(config)
@@ -248,7 +254,10 @@ def _block(config: ModelConfig, weights: Mapping[str, Floats], prefix: str) -> l
     H, hs = config.n_head, config.head_size
 
     def prepared(qkv: Floats) -> Floats:
-        """Make paired channels adjacent; with `qk_norm`, centre the queries and keys."""
+        """Reorder the channels of queries and keys, so that those rotated as a pair are adjacent.
+
+        With `qk_norm`, also subtract the mean over each head's channels, as LayerNorm would.
+        """
         qk, v = np.split(qkv, [2 * H * hs], -1)
         if config.qk_norm:
             qk = _centred(qk.reshape(-1, 2 * H, hs))

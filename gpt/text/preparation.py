@@ -166,7 +166,7 @@ class Task:
 def count(
     parts: list[Part], vocabulary: Vocabulary | None, extends: bool, progress: Progress
 ) -> Counts:
-    """Run the first pass: count characters and bytes, and determine the vocabulary.
+    """Count characters and bytes in a first pass over the text, and determine the vocabulary.
 
     Args:
         parts: the whole text, or the train part and the val part.

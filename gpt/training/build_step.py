@@ -26,10 +26,10 @@ class EnsembleStep:
     Member m gets, bit for bit, the weights of a run without an ensemble that has the seed
     `member_seed(seed, m)` and the number of threads that `threads_each` returns.
 
-    On a CPU, the members train in parallel and divide the threads among them, unless a setting such
-    as dropout prevents this (see `takes_threads`). If there are more members than threads, members
-    wait for a free thread. No member gets more than one step ahead of another, and `read` waits for
-    all members. Where threads are not used, the members train one after another.
+    On a CPU, the members train in parallel and divide the threads among them. If there are more
+    members than threads, members wait for a free thread. No member gets more than one step ahead of
+    another, and `read` waits for all members before it returns losses. On other devices, or with a
+    setting such as dropout (see `takes_threads`), the members train one after another.
     """
 
     is_ahead = True  # a call may return before its work is done; see TrainStep

@@ -124,10 +124,10 @@ class Backward:
 
 
 def fuses_head(V: int, ranks: Ranks = SINGLE) -> bool:
-    """Return whether to compute the head and the loss in one operation (`linear_cross_entropy`).
+    """Return whether `linear_cross_entropy` should compute the output layer and the loss at once.
 
-    Return True if the vocabulary size `V` is large. Return False with DDP, which wraps the whole
-    forward pass, including the head. The caller must also check that no teacher is used.
+    It should if the vocabulary size `V` is large, except with DDP, which wraps the whole forward
+    pass, including the output layer. The caller must also check that no model is distilled.
     """
     return V >= LARGE_VOCABULARY and ranks.size == 1
 

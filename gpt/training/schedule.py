@@ -130,7 +130,10 @@ class Schedule:
         return self.times_due(every, step - 1) > self.times_due(every, step)
 
     def times_due(self, every: int | str, after: int = 0) -> int:
-        """Return how many times an event with period `every` is still due after step `after`."""
+        """Return how many more times an event is due after step `after`, until the run ends.
+
+        `every` is its period: a number of steps, or a percentage of a phase such as `10 %`.
+        """
         if isinstance(every, int):
             return -(-self.steps // every) - after // every
         part = Fraction(every.removesuffix(" %")) / 100
@@ -146,9 +149,11 @@ class Schedule:
         return _done(step, self._phase(step), start)
 
     def _phase(self, step: int) -> tuple[Plan, ...]:
-        """Return the plans of the phase at `step` that were made until `step`, the oldest first.
+        """Return the plans made in the current phase until `step`, the oldest first.
 
-        A phase begins with a plan that was made when the previous plan had reached its end.
+        A plan is a pair: the step at which it was made, and the number of steps of the run. A phase
+        is one training of a run: the first one, or a later one that extends the finished run. The
+        first plan of a later phase was made at the last step of the plan before.
         """
         plans = [self.plans[0] if self.plans else self.unplanned]
         for plan in self.plans[1:]:
@@ -161,7 +166,13 @@ class Schedule:
 
 
 def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
-    """Return the fraction of a phase that is done before `step`; see `Schedule.part_done`."""
+    """Return the fraction of a phase that is done before `step`, from 0 to 1.
+
+    Args:
+        step: a step of the phase.
+        plans: pairs of the step at which the number of steps was planned, and this number.
+        start: the step up to which the fraction is 0; see `Schedule.part_done`.
+    """
     done, since, end = _done_at_last_plan(plans, start)
     return done + (1 - done) * _part(step - since, end - since)
 

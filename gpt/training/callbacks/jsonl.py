@@ -23,8 +23,8 @@ class MetricsFile(Callback):
         path: the file.
         resumed_at: the step of the checkpoint that the run resumes from; None for a new run.
             Records of later steps are deleted, so that no step is recorded twice.
-        pending: whether the evaluation of step `resumed_at` is repeated. If it is, the metrics of
-            that step are deleted, too.
+        pending: whether the evaluation of step `resumed_at` was interrupted and is repeated. If so,
+            the metrics of that step are deleted, too.
     """
 
     def __init__(self, path: Path, resumed_at: int | None, *, pending: bool = False) -> None:

@@ -48,8 +48,8 @@ class TensorBoard(Callback):
         context: the settings, text and folder of the run.
         resumed_at: the step of the checkpoint that the run resumes from; None for a new run.
             TensorBoard ignores events of later steps that were written before the resume.
-        pending: whether the evaluation of step `resumed_at` is repeated. If it is, TensorBoard
-            also ignores the earlier events of that step.
+        pending: whether the evaluation of step `resumed_at` was interrupted and is repeated. If so,
+            TensorBoard also ignores the earlier events of that step.
     """
 
     def __init__(
