@@ -262,7 +262,7 @@ class Model:
             `probabilities` has shape (T, V). Its row t predicts the character after position t.
 
         Raises:
-            UsageError: see `logits`.
+            UsageError: the text is empty, too long, or has unknown characters.
             CheckpointError: the model computes NaN or infinite numbers.
             OutOfMemory: the weights would take more memory than is free.
         """
@@ -280,17 +280,18 @@ class Model:
             text: 1 to `model.attention_window` characters.
 
         Returns:
-            An AttentionAnalysis: an Attention (see `attention`) with more float32 tensors, for H
-            heads and T characters. `losses` (T - 1,) is the loss of each character but the first,
-            in nats. `losses_without` (n_layer, H, T - 1) is the same loss with that head ablated.
-            `value_norms` (n_layer, H, T) is the norm of each value after the output projection.
-            `previous` and `induction` (n_layer, H) score how much a head attends to the previous
-            character, and how well it finds repetitions. `lens` has the logit lens of each layer.
-            All these are of the network alone. `with_counts` has the predictions of n-gram counts
-            without and with the network, and the weights of both; None for a model without counts.
+            An AttentionAnalysis: the `weights` and `probabilities` that `attention` returns, and
+            more float32 tensors, for H heads and T characters. `losses` (T - 1,) is the loss of
+            each character but the first, in nats. `losses_without` (n_layer, H, T - 1) is the same
+            loss with that head ablated. `value_norms` (n_layer, H, T) is the norm of each value
+            after the output projection. `previous` and `induction` (n_layer, H) score how much a
+            head attends to the previous character, and how well it finds repetitions. `lens` has
+            the logit lens of each layer. All these are of the network alone. `with_counts` has the
+            predictions of n-gram counts without and with the network, and the weights of both; None
+            for a model without counts.
 
         Raises:
-            UsageError, CheckpointError, OutOfMemory: see `attention`.
+            UsageError, CheckpointError, OutOfMemory: as `attention` raises them.
         """
         from gpt.device import default_modes
         from gpt.evaluation.head_analysis import analyze_text

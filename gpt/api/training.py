@@ -68,8 +68,8 @@ def train(
             `train.distill`, nothing is chosen, and the default settings are used.
         text: one text or several: a file, a folder, a glob, `-` for standard input, `python-docs`,
             `python-source` or `tinyshakespeare`. It replaces `data.source`.
-        minutes: the time of the whole call in minutes. It replaces `train.steps` and the plans of
-            the config.
+        minutes: the time of the whole call in minutes. It replaces `train.steps` and
+            `train.plans` of the config.
         settings: changes of the config, `{"train.steps": 500}` or `["train.steps=500"]`.
         init_from: the run to fine-tune. Training starts with the weights of its best checkpoint.
             The settings of its model and optimizer become defaults. Unless `train.steps` is set,
@@ -148,20 +148,21 @@ def resume(
             the text of the run was moved.
         minutes: the training time. A finished run is trained for that many more minutes, after a
             short warmup. For an interrupted run, it is the time of the whole run over all resumes.
-        settings: changes of the run's config; `train.steps` replaces its minutes and plans.
-        should_stop: see `train`.
-        on_event: see `train`.
-        clock: see `train`.
+        settings: changes of the run's config. `train.steps` replaces `train.minutes` and
+            `train.plans`.
+        should_stop: returns whether to stop; called after each step, as by `train`.
+        on_event: called with a dict for each event, as by `train`.
+        clock: returns how many seconds of the `minutes` have passed, as for `train`.
 
     Returns:
-        The outcome of the whole run; see `train`.
+        The Outcome of the whole run, with the same fields as that of `train`.
 
     Raises:
         ConfigError: a setting is wrong, or cannot be changed by a resume.
         UsageError: there is no such run; its text has changed; it is finished, and no minutes or
             steps are added; or `minutes` are too few for one step.
         CheckpointError: no checkpoint of the run can be read.
-        TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: see `train`.
+        TextError, DeviceError, OutOfMemory, TrainingError, Interrupted: as `train` raises them.
     """
     should_stop, clock = should_stop or never, clock or since_now()
     caller = {"should_stop": should_stop, "on_event": on_event, "clock": clock}

@@ -85,7 +85,11 @@ def print_sweep(sweep: "Sweep", as_json: bool) -> None:
 
 
 def _table(sweep: "Sweep") -> str:
-    """Format a table of combinations: values, mean val loss, standard error, loss of each run."""
+    """Format a table with a row for each combination of the settings that the sweep varies.
+
+    The columns are the values of these settings, the mean val loss over the combination's runs, its
+    standard error, and the loss of each run.
+    """
     from gpt.inspection.tables import render_table
 
     first = sweep.combinations[0]

@@ -230,7 +230,11 @@ class ExpertState:
 
 
 def long_orders(order: int, V: int) -> tuple[int, ...]:
-    """Return the contexts of `LongContexts`: 2 N and 4 N ids for an `order` of N, or none."""
+    """Return the lengths in ids of the long contexts to count, 2 `order` and 4 `order`, or none.
+
+    `order` is the length of the longest context in the table of n-gram counts. There are no long
+    contexts if it is 0, or if the vocabulary size `V` is MANY_IDS or more.
+    """
     return (2 * order, 4 * order) if order and V < MANY_IDS else ()
 
 

@@ -2,9 +2,10 @@
 
     log p(id) = sum over experts e of  weight_e * log p_e(id)  +  weight_net * log p_net(id) - log Z
 
-The weights depend on the position: a small network, the gate, computes them from how often each
-context was counted and from how certain the network is. Weighted sums of log-probabilities are the
-logistic mixing of the PAQ compressors, or a product of experts (Hinton 2002).
+An expert is a predictor by n-gram counts, such as the counts after the last 5 ids. The weights
+depend on the position: a small network, the gate, computes them from how often each context was
+counted and from how certain the network is. Weighted sums of log-probabilities are the logistic
+mixing of the PAQ compressors, or a product of experts (Hinton 2002).
 
 M: positions, E: experts, F: features, V: number of distinct ids.
 """
@@ -220,10 +221,15 @@ def without_network(weights: Floats) -> Floats:
 
 
 def gate_inputs(experts: Floats, features: Floats, network: Floats) -> Floats:
-    """Return the inputs of the gate (M, F + E + 1) at M positions. For arguments see `Mixture.mix`.
+    """Return the inputs (M, F + E + 1), at M positions, of the gate: the MLP that weights experts.
 
-    They are the F features of the counts, the network's largest log-probability, and the experts'
-    log-probabilities of the id that the network predicts.
+    The inputs are the F features, the network's largest log-probability, and the log-probability
+    that each expert gives to the network's most likely id.
+
+    Args:
+        experts: (M, E, V) log-probabilities of V ids by E experts (predictors by n-gram counts).
+        features: (M, F) how often contexts were counted.
+        network: (M, V) log-probabilities of the network.
     """
     predicted = network.argmax(-1, keepdims=True)  # (M, 1)
     certainty = np.take_along_axis(network, predicted, -1)

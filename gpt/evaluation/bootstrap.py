@@ -34,15 +34,16 @@ class Interval:
 
 
 def block_length(n: int) -> int:
-    """Return the length of a block for a text of `n` ids: 3 sqrt(n), so 1,000 for 111,000 ids.
+    """Return the length of a bootstrap block in ids, for a text of `n` ids: 3 sqrt(n).
 
-    Blocks must be longer than the distance at which losses are correlated, and there must be many.
+    It is 1,000 for 111,000 ids. Blocks must be longer than the distance at which losses are
+    correlated, but also short enough that the text has many blocks.
     """
     return max(1, round(3 * math.sqrt(n)), -(-n // MAX_BLOCKS))
 
 
 class BlockSums:
-    """Sums of the losses in each of the consecutive blocks of a text of `n` ids or characters."""
+    """Sum of the losses in each bootstrap block of a text of `n` ids or characters."""
 
     def __init__(self, n: int) -> None:
         self.length = block_length(n)

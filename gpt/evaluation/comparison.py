@@ -274,7 +274,10 @@ def _conclusion(
 
 
 def _advice(needed: int | None) -> str:
-    """Return a phrase about the number of seeds to train; for `needed` see `RowDifference`."""
+    """Return a phrase that advises how many seeds to train.
+
+    `needed` is the number of seeds that would show the difference; None if unknown.
+    """
     if needed is None:
         return "train two or more seeds of each row"
     if needed > MAX_SEEDS_NEEDED:

@@ -46,8 +46,8 @@ class LogitLens:
 class CountsAnalysis:
     """Predictions of a model that mixes n-gram counts with its network, and the mixture's weights.
 
-    Row 0 of `lens` is the prediction by counts alone (see `without_network`). Row 1 is that of the
-    whole model. Pages show these rows below those of the network's logit lens.
+    Row 0 of `lens` is the prediction by counts alone, and row 1 that of the whole model. Pages show
+    these rows below the logit lens of the network (its predictions after each block).
     """
 
     lens: LogitLens  # two rows
@@ -98,7 +98,9 @@ def analyze_text(
         mixture: the counts that the model mixes with the network.
 
     Raises:
-        UsageError, CheckpointError, OutOfMemory: raised by `attend_text`.
+        UsageError: the text is empty, too long, or has unknown characters.
+        CheckpointError: the model computes NaN or infinite numbers.
+        OutOfMemory: the weights would take more memory than is free.
     """
     attention = attend_text(model, vocabulary, text)
     ids = to_torch(vocabulary.encode(text))

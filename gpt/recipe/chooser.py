@@ -80,11 +80,11 @@ class Chooser:
 
     Args:
         corpus: the text.
-        speed: the pace of models on this machine.
+        speed: the pace (seconds per character) of models on this machine.
         base: the config whose explicit settings are kept.
         minutes: the time of the whole command.
-        repeats: whether the text repeats itself, so that heads should learn to copy (see
-            `settings_for`); measured if None. Not used if `base` sets heads or key offset.
+        repeats: whether the text repeats itself, so that heads should learn to copy; measured if
+            None. Not used if `base` sets the heads or `model.key_offset`.
         ranks: the processes that train one model. They divide each batch and each evaluation.
     """
 
@@ -163,9 +163,9 @@ class Chooser:
         return fraction if fraction * self.corpus.characters < characters else None
 
     def val_characters(self, val_fraction: float | None) -> int:
-        """Return the length of val, in characters, for a value of `data.val_fraction`.
+        """Return the length of the val split, in characters, if `data.val_fraction` had this value.
 
-        If `val_fraction` is None, return the length of the present val split.
+        If `val_fraction` is None, return the length of the current val split.
         """
         if val_fraction is None:
             return self.corpus.val_characters

@@ -57,7 +57,11 @@ class Difficulty:
 
 
 def pilot_config(characters: int, T: int, *, repeats: bool) -> Config:
-    """Return the config of a pilot trained on `characters` characters; see `settings_for`."""
+    """Return the config of a pilot (a small test model) trained on `characters` characters.
+
+    `T` is the context length. `repeats` is True for a text that repeats itself. Then the settings
+    help heads to learn to copy; `settings_for` lists them.
+    """
     return settings_for(Choice(PILOT_LAYERS, PILOT_C, characters), T, repeats=repeats)
 
 

@@ -231,7 +231,15 @@ def _measure_text(
     remaining_s: float,
     check_stop: Callable[[], None],
 ) -> Difficulty:
-    """Train the pilot, whose pace is `pace`, for part of `remaining_s`; return its results."""
+    """Train the pilot, a small test model, on the text; return its results.
+
+    Args:
+        chooser: has the text and the settings of the pilot.
+        val: the ids to score.
+        pace: the seconds per character of the pilot.
+        remaining_s: the seconds until the end of the whole command. The pilot takes a part of them.
+        check_stop: called before each step. An exception that it raises ends the pilot.
+    """
     corpus, repeats = chooser.corpus, chooser.offsets_keys
     scorings = 4 if repeats else 2  # two evaluations; each scores repeated ids separately
     evaluation_s = scorings * min(MAX_SCORED_IDS, len(val)) * pace.evaluation_s

@@ -1,4 +1,4 @@
-"""The plan of a sweep: a run for each combination of values, stored in a file."""
+"""The plan of a sweep, stored in a file: one run for each combination of the varied settings."""
 
 import math
 import re
@@ -163,12 +163,15 @@ class PlannedRun(BaseModel):
 
     @field_serializer("asked")
     def _asked(self, config: Config) -> dict[str, Any]:
-        """Serialise only the explicit settings, so that the plan shows which ones are unset."""
+        """Serialise only the explicit settings, so that sweep.json shows which ones are unset."""
         return config.model_dump(exclude_unset=True)
 
     @field_serializer("config")
     def _config(self, config: Config) -> dict[str, Any]:
-        """Omit values computed from others; they are computed again when the plan is read."""
+        """Serialise the config without values that are computed from other settings.
+
+        These values are computed again when sweep.json is read.
+        """
         return settled(config)
 
 

@@ -13,7 +13,7 @@ class CountedTexts:
     """N-gram counts of B texts, to each of which `append` adds one id at a time.
 
     If a text exceeds T ids, its counts start anew from its last T // 2 ids. Counts of the text so
-    far have smaller weights than in evaluations; `Mixture.for_sampling` explains why.
+    far have smaller weights than in evaluations, because otherwise samples end in loops.
     """
 
     def __init__(self, mixture: Mixture, prompts: Sequence[list[int]]) -> None:

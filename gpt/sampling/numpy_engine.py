@@ -128,7 +128,7 @@ class NumpyEngine:
         chosen = rows if (np.diff(rows) != 1).any() else slice(rows[0], rows[-1] + 1)  # no copy
 
         def append(cache: Floats, new: Floats, later: int = 0) -> None:
-            """Write `new` (K, n, t, H, size) into `cache`, `later` places after `positions`."""
+            """Write `new` (members, n, t, H, size) into `cache` at `positions` + `later`."""
             if even:
                 cache[:, chosen, :, end - t + later : end + later] = new.swapaxes(2, 3)
             else:  # (n, t, K, H, size): numpy puts the dimensions that are indexed first

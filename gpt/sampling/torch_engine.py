@@ -69,9 +69,9 @@ class TorchEngine:
 def replayed(step: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
     """Return a function that does the same as `step`, and on CUDA replays it as a CUDA graph.
 
-    After EAGER_STEPS ordinary calls, a call is captured as a graph, which it and all later calls
-    replay. A replay starts the many small kernels of `step` at once. `step` must read and write the
-    same tensors at each call.
+    The first EAGER_STEPS calls run `step` as usual. The next call captures it as a graph. This call
+    and all later ones replay the graph, which starts the many small kernels of `step` at once.
+    `step` must read and write the same tensors at each call.
     """
     if device.type != "cuda":
         return step

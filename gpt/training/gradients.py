@@ -110,7 +110,10 @@ class Backward:
         return total
 
     def _compute(self, x: Tensor, y: Tensor, scale: Tensor, threads: int) -> LossAndGradients:
-        """Return the loss of windows `x` and `y`, and its gradients times `scale`."""
+        """Return the loss of inputs `x` and targets `y`, and its gradients times `scale`.
+
+        The computation uses `threads` threads.
+        """
         set_threads_here(threads)
         loss = self.loss(x, y)
         return loss.detach(), torch.autograd.grad(scale * loss, self.parameters)
@@ -172,5 +175,9 @@ def chunk_count(B: int, T: int, C: int, workers: int) -> int:
 
 
 def windows_at_once(B: int, T: int, C: int, workers: int) -> int:
-    """Return how many of `B` windows all workers together process at a time; see `chunk_count`."""
+    """Return how many of `B` windows all workers together process at a time.
+
+    Each worker processes one chunk of the windows at a time. `chunk_count` computes the number of
+    chunks from the same arguments.
+    """
     return min(B, workers * -(-B // chunk_count(B, T, C, workers)))

@@ -117,13 +117,15 @@ class Schedule:
         return float(max(SHORT_PART - done, Fraction()) / (1 - done))
 
     def is_due(self, step: int, every: int | str) -> bool:
-        """Return whether an event is due after `step` steps.
+        """Return whether an event, such as an evaluation, is due after `step` steps.
 
-        Every event is due before the first step, after the last one and where a phase starts.
+        Every event is due before the first step, after the last step, and where a resume added
+        steps to a finished run.
 
         Args:
             step: the number of steps done.
-            every: the event's period: a number of steps, or a percentage of a phase such as `10 %`.
+            every: the event's period: a number of steps, or a percentage such as `10 %` of the run
+                or of the steps that a resume added.
         """
         if step >= self.steps or step == self._phase(step)[0][0]:
             return True
@@ -179,17 +181,19 @@ def _done(step: int, plans: tuple[Plan, ...], start: int = 0) -> Fraction:
 
 @lru_cache(maxsize=16)  # every step needs it, and with many plans it takes milliseconds
 def _done_at_last_plan(plans: tuple[Plan, ...], start: int) -> tuple[Fraction, int, int]:
-    """Return how much of a phase was done when the last of its `plans` was made.
+    """Return how much of a phase was done when its number of steps was last changed.
 
-    For example, a run of 100 steps gets a new plan of 80 steps at step 40, when 2/5 is done:
+    A phase is the original run, or the steps that a resume added to a finished run. Each of its
+    `plans` is a step, and the step at which the phase ends as planned then. For example, a run of
+    100 steps is shortened to 80 steps at step 40, when 2/5 is done:
 
     >>> _done_at_last_plan(((0, 100), (40, 80)), start=0)
     (Fraction(2, 5), 40, 80)
 
     Returns:
-        The fraction done; the step at which the last plan was made; and the step at which the phase
-        ends by this plan. The fraction is 0 up to step `start` (see `Schedule.part_done`). If the
-        last plan was made before `start`, the second number is `start`.
+        The fraction done when the last plan was made; the step of that plan; and the step at which
+        the phase ends by it. Only steps after `start` count as done, so if the last plan was made
+        before `start`, the fraction is 0 and the second number is `start`.
     """
     (begin, end), *replans = plans
     done, since = Fraction(0), max(begin, start)

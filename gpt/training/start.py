@@ -80,9 +80,9 @@ def train(
         config: the settings of the run.
         corpus: the text to train on.
         run: the folder of the run.
-        mode: how to use the folder; see `Mode`.
-        should_stop: returns whether to stop; see `gpt.api.train`.
-        on_event: receives a dict for each event, on rank 0; see `gpt.api.train`.
+        mode: whether to begin a new run in the folder, or to continue the run in it; see `Mode`.
+        should_stop: called after each step; returns whether to stop.
+        on_event: receives a dict for each event, on rank 0; `gpt.api.train` lists the events.
         clock: returns the seconds since the command began; by default, since this call.
         ranks: the processes that train the model together.
 
@@ -90,7 +90,9 @@ def train(
         Interrupted: `should_stop` returned True. If training had begun, the state is saved.
         TrainingError: the loss stays NaN or infinite, or memory or the disk is full.
         UsageError: the folder is in use, or the run to resume has another text or no steps left.
-        CheckpointError, ConfigError, DeviceError: see `gpt.api.train`.
+        CheckpointError: a checkpoint is damaged.
+        ConfigError: a setting is wrong.
+        DeviceError: this machine does not have the device.
     """
     began = time.perf_counter()
     clock = clock or (lambda: time.perf_counter() - began)

@@ -238,7 +238,7 @@ class Trainer:
             callback.on_notice(step, self.elapsed_s, text)
 
     def roll_back(self, reason: str) -> str:
-        """Load the last checkpoint and halve the learning rates; return a notice."""
+        """Load the last checkpoint and halve the learning rates; return a message for the user."""
         diverged_at = self.step
         self.step, progress = restore_last(self.context, self.update, self.schedule, reason)
         self.evaluator.restart(progress)

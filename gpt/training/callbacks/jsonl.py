@@ -99,7 +99,11 @@ class AppendOnlyFile:
 
 
 def _records_until(path: Path, step: int, pending: bool) -> Iterator[bytes]:
-    """Yield the intact lines of steps up to `step`. If `pending`, skip the metrics of `step`."""
+    """Yield the intact lines of the file `path` that a resume from `step` keeps: up to `step`.
+
+    If the evaluation of `step` was interrupted (`pending`), skip the metrics of `step`, which are
+    written again.
+    """
     with path.open("rb") as file:
         for line in file:
             try:
